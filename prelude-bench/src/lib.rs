@@ -6,6 +6,7 @@ mod blocking;
 pub mod client;
 pub mod gate;
 pub mod load;
+pub mod papers;
 pub mod process;
 mod random;
 pub mod replay;

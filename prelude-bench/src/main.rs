@@ -6,6 +6,7 @@
     reason = "a command-line program"
 )]
 
+mod papers_command;
 mod policy;
 mod replay_command;
 mod scheduler;
@@ -38,6 +39,8 @@ Examples:
       a minute of recorded traffic against a real server
   prelude-bench sim --workload toolbench --route round-robin,e2
       two routers of a simulated cluster, in virtual time
+  prelude-bench papers
+      the papers' tables and figures that simulation can show, beside the papers' own
 
 Each command has more examples and all of its flags under `prelude-bench <command> --help`.";
 
@@ -63,6 +66,8 @@ enum Command {
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
+    /// The papers' tables and figures that simulation can show, beside the papers' own.
+    Papers(papers_command::Args),
     /// A recorded trace against a real server, in an open loop, with a report as text, JSON and HTML.
     Replay(replay_command::Args),
     /// Processor time of the scheduler's own work in a step, by the number of waiting requests.
@@ -196,6 +201,10 @@ fn bench_accuracy(url: &str, data: &Path) -> Result<ExitCode> {
 fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Accuracy { data, url } => bench_accuracy(&url, &data),
+        Command::Papers(args) => {
+            print!("{}", papers_command::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Replay(args) => {
             print!("{}", replay_command::run(args)?);
             Ok(ExitCode::SUCCESS)

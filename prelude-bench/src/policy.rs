@@ -13,6 +13,9 @@ pub(crate) enum Policy {
     Groups,
     /// Length-aware prefill: short prompts apart from long ones.
     Laps,
+    /// Prompts in turns, a chunk each.
+    #[value(name = "round_robin")]
+    RoundRobin,
 }
 
 impl Policy {
@@ -23,6 +26,7 @@ impl Policy {
             Self::Srjf => ("srjf", PolicyConfig::Srjf),
             Self::Groups => ("groups", PolicyConfig::Groups),
             Self::Laps => ("laps", PolicyConfig::Laps),
+            Self::RoundRobin => ("round_robin", PolicyConfig::RoundRobin),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::Policy;
 use anyhow::{Context as _, Result, ensure};
+use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::sim::{
     EngineConfig, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router, Setting, Source,
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     /// of the paper's range; the trace's rate].
     #[arg(long, value_delimiter = ',')]
     rate: Vec<f64>,
+    /// A closed loop of so many clients, each of which sends its next request when the last one is
+    /// answered, in place of a rate.
+    #[arg(long, conflicts_with_all = ["trace", "rate", "sustain"], value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    clients: Option<usize>,
     /// Number of requests; of a trace, the first ones [default: the paper's number; all].
     #[arg(long)]
     requests: Option<u32>,
@@ -196,6 +201,7 @@ fn source(args: &Args, rate: Option<f64>) -> Result<Source> {
             chat: gaps(&args.chat_gaps)?,
             code: gaps(&args.code_gaps)?,
         },
+        clients: args.clients,
         seed: args.seed,
     };
     Ok(Source::Seeded {
@@ -276,6 +282,11 @@ mod tests {
             "from one --rate on",
         );
         check("--trace x.csv --sustain", "cannot be used with");
+        check("--workload video --clients 0", "0 is not in 1..");
+        check(
+            "--workload video --clients 2 --rate 3",
+            "cannot be used with",
+        );
         check("--workload video --block-size 0", "--block-size must be");
         check("--workload video --kv-tokens 3", "capacity.num_blocks is 0");
         check(
@@ -305,6 +316,11 @@ mod tests {
         assert!(
             tables.contains("routers' times are off by 30 %"),
             "{tables}"
+        );
+        let closed = run(parse(&format!("{flags} --clients 4")).unwrap()).unwrap();
+        assert!(
+            closed.starts_with("toolbench, closed loop of 4, 2"),
+            "{closed}"
         );
         // Few requests never wait for each other for long.
         let many = "--workload toolbench --requests 400 --prefixes 6 --engines 1 --seeds 1";

@@ -4,7 +4,7 @@ use prelude_core::Capacity;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Fcfs, Groups, Laps, LapsConfig, SchedulerPolicy, Srjf};
+use crate::{Fcfs, Groups, Laps, LapsConfig, RoundRobin, SchedulerPolicy, Srjf};
 
 /// Settings of a [`crate::Scheduler`]. Every queue has its bound here. Programs set the fields that
 /// serde skips from settings of their own, or leave the default.
@@ -123,6 +123,8 @@ pub enum PolicyConfig {
     Groups,
     /// [`Laps`].
     Laps,
+    /// [`RoundRobin`], with chunks of [`SchedulerConfig::prefill_chunk_tokens`].
+    RoundRobin,
 }
 
 impl PolicyConfig {
@@ -131,6 +133,7 @@ impl PolicyConfig {
             Self::Fcfs => Box::new(Fcfs),
             Self::Groups => Box::new(Groups::new()),
             Self::Laps => Box::new(Laps::new(config.laps.clone())),
+            Self::RoundRobin => Box::new(RoundRobin::new(config.prefill_chunk_tokens)),
             Self::Srjf => Box::new(Srjf::new(
                 config.srjf_tokens_per_second,
                 config.srjf_saturation_tokens,

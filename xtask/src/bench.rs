@@ -4,21 +4,42 @@
 mod build;
 pub(crate) mod gate;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::run::cargo;
 
 /// The profile of published programs, which is measured.
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
-/// Runs `prelude-bench table` with the rivals that can be compiled in, or what the first argument
-/// names: `sched`, `server`, `sim`, `replay`, `build`, `gate`, or `tokenizer`, the race in `bench/tokenizer`, which is a
-/// workspace of its own: only this command compiles the rivals.
+/// Words that name a part of what can be measured.
+pub(crate) const PARTS: [&str; 8] = [
+    "build",
+    "gate",
+    "papers",
+    "replay",
+    "sched",
+    "server",
+    "sim",
+    "tokenizer",
+];
+
+/// Runs `prelude-bench table` with the rivals that can be compiled in, or the [part](PARTS) that
+/// the first argument names. `tokenizer` is the race in `bench/tokenizer`, which is a workspace of
+/// its own: only this command compiles the rivals.
 pub(crate) fn run(args: &[String]) -> Result<()> {
+    let first = args.first().filter(|first| !first.starts_with('-'));
+    if let Some(unknown) = first.filter(|first| !PARTS.contains(&first.as_str())) {
+        bail!(
+            "cargo xtask bench has no {unknown}, but {}",
+            PARTS.join(", ")
+        );
+    }
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
         Some((first, rest)) if first == "server" => server(rest),
-        Some((first, rest)) if first == "sim" || first == "replay" => plain(first, rest),
+        Some((first, rest)) if ["sim", "papers", "replay"].contains(&first.as_str()) => {
+            plain(first, rest)
+        }
         Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, [])) if first == "build" => build::run(),
         Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),

@@ -72,6 +72,8 @@ enum Command {
     /// `bench server` measures the server under load, beside rivals if they are installed.
     /// `bench sim` simulates several engines with a scheduling and a routing policy, in virtual
     /// time; `bench sim --help` says more.
+    /// `bench papers` prints the papers' tables and figures that simulation can show, beside the
+    /// papers' own.
     /// `bench replay TRACE` sends recorded traffic to a running server, in an open loop.
     /// `bench sched` measures what planning and completing a step costs, by how many requests wait,
     /// and what matching a long prompt does.

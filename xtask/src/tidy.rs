@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 mod cycles;
 mod functions;
 mod map;
+mod papers;
 
 use crate::{
     metadata::{Dependency, Metadata, Package},
@@ -70,10 +71,11 @@ pub(crate) fn run() -> Result<()> {
     cycles::check(&metadata, &mut faults)?;
     functions::check(&metadata, &mut faults)?;
     golden_notes(&mut faults)?;
+    papers::check(&run::root(), &mut faults)?;
     if faults.is_empty() {
         println!(
             "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules, \
-             lengths of functions and golden notes are in order"
+             lengths of functions, golden notes and the page of the papers are in order"
         );
         return Ok(());
     }

@@ -3,13 +3,14 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeSet, BinaryHeap},
+    ops::Range,
     time::Duration,
 };
 
 use anyhow::{Result, ensure};
 use prelude_core::Timestamp;
 
-use super::{Arrival, Engine, EngineConfig, Record, Workload};
+use super::{Arrival, Engine, EngineConfig, Record, Workload, serves::Serves};
 
 /// Sends requests to engines.
 ///
@@ -98,19 +99,36 @@ pub fn run(
     engines: usize,
     config: &EngineConfig,
     route: &mut dyn Route,
-    mut done: impl FnMut(),
+    done: impl FnMut(),
 ) -> Result<Served> {
     ensure!(engines > 0, "a cluster has at least one engine");
     let built: Result<Vec<_>, _> = (0..engines).map(|_| Engine::new(config)).collect();
-    let mut engines = built?;
+    drive(workload, built?, route, done)
+}
+
+/// Runs a workload on engines that are there, as [`run`] does.
+///
+/// # Errors
+/// If an engine fails a request, or a router names one that does not exist.
+pub(super) fn drive(
+    workload: &Workload,
+    mut engines: Vec<impl Serves>,
+    route: &mut dyn Route,
+    mut done: impl FnMut(),
+) -> Result<Served> {
     let mut queue = Queue::default();
-    for (i, arrival) in workload.arrivals.iter().enumerate() {
-        queue.add(arrival.at, Event::Arrival(i));
-    }
+    let mut unsent = send_first(workload, &mut queue);
     let mut run = Served::default();
     // Engines to which something happened at this time.
     let mut touched = BTreeSet::new();
     while let Some((now, happening)) = queue.pop() {
+        // In a closed loop the client of a request that ends sends the next one.
+        let mut ended = |queue: &mut Queue| {
+            done();
+            if let Some(request) = unsent.next() {
+                queue.add(now, Event::Arrival(request));
+            }
+        };
         match happening {
             Event::Arrival(request) => {
                 let arrival = &workload.arrivals[request];
@@ -118,12 +136,12 @@ pub fn run(
                 arrival.prompt.tokens(&mut tokens);
                 let to = route.route(now, request, arrival, &tokens)?;
                 ensure!(to < engines.len(), "there is no engine {to} to route to");
-                if engines[to].submit(request, arrival, tokens).is_ok() {
+                if engines[to].submit(now, request, arrival, tokens) {
                     touched.insert(to);
                 } else {
                     route.refused(now, to, request);
                     run.refused += 1;
-                    done();
+                    ended(&mut queue);
                 }
             }
             Event::Engine(engine) => {
@@ -131,7 +149,7 @@ pub fn run(
                 engines[engine].finish(now, &mut run.records)?;
                 for record in &run.records[before..] {
                     route.finished(now, engine, record);
-                    done();
+                    ended(&mut queue);
                 }
                 if run.records.len() > before {
                     run.end = now;
@@ -151,12 +169,29 @@ pub fn run(
     let answered = run.records.len() + run.refused;
     assert_eq!(answered, workload.arrivals.len(), "requests were lost");
     for engine in &engines {
-        let stats = engine.stats();
+        let (steps, preemptions) = engine.steps_and_preemptions();
         run.busy.push(engine.busy());
-        run.steps += stats.steps;
-        run.preemptions += stats.preemptions;
+        run.steps += steps;
+        run.preemptions += preemptions;
     }
     Ok(run)
+}
+
+/// Adds the arrivals that depend on no answer, and returns the requests of a closed loop that are
+/// sent later.
+fn send_first(workload: &Workload, queue: &mut Queue) -> Range<usize> {
+    let all = workload.arrivals.len();
+    let Some(clients) = workload.clients else {
+        for (i, arrival) in workload.arrivals.iter().enumerate() {
+            queue.add(arrival.at, Event::Arrival(i));
+        }
+        return all..all;
+    };
+    let first = clients.min(all);
+    for i in 0..first {
+        queue.add(Timestamp::ZERO, Event::Arrival(i));
+    }
+    first..all
 }
 
 #[cfg(test)]
@@ -231,6 +266,7 @@ mod tests {
             PolicyConfig::Srjf,
             PolicyConfig::Groups,
             PolicyConfig::Laps,
+            PolicyConfig::RoundRobin,
         ];
         for policy in policies {
             let kinds = [
@@ -320,6 +356,27 @@ mod tests {
         let run = round_robin(&workload, 1, &config(PolicyConfig::Fcfs));
         assert_eq!(run.steps, 1);
         assert!(run.records.iter().all(|r| r.queue == Duration::ZERO));
+    }
+
+    #[test]
+    fn a_client_waits_for_its_answer() {
+        let workload = few(Kind::Toolbench, Order::Shuffled, 1).in_closed_loop(3);
+        let mut run = round_robin(&workload, 1, &config(PolicyConfig::Fcfs));
+        assert_eq!(run.records.len(), 200);
+        // Requests that end later than another one begins were there with it.
+        run.records.sort_by_key(|r| r.request);
+        let spans: Vec<_> = { run.records.iter() }
+            .map(|r| (r.arrival, r.arrival.saturating_add(r.latency)))
+            .collect();
+        for (begin, _) in &spans {
+            let there = spans.iter().filter(|(b, e)| b <= begin && begin < e);
+            assert!(there.count() <= 3, "more requests than clients");
+        }
+        assert!(spans.is_sorted_by_key(|(begin, _)| *begin));
+        // With as many clients as requests, all are there from the beginning.
+        let all = few(Kind::Toolbench, Order::Shuffled, 1).in_closed_loop(1000);
+        let run = round_robin(&all, 1, &config(PolicyConfig::Fcfs));
+        assert!(run.records.iter().all(|r| r.arrival == Timestamp::ZERO));
     }
 
     #[test]

@@ -69,9 +69,12 @@ impl EngineConfig {
 
     /// The limits within which a scheduler plans for the engine.
     fn capacity(&self) -> Capacity {
+        let capacity = self.preset.capacity(self.kv_tokens, self.block_size);
         Capacity {
             max_step_tokens: self.step_tokens,
-            ..self.preset.capacity(self.kv_tokens, self.block_size)
+            // A prompt that one step computes whole needs no blocks.
+            max_context_len: capacity.max_context_len.max(self.step_tokens),
+            ..capacity
         }
     }
 }
@@ -81,6 +84,8 @@ impl EngineConfig {
 pub struct Record {
     /// Its index in the workload.
     pub request: usize,
+    /// The time of its arrival.
+    pub arrival: Timestamp,
     /// The time from arrival until the first step with a part of it.
     pub queue: Duration,
     /// The time from arrival to the first token.
@@ -138,12 +143,13 @@ impl Engine {
         }
     }
 
-    /// Takes a request in, spelled as `tokens`.
+    /// Takes a request in that arrives now, spelled as `tokens`.
     ///
     /// # Errors
     /// [`Reject`] if it never fits.
     pub fn submit(
         &mut self,
+        now: Timestamp,
         request: usize,
         arrival: &Arrival,
         tokens: Vec<TokenId>,
@@ -163,9 +169,9 @@ impl Engine {
                 }),
             }],
         };
-        let request = Request::new(id, tree, rows, arrival.at);
-        self.scheduler.submit(arrival.at, request)?;
-        self.arrived.insert(id, arrival.at);
+        let request = Request::new(id, tree, rows, now);
+        self.scheduler.submit(now, request)?;
+        self.arrived.insert(id, now);
         Ok(())
     }
 
@@ -225,6 +231,7 @@ impl Engine {
                     let first_token = self.first_token.remove(&request).unwrap_or(now);
                     records.push(Record {
                         request: request.0 as usize,
+                        arrival: arrived,
                         queue: usage.queue_time,
                         first_token: first_token.saturating_since(arrived),
                         latency: now.saturating_since(arrived),
@@ -310,7 +317,7 @@ mod tests {
     fn submit(engine: &mut Engine, request: usize, arrival: &Arrival) -> Result<(), Reject> {
         let mut tokens = Vec::new();
         arrival.prompt.tokens(&mut tokens);
-        engine.submit(request, arrival, tokens)
+        engine.submit(arrival.at, request, arrival, tokens)
     }
 
     /// Runs until there is nothing to do.
@@ -343,6 +350,7 @@ mod tests {
         let all = prefill + ms(&[&[(1, 1001)], &[(1, 1002)]]);
         let expected = Record {
             request: 7,
+            arrival: Timestamp::ZERO,
             queue: Duration::ZERO,
             first_token: prefill,
             latency: all,

@@ -6,7 +6,7 @@ use prelude_router::{
 };
 use serde::Serialize;
 
-use super::{EngineConfig, Figures, Kind, Report, Routed, Setting, Workload, run as serve};
+use super::{EngineConfig, Figures, Kind, Report, Routed, Served, Setting, Workload, run as serve};
 
 /// A router of requests to engines: a policy of `prelude-router` with its defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -168,15 +168,29 @@ impl Experiment {
         workload: &Workload,
         progress: &mut impl FnMut(Progress),
     ) -> Result<Figures> {
+        let served = self.serve(seed, workload, progress)?;
+        let block_size = self.config.block_size;
+        Ok(Figures::new(seed, workload, &served, block_size))
+    }
+
+    /// Runs a workload once, in place of the experiment's own, and returns what became of each
+    /// request. The seed is the router's.
+    ///
+    /// # Errors
+    /// If an engine or the router cannot be made as asked for.
+    pub fn serve(
+        &self,
+        seed: Option<u64>,
+        workload: &Workload,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Served> {
         progress(Progress::Run(workload.arrivals.len()));
         let policy = self.router.policy();
         let error = self.time_error;
         let seed_of_route = seed.unwrap_or(0);
         let mut route = Routed::new(policy, self.engines, &self.config, seed_of_route, error)?;
         let done = || progress(Progress::Request);
-        let served = serve(workload, self.engines, &self.config, &mut route, done)?;
-        let block_size = self.config.block_size;
-        Ok(Figures::new(seed, workload, &served, block_size))
+        serve(workload, self.engines, &self.config, &mut route, done)
     }
 }
 
@@ -237,6 +251,7 @@ mod tests {
             PolicyConfig::Srjf,
             PolicyConfig::Groups,
             PolicyConfig::Laps,
+            PolicyConfig::RoundRobin,
         ];
         // Conversations come one by one and at once: LAPS waits for more short requests.
         for (kind, rate) in [

@@ -20,6 +20,8 @@ pub struct Times {
     pub mean_ms: f64,
     /// The median.
     pub p50_ms: f64,
+    /// The 90th percentile.
+    pub p90_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
 }
@@ -32,6 +34,7 @@ impl Times {
             // From 0 on: an empty sum of its own would be -0.
             mean_ms: ms.iter().fold(0.0, |sum, ms| sum + ms) / ms.len().max(1) as f64,
             p50_ms: percentile(&ms, 50),
+            p90_ms: percentile(&ms, 90),
             p99_ms: percentile(&ms, 99),
         }
     }
@@ -83,7 +86,7 @@ pub struct Figures {
     pub of_requests: Requests,
     /// The number of requests that fit no engine and are in no other figure.
     pub refused: usize,
-    /// Requests per second that came.
+    /// Requests per second that came; in a closed loop, that were answered.
     pub rate: f64,
     /// Times from arrival to the last token.
     pub latency: Times,
@@ -148,7 +151,10 @@ impl Figures {
             requests: workload.arrivals.len(),
             of_requests: Requests::of(workload),
             refused: run.refused,
-            rate: workload.rate(),
+            rate: match workload.clients {
+                None => workload.rate(),
+                Some(_) => ratio(run.records.len() as f64, seconds),
+            },
             latency: Times::of(timed().map(|r| r.latency)),
             first_token: Times::of(timed().map(|r| r.first_token)),
             queue: Times::of(timed().map(|r| r.queue)),
@@ -164,6 +170,14 @@ impl Figures {
             steps: run.steps,
             preemptions: run.preemptions,
         }
+    }
+}
+
+impl Figures {
+    /// Returns the requests that were answered per second until the last answer.
+    #[must_use]
+    pub fn answers_per_s(&self) -> f64 {
+        ratio((self.requests - self.refused) as f64, self.seconds)
     }
 }
 
@@ -196,6 +210,7 @@ pub(super) mod tests {
         };
         let record = |i: u64| Record {
             request: i as usize - 1,
+            arrival: Timestamp::from_nanos(i * 500_000_000),
             queue: Duration::ZERO,
             first_token: Duration::from_millis(i * 100),
             latency: Duration::from_secs(i),
@@ -231,6 +246,7 @@ pub(super) mod tests {
         near(figures.imbalance, 1.5);
         near(figures.busy, 0.25);
         near(figures.rate, 2.0);
+        near(figures.answers_per_s(), 10.0 / 16.0);
         // The first prompt is new, all others are known; six first tokens take 500 ms or more.
         near(figures.short_ms, 550.0);
         near(figures.long_ms, 0.0);

@@ -16,6 +16,7 @@
     reason = "numbers of tokens and requests, of milliseconds and shares"
 )]
 
+mod baseline;
 mod ceiling;
 mod cluster;
 mod compare;
@@ -25,11 +26,13 @@ mod figures;
 mod prompt;
 mod report;
 mod routed;
+mod serves;
 mod service;
 mod sustain;
 pub mod trace;
 pub mod workload;
 
+pub use baseline::{Baseline, Batching, run_baseline};
 pub use ceiling::{hit_ceiling, known_tokens, shared_tokens};
 pub use cluster::{Route, Served, run};
 pub use compare::compare;

@@ -53,6 +53,10 @@ pub struct Workload {
     pub arrivals: Vec<Arrival>,
     /// The number of first requests that only warm caches: their times are in no figure.
     pub warm_up: usize,
+    /// A closed loop: the number of clients, each of which sends the next request of the list when
+    /// its last one is answered. Arrival times do not count then. `None`: requests arrive when the
+    /// list says.
+    pub clients: Option<usize>,
 }
 
 impl Workload {
@@ -64,7 +68,16 @@ impl Workload {
             name: name.into(),
             arrivals,
             warm_up: 0,
+            clients: None,
         }
+    }
+
+    /// The same requests in a closed loop of so many clients.
+    #[must_use]
+    pub fn in_closed_loop(mut self, clients: usize) -> Self {
+        self.name = format!("{}, closed loop of {clients}", self.name);
+        self.clients = Some(clients);
+        self
     }
 
     /// Requests per second, from the first to the last.

@@ -3,6 +3,7 @@
 mod fcfs;
 mod groups;
 mod laps;
+mod round_robin;
 mod srjf;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -17,6 +18,7 @@ pub(crate) use groups::{group_of, parts};
 #[cfg(test)]
 pub(crate) use laps::Length;
 pub use laps::{Laps, LapsConfig, PrefillCosts};
+pub use round_robin::RoundRobin;
 pub use srjf::Srjf;
 
 use crate::{

@@ -33,11 +33,11 @@ impl Scheduler {
         let Some(room) = self.capacity.passes else {
             return false;
         };
+        let time = self.slice_time();
         let begins = self.begin_pass(draft, plan, room);
         let Some(pass) = self.passes.last_mut() else {
             return false;
         };
-        let time = self.slice_time();
         let (layer_tokens, size) = pass.plan(&self.slice_times, time);
         draft.slice = Some(PassSlice {
             pass: pass.id,

@@ -19,6 +19,7 @@ mod hops;
 mod laps_twin;
 mod ledger;
 mod random;
+mod round_robin_twin;
 mod srjf_twin;
 mod twin;
 mod waits;

@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_policy_can_be_named() {
-        for name in ["fcfs", "srjf", "groups", "laps"] {
+        for name in ["fcfs", "srjf", "groups", "laps", "round_robin"] {
             let args = ServeArgs {
                 policy: Some(name.to_owned()),
                 ..ServeArgs::default()

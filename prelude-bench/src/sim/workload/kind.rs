@@ -56,6 +56,8 @@ pub struct Setting {
     pub order: Order,
     /// Gaps of [`Kind::Mixed`].
     pub gaps: Gaps,
+    /// The number of clients of a closed loop, which replaces the rate; `None`: an open loop.
+    pub clients: Option<usize>,
     /// The same seed makes the same list.
     pub seed: u64,
 }
@@ -69,6 +71,7 @@ impl Default for Setting {
             prefixes: None,
             order: Order::Shuffled,
             gaps: Gaps::default(),
+            clients: None,
             seed: 0,
         }
     }
@@ -139,6 +142,15 @@ impl Kind {
     /// If there is nothing to make, or what is asked for is fixed by the workload.
     pub fn generate(self, setting: &Setting) -> Result<Workload> {
         self.check(setting)?;
+        let workload = self.open(setting)?;
+        Ok(match setting.clients {
+            Some(clients) => workload.in_closed_loop(clients),
+            None => workload,
+        })
+    }
+
+    /// Makes the workload with arrivals in an open loop.
+    fn open(self, setting: &Setting) -> Result<Workload> {
         let scale = f64::from(setting.engines) / 2.0;
         let scaled = |count: u32| ((f64::from(count) * scale).round() as u32).max(1);
         let amount = self.amount();
@@ -190,6 +202,7 @@ impl Kind {
             let fine = rate.is_finite() && rate > 0.0;
             ensure!(fine, "the rate must be above 0, not {rate}");
         }
+        ensure!(setting.clients != Some(0), "clients must be at least 1");
         for (what, count) in [
             ("requests", setting.requests),
             ("prefixes", setting.prefixes),
@@ -325,6 +338,11 @@ mod tests {
             Kind::Agent,
             |s| s.rate = Some(-1.0),
             "the rate must be above 0, not -1",
+        );
+        check(
+            Kind::Video,
+            |s| s.clients = Some(0),
+            "clients must be at least 1",
         );
         check(
             Kind::Video,

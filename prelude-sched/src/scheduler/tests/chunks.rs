@@ -1,6 +1,7 @@
 //! Prompts longer than a step, and the shares of the two classes.
 
 use super::*;
+use crate::PolicyConfig;
 
 #[test]
 fn a_long_prompt_runs_alone_in_one_step_or_else_in_chunks() {
@@ -26,6 +27,64 @@ fn a_long_prompt_runs_alone_in_one_step_or_else_in_chunks() {
     check(0, 128, &[50]);
     check(1, 128, &[20, 20, 11]);
     check(0, 40, &[20, 20, 10]);
+}
+
+/// Returns the steps after which each of these prompts, all there at once, is answered: a step has
+/// so many tokens, a chunk 4.
+fn answered_after(policy: PolicyConfig, step_tokens: u32, prompts: &[u32]) -> Vec<usize> {
+    let config = SchedulerConfig {
+        max_batch_tokens: step_tokens,
+        prefill_chunk_tokens: 4,
+        policy,
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    for (id, &len) in (0..).zip(prompts) {
+        rig.submit(generate(id, prompt(id as u32 + 1, len), 1, 1));
+    }
+    let mut after = vec![0; prompts.len()];
+    for step in 1..100 {
+        if after.iter().all(|step| *step > 0) {
+            break;
+        }
+        rig.now = rig.now.saturating_add(Duration::from_millis(1));
+        rig.step();
+        for (id, after) in (0..).zip(&mut after) {
+            if *after == 0 && rig.outcome(id).is_some() {
+                *after = step;
+            }
+        }
+    }
+    after
+}
+
+#[test]
+fn prompts_in_turns_get_a_chunk_each() {
+    let check = |step_tokens, prompts: &[u32], fcfs: &[usize], turns: &[usize]| {
+        assert_eq!(
+            answered_after(PolicyConfig::Fcfs, step_tokens, prompts),
+            fcfs,
+            "fcfs"
+        );
+        assert_eq!(
+            answered_after(PolicyConfig::RoundRobin, step_tokens, prompts),
+            turns,
+            "turns"
+        );
+    };
+    // Long ones first: those of one chunk wait for one chunk of each, not for all of them.
+    check(
+        8,
+        &[24, 24, 24, 4, 4],
+        &[6, 6, 12, 7, 8],
+        &[8, 10, 10, 2, 3],
+    );
+    // A step may be one chunk.
+    check(4, &[12, 1, 2], &[3, 4, 4], &[4, 2, 2]);
+    // A prompt that is alone is computed as usual.
+    check(8, &[24], &[1], &[1]);
+    // Equal ones end together.
+    check(8, &[12, 12], &[3, 3], &[3, 3]);
 }
 
 #[test]

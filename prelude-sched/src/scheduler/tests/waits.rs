@@ -82,6 +82,7 @@ fn check(request: &Request) {
         PolicyConfig::Srjf,
         PolicyConfig::Groups,
         PolicyConfig::Laps,
+        PolicyConfig::RoundRobin,
     ] {
         for depth in [1, 2, 3] {
             let waited = wait_of(policy, depth, request.clone());

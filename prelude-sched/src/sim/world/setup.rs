@@ -6,8 +6,8 @@ use prelude_core::{PassCapacity, TokenId};
 
 use super::{
     super::{
-        chaos::Chaos, groups_twin::CheckedGroups, laps_twin::CheckedLaps, srjf_twin::CheckedSrjf,
-        workload::Steady,
+        chaos::Chaos, groups_twin::CheckedGroups, laps_twin::CheckedLaps,
+        round_robin_twin::CheckedRoundRobin, srjf_twin::CheckedSrjf, workload::Steady,
     },
     *,
 };
@@ -41,7 +41,9 @@ impl World {
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
         let gatherings = Arc::new(AtomicU64::new(0));
-        let (name, policy, laps_chunk) = policy(&mut random, seed, &gatherings);
+        // Prompts that are cut into chunks are computed in no passes.
+        let chunk = (capacity.passes.is_none()).then_some(config.prefill_chunk_tokens);
+        let (name, policy, laps_chunk) = policy(&mut random, seed, chunk, &gatherings);
         let scheduler = Scheduler::with_policy(config.clone(), capacity, policy);
         let mut scheduler = scheduler.expect("the config is in range");
         let mut told = Random::new(mix(seed, 0x701d));
@@ -158,11 +160,13 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy with its name and, of LAPS, the tokens of its chunks. All but `chaos`, which makes no
+/// A policy with its name and, of LAPS, the tokens of its chunks; `turns_chunk`: those of prompts in
+/// turns, if the world may have them. All but `chaos`, which makes no
 /// sense, are compared with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,
+    turns_chunk: Option<u32>,
     gatherings: &Arc<AtomicU64>,
 ) -> (&'static str, Box<dyn SchedulerPolicy>, Option<u32>) {
     let chaos = random.one_in(8);
@@ -171,6 +175,8 @@ fn policy(
     let saturation = *random.pick(&[1, 16, 64, 2048]);
     let groups = random.one_in(3);
     let laps = random.one_in(3).then(|| laps_config(random));
+    // Apart, so that other worlds are what they were.
+    let turns = turns_chunk.filter(|_| Random::new(mix(seed, 0x7042)).one_in(2));
     if chaos {
         let random = Random::new(seed);
         ("chaos", Box::new(Chaos { random }), None)
@@ -183,6 +189,9 @@ fn policy(
         ("srjf", Box::new(policy), None)
     } else if groups {
         ("groups", Box::new(CheckedGroups::default()), None)
+    } else if let Some(chunk) = turns {
+        let policy = CheckedRoundRobin::new(chunk);
+        ("round_robin", Box::new(policy), None)
     } else {
         ("fcfs", Box::new(Fcfs), None)
     }

@@ -1,0 +1,278 @@
+//! LAPS, temporal mode: short prompts apart from long ones on one engine.
+
+use anyhow::Result;
+use prelude_sched::PolicyConfig;
+
+use super::{
+    Bench, Make, Paper, Runs,
+    page::{Section, Table},
+    plot::{Axis, Curve, Plot},
+    printed::{Claim, number},
+};
+use crate::sim::{
+    EngineConfig, Experiment, Figures, Kind, Preset, Router, SHORT_TOKENS, Setting, Source,
+};
+
+pub(super) const SECTIONS: &[Make] = &[
+    ("waiting windows", windows),
+    ("concurrency", concurrency),
+    ("missed targets", missed),
+];
+
+/// Requests of a run.
+const REQUESTS: u32 = 3_000;
+/// Tokens of a step: all short requests of a closed loop fit.
+const STEP_TOKENS: u32 = 2_048;
+const POLICIES: [(&str, PolicyConfig); 2] =
+    [("fcfs", PolicyConfig::Fcfs), ("laps", PolicyConfig::Laps)];
+
+fn experiment(
+    bench: &Bench<'_>,
+    preset: Preset,
+    policy: (&'static str, PolicyConfig),
+) -> Experiment {
+    Experiment {
+        source: Source::Seeded {
+            kind: Kind::Conversation,
+            setting: Setting {
+                engines: 1,
+                requests: Some(bench.count(REQUESTS)),
+                seed: 1,
+                ..Setting::default()
+            },
+            seeds: 1,
+        },
+        engines: 1,
+        config: EngineConfig::new(preset, policy.1).with_step_tokens(STEP_TOKENS),
+        router: Router::RoundRobin,
+        policy: policy.0,
+        time_error: 0.0,
+    }
+}
+
+fn with(mut experiment: Experiment, change: impl FnOnce(&mut Setting)) -> Experiment {
+    if let Source::Seeded { setting, .. } = &mut experiment.source {
+        change(setting);
+    }
+    experiment
+}
+
+/// Milliseconds for which short requests wait for others, at most.
+const WINDOWS_MS: [u32; 6] = [0, 1, 2, 5, 10, 20];
+/// Clients of the closed loop, up to the paper's 64.
+const CLIENTS: [usize; 3] = [4, 16, 64];
+
+/// Figure 5: short prompts of a closed loop, by the waiting window.
+fn windows(bench: &Bench<'_>) -> Result<Section> {
+    let preset = Preset::Llama70bH100x2;
+    let (mut rows, mut latency, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for clients in CLIENTS {
+        let mut points = Vec::new();
+        for window_ms in WINDOWS_MS {
+            let mut experiment = experiment(bench, preset, POLICIES[1]);
+            let scheduler = &mut experiment.config.scheduler;
+            scheduler.laps.max_window_us = window_ms * 1_000;
+            scheduler.laps.batch_tokens = STEP_TOKENS;
+            let runs = short_prompts(bench, &experiment, clients)?;
+            let rate = runs.median(Figures::answers_per_s);
+            let mean = runs.median(|f| f.latency.mean_ms);
+            let per_step = runs.median(|f| f.requests as f64 / f.steps as f64);
+            points.push((f64::from(window_ms), rate, mean));
+            let cells = [clients as f64, f64::from(window_ms), rate, mean, per_step];
+            rows.push(cells.map(number).to_vec());
+        }
+        let curve = |y: fn(&(f64, f64, f64)) -> f64| Curve {
+            name: format!("{clients} clients"),
+            points: points.iter().map(|point| (point.0, y(point))).collect(),
+        };
+        rates.push(curve(|point| point.1));
+        latency.push(curve(|point| point.2));
+    }
+    let heads = [
+        "clients",
+        "window, ms",
+        "answers per second",
+        "mean, ms",
+        "requests per step",
+    ];
+    let plot = |name: &str, y: &'static str, curves| Plot {
+        name: format!("laps-figure-5-{name}"),
+        title: format!("{y}, by the waiting window"),
+        x: Axis::Linear("window, ms"),
+        y: Axis::Linear(y),
+        curves,
+    };
+    Ok(Section {
+        title: "Figure 5: the waiting window, closed loop of short prompts".to_owned(),
+        setting: format!(
+            "One engine of the preset {}, policy `laps`; prompts of at most {SHORT_TOKENS} tokens, \
+             which share nothing; each client sends its next prompt when the last is answered.\n\
+             The paper has 64 clients, and says that a window lets more short requests share a \
+             step.\n\
+             Here requests that come while a step runs share the next one without any window, and \
+             no request is on its way while the engine is idle: a window has nothing to wait for, \
+             and only costs where clients are few.",
+            preset.name()
+        ),
+        tables: vec![Table {
+            caption: "By clients and window:".to_owned(),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        }],
+        claims: Vec::new(),
+        plots: vec![
+            plot("throughput", "answers per second", rates),
+            plot("latency", "mean latency, ms", latency),
+        ],
+    })
+}
+
+/// Runs the first turns of conversations that are short, in a closed loop.
+fn short_prompts(bench: &Bench<'_>, experiment: &Experiment, clients: usize) -> Result<Runs> {
+    let Source::Seeded { setting, .. } = &experiment.source else {
+        unreachable!("it is made here");
+    };
+    let mut runs = Vec::new();
+    for seed in 1..=bench.seeds {
+        let setting = Setting {
+            seed,
+            ..setting.clone()
+        };
+        let mut workload = Kind::Conversation.generate(&setting)?;
+        workload
+            .arrivals
+            .retain(|a| a.prompt.runs().len() == 1 && a.prompt.len() <= SHORT_TOKENS);
+        workload.warm_up = 0;
+        let source = Source::Trace(workload.in_closed_loop(clients));
+        let Runs(of_seed) = bench.run(Experiment {
+            source,
+            ..experiment.clone()
+        })?;
+        runs.extend(of_seed);
+    }
+    Ok(Runs(runs))
+}
+
+/// Clients of Figure 6.
+const CONCURRENCY: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// Figure 6: conversations in a closed loop, by the number of clients.
+fn concurrency(bench: &Bench<'_>) -> Result<Section> {
+    let (mut rows, mut rates, mut means) = (Vec::new(), Vec::new(), Vec::new());
+    let mut curves = POLICIES.map(|(name, _)| Curve {
+        name: name.to_owned(),
+        points: Vec::new(),
+    });
+    for clients in CONCURRENCY {
+        let mut cells = vec![clients.to_string()];
+        let mut of_policies = Vec::new();
+        for (policy, curve) in POLICIES.into_iter().zip(&mut curves) {
+            let experiment = experiment(bench, Preset::Mistral7bA6000, policy);
+            let runs = bench.run(with(experiment, |s| s.clients = Some(clients)))?;
+            let rate = runs.median(Figures::answers_per_s);
+            let mean = runs.median(|f| f.first_token.mean_ms);
+            let p90 = runs.median(|f| f.first_token.p90_ms);
+            let short = runs.median(|f| f.short_ms);
+            cells.extend([rate, mean, p90, short].map(number));
+            curve.points.push((clients as f64, p90));
+            of_policies.push((rate, mean));
+        }
+        rates.push(of_policies[1].0 / of_policies[0].0);
+        means.push(of_policies[1].1 / of_policies[0].1);
+        rows.push(cells);
+    }
+    let heads = POLICIES.iter().flat_map(|(name, _)| {
+        ["answers per second", "mean, ms", "P90, ms", "short, ms"]
+            .map(|head| format!("{name}: {head}"))
+    });
+    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
+        Ok(Claim::new(bench.printed.of(Paper::Laps, what)?, ours, why))
+    };
+    Ok(Section {
+        title: "Figure 6: conversations, by concurrency, one engine".to_owned(),
+        setting:
+            "Preset mistral-7b-a6000, closed loop, time to the first token; `fcfs` stands for \
+                  the baseline, `laps` for disaggregation without captured graphs, which take no \
+                  time in the model."
+                .to_owned(),
+        tables: vec![Table {
+            caption: "By clients:".to_owned(),
+            head: std::iter::once("clients".to_owned()).chain(heads).collect(),
+            rows,
+        }],
+        claims: vec![
+            claim(
+                "requests per second over the baseline's, at most",
+                rates,
+                "the paper's gain is that of captured graphs and larger batches of short prompts; \
+                 in the model a step's time follows its tokens and not its shapes",
+            )?,
+            claim(
+                "mean latency of the baseline's, in parts of 1, at most 20 % less",
+                means,
+                "a closed loop keeps the engine saturated, where the mean is the number of clients \
+                 over the rate, whatever the order; what short requests gain, long ones lose",
+            )?,
+        ],
+        plots: vec![Plot {
+            name: "laps-figure-6".to_owned(),
+            title: "P90 of the time to the first token, ms".to_owned(),
+            x: Axis::Log("clients"),
+            y: Axis::Log("ms"),
+            curves: curves.into(),
+        }],
+    })
+}
+
+/// Requests per second, from a lightly loaded engine to a nearly saturated one.
+const RATES: [f64; 5] = [3.0, 6.0, 10.0, 14.0, 16.0];
+
+/// Figure 7: first tokens after 400 ms, by the rate.
+fn missed(bench: &Bench<'_>) -> Result<Section> {
+    let (mut rows, mut fewer) = (Vec::new(), Vec::new());
+    let mut curves = POLICIES.map(|(name, _)| Curve {
+        name: name.to_owned(),
+        points: Vec::new(),
+    });
+    for rate in RATES {
+        let mut of_policies = Vec::new();
+        for (policy, curve) in POLICIES.into_iter().zip(&mut curves) {
+            let experiment = experiment(bench, Preset::Mistral7bA6000, policy);
+            let runs = bench.run(with(experiment, |s| s.rate = Some(rate)))?;
+            let missed = runs.median(|f| 100.0 * f.missed);
+            curve.points.push((rate, missed));
+            of_policies.push(missed);
+        }
+        fewer.push(of_policies[0] - of_policies[1]);
+        let cells = std::iter::once(rate).chain(of_policies).map(number);
+        rows.push(cells.collect());
+    }
+    let printed = bench
+        .printed
+        .of(Paper::Laps, "percentage points fewer missed targets")?;
+    let claim = Claim::new(
+        printed,
+        fewer,
+        "the rates are ours: the paper's are not printed",
+    );
+    let heads = ["requests per second", "fcfs: missed, %", "laps: missed, %"];
+    Ok(Section {
+        title: "Figure 7: first tokens that come after 400 ms, one engine".to_owned(),
+        setting: "Preset mistral-7b-a6000, conversations with Poisson arrivals; the paper varies \
+                  the clients of a Poisson process and prints no rate."
+            .to_owned(),
+        tables: vec![Table {
+            caption: "By rate:".to_owned(),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        }],
+        claims: vec![claim],
+        plots: vec![Plot {
+            name: "laps-figure-7".to_owned(),
+            title: "first tokens after 400 ms, %".to_owned(),
+            x: Axis::Linear("requests per second"),
+            y: Axis::Linear("%"),
+            curves: curves.into(),
+        }],
+    })
+}

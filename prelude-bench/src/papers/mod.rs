@@ -1,0 +1,250 @@
+//! The tables and figures of the papers that simulation can show, beside the papers' own figures.
+//!
+//! Each section runs [`crate::sim`] in the setting of one figure: the server's scheduler and
+//! `prelude-router`, with the published time models of devices that are not the papers'. So what is
+//! compared is the shape of a curve and the ratio of two of its points, not a time.
+//! The papers' figures are in `figures.json`, by number of table or figure.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "numbers of requests, and shares"
+)]
+
+mod laps;
+mod page;
+mod plot;
+mod preble;
+mod prefill_only;
+mod printed;
+mod textbook;
+
+use std::{
+    num::NonZero,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+
+pub use page::Page;
+use page::Section;
+use printed::Figures as PrintedFigures;
+
+use crate::sim::{Experiment, Figures, Progress as SimProgress, Source, Spread};
+
+/// A paper that has sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Paper {
+    /// PrefillOnly (Du et al., SOSP 2025).
+    PrefillOnly,
+    /// LAPS (length-aware prefill serving).
+    Laps,
+    /// Preble (Srivatsa et al., ICLR 2025).
+    Preble,
+    /// The textbook's chapter 16 on LLM serving.
+    Textbook,
+}
+
+impl Paper {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PrefillOnly => "prefill-only",
+            Self::Laps => "laps",
+            Self::Preble => "preble",
+            Self::Textbook => "textbook",
+        }
+    }
+
+    /// Returns the name of the paper's system.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::PrefillOnly => "PrefillOnly",
+            Self::Laps => "LAPS",
+            Self::Preble => "Preble",
+            Self::Textbook => "Textbook, chapter 16",
+        }
+    }
+
+    /// Returns its sections, in the order of the paper.
+    fn sections(self) -> &'static [Make] {
+        match self {
+            Self::PrefillOnly => prefill_only::SECTIONS,
+            Self::Laps => laps::SECTIONS,
+            Self::Preble => preble::SECTIONS,
+            Self::Textbook => textbook::SECTIONS,
+        }
+    }
+}
+
+/// A section's name in the progress bar, and the function that runs it.
+type Make = (&'static str, fn(&Bench<'_>) -> Result<Section>);
+
+/// The progress of [`run`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A section begins: its paper and its name.
+    Section(Paper, &'static str),
+    /// A simulation begins, with so many requests.
+    Run(usize),
+    /// A request of it has ended.
+    Request,
+}
+
+/// Runs the sections of these papers, each simulation with so many seeds, on as many threads as the
+/// machine has cores.
+///
+/// # Errors
+/// If there is no seed, or a simulation fails.
+///
+/// # Panics
+/// If a simulation finds a defect of the scheduler.
+pub fn run(papers: &[Paper], seeds: u64, progress: impl Fn(Progress) + Sync) -> Result<Page> {
+    ensure!(seeds > 0, "there must be at least one seed");
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let sections = sections(papers, seeds, 1.0, threads, &progress)?;
+    Ok(Page { seeds, sections })
+}
+
+/// Runs sections on so many threads, each of which takes the next one that is left.
+fn sections(
+    papers: &[Paper],
+    seeds: u64,
+    share: f64,
+    threads: usize,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<(Paper, Section)>> {
+    let of_paper = |&paper: &Paper| paper.sections().iter().map(move |make| (paper, make));
+    let todo: Vec<(Paper, &Make)> = papers.iter().flat_map(of_paper).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut made = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&(paper, (name, make))) = todo.get(n) else {
+                return Ok(made);
+            };
+            progress(Progress::Section(paper, name));
+            let mut bench = Bench {
+                seeds,
+                share,
+                printed: PrintedFigures::load()?,
+                progress,
+            };
+            let section = make(&mut bench).with_context(|| format!("{}: {name}", paper.title()))?;
+            made.push((n, (paper, section)));
+        }
+    };
+    let made: Result<Vec<_>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = { workers.into_iter() }.map(|worker| {
+            let made = worker.join();
+            made.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        joined.collect()
+    });
+    let mut made: Vec<_> = made?.into_iter().flatten().collect();
+    made.sort_by_key(|(n, _)| *n);
+    Ok(made.into_iter().map(|(_, section)| section).collect())
+}
+
+/// Runs the simulations of a section.
+struct Bench<'a> {
+    seeds: u64,
+    /// The part of the papers' numbers of requests that is run: 1, or less in tests.
+    share: f64,
+    printed: PrintedFigures,
+    progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+impl Bench<'_> {
+    /// Returns the part of a number of requests or users that is run.
+    fn count(&self, all: u32) -> u32 {
+        ((f64::from(all) * self.share) as u32).max(2)
+    }
+
+    /// Runs an experiment with each seed.
+    fn run(&self, mut experiment: Experiment) -> Result<Runs> {
+        if let Source::Seeded { seeds, .. } = &mut experiment.source {
+            *seeds = self.seeds;
+        }
+        let report = experiment.run(|step| (self.progress)(Progress::of(step)))?;
+        Ok(Runs(report.runs))
+    }
+}
+
+impl Progress {
+    const fn of(step: SimProgress) -> Self {
+        match step {
+            SimProgress::Run(requests) => Self::Run(requests),
+            SimProgress::Request => Self::Request,
+        }
+    }
+}
+
+/// The figures of a simulation with each seed.
+struct Runs(Vec<Figures>);
+
+impl Runs {
+    /// Returns the median of a figure over the seeds.
+    fn median(&self, figure: fn(&Figures) -> f64) -> f64 {
+        Spread::of(self.0.iter().map(figure).collect()).median
+    }
+
+    /// Returns the median of a figure; NaN if a request fits no engine, whose time is in no figure.
+    fn median_if_all_fit(&self, figure: fn(&Figures) -> f64) -> f64 {
+        match self.0.iter().all(|run| run.refused == 0) {
+            true => self.median(figure),
+            false => f64::NAN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    /// Every section runs, with a fiftieth of the requests, and is printed with its plots.
+    #[test]
+    fn every_section_is_made() {
+        let ended = AtomicUsize::new(0);
+        let progress = |step| {
+            let ends = usize::from(step == Progress::Request);
+            ended.fetch_add(ends, Ordering::Relaxed);
+        };
+        let papers = Paper::value_variants();
+        let sections = sections(papers, 1, 0.02, 2, &progress).unwrap();
+        assert!(ended.into_inner() > 1_000);
+        let page = Page { seeds: 1, sections };
+        let text = page.render();
+        for &paper in Paper::value_variants() {
+            assert!(
+                text.contains(&format!("\n## {}\n", paper.title())),
+                "{text}"
+            );
+        }
+        assert!(!text.contains("NaN"), "{text}");
+        let folder = std::env::temp_dir().join(format!("prelude-page-{}", std::process::id()));
+        page.write(&folder).unwrap();
+        let written = std::fs::read_to_string(folder.join("papers.md")).unwrap();
+        let plots = written.matches(".svg)").count();
+        let files = std::fs::read_dir(&folder).unwrap().count();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(written.starts_with(&text[..200]));
+        // Each plot is a file of its own, beside the page.
+        assert!(
+            plots > 5 && files == plots + 1,
+            "{plots} plots, {files} files"
+        );
+    }
+
+    #[test]
+    fn without_seeds_there_is_nothing_to_run() {
+        let error = run(&[Paper::Laps], 0, |_| ()).map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "there must be at least one seed");
+    }
+}

@@ -1,0 +1,216 @@
+//! Preble (Srivatsa et al., ICLR 2025): requests with shared prefixes on several engines.
+
+use anyhow::Result;
+use prelude_sched::PolicyConfig;
+
+use super::{
+    Bench, Make, Paper, Runs,
+    page::{Section, Table},
+    plot::{Axis, Curve, Plot},
+    printed::{Claim, number},
+};
+use crate::sim::{EngineConfig, Experiment, Figures, Kind, Preset, Router, Setting, Source};
+
+pub(super) const SECTIONS: &[Make] = &[("rates", rates), ("ablation of E2", ablation)];
+
+const ENGINES: u16 = 4;
+
+/// A workload, its requests per second, and its number of requests.
+type Load = (Kind, f64, u32);
+
+/// The workloads, with requests per second of the sweep's middle: about what round robin sustains
+/// (`prelude-bench sim --route round-robin --sustain`), and the number of requests for four engines.
+const WORKLOADS: [Load; 5] = [
+    (Kind::Toolbench, 23.0, 3_600),
+    (Kind::Agent, 12.7, 3_600),
+    (Kind::Programming, 18.0, 1_200),
+    (Kind::Video, 2.85, 1_720),
+    (Kind::Loogle, 1.16, 864),
+];
+/// Rates of the sweep, in parts of the middle one.
+const RATES: [f64; 4] = [0.5, 0.8, 1.1, 1.4];
+const ROUTERS: [Router; 2] = [Router::RoundRobin, Router::E2];
+
+fn experiment(
+    bench: &Bench<'_>,
+    (kind, rate, requests): Load,
+    router: Router,
+    (policy, config): (&'static str, PolicyConfig),
+) -> Experiment {
+    Experiment {
+        source: Source::Seeded {
+            kind,
+            setting: Setting {
+                engines: ENGINES.into(),
+                rate: Some(rate),
+                requests: Some(bench.count(requests)),
+                seed: 1,
+                ..Setting::default()
+            },
+            seeds: 1,
+        },
+        engines: ENGINES.into(),
+        config: EngineConfig::new(Preset::Mistral7bA6000, config),
+        router,
+        policy,
+        time_error: 0.0,
+    }
+}
+
+const FCFS: (&str, PolicyConfig) = ("fcfs", PolicyConfig::Fcfs);
+const MEAN: fn(&Figures) -> f64 = |f| f.latency.mean_ms / 1e3;
+const P99: fn(&Figures) -> f64 = |f| f.latency.p99_ms / 1e3;
+
+/// Figure 3: mean and P99 latency by the rate, for each workload.
+fn rates(bench: &Bench<'_>) -> Result<Section> {
+    let (mut rows, mut plots) = (Vec::new(), Vec::new());
+    // Mean and P99 of the programming workload, and of all others.
+    let mut ratios: [[Vec<f64>; 2]; 2] = Default::default();
+    for (kind, middle, requests) in WORKLOADS {
+        let mut curves = ROUTERS.map(|router| Curve {
+            name: router.name().to_owned(),
+            points: Vec::new(),
+        });
+        for part in RATES {
+            let rate = part * middle;
+            let mut both: Vec<Runs> = Vec::new();
+            for (router, curve) in ROUTERS.into_iter().zip(&mut curves) {
+                let runs = bench.run(experiment(bench, (kind, rate, requests), router, FCFS))?;
+                curve.points.push((rate, runs.median(MEAN)));
+                both.push(runs);
+            }
+            let of = |figure| {
+                both.iter()
+                    .map(|runs| runs.median(figure))
+                    .collect::<Vec<_>>()
+            };
+            let (mean, p99) = (of(MEAN), of(P99));
+            let gains = [mean[0] / mean[1], p99[0] / p99[1]];
+            let programming = usize::from(kind != Kind::Programming);
+            for (gain, all) in gains.into_iter().zip(&mut ratios[programming]) {
+                all.push(gain);
+            }
+            let numbers = [rate].into_iter().chain(mean).chain(p99).chain(gains);
+            let name = std::iter::once(kind.name().to_owned());
+            rows.push(name.chain(numbers.map(number)).collect());
+        }
+        plots.push(Plot {
+            name: format!("preble-figure-3-{}", kind.name()),
+            title: format!("mean latency, {}", kind.name()),
+            x: Axis::Linear("requests per second"),
+            y: Axis::Log("s"),
+            curves: curves.into(),
+        });
+    }
+    let heads = [
+        "workload",
+        "requests/s",
+        "round robin: mean, s",
+        "e2: mean, s",
+        "round robin: P99, s",
+        "e2: P99, s",
+        "mean, of e2's",
+        "P99, of e2's",
+    ];
+    let decoding = "decoding takes most of the time of this workload, and its queue grows as long \
+                    as requests come at rates that round robin does not sustain";
+    let light = "where nothing queues there is little to gain, and beyond saturation the gain \
+                 follows from how long the run is";
+    let [[mean_programming, p99_programming], [mean, p99]] = ratios;
+    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
+        Ok(Claim::new(
+            bench.printed.of(Paper::Preble, what)?,
+            ours,
+            why,
+        ))
+    };
+    Ok(Section {
+        title: "Figure 3: latency by rate, four engines".to_owned(),
+        setting: "Preset mistral-7b-a6000 (the authors' own fit), policy `fcfs`, order shuffled; \
+                  round robin against `e2`, from half to 1.4 times about what round robin sustains."
+            .to_owned(),
+        tables: vec![Table {
+            caption: "By workload and rate:".to_owned(),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        }],
+        claims: vec![
+            claim("mean latency, round robin over E2", mean, light)?,
+            claim("P99 latency, round robin over E2", p99, light)?,
+            claim(
+                "mean latency, round robin over E2, programming",
+                mean_programming,
+                decoding,
+            )?,
+            claim(
+                "P99 latency, round robin over E2, programming",
+                p99_programming,
+                decoding,
+            )?,
+        ],
+        plots,
+    })
+}
+
+/// The steps of the ablation that routes and policies allow.
+const STEPS: [(&str, Router, (&str, PolicyConfig)); 4] = [
+    ("round robin", Router::RoundRobin, FCFS),
+    ("+ E2", Router::E2Still, FCFS),
+    ("+ moving and copying prefixes", Router::E2, FCFS),
+    (
+        "+ priority groups",
+        Router::E2,
+        ("groups", PolicyConfig::Groups),
+    ),
+];
+/// Workloads of the ablation, with rates that round robin does not sustain: the paper's, and one
+/// whose hot document makes one engine too busy.
+const ABLATION: [(&str, Load, Option<u32>); 2] = [
+    (
+        "tools by Zipf's law, 30/s",
+        (Kind::Zipf, 30.0, 10_800),
+        None,
+    ),
+    (
+        "hot spot of 16 documents, 9/s",
+        (Kind::HotSpot, 9.0, 2_700),
+        Some(16),
+    ),
+];
+
+/// Figure 5: what each part of Preble brings.
+fn ablation(bench: &Bench<'_>) -> Result<Section> {
+    let heads = ["", "mean, s", "P99, s", "busiest engine over the mean"];
+    let mut tables = Vec::new();
+    for (caption, workload, prefixes) in ABLATION {
+        let mut rows = Vec::new();
+        for (name, router, policy) in STEPS {
+            let mut experiment = experiment(bench, workload, router, policy);
+            if let Source::Seeded { setting, .. } = &mut experiment.source {
+                setting.prefixes = prefixes;
+            }
+            let runs = bench.run(experiment)?;
+            let cells = [MEAN, P99, |f| f.imbalance].map(|figure| number(runs.median(figure)));
+            rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+        }
+        tables.push(Table {
+            caption: format!("{caption}:"),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        });
+    }
+    Ok(Section {
+        title: "Figure 5: ablation of Preble, four engines".to_owned(),
+        setting:
+            "Preset mistral-7b-a6000; the paper has the first workload and prints no numbers: \
+                  E2 gains most of mean and P99, moving prefixes some more at P99, groups at P99 \
+                  alone.\n\
+                  Its step \"prefill/decode-aware\" is part of E2 here and has no switch.\n\
+                  Prefixes move only when an engine has much more to do than another, which \
+                  exploring alone keeps from happening on the tools; on the hot spot it happens."
+                .to_owned(),
+        tables,
+        claims: Vec::new(),
+        plots: Vec::new(),
+    })
+}
