@@ -160,8 +160,8 @@ impl Process {
 
     /// The sum of the lines of `/metrics` that begin with `name`, of which there must be one.
     pub(crate) fn metric(&self, name: &str) -> Result<f64> {
-        let page = get(&self.address, "/metrics").context("the server's metrics")?;
-        sum_of(&page, name).with_context(|| format!("the server has no metric {name}"))
+        let [value] = metrics(&self.address, [name])?;
+        Ok(value)
     }
 
     /// Returns the most memory that the process held at any time, where the system says it as Linux
@@ -210,6 +210,18 @@ fn forward(stderr: ChildStderr, log: Option<&Path>) -> Result<mpsc::Receiver<Str
         }
     });
     Ok(receive)
+}
+
+/// Returns for each of `names` the sum of the lines of a server's `/metrics` that begin with it, of
+/// which there must be one.
+pub(crate) fn metrics<const N: usize>(address: &str, names: [&str; N]) -> Result<[f64; N]> {
+    let page = get(address, "/metrics").context("the server's metrics")?;
+    let mut values = [0.0; N];
+    for (value, name) in values.iter_mut().zip(names) {
+        let sum = sum_of(&page, name);
+        *value = sum.with_context(|| format!("the server has no metric {name}"))?;
+    }
+    Ok(values)
 }
 
 fn sum_of(page: &str, name: &str) -> Option<f64> {

@@ -1,6 +1,8 @@
 //! One kept connection to a server.
 
-use anyhow::{Context as _, Result};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
@@ -11,10 +13,10 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::Job;
+use super::{Job, stream::Reader};
 
 /// A connection that is made anew when it breaks.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     address: String,
     host: HeaderValue,
     sender: Option<SendRequest<Full<Bytes>>>,
@@ -22,7 +24,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects to `host:port`.
-    pub(super) async fn open(address: &str) -> Result<Self> {
+    pub(crate) async fn open(address: &str) -> Result<Self> {
         Ok(Self {
             host: HeaderValue::from_str(address).context("a server's address is ASCII")?,
             sender: Some(connect(address).await?),
@@ -30,27 +32,36 @@ impl Connection {
         })
     }
 
-    /// Sends a request and reads its whole answer; returns the status.
-    pub(super) async fn ask(&mut self, job: Job) -> Result<u16> {
-        let mut response = self.send(job).await?;
-        let status = response.status().as_u16();
-        loop {
-            match response.body_mut().frame().await {
-                None => return Ok(status),
-                Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    self.sender = None;
-                    return Err(error.into());
-                }
-            }
+    /// Sends a request and reads its whole answer; returns the status. `reader` holds
+    /// the events of a stream or the beginning of a refusal, also if the answer breaks off.
+    pub(crate) async fn ask(&mut self, job: Job, reader: &mut Reader) -> Result<u16> {
+        let read = self.exchange(job, reader).await;
+        if read.is_err() {
+            self.sender = None;
         }
+        read
     }
 
-    /// Sends a request as [`Self::ask`] does, and returns the body as well.
-    pub(super) async fn answer(&mut self, job: Job) -> Result<(u16, Bytes)> {
-        let response = self.send(job).await?;
+    async fn exchange(&mut self, job: Job, reader: &mut Reader) -> Result<u16> {
+        let mut response = self.send(job).await?;
         let status = response.status().as_u16();
-        Ok((status, response.into_body().collect().await?.to_bytes()))
+        let kind = response.headers().get(CONTENT_TYPE);
+        let streams = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        while let Some(frame) = response.body_mut().frame().await {
+            let frame = frame?;
+            match frame.data_ref() {
+                Some(data) if status != 200 => reader.feed_refusal(data),
+                Some(data) if streams => reader.feed(data, Instant::now()),
+                _ => {}
+            }
+        }
+        if status == 200 && streams {
+            if let Some(error) = reader.error.take() {
+                bail!("{error}");
+            }
+            ensure!(reader.is_done, "the stream ended without [DONE]");
+        }
+        Ok(status)
     }
 
     async fn send(&mut self, job: Job) -> Result<hyper::Response<hyper::body::Incoming>> {

@@ -8,134 +8,25 @@
 //! 2006).
 
 mod connection;
+mod jobs;
+mod stream;
+mod tally;
 
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use bytes::Bytes;
-use hdrhistogram::Histogram;
 use tokio::{task::JoinSet, time::sleep_until};
 
+pub use jobs::{Job, Jobs, NUMBER};
+pub use tally::{Latencies, Streams, Tally, Window, quantile};
+
 use crate::random::Random;
-use connection::Connection;
-
-/// One request: where it goes, and its body.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The path, for example `/classify`.
-    pub path: &'static str,
-    /// JSON.
-    pub body: Bytes,
-}
-
-/// Requests in an order, handed out once each and, when they run out, again from the first.
-#[derive(Debug)]
-pub struct Jobs {
-    jobs: Vec<Job>,
-    next: AtomicUsize,
-    /// The number of jobs to hand out.
-    limit: usize,
-    /// The offset of the number in each body; empty if bodies are not numbered.
-    marks: Vec<usize>,
-    /// The number of consecutive bodies with the same number.
-    alike: usize,
-}
-
-/// The placeholder for the number in a body: eight digits.
-pub const NUMBER: &str = "00000000";
-
-impl Jobs {
-    /// # Panics
-    /// If there are none.
-    #[must_use]
-    pub fn new(jobs: Vec<Job>) -> Self {
-        assert!(!jobs.is_empty(), "there is something to send");
-        Self {
-            jobs,
-            next: AtomicUsize::new(0),
-            limit: usize::MAX,
-            marks: Vec::new(),
-            alike: 1,
-        }
-    }
-
-    /// Jobs that are handed out once each: the load ends when they run out.
-    ///
-    /// # Panics
-    /// If there are none.
-    #[must_use]
-    pub fn once(jobs: Vec<Job>) -> Self {
-        Self {
-            limit: jobs.len(),
-            ..Self::new(jobs)
-        }
-    }
-
-    /// Jobs whose bodies say [`NUMBER`] somewhere, where each gets a number as it is handed out:
-    /// `alike` in a row the same one, and no other connection, however many are handed out.
-    ///
-    /// # Panics
-    /// If there are none, or a body has no place for its number, or none are to be alike.
-    #[must_use]
-    pub fn numbered(jobs: Vec<Job>, alike: usize) -> Self {
-        assert!(alike > 0, "each has a number");
-        let mark = |job: &Job| {
-            let mut windows = job.body.windows(NUMBER.len());
-            let at = windows.position(|bytes| bytes == NUMBER.as_bytes());
-            at.expect("a numbered body says where its number goes")
-        };
-        let marks = jobs.iter().map(mark).collect();
-        Self {
-            marks,
-            alike,
-            ..Self::new(jobs)
-        }
-    }
-
-    fn take(&self) -> Option<Job> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        if number >= self.limit {
-            return None;
-        }
-        let at = number % self.jobs.len();
-        let mut job = self.jobs[at].clone();
-        if let Some(&mark) = self.marks.get(at) {
-            let mut body = job.body.to_vec();
-            let digits = format!("{:08}", number / self.alike % 100_000_000);
-            body[mark..mark + NUMBER.len()].copy_from_slice(digits.as_bytes());
-            job.body = body.into();
-        }
-        Some(job)
-    }
-
-    /// Returns the number of bodies handed out, with repetitions.
-    #[must_use]
-    pub fn taken(&self) -> usize {
-        self.next.load(Ordering::Relaxed).min(self.limit)
-    }
-
-    /// The first `count`, without handing them out.
-    #[must_use]
-    pub fn first(&self, count: usize) -> Vec<Job> {
-        self.jobs.iter().take(count).cloned().collect()
-    }
-
-    /// Returns the number of different bodies.
-    #[must_use]
-    pub fn distinct(&self) -> usize {
-        match self.marks.is_empty() {
-            true => self.jobs.len(),
-            false => usize::MAX,
-        }
-    }
-}
+pub(crate) use connection::Connection;
+pub(crate) use stream::Reader;
 
 /// The times at which requests are sent.
 #[derive(Clone, Copy, Debug)]
@@ -167,117 +58,44 @@ pub struct Load {
     pub time: Duration,
 }
 
-/// Latencies of one kind of answer.
-pub type Latencies = Histogram<u64>;
-
-/// The result of a load. Latencies are in nanoseconds.
-#[derive(Clone, Debug)]
-pub struct Tally {
-    /// The latencies of responses by status.
-    pub by_status: BTreeMap<u16, Latencies>,
-    /// Requests without an answer: the connection broke, or could not be made.
-    pub broken: u64,
-    /// The time from the end of the warm-up to the last counted response.
-    pub elapsed: Duration,
-}
-
-/// Longest latency that the histograms tell from longer ones.
-const LATENCY_MAX_NS: u64 = 600_000_000_000;
-
-impl Tally {
-    fn new() -> Self {
-        Self {
-            by_status: BTreeMap::new(),
-            broken: 0,
-            elapsed: Duration::ZERO,
-        }
-    }
-
-    fn note(&mut self, status: u16, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        let empty = || Histogram::new_with_max(LATENCY_MAX_NS, 3).expect("bounds in range");
-        let latencies = self.by_status.entry(status).or_insert_with(empty);
-        latencies.saturating_record(ns);
-    }
-
-    fn merge(&mut self, other: &Self) {
-        for (&status, latencies) in &other.by_status {
-            match self.by_status.get_mut(&status) {
-                Some(mine) => mine.add(latencies).expect("the same bounds"),
-                None => drop(self.by_status.insert(status, latencies.clone())),
-            }
-        }
-        self.broken += other.broken;
-        self.elapsed = self.elapsed.max(other.elapsed);
-    }
-
-    /// Answers with this status.
-    #[must_use]
-    pub fn count(&self, status: u16) -> u64 {
-        self.by_status.get(&status).map_or(0, Histogram::len)
-    }
-
-    /// Answers that are neither 200 nor a refusal for load.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        let bad = |&(&status, _): &(&u16, &Latencies)| status != 200 && status != 429;
-        let answers = self.by_status.iter().filter(bad);
-        answers.map(|(_, l)| l.len()).sum::<u64>() + self.broken
-    }
-
-    /// Returns the answers per second with status 200.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    pub fn per_second(&self) -> f64 {
-        self.count(200) as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-
-    /// Returns the requests per second that ended in any way: answered, refused or broken.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    pub fn asked_per_second(&self) -> f64 {
-        let answers: u64 = self.by_status.values().map(Histogram::len).sum();
-        (answers + self.broken) as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-
-    /// Returns the seconds that each answer with this status took, in order and to three digits.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a duration")]
-    pub fn seconds(&self, status: u16) -> Vec<f64> {
-        let latencies = self.by_status.get(&status).into_iter();
-        let recorded = latencies
-            .flat_map(Histogram::iter_recorded)
-            .flat_map(|value| {
-                let seconds = value.value_iterated_to() as f64 / 1e9;
-                std::iter::repeat_n(seconds, value.count_since_last_iteration() as usize)
-            });
-        recorded.collect()
-    }
-
-    /// Seconds that this fraction of answers with this status took at most; NaN if there were
-    /// none.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a duration")]
-    pub fn quantile(&self, status: u16, fraction: f64) -> f64 {
-        let latencies = self.by_status.get(&status);
-        latencies.map_or(f64::NAN, |l| l.value_at_quantile(fraction) as f64 / 1e9)
-    }
-}
-
 /// Loads the server at `address` (`host:port`) and returns what came of it.
 ///
 /// # Errors
 /// If the first connection cannot be made, or no thread started.
 pub fn run(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> {
-    ensure!(load.connections > 0, "a load has connections");
+    let mut tallies = run_all(address, &[(jobs, load)])?;
+    Ok(tallies.pop().expect("a tally for each load"))
+}
+
+/// Loads the server at `address` with several loads at the same time, and returns the
+/// result of each, in their order. All begin at the same moment.
+///
+/// # Errors
+/// The same as those of [`run`].
+pub fn run_all(address: &str, loads: &[(&Arc<Jobs>, Load)]) -> Result<Vec<Tally>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        match load.arrivals {
-            Arrivals::Together => together(address, jobs, load).await,
-            Arrivals::Closed | Arrivals::Open { .. } => apart(address, jobs, load).await,
+        let begin = Instant::now();
+        let mut running = Vec::new();
+        for &(jobs, load) in loads {
+            ensure!(load.connections > 0, "a load has connections");
+            let (address, jobs) = (address.to_owned(), Arc::clone(jobs));
+            running.push(tokio::spawn(async move {
+                match load.arrivals {
+                    Arrivals::Together => together(&address, &jobs, load).await,
+                    Arrivals::Closed | Arrivals::Open { .. } => {
+                        apart(&address, &jobs, load, begin).await
+                    }
+                }
+            }));
         }
+        let mut tallies = Vec::new();
+        for load in running {
+            tallies.push(load.await.context("a load's task")??);
+        }
+        Ok(tallies)
     })
 }
 
@@ -292,21 +110,20 @@ pub fn check(address: &str, jobs: &[Job]) -> Result<()> {
     runtime.block_on(async {
         let mut connection = Connection::open(address).await?;
         for job in jobs {
-            let (status, body) = connection.answer(job.clone()).await?;
-            let body = String::from_utf8_lossy(&body);
-            let start: String = body.chars().take(300).collect();
-            ensure!(status == 200, "{} answered {status}: {start}", job.path);
+            let mut reader = Reader::default();
+            let status = connection.ask(job.clone(), &mut reader).await?;
+            let said = reader.refusal();
+            ensure!(status == 200, "{} answered {status}: {said}", job.path);
         }
         Ok(())
     })
 }
 
 /// Connections that go their own ways.
-async fn apart(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> {
-    let begin = Instant::now();
+async fn apart(address: &str, jobs: &Arc<Jobs>, load: Load, begin: Instant) -> Result<Tally> {
+    let count_from = begin + load.warm_up;
     let times = Arc::new(Times {
-        count_from: begin + load.warm_up,
-        until: begin + load.warm_up + load.time,
+        window: count_from..count_from + load.time,
         schedule: match load.arrivals {
             Arrivals::Open { per_second, seed } => Some(Mutex::new(Poisson {
                 next: begin,
@@ -330,8 +147,8 @@ async fn apart(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> {
 }
 
 struct Times {
-    count_from: Instant,
-    until: Instant,
+    /// The counted time. No request is sent after it.
+    window: Range<Instant>,
     /// The arrival times of an open loop.
     schedule: Option<Mutex<Poisson>>,
 }
@@ -345,7 +162,7 @@ async fn worker(mut connection: Connection, jobs: Arc<Jobs>, times: Arc<Times>) 
         });
         let mut start = Instant::now();
         if let Some(arrival) = arrival {
-            if arrival >= times.until {
+            if arrival >= times.window.end {
                 return tally;
             }
             if arrival > start {
@@ -357,18 +174,22 @@ async fn worker(mut connection: Connection, jobs: Arc<Jobs>, times: Arc<Times>) 
                 start = arrival;
             }
         }
-        if start >= times.until {
+        if start >= times.window.end {
             return tally;
         }
         let Some(job) = jobs.take() else {
             return tally;
         };
-        let status = connection.ask(job).await;
+        let mut reader = Reader::default();
+        let status = connection.ask(job, &mut reader).await;
         let end = Instant::now();
-        if start < times.count_from {
+        if matches!(status, Ok(200)) {
+            tally.note_window(&times.window, (start, end), &reader);
+        }
+        if start < times.window.start {
             continue;
         }
-        tally.elapsed = end - times.count_from;
+        tally.elapsed = end - times.window.start;
         match status {
             Ok(status) => tally.note(status, end - start),
             Err(_) => {
@@ -402,7 +223,7 @@ async fn together(address: &str, jobs: &Arc<Jobs>, load: Load) -> Result<Tally> 
                 return Ok(tally);
             };
             asked.spawn(async move {
-                let status = connection.ask(job).await;
+                let status = connection.ask(job, &mut Reader::default()).await;
                 (connection, status)
             });
         }
@@ -471,59 +292,5 @@ mod tests {
         assert!((mean * 200.0 - 1.0).abs() < 0.03, "{mean}");
         // An exponential's deviation is its mean.
         assert!((variance.sqrt() * 200.0 - 1.0).abs() < 0.05, "{variance}");
-    }
-
-    #[test]
-    fn tallies_add_up() {
-        let mut a = Tally::new();
-        a.note(200, Duration::from_millis(2));
-        a.note(429, Duration::from_millis(1));
-        a.elapsed = Duration::from_secs(1);
-        let mut b = Tally::new();
-        b.note(200, Duration::from_millis(4));
-        b.note(503, Duration::from_millis(9));
-        b.broken = 1;
-        b.elapsed = Duration::from_secs(2);
-        a.merge(&b);
-        assert_eq!((a.count(200), a.count(429), a.failures()), (2, 1, 2));
-        assert_eq!((a.per_second(), a.asked_per_second()), (1.0, 2.5));
-        assert!((a.quantile(200, 1.0) - 0.004).abs() < 1e-5);
-        assert!(a.quantile(404, 0.5).is_nan());
-        let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-5;
-        assert!(a.seconds(200).iter().zip([0.002, 0.004]).all(close));
-        assert_eq!((a.seconds(200).len(), a.seconds(404).len()), (2, 0));
-    }
-
-    #[test]
-    fn jobs_are_handed_out_once_and_then_again() {
-        let job = |path| Job {
-            path,
-            body: Bytes::new(),
-        };
-        let jobs = Jobs::new(vec![job("/a"), job("/b")]);
-        let paths: Vec<_> = (0..3).map(|_| jobs.take().unwrap().path).collect();
-        assert_eq!(paths, ["/a", "/b", "/a"]);
-        assert_eq!((jobs.taken(), jobs.distinct()), (3, 2));
-        let jobs = Jobs::once(vec![job("/a")]);
-        let paths: Vec<_> = (0..3).map(|_| jobs.take().map(|job| job.path)).collect();
-        assert_eq!((paths, jobs.taken()), (vec![Some("/a"), None, None], 1));
-    }
-
-    #[test]
-    fn numbered_jobs_are_as_alike_as_they_are_told() {
-        let job = |text: &str| Job {
-            path: "/a",
-            body: Bytes::from(text.to_owned()),
-        };
-        let take = |alike| {
-            let jobs = Jobs::numbered(vec![job("a 00000000."), job("00000000 0")], alike);
-            (0..4)
-                .map(|_| jobs.take().unwrap().body)
-                .collect::<Vec<_>>()
-        };
-        let expected = ["a 00000000.", "00000001 0", "a 00000002.", "00000003 0"];
-        assert_eq!(take(1), expected);
-        let expected = ["a 00000000.", "00000000 0", "a 00000001.", "00000001 0"];
-        assert_eq!(take(2), expected);
     }
 }

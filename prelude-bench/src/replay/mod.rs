@@ -14,7 +14,6 @@ mod html;
 mod report;
 mod requests;
 mod send;
-mod stream;
 
 use std::{path::PathBuf, time::Duration};
 

@@ -7,23 +7,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    client::conn::http1::{SendRequest, handshake},
-    header::{CONTENT_TYPE, HOST},
-};
-use hyper_util::rt::TokioIo;
 use tokio::{
-    net::TcpStream,
     sync::{Mutex, Semaphore},
     task::JoinSet,
     time::{sleep_until, timeout},
 };
 
-use super::{Progress, Request, stream::Reader};
-
-/// Longest body of a refusal that is read, in bytes.
-const MAX_REFUSAL: usize = 1 << 16;
+use super::{Progress, Request};
+use crate::load::{Connection, Job, Reader};
 
 /// Where requests are sent, and how many at a time.
 #[derive(Clone, Debug)]
@@ -74,7 +65,7 @@ pub(super) struct Replayed {
 }
 
 /// Kept connections that are free.
-type Pool = Arc<Mutex<Vec<SendRequest<Full<Bytes>>>>>;
+type Pool = Arc<Mutex<Vec<Connection>>>;
 
 /// Replays `requests` from now on.
 pub(super) async fn replay(
@@ -82,7 +73,7 @@ pub(super) async fn replay(
     requests: &[Request],
     progress: impl Fn(Progress),
 ) -> Result<Replayed> {
-    let first = connect(&sent.address).await?;
+    let first = Connection::open(&sent.address).await?;
     let pool: Pool = Arc::new(Mutex::new(vec![first]));
     let seats = Arc::new(Semaphore::new(sent.connections.max(1)));
     let mut open = JoinSet::new();
@@ -145,75 +136,29 @@ async fn ask(
         tokens: 0,
         cached_tokens: None,
     };
-    let whole = exchange(&mut answer, arrival, &sent.address, body, &pool);
-    let fate = match timeout(sent.timeout, whole).await {
-        Ok(Ok(fate)) => fate,
+    let mut reader = Reader::default();
+    let whole = exchange(&mut reader, &sent.address, body, &pool);
+    answer.fate = match timeout(sent.timeout, whole).await {
+        Ok(Ok(200)) => Fate::Answered,
+        Ok(Ok(status)) => Fate::Refused(status, reader.refusal()),
         Ok(Err(error)) => Fate::Failed(format!("{error:#}")),
         Err(_) => Fate::Failed(format!("no whole answer within {:?}", sent.timeout)),
     };
-    answer.fate = fate;
+    answer.first = reader.texts.first().map(|text| text.at - arrival);
+    answer.tokens = reader.tokens();
+    answer.cached_tokens = reader.cached_tokens;
     answer.end = arrival.elapsed();
     answer
 }
 
-async fn exchange(
-    answer: &mut Answer,
-    arrival: Instant,
-    address: &str,
-    body: Bytes,
-    pool: &Pool,
-) -> Result<Fate> {
-    let kept = pool.lock().await.pop().filter(|kept| !kept.is_closed());
-    let mut sender = match kept {
-        Some(sender) => sender,
-        None => connect(address).await?,
+async fn exchange(reader: &mut Reader, address: &str, body: Bytes, pool: &Pool) -> Result<u16> {
+    let kept = pool.lock().await.pop();
+    let mut connection = match kept {
+        Some(connection) => connection,
+        None => Connection::open(address).await?,
     };
-    sender.ready().await?;
-    let request = hyper::Request::post("/v1/completions")
-        .header(HOST, address)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(body))?;
-    let mut response = sender.send_request(request).await?;
-    let status = response.status().as_u16();
-    if status != 200 {
-        let body = http_body_util::Limited::new(response.into_body(), MAX_REFUSAL);
-        let body = body.collect().await.map_err(anyhow::Error::from_boxed)?;
-        let text = String::from_utf8_lossy(&body.to_bytes())
-            .chars()
-            .take(300)
-            .collect();
-        pool.lock().await.push(sender);
-        return Ok(Fate::Refused(status, text));
-    }
-    let mut reader = Reader::default();
-    while let Some(frame) = response.body_mut().frame().await {
-        let frame = frame?;
-        let Some(data) = frame.data_ref() else {
-            continue;
-        };
-        if reader.feed(data) && answer.first.is_none() {
-            answer.first = Some(arrival.elapsed());
-        }
-        answer.tokens = reader.completion_tokens.unwrap_or(reader.texts);
-        answer.cached_tokens = reader.cached_tokens;
-    }
-    if let Some(error) = reader.error {
-        return Ok(Fate::Failed(error));
-    }
-    if !reader.is_done {
-        return Ok(Fate::Failed("the stream ended without [DONE]".to_owned()));
-    }
-    pool.lock().await.push(sender);
-    Ok(Fate::Answered)
-}
-
-async fn connect(address: &str) -> Result<SendRequest<Full<Bytes>>> {
-    let stream = TcpStream::connect(address)
-        .await
-        .with_context(|| format!("no server answers at {address}"))?;
-    stream.set_nodelay(true)?;
-    let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // It ends when the sender is dropped; its errors reach the sender too.
-    tokio::spawn(connection);
-    Ok(sender)
+    let path = "/v1/completions";
+    let status = connection.ask(Job { path, body }, reader).await?;
+    pool.lock().await.push(connection);
+    Ok(status)
 }

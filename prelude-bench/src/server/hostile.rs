@@ -190,8 +190,8 @@ mod tests {
         latencies.record_n(ns, 100).unwrap();
         Tally {
             by_status: BTreeMap::from([(status, latencies)]),
-            broken: 0,
             elapsed: Duration::from_secs(1),
+            ..Tally::new()
         }
     }
 

@@ -7,6 +7,7 @@
 mod cores;
 mod floor;
 mod hostile;
+mod mixed;
 pub(crate) mod noop;
 mod overhead;
 mod overload;
@@ -54,6 +55,8 @@ pub enum Part {
     Overload,
     /// Honest clients beside a client whose bodies are expensive or broken.
     Hostile,
+    /// Decisions beside streamed chat, at several shares of the device.
+    Mixed,
 }
 
 /// The settings of a measurement.
@@ -127,7 +130,7 @@ pub fn run(config: &Config) -> Result<Report> {
 type Measure = fn(&mut Session<'_>) -> Result<Vec<Row>>;
 
 /// The parts in the order of the report.
-const PARTS: [(Part, Measure); 7] = [
+const PARTS: [(Part, Measure); 8] = [
     (Part::Overhead, overhead::measure),
     (Part::Noop, noop_rates),
     (Part::Ready, ready),
@@ -135,6 +138,7 @@ const PARTS: [(Part, Measure); 7] = [
     (Part::Versus, versus::measure),
     (Part::Overload, overload::measure),
     (Part::Hostile, hostile::measure),
+    (Part::Mixed, mixed::measure),
 ];
 
 /// A measurement in progress.

@@ -234,8 +234,8 @@ mod tests {
         };
         Tally {
             by_status: counts.iter().map(latencies).collect::<BTreeMap<_, _>>(),
-            broken: 0,
             elapsed: Duration::from_secs(1),
+            ..Tally::new()
         }
     }
 

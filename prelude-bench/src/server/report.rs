@@ -19,6 +19,9 @@ pub enum Unit {
     /// Requests per second.
     #[serde(rename = "req/s")]
     PerSecond,
+    /// Tokens per second.
+    #[serde(rename = "tok/s")]
+    TokensPerSecond,
     /// A number of things.
     #[serde(rename = "count")]
     Count,
@@ -42,6 +45,7 @@ impl Unit {
             Self::Millis => "ms",
             Self::Seconds => "s",
             Self::PerSecond => "req/s",
+            Self::TokensPerSecond => "tok/s",
             Self::Count => "",
             Self::Mebibytes => "MiB",
             Self::Ratio | Self::Times => "x",
@@ -49,7 +53,7 @@ impl Unit {
     }
 
     const fn more_is_better(self) -> bool {
-        matches!(self, Self::PerSecond | Self::Ratio)
+        matches!(self, Self::PerSecond | Self::TokensPerSecond | Self::Ratio)
     }
 }
 
@@ -289,7 +293,8 @@ fn verdict(text: &mut String, verdict: Option<&Verdict>) {
     }
 }
 
-fn number(value: f64) -> String {
+/// Returns a value with three or four digits.
+pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,

@@ -107,6 +107,11 @@ impl Rivals {
         Self(servers)
     }
 
+    /// Returns each rival and its server.
+    pub(super) fn servers(&self) -> impl Iterator<Item = (Rival, &Process)> {
+        self.0.iter().map(|(rival, server)| (*rival, server))
+    }
+
     /// Asks `ours` and the rivals in turns: a row for each of ours, rivals beside each. A rival
     /// that cannot answer this kind of request sits it out, and that is noted.
     pub(super) fn beside(

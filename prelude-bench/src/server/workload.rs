@@ -40,6 +40,8 @@ const TROUBLES: &[&str] = &[
     "has expired",
     "was not recognised",
 ];
+/// Bodies that differ by more than their number: enough that lengths vary.
+const STATES: usize = 500;
 const ASKS: &[&str] = &[
     "What is happening?",
     "Can you help?",
@@ -129,10 +131,7 @@ impl Workload<'_> {
     /// One-token answers of the chat template.
     pub(super) fn chat(&self, count: usize) -> Jobs {
         Self::jobs(1, count, "/v1/chat/completions", |random| {
-            let content = format!("{}\nWhich topic?", message(random));
-            json!({"model": self.lm, "messages": [{"role": "user", "content": content}],
-                "max_tokens": 1, "temperature": 0,
-                "chat_template_kwargs": {"enable_thinking": false}})
+            self.turn(&format!("{}\nWhich topic?", message(random)), 1)
         })
     }
 
@@ -180,8 +179,6 @@ impl Workload<'_> {
     /// Builds the requests of [`Self::decide`] with states that begin with the request's number, so
     /// that any number of them is new.
     pub(super) fn decide_for_ever(&self, tokens: usize, ask: usize) -> Jobs {
-        // Enough that lengths vary; the number makes the difference.
-        const STATES: usize = 500;
         let questions = questions(ask);
         let jobs = Self::list(5, STATES, "/v1/systemone", |random| {
             let state = state(random, self.tokenizer, tokens);
@@ -189,6 +186,36 @@ impl Workload<'_> {
             json!({"model": self.lm, "state": state, "questions": questions})
         });
         Jobs::numbered(jobs, 1)
+    }
+
+    /// Streamed chats about a fresh message, with answers of exactly `tokens` tokens.
+    pub(super) fn stream(&self, tokens: u32) -> Jobs {
+        let jobs = Self::list(9, STATES, "/v1/chat/completions", |random| {
+            let content = format!("Case {NUMBER}. {}", message(random));
+            let mut body = self.turn(&content, tokens);
+            body["ignore_eos"] = json!(true);
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({"include_usage": true});
+            body
+        });
+        Jobs::numbered(jobs, 1)
+    }
+
+    /// Chats of one token about a fresh state of `tokens` tokens: decisions that every server with
+    /// OpenAI's interface can make.
+    pub(super) fn chat_about_a_state(&self, tokens: usize) -> Jobs {
+        let jobs = Self::list(10, STATES, "/v1/chat/completions", |random| {
+            let state = state(random, self.tokenizer, tokens);
+            self.turn(&format!("Case {NUMBER}. {state}\nWhich topic?"), 1)
+        });
+        Jobs::numbered(jobs, 1)
+    }
+
+    /// The body of a chat of one turn.
+    fn turn(&self, content: &str, max_tokens: u32) -> serde_json::Value {
+        json!({"model": self.lm, "messages": [{"role": "user", "content": content}],
+            "max_tokens": max_tokens, "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": false}})
     }
 
     /// One word each, and one token for an answer.
@@ -209,11 +236,11 @@ impl Workload<'_> {
 
     /// The same questions one by one: `ask` requests in a row about each state.
     pub(super) fn decide_apart(&self, tokens: usize, ask: usize) -> Jobs {
-        const STATES: usize = 60;
+        const ABOUT: usize = 60;
         let questions: Vec<_> = questions(ask).into_iter().collect();
         let mut about = String::new();
         let mut asked = 0;
-        let jobs = Self::list(1000 + ask as u64, STATES * ask, "/v1/systemone", |random| {
+        let jobs = Self::list(1000 + ask as u64, ABOUT * ask, "/v1/systemone", |random| {
             if asked % ask == 0 {
                 let state = state(random, self.tokenizer, tokens);
                 about = format!("Case {NUMBER}. {state}");
@@ -266,6 +293,13 @@ mod tests {
         let numbered = workload.decide_for_ever(100, 1);
         let text = String::from_utf8(numbered.first(1)[0].body.to_vec()).unwrap();
         assert!(text.contains("Case 00000000. "), "{text}");
+        let about = &bodies(&workload.chat_about_a_state(700))[0];
+        let content = about["messages"][0]["content"].as_str().unwrap();
+        let tokens = assets.tokenizer.count(content, false);
+        assert!((700..780).contains(&tokens), "{tokens}");
+        let chat = &bodies(&workload.stream(64))[0];
+        let asked = (&chat["max_tokens"], &chat["ignore_eos"], &chat["stream"]);
+        assert_eq!(asked, (&json!(64), &json!(true), &json!(true)));
         let apart = bodies(&workload.decide_apart(100, 50));
         assert_eq!(apart.len(), 60 * 50);
         assert_eq!(apart[0]["state"], apart[49]["state"]);
