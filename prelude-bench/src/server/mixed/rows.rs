@@ -91,7 +91,12 @@ fn push_mixture(servers: &[Server<'_>], i: usize, mixture: Mixture, rows: &mut V
         let beside = row(servers, name(what), unit, |round| {
             value(&round.mixed[i].beside)
         });
-        rows.push(beside.noting(format!("alone {}", number(alone.value))));
+        let none = match beside.value.is_nan() {
+            true => "none in the counted time; ",
+            false => "",
+        };
+        let alone = format!("{none}alone {}", number(alone.value));
+        rows.push(beside.noting(alone));
     }
     let within = format!("share of decisions within {} ms", DEADLINE.as_millis());
     rows.push(row(servers, name(&within), Unit::Ratio, |round| {
@@ -237,13 +242,19 @@ mod tests {
 
     #[test]
     fn rows_say_what_is_alone_and_what_rivals_do() {
-        let servers = [server(1.0, [0.5, 0.6], 0.0), server(0.5, [0.25, 0.3], 0.0)];
+        let mut servers = [server(1.0, [0.5, 0.6], 0.0), server(0.5, [0.25, 0.3], 0.0)];
+        for round in &mut servers[0].rounds {
+            round.mixed[0].beside.chat.first_ms = [f64::NAN; 2];
+        }
         let rows = rows(&servers, &MIXTURES);
         let find = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
         let tokens = find("mixed, chat 70 % + decisions 10 %: tokens of chat");
         assert_eq!((tokens.value, tokens.rivals[0].value), (300.0, 150.0));
         assert_eq!(tokens.rivals[0].ratio, 2.0);
         assert_eq!(tokens.note.as_deref(), Some("alone 300"));
+        let first = find("mixed, chat 70 % + decisions 10 %: time to first token, P99");
+        let none = "none in the counted time; alone 3.00";
+        assert_eq!(first.note.as_deref(), Some(none));
         let both = find("mixed, 8 chats + decisions 150 %: both together, in terms of capacity");
         assert_eq!((both.value, both.rivals[0].value), (1.1, 0.55));
         let steps = find("mixed, 8 chats + decisions 50 %: share of the steps' time, both");
