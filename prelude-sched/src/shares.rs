@@ -12,7 +12,8 @@
 //! ```
 //!
 //! What a class does not use, the other takes, and no claim comes from it: while one-shot work does
-//! not wait, its lead does not fall below zero, and while generations do not, it does not rise above.
+//! not wait, the lead falls to zero at most, and while generations do not, it rises to zero at most.
+//! A lead that is there stays: chats that end and go on a moment later have what they are owed.
 
 use std::time::Duration;
 
@@ -104,12 +105,13 @@ impl DeviceShares {
         };
         let rise = hundredths(oneshot, 100 - self.percent);
         let fall = hundredths(took.saturating_sub(oneshot), self.percent);
-        self.lead = self.lead.saturating_add(rise).saturating_sub(fall);
+        let before = self.lead;
+        self.lead = before.saturating_add(rise).saturating_sub(fall);
         if !oneshot_waits {
-            self.lead = self.lead.max(0);
+            self.lead = self.lead.max(before.min(0));
         }
         if !decode_waits {
-            self.lead = self.lead.min(0);
+            self.lead = self.lead.min(before.max(0));
         }
     }
 
@@ -241,9 +243,15 @@ mod tests {
         assert!(shares.is_ahead());
         shares.note(Some(step(8, 0, 0)), ms(9), true, true);
         assert!(shares.is_ahead());
+        // Chats end, and go on after a step without them.
+        shares.note(Some(step(0, 0, 100)), ms(20), true, false);
+        assert!(shares.is_ahead());
         shares.note(Some(step(8, 0, 0)), ms(2), true, true);
         assert!(!shares.is_ahead());
         assert_eq!(shares.oneshot_time(SLICE), SLICE + ms(1));
+        // Only one-shot work again: it had its part.
+        shares.note(Some(step(0, 0, 100)), ms(9), true, false);
+        assert_eq!(shares.oneshot_time(SLICE), SLICE);
         // It ended while it was ahead: that is worked off before more of it comes.
         shares.note(Some(step(0, 0, 100)), ms(30), false, true);
         assert!(shares.is_ahead());
