@@ -48,13 +48,21 @@ impl Axis {
         }
     }
 
-    /// Writes the value at a coordinate.
+    /// Writes the value at a coordinate; on a logarithmic axis with two digits, as ticks lie there
+    /// at parts of a power of ten.
     fn label(&self, place: f64) -> String {
         let value = match self {
             Self::Linear(_) => place,
-            Self::Log(_) => 10_f64.powf(place),
+            Self::Log(_) => {
+                let unit = 10_f64.powf(place.floor() - 1.0);
+                (10_f64.powf(place) / unit).round() * unit
+            }
         };
-        let digits = if value >= 10.0 { 0 } else { 2 };
+        let digits = match value {
+            value if value >= 10.0 => 0,
+            value if value >= 1.0 => 1,
+            _ => 2,
+        };
         format!("{value:.digits$}")
     }
 
@@ -170,10 +178,8 @@ mod tests {
         // Two of the four points.
         assert_eq!(svg.matches("<circle").count(), 2);
         let log = Axis::Log("s");
-        assert_eq!(
-            (log.label(2.0), log.label(-1.0)),
-            ("100".into(), "0.10".into())
-        );
+        let labels = [2.0, 2.2, 0.2, -1.0].map(|place| log.label(place));
+        assert_eq!(labels, ["100", "160", "1.6", "0.10"]);
         assert_eq!(Axis::Linear("s").range(std::iter::empty()), 0.0..1.0);
     }
 }
