@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use ahash::RandomState;
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{BadServiceTime, RequestId, ServiceTime, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     prompt::Root,
-    service::{BadServiceTime, Cost, Fit, ServiceTime},
+    service::{Cost, Fit},
 };
 
 /// Names an endpoint of a [`crate::Router`]; none is given twice.

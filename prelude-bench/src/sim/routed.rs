@@ -1,10 +1,10 @@
 //! The policies of `prelude-router` before modelled engines.
 
 use anyhow::{Context as _, Result};
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{Fitted, RequestId, Sample, ServiceTime, Timestamp};
 use prelude_router::{
-    EndpointId, EndpointSpec, Finish, PolicyConfig, Prefix, Profile, Prompt, Root, RouteRequest,
-    Router, RouterConfig, Sample, ServiceTime,
+    EndpointId, EndpointSpec, Finish, PolicyConfig, Prefix, Prompt, Root, RouteRequest, Router,
+    RouterConfig,
 };
 
 use super::{Arrival, EngineConfig, Piece, Preset, Record, Route};
@@ -113,12 +113,13 @@ fn profile(preset: Preset) -> Result<ServiceTime> {
     let pairs = lens.flat_map(|n| (0..n).step_by(GRID).map(move |cached| (n - cached, n)));
     let samples: Vec<Sample> = pairs
         .map(|(missed, tokens)| Sample {
-            missed,
-            tokens,
+            batch: 1,
+            computed: missed,
+            cached: tokens - missed,
             ms: prefill_ms(preset, missed, tokens),
         })
         .collect();
-    let profile = Profile::of(&samples).context("the engine's service time")?;
+    let fitted = Fitted::of(&samples, &[]).context("the engine's service time")?;
     let piece = Piece {
         new: 1,
         context: DECODE_CONTEXT,
@@ -127,7 +128,7 @@ fn profile(preset: Preset) -> Result<ServiceTime> {
     Ok(ServiceTime {
         floor_ms: prefill_ms(preset, 1, 1),
         decode_ms: step.as_secs_f64() * 1e3 / f64::from(DECODE_ROWS),
-        ..profile.service
+        ..fitted.service
     })
 }
 
@@ -143,6 +144,7 @@ fn astray(service: ServiceTime, error: f64, random: &mut Random) -> ServiceTime 
         per_token_ms: off(service.per_token_ms),
         per_pair_ms: off(service.per_pair_ms),
         decode_ms: off(service.decode_ms),
+        per_cached_ms: off(service.per_cached_ms),
     }
 }
 
@@ -226,7 +228,7 @@ mod tests {
             let mut ratios = Vec::new();
             for tokens in (2048..=LONGEST).step_by(2048) {
                 for missed in (1024..=tokens).step_by(1024) {
-                    let said = service.prefill(missed, tokens).as_ms();
+                    let said = service.prefill_ms(missed, tokens);
                     ratios.push(said / prefill_ms(preset, missed, tokens));
                 }
             }
