@@ -75,8 +75,8 @@ mod watch;
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
 pub use policy::{
-    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, PrefillCosts, QueueView, SchedulerPolicy, Srjf,
-    StepBudget, StepTime, Unfinished,
+    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget,
+    StepTime, Unfinished,
 };
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};

@@ -16,7 +16,7 @@ pub use groups::Groups;
 pub(crate) use groups::{group_of, parts};
 #[cfg(test)]
 pub(crate) use laps::Length;
-pub use laps::{Laps, LapsConfig, PrefillCosts};
+pub use laps::{Laps, LapsConfig};
 pub use srjf::Srjf;
 
 use crate::{
