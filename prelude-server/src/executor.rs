@@ -138,10 +138,7 @@ impl Devices {
         config: &ExecutorConfig,
     ) -> Result<Opened, LoadError> {
         if let Some(cuda) = &self.cuda {
-            return Ok(Opened {
-                executor: open_cuda(checkpoint, max_model_len, config, cuda)?,
-                memory: None,
-            });
+            return open_cuda(checkpoint, max_model_len, config, cuda);
         }
         let config = CpuConfig {
             max_context_len: Some(max_model_len),
@@ -149,9 +146,11 @@ impl Devices {
         };
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
-        let memory = Some(planned(&executor));
-        let executor = Box::new(executor);
-        Ok(Opened { executor, memory })
+        Ok(Opened {
+            name: cpu_name(&executor, self.cpu.threads()),
+            memory: Some(planned(&executor)),
+            executor: Box::new(executor),
+        })
     }
 }
 
@@ -159,8 +158,18 @@ impl Devices {
 pub struct Opened {
     /// The executor that runs the model.
     pub executor: Box<dyn Executor>,
+    /// The device and the arithmetic, on which the time of steps depends.
+    pub name: String,
     /// The memory that it was planned to take, in words, where that is known beforehand.
     pub memory: Option<String>,
+}
+
+/// Names the host's executor: its arithmetic, instructions and threads.
+fn cpu_name(executor: &CpuExecutor, threads: usize) -> String {
+    let path = executor.path();
+    let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
+    let name = format!("cpu {:?} {path}, {threads} threads", executor.dtype());
+    name.to_ascii_lowercase()
 }
 
 /// The memory that an executor was planned to take. Its prompts and their prefixes stay in the KV
@@ -215,7 +224,7 @@ fn open_cuda(
     max_model_len: u32,
     config: &ExecutorConfig,
     cuda: &CudaConfig,
-) -> Result<Box<dyn Executor>, LoadError> {
+) -> Result<Opened, LoadError> {
     if config.dtype == Some(ExecutorDtype::F32) {
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
         return Err(LoadError::Option(message.to_owned()));
@@ -233,7 +242,11 @@ fn open_cuda(
     })?;
     // Without NVIDIA's library products are slower: the log says so.
     crate::log::line(format_args!("{}", executor.products()));
-    Ok(Box::new(executor))
+    Ok(Opened {
+        name: format!("cuda bf16, {}", executor.device_name()),
+        memory: None,
+        executor: Box::new(executor),
+    })
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -242,7 +255,7 @@ fn open_cuda(
     _: u32,
     _: &ExecutorConfig,
     _: &CudaConfig,
-) -> Result<Box<dyn Executor>, LoadError> {
+) -> Result<Opened, LoadError> {
     Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
 }
 
