@@ -28,7 +28,8 @@ impl std::fmt::Display for EndpointId {
 pub struct EndpointSpec {
     /// Tokens that its KV cache holds: blocks times their size.
     pub kv_capacity_tokens: u64,
-    /// How long it takes for a request.
+    /// How long it takes for a request: the `service` of the [`Profile`](prelude_core::Profile) of
+    /// its engine, or the times of an engine that others measured.
     #[serde(default)]
     pub service: ServiceTime,
 }
