@@ -1,15 +1,19 @@
 //! The command `sim` of the program: its flags, and the experiments that they describe.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::policy::Policy;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::sim::{
-    EngineConfig, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router, Setting, Source,
-    Sustained, compare, compare_sustained, sustained, trace,
+    EngineConfig, EngineModel, Experiment, Gaps, Kind, Order, Preset, Progress, Report, Router,
+    Setting, Source, Sustained, compare, compare_sustained, sustained, trace,
 };
+use prelude_server::profile;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,11 +25,13 @@ Examples:
       PrefillOnly's posts, users mixed, first come against shortest remaining job first
   prelude-bench sim --workload video --route round-robin,e2 --sustain
       the highest rate that each router sustains
+  prelude-bench sim --workload posts --engines 2 --profile profile.json --policy fcfs,srjf
+      engines of ours, as `prelude profile` measured them
   prelude-bench sim --trace mooncake_conversation.jsonl --engines 16 --kv-tokens 20000000
       a recorded hour, with caches that never evict
 
 Time is virtual and no clock is read: the same arguments print the same figures. What they say is
-what a policy does under the preset's model of time, not how fast a GPU is.";
+what a policy does under the preset's or the profile's model of time, not how fast a GPU is.";
 
 /// Simulates several engines: real schedulers and routers, modelled devices, virtual time.
 ///
@@ -80,6 +86,10 @@ pub(crate) struct Args {
     /// Model of an engine: the time of its iterations and the size of its memory.
     #[arg(long, default_value = "mistral-7b-a6000")]
     preset: Preset,
+    /// Profile of an engine of ours, which `prelude profile` wrote, in place of a preset: routers,
+    /// policies and the simulated engines take their times from it.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    profile: Option<PathBuf>,
     /// Router that chooses an engine for each request. Several routers are compared with the first.
     #[arg(long, value_delimiter = ',', default_value = "e2")]
     route: Vec<Router>,
@@ -154,11 +164,15 @@ pub(crate) fn run(args: Args) -> Result<String> {
 fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
     ensure!(args.block_size > 0, "--block-size must be at least 1");
     let source = source(args, rate)?;
+    let model = match &args.profile {
+        Some(path) => EngineModel::Measured(Arc::new(profile::read(path)?)),
+        None => args.preset.into(),
+    };
     let mut experiments = Vec::new();
     for &router in &args.route {
         for &policy in &args.policy {
             let (name, policy) = policy.config();
-            let mut config = EngineConfig::new(args.preset, policy);
+            let mut config = EngineConfig::new(model.clone(), policy);
             config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
             config.block_size = args.block_size;
             if let Some(tokens) = args.step_tokens {
@@ -241,6 +255,7 @@ fn with_bar<T>(run: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<T>) -> Resul
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use prelude_core::{Capacity, Profile, ServiceTime};
 
     use super::*;
 
@@ -327,5 +342,61 @@ mod tests {
         let found = format!("{many} --rate 20 --route e2,min-cost --sustain");
         let found = run(parse(&found).unwrap()).unwrap();
         assert!(found.contains("of the first"), "{found}");
+    }
+
+    #[test]
+    fn engines_take_the_times_of_a_profile() {
+        let path = std::env::temp_dir().join(format!("prelude-sim-{}.json", std::process::id()));
+        let file = path.display();
+        let flags = "--workload toolbench --requests 60 --prefixes 6 --engines 2 --seeds 1 --json";
+        let json = |flags: &str| -> serde_json::Value {
+            serde_json::from_str(&run(parse(flags).unwrap()).unwrap()).unwrap()
+        };
+        let mean = |flags: &str| {
+            json(flags)["runs"][0]["latency"]["mean_ms"]
+                .as_f64()
+                .unwrap()
+        };
+        let mut measured = Profile {
+            version: Profile::VERSION,
+            model: "m".to_owned(),
+            executor: "cpu".to_owned(),
+            capacity: Capacity {
+                block_size: 16,
+                num_blocks: 10_000,
+                max_step_tokens: 2048,
+                max_context_len: 4096,
+                vocab_size: 9,
+                pipeline_depth: 1,
+                passes: None,
+            },
+            service: ServiceTime::default(),
+            prefill: Vec::new(),
+            decode: Vec::new(),
+        };
+        profile::write(&path, &measured).unwrap();
+        let found = json(&format!("{flags} --profile {file}"));
+        assert_eq!(found["preset"], "m on cpu");
+        assert_eq!(found["kv_tokens"], 160_000);
+        let before = mean(&format!("{flags} --profile {file}"));
+        // An engine that takes ten times as long makes requests wait for longer than that.
+        let service = &mut measured.service;
+        for ms in [
+            &mut service.floor_ms,
+            &mut service.base_ms,
+            &mut service.per_token_ms,
+            &mut service.per_pair_ms,
+            &mut service.decode_ms,
+        ] {
+            *ms *= 10.0;
+        }
+        profile::write(&path, &measured).unwrap();
+        let after = mean(&format!("{flags} --profile {file}"));
+        assert!(after > 9.0 * before, "{before} and {after}");
+        std::fs::write(&path, "{").unwrap();
+        let torn = parse(&format!("{flags} --profile {file}")).and_then(run);
+        assert!(format!("{:#}", torn.unwrap_err()).contains("EOF"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(parse(&format!("{flags} --profile x --preset mistral-7b-a6000")).is_err());
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The limits of an executor: what it can hold and run. They are fixed while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Capacity {
     /// Token positions per KV block.
     pub block_size: u32,
@@ -23,6 +24,7 @@ pub struct Capacity {
 
 /// The room of an executor for passes that are computed in slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PassCapacity {
     /// Layers of the model: a pass of `n` tokens is `n · layers` layer tokens of work.
     pub layers: u32,

@@ -2,8 +2,8 @@
 //! step outputs and the [`Executor`] trait.
 //!
 //! The scheduler *decides* and an executor *computes*; this crate is the sheet of paper
-//! they exchange. It has no behaviour beyond validation: no clock, no threads, no files,
-//! no allocation policy, no device.
+//! they exchange. It has no behaviour beyond validation and the arithmetic of a [`Profile`]: no
+//! clock, no threads, no files, no allocation policy, no device.
 //!
 //! Read first: [`Request`] (what a caller asks), [`ForwardBatch`] (what a step runs),
 //! [`StepOutput`] (what came out).
@@ -25,6 +25,7 @@ mod capacity;
 mod constraint;
 mod executor;
 mod ids;
+mod profile;
 mod prompt;
 mod request;
 mod sampling;
@@ -39,6 +40,10 @@ pub use capacity::{Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
 pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use profile::{
+    BadServiceTime, FitError, Fitted, Profile, ProfileError, Regression, Sample, ServiceTime,
+    StepWork,
+};
 pub use prompt::{NodeIdx, PromptNode, PromptTree, TreeError};
 pub use request::{
     ExecutionClass, Generate, Head, InvalidRequest, Normalise, OnDeadline, Pooling, Request,

@@ -11,7 +11,6 @@ use prelude_sched::{Scheduler, SchedulerPolicy};
 use crate::{
     EngineConfig, EngineError, EngineHandle,
     engine_core::{EngineCore, Over},
-    inbox::Inbox,
     inline_step::SharedCore,
     shared::{Shared, lock},
 };
@@ -61,8 +60,7 @@ impl ScheduledEngine {
         executor: Box<dyn Executor>,
     ) -> Result<Self, EngineError> {
         let capacity = executor.capacity();
-        let inbox = Inbox::new(config.command_queue);
-        let shared = Arc::new(Shared::new(inbox, capacity, config.recent_steps));
+        let shared = Arc::new(Shared::new(config, capacity));
         let core = EngineCore::new(scheduler, executor);
         let core: Arc<SharedCore> = Arc::new(Mutex::new(Some(core)));
         let thread = std::thread::Builder::new()

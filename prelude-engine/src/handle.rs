@@ -138,12 +138,14 @@ impl EngineHandle {
         self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
-    /// Prompt tokens that the engine can compute in a second, by the best of late: measured over
-    /// seconds of steps that computed more than [`Self::TINY_STEP_TOKENS`] of them, and no fewer
-    /// than they had decode rows. `None` before there was such a second.
+    /// Prompt tokens that the engine can compute in a second: by the executor's profile
+    /// ([`SchedulerConfig::service`](crate::SchedulerConfig::service)), or without one by the best
+    /// of late, measured over seconds of steps that computed more than [`Self::TINY_STEP_TOKENS`]
+    /// of them, and no fewer than they had decode rows. `None` before there was such a second.
     #[must_use]
     pub fn prompt_tokens_per_second(&self) -> Option<f64> {
-        self.reports().prompt_rate.per_second
+        let measured = || self.reports().prompt_rate.per_second;
+        self.shared.profiled_rate.or_else(measured)
     }
 
     /// Limits of the executor.

@@ -8,14 +8,17 @@ use std::{
     time::Instant,
 };
 
-use prelude_core::{Capacity, Timestamp};
+use prelude_core::{Capacity, StepWork, Timestamp};
+use prelude_sched::SchedulerConfig;
 
-use crate::{inbox::Inbox, report::Reports};
+use crate::{EngineConfig, inbox::Inbox, report::Reports};
 
 /// State that the engine thread and its handles share.
 pub(crate) struct Shared {
     pub(crate) inbox: Inbox,
     pub(crate) capacity: Capacity,
+    /// Prompt tokens that full steps compute in a second, by the executor's profile.
+    pub(crate) profiled_rate: Option<f64>,
     pub(crate) started: Instant,
     pub(crate) alive: AtomicBool,
     pub(crate) reports: Mutex<Reports>,
@@ -28,13 +31,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(inbox: Inbox, capacity: Capacity, recent_steps: usize) -> Self {
+    pub(crate) fn new(config: &EngineConfig, capacity: Capacity) -> Self {
         Self {
-            inbox,
+            inbox: Inbox::new(config.command_queue),
             capacity,
+            profiled_rate: profiled_rate(&config.scheduler, capacity),
             started: Instant::now(),
             alive: AtomicBool::new(true),
-            reports: Mutex::new(Reports::new(recent_steps)),
+            reports: Mutex::new(Reports::new(config.recent_steps)),
             tiny_steps: AtomicU64::new(0),
             fastest_tiny_ns: AtomicU64::new(u64::MAX),
             unseen_tokens: AtomicU64::new(0),
@@ -57,6 +61,19 @@ impl Shared {
         self.alive.store(false, Ordering::Release);
         drop(self.inbox.close());
     }
+}
+
+/// Returns the prompt tokens that full steps compute in a second by the time of steps, if that is
+/// known. Contexts are not, so the tokens count as if they attended to none: a rate that is too high
+/// refuses fewer requests than one that is too low.
+fn profiled_rate(config: &SchedulerConfig, capacity: Capacity) -> Option<f64> {
+    let tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+    let work = StepWork {
+        tokens: f64::from(tokens),
+        ..StepWork::default()
+    };
+    let ms = config.service?.step_ms(&work);
+    (ms > 0.0).then(|| 1e3 * f64::from(tokens) / ms)
 }
 
 /// Locks a mutex whose contents are valid between statements, so that a panic elsewhere hides

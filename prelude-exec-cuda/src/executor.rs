@@ -119,6 +119,12 @@ impl CudaExecutor {
         self.memory
     }
 
+    /// Returns the name of the GPU.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        self.ops.space.name()
+    }
+
     /// Returns the code that runs matrix products: worth a line in a log, since without NVIDIA's
     /// library they are slower.
     #[must_use]

@@ -4,9 +4,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{RequestId, ServiceTime, Timestamp};
 use prelude_router::{
-    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

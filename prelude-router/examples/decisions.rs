@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{RequestId, ServiceTime, Timestamp};
 use prelude_router::{
-    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig, ServiceTime,
+    EndpointSpec, Finish, Prefix, Prompt, Root, RouteRequest, Router, RouterConfig,
 };
 
 /// Prompts in the shape of one of the workloads of the Preble paper, table 1.

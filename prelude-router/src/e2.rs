@@ -95,8 +95,8 @@ impl E2 {
         let service = fleet.endpoints()[at].service();
         let missed = query.tokens.saturating_sub(self.cached.tokens(at));
         (
-            service.prefill(missed, query.tokens),
-            service.decode(self.output),
+            Cost::of_prefill(service, missed, query.tokens),
+            Cost::of_decode(service, self.output),
         )
     }
 
@@ -122,7 +122,7 @@ impl E2 {
             let granules = u64::from(leaf.granules);
             let gone = granules.min(needed);
             let tokens = leaf.granules * self.cached.granule_tokens;
-            let anew = endpoint.service().prefill(tokens, tokens);
+            let anew = Cost::of_prefill(endpoint.service(), tokens, tokens);
             let anew = anew.scaled(gone, granules);
             sum += anew.scaled(u64::from(leaf.window), requests);
             needed -= gone;

@@ -3,12 +3,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use ahash::RandomState;
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{BadServiceTime, RequestId, ServiceTime, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     prompt::Root,
-    service::{BadServiceTime, Cost, Fit, ServiceTime},
+    service::{Cost, Fit},
 };
 
 /// Names an endpoint of a [`crate::Router`]; none is given twice.
@@ -28,7 +28,8 @@ impl std::fmt::Display for EndpointId {
 pub struct EndpointSpec {
     /// Tokens that its KV cache holds: blocks times their size.
     pub kv_capacity_tokens: u64,
-    /// How long it takes for a request.
+    /// How long it takes for a request: the `service` of the [`Profile`](prelude_core::Profile) of
+    /// its engine, or the times of an engine that others measured.
     #[serde(default)]
     pub service: ServiceTime,
 }

@@ -70,4 +70,4 @@ pub use error::{RouteError, UnknownEndpoint};
 pub use policy::{Choice, Finished, Policy, Query, Reason};
 pub use prompt::{Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};
-pub use service::{BadServiceTime, Cost, FitConfig, FitError, Profile, Sample, ServiceTime};
+pub use service::{Cost, FitConfig};

@@ -184,7 +184,7 @@ pub(crate) fn choice(
     Choice {
         at,
         cached_tokens,
-        cost: service.prefill(missed, query.tokens),
+        cost: Cost::of_prefill(service, missed, query.tokens),
         reason,
     }
 }

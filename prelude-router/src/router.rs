@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{BadServiceTime, RequestId, Sample, Timestamp};
 use smallvec::SmallVec;
 
 use crate::{
@@ -12,7 +12,6 @@ use crate::{
     policies,
     policy::{Finished, Policy, Query, Reason},
     prompt::Prefix,
-    service::{BadServiceTime, Sample},
 };
 
 /// A request that must go somewhere.
@@ -286,8 +285,9 @@ impl Router {
             return;
         };
         let sample = Sample {
-            missed: work.prompt_tokens.saturating_sub(cached),
-            tokens: work.prompt_tokens,
+            batch: 1,
+            computed: work.prompt_tokens.saturating_sub(cached),
+            cached: cached.min(work.prompt_tokens),
             ms: took.as_secs_f64() * 1e3,
         };
         if let Some(endpoint) = self.fleet.get_mut(work.endpoint) {

@@ -1,6 +1,6 @@
 //! Settings of the scheduler and what they trade.
 
-use prelude_core::Capacity;
+use prelude_core::{BadServiceTime, Capacity, ServiceTime};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ use crate::{Fcfs, Groups, Laps, LapsConfig, RoundRobin, SchedulerPolicy, Srjf};
 
 /// Settings of a [`crate::Scheduler`]. Every queue has its bound here. Programs set the fields that
 /// serde skips from settings of their own, or leave the default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
     /// Most uncached tokens that a step computes (default 2,048); at least 2, and clamped to
@@ -75,7 +75,8 @@ pub struct SchedulerConfig {
     /// With the policy `srjf`, tokens by which a request's score falls with each second that it
     /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to
     /// compute overtakes one with M that came t seconds earlier only if t is below (M - m) / this.
-    /// Less favours short requests, and those whose prefix is cached.
+    /// Less favours short requests, and those whose prefix is cached. With a profile scores are
+    /// times, and a token counts as the time that it takes in a step of `srjf_saturation_tokens`.
     pub srjf_tokens_per_second: u32,
     /// With the policy `srjf`, one-shot tokens of a step beyond which no further row is taken up
     /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
@@ -83,6 +84,11 @@ pub struct SchedulerConfig {
     pub srjf_saturation_tokens: u32,
     /// Knobs of the policy `laps`.
     pub laps: LapsConfig,
+    /// The measured time of the executor's steps (default: not known), which a
+    /// [`Profile`](prelude_core::Profile) has. With it `srjf` orders by time in place of tokens, and
+    /// `laps` takes its boundary and its costs from it.
+    #[serde(skip)]
+    pub service: Option<ServiceTime>,
 }
 
 impl Default for SchedulerConfig {
@@ -105,6 +111,7 @@ impl Default for SchedulerConfig {
             srjf_tokens_per_second: 500,
             srjf_saturation_tokens: 2048,
             laps: LapsConfig::default(),
+            service: None,
         }
     }
 }
@@ -132,18 +139,19 @@ impl PolicyConfig {
         match self {
             Self::Fcfs => Box::new(Fcfs),
             Self::Groups => Box::new(Groups::new()),
-            Self::Laps => Box::new(Laps::new(config.laps.clone())),
+            Self::Laps => Box::new(Laps::new(config.laps.clone(), config.service)),
             Self::RoundRobin => Box::new(RoundRobin::new(config.prefill_chunk_tokens)),
             Self::Srjf => Box::new(Srjf::new(
                 config.srjf_tokens_per_second,
                 config.srjf_saturation_tokens,
+                config.service,
             )),
         }
     }
 }
 
 /// Why a scheduler cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A field of the config or of the executor's capacity is out of range.
@@ -156,6 +164,9 @@ pub enum ConfigError {
         /// The allowed values.
         must_be: &'static str,
     },
+    /// The time of the executor's steps is none.
+    #[error(transparent)]
+    Service(#[from] BadServiceTime),
 }
 
 impl SchedulerConfig {
@@ -164,6 +175,9 @@ impl SchedulerConfig {
     /// # Errors
     /// The first field out of range.
     pub fn validate(&self, capacity: &Capacity) -> Result<(), ConfigError> {
+        if let Some(service) = &self.service {
+            service.validate()?;
+        }
         let own = self.least_values().map(at_least);
         let others = [
             (
@@ -234,7 +248,6 @@ const fn at_least(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PrefillCosts;
 
     fn check(change: impl FnOnce(&mut SchedulerConfig, &mut Capacity), expected: Result<(), &str>) {
         let mut config = SchedulerConfig::default();
@@ -276,15 +289,13 @@ mod tests {
             |c, _| c.laps.share_floor_percent = 51,
             Err("laps.share_floor_percent is 51, but must be in 1..=50"),
         );
-        let costs = PrefillCosts {
-            alpha_fs: 0,
-            beta_fs: 1,
-            gw_fs: 2,
-            gr_fs: 3,
+        let service = ServiceTime {
+            floor_ms: -1.0,
+            ..ServiceTime::default()
         };
         check(
-            |c, _| c.laps.costs = Some(costs),
-            Err("laps.costs.alpha_fs is 0, but must be at least 1"),
+            |c, _| c.service = Some(service),
+            Err("service time: floor_ms is -1, and must be a number from 0 to 1e6"),
         );
         check(
             |_, k| k.pipeline_depth = 0,

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahash::{AHashMap, AHashSet, RandomState};
-use prelude_core::RequestId;
+use prelude_core::{RequestId, StepWork};
 use prelude_kv::{BlockHash, KvCache};
 
 use crate::{PromptSize, Waiting, length::length_of, request::RequestState};
@@ -40,6 +40,24 @@ pub struct Cost {
     pub prefix: Option<BlockHash>,
     /// The prompt of its next row.
     pub prompt: PromptSize,
+}
+
+impl Cost {
+    /// Returns the work that computing the tokens is. Where several rows wait, each of their tokens
+    /// counts as one of the next row's: behind the same cached prefix, and of a prompt as long.
+    #[must_use]
+    pub fn work(&self) -> StepWork {
+        let tokens = u32::try_from(self.tokens).unwrap_or(u32::MAX);
+        let uncached = self.prompt.tokens.saturating_sub(self.prompt.cached);
+        let of_row = uncached.clamp(1, tokens.max(1));
+        let row = StepWork::prompt(of_row, self.prompt.cached.saturating_add(of_row));
+        let rows = f64::from(tokens) / f64::from(of_row);
+        StepWork {
+            tokens: row.tokens * rows,
+            pairs: row.pairs * rows,
+            ..row
+        }
+    }
 }
 
 /// The cached prefix of a request's next row, and the block hashes whose publication or eviction

@@ -44,6 +44,10 @@ const RUN_BATCH: &str = "\
 Examples:
   prelude run-batch -i requests.jsonl -o answers.jsonl
   prelude run-batch -i requests.jsonl -o answers.jsonl --resume    only what is not answered yet";
+const PROFILE: &str = "\
+Examples:
+  prelude profile ./Qwen3-0.6B -o profile.json
+  prelude serve ./Qwen3-0.6B --profile profile.json --policy srjf";
 const TOKENIZE: &str = "\
 Examples:
   prelude tokenize 'Where is my card?'
@@ -96,6 +100,14 @@ pub(crate) enum Command {
     /// the engine was lost.
     #[command(after_help = RUN_BATCH)]
     RunBatch(RunBatchArgs),
+    /// Measure a model on this machine, for a server that plans by it.
+    ///
+    /// Runs steps of prompts and generations of many lengths, numbers of cached tokens and batch
+    /// sizes, prints their times beside what a fit to them says, and writes the fit to a file. The
+    /// file is for `prelude serve --profile` and for simulations; it holds for this model, device
+    /// and number of threads alone. Nothing else should run meanwhile.
+    #[command(after_help = PROFILE)]
+    Profile(ProfileArgs),
     /// Print the token ids of each text.
     #[command(after_help = TOKENIZE)]
     Tokenize(TokenizeArgs),
@@ -193,6 +205,10 @@ pub(crate) struct ServeArgs {
     /// [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
+    /// Measured times of this model on this device, by `prelude profile`: srjf orders by them, laps
+    /// has its boundary from them, and predicted waits follow from them.
+    #[arg(long, value_name = "FILE", help_heading = "Scheduling")]
+    pub(crate) profile: Option<PathBuf>,
     /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) deterministic: bool,
@@ -361,6 +377,24 @@ pub(crate) struct RunBatchArgs {
     /// Folder of the model; the demo models if there is none.
     #[arg(short, long, value_name = "MODEL_DIR")]
     pub(crate) model: Option<PathBuf>,
+    /// Settings in TOML, as `prelude serve` takes them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model_args: ModelArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// Folder of the model; the demo language model if there is none.
+    #[arg(value_name = "MODEL_DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// File to write; one that is there is replaced.
+    #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
+    pub(crate) output: PathBuf,
+    /// Most seconds to measure, after loading. More measures longer prompts and averages noise.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
     /// Settings in TOML, as `prelude serve` takes them.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

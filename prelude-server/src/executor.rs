@@ -146,9 +146,11 @@ impl Devices {
         };
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
-        let memory = planned(&executor);
-        let executor = Box::new(executor);
-        Ok(Opened { executor, memory })
+        Ok(Opened {
+            name: cpu_name(&executor, self.cpu.threads()),
+            memory: planned(&executor),
+            executor: Box::new(executor),
+        })
     }
 }
 
@@ -156,8 +158,18 @@ impl Devices {
 pub struct Opened {
     /// The executor that runs the model.
     pub executor: Box<dyn Executor>,
+    /// The device and the arithmetic, on which the time of steps depends.
+    pub name: String,
     /// The memory that it was planned to take, in words.
     pub memory: String,
+}
+
+/// Names the host's executor: its arithmetic, instructions and threads.
+fn cpu_name(executor: &CpuExecutor, threads: usize) -> String {
+    let path = executor.path();
+    let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
+    let name = format!("cpu {:?} {path}, {threads} threads", executor.dtype());
+    name.to_ascii_lowercase()
 }
 
 /// The memory that an executor was planned to take. Its prompts and their prefixes stay in the KV
@@ -235,6 +247,7 @@ fn open_cuda(
     // Without NVIDIA's library products are slower: the log says so.
     crate::log::line(format_args!("{}", executor.products()));
     Ok(Opened {
+        name: format!("cuda bf16, {}", executor.device_name()),
         memory: planned_on_gpu(&executor),
         executor: Box::new(executor),
     })

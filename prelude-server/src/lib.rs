@@ -45,6 +45,7 @@ mod log;
 mod metrics;
 mod openapi;
 mod panics;
+pub mod profile;
 mod reject;
 mod routes;
 mod served_model;

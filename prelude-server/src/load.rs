@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use prelude_core::Pooling;
+use prelude_core::{Pooling, Profile};
 use prelude_engine::{EngineConfig, ScheduledEngine};
 use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
 use prelude_text::{
@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     assets::{Assets, LoadError, read_template},
-    executor::{Devices, ExecutorConfig},
+    executor::{Devices, ExecutorConfig, Opened},
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
 };
 
@@ -47,6 +47,9 @@ pub struct LoadOptions {
     pub executor: ExecutorConfig,
     /// Settings of the engine, which schedules the requests.
     pub engine: EngineConfig,
+    /// The measured times of the model on its executor, if they are known. The engine schedules and
+    /// predicts by them.
+    pub profile: Option<Profile>,
 }
 
 impl Default for LoadOptions {
@@ -62,6 +65,7 @@ impl Default for LoadOptions {
             tokenizer_cache: None,
             executor: ExecutorConfig::default(),
             engine: EngineConfig::default(),
+            profile: None,
         }
     }
 }
@@ -79,10 +83,23 @@ pub struct Loaded {
     pub memory: String,
 }
 
-/// Puts a model into service.
+/// Puts a model on a device, for steps that the caller makes.
 ///
 /// # Errors
 /// [`LoadError`].
+pub fn open(
+    assets: &Assets,
+    options: &LoadOptions,
+    devices: &Devices,
+) -> Result<Opened, LoadError> {
+    let max_model_len = max_model_len(assets, options.max_model_len)?;
+    devices.open(&assets.checkpoint, max_model_len, &options.executor)
+}
+
+/// Puts a model into service.
+///
+/// # Errors
+/// [`LoadError`]; [`LoadError::Option`] for a profile of another model or executor.
 pub fn load(
     mut assets: Assets,
     options: &LoadOptions,
@@ -110,7 +127,8 @@ pub fn load(
     let rerank_template = judged_template(judge, options)?;
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
-    let engine = ScheduledEngine::spawn(&name, options.engine.clone(), opened.executor)?;
+    let config = engine_config(options, &assets.name, &opened.name)?;
+    let engine = ScheduledEngine::spawn(&name, config, opened.executor)?;
     let checkpoint = &assets.checkpoint;
     let eos_token_ids = checkpoint.generation().eos_token_ids.clone();
     let model = ServedModel {
@@ -181,6 +199,21 @@ fn class_names(kind: &CheckpointKind) -> Vec<String> {
         CheckpointKind::SequenceClassification { labels } => labels.clone(),
         _ => Vec::new(),
     }
+}
+
+/// Returns the settings of a model's engine on an executor, with the times of its profile.
+fn engine_config(
+    options: &LoadOptions,
+    model: &str,
+    executor: &str,
+) -> Result<EngineConfig, LoadError> {
+    let mut config = options.engine.clone();
+    if let Some(profile) = &options.profile {
+        let checked = profile.check_source(model, executor);
+        checked.map_err(|e| LoadError::Option(e.to_string()))?;
+        config.scheduler.service = Some(profile.service);
+    }
+    Ok(config)
 }
 
 /// Returns the labels of typed decisions, or pushes a warning that says why the model has none.

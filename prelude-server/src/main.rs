@@ -12,7 +12,7 @@ use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
-    commands::{Code, Failure, cuda, one_shot, run_batch, say, serve},
+    commands::{Code, Failure, cuda, one_shot, profile, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -37,6 +37,7 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Embed(args) => one_shot::embed(&args, &environment),
         Command::Rerank(args) => one_shot::rerank(&args, &environment),
         Command::Decide(args) => one_shot::decide(&args, &environment),
+        Command::Profile(args) => profile::run(&args, &environment),
         Command::Tokenize(args) => one_shot::tokenize(&args, &environment),
         Command::Cuda {
             command: CudaCommand::Info { device },

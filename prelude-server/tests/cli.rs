@@ -597,3 +597,86 @@ fn a_batch_destroys_no_file() {
     assert_eq!(std::fs::read_to_string(&output).unwrap(), foreign);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Measures the demo classifier, and serves it by what was found.
+#[test]
+fn a_profile_is_measured_and_obeyed() {
+    let folder = std::env::temp_dir().join(format!("prelude-profiled-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let file = path("profile.json");
+    let demo = |name: &str| format!("{}/demo/{name}", env!("CARGO_MANIFEST_DIR"));
+    let classifier = demo("demo-classifier");
+    let profile = ["profile", &classifier, "--seconds", "2", "-o", &file];
+    check(&profile, "", 0, "per_token_ms", "prelude serve --profile");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found["model"], "demo-classifier");
+    assert!(found["prefill"].as_array().unwrap().len() > 10, "{text}");
+    assert_eq!(found["decode"].as_array().unwrap().len(), 0);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+
+    // The wait is known before anything was served: of the model that was measured, not of another.
+    let serve = |model: &[&str]| {
+        let flags = ["--profile", &file, "--policy", "srjf", "--port", "0"];
+        Served::start(&[&["serve"], model, &flags].concat())
+    };
+    let ready = serve(&[&classifier]).get("/ready", "");
+    assert!(ready.contains("\"wait_ms\":0.0"), "{ready}");
+    let both = serve(&[]).get("/ready", "");
+    assert!(
+        both.contains("demo-lm") && !both.contains("wait_ms"),
+        "{both}"
+    );
+
+    let refused = |model: &[&str], file: &str, code: i32, parts: [&str; 2]| {
+        let args = [&["serve"], model, &["--profile", file, "--port", "0"]].concat();
+        let output = run(&args, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    };
+    let other = demo("demo-lm");
+    refused(&[&other], &file, 2, ["`demo-classifier`", "`demo-lm`"]);
+    let changed = |name: &str, from: &str, to: &str| {
+        assert!(text.contains(from), "{text}");
+        std::fs::write(path(name), text.replace(from, to)).unwrap();
+        path(name)
+    };
+    let elsewhere = changed("elsewhere.json", "\"cpu ", "\"cuda ");
+    refused(&[&classifier], &elsewhere, 2, ["executor `cuda ", "`cpu "]);
+    let nowhere = changed("nowhere.json", "\"demo-classifier\"", "\"x\"");
+    refused(&[], &nowhere, 2, ["`x`", "`demo-lm` or `demo-classifier`"]);
+    let unknown = changed("unknown.json", "\"version\"", "\"extra\": 1, \"version\"");
+    refused(&[], &unknown, 2, ["unknown.json", "unknown field `extra`"]);
+    let torn = path("torn.json");
+    std::fs::write(&torn, &text[..text.len() / 2]).unwrap();
+    refused(&[], &torn, 2, ["torn.json", "EOF"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A language model's generations are measured too, within the time that was given.
+#[test]
+fn generations_are_measured_in_the_time_given() {
+    let folder = std::env::temp_dir().join(format!("prelude-decoded-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("profile.json").to_str().unwrap().to_owned();
+    check(
+        &["profile", "--seconds", "1", "-o", &file],
+        "",
+        0,
+        "generations",
+        "wrote",
+    );
+    let text = std::fs::read_to_string(&file).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(!found["decode"].as_array().unwrap().is_empty(), "{text}");
+    let nowhere = folder
+        .join("none/profile.json")
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let write = ["profile", "--seconds", "1", "-o", &nowhere];
+    check(&write, "", 2, "", "there is no folder");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -55,11 +55,10 @@ impl Job {
     /// Returns what a step computes of the request.
     const fn piece(&self, keeps_kv: bool) -> Piece {
         let context = self.prompt + self.generated;
-        let new = match self.generated > 0 && keeps_kv {
-            true => 1,
-            false => context,
-        };
-        Piece { new, context }
+        match self.generated > 0 && keeps_kv {
+            true => Piece::decode(context),
+            false => Piece::prompt(context, context),
+        }
     }
 
     fn record(&self, now: Timestamp) -> Record {
@@ -246,7 +245,9 @@ mod tests {
     fn check(config: Baseline, outputs: &[u32], steps: &[&[(u32, u32)]]) {
         let served = run_baseline(&workload(outputs), config, || ()).unwrap();
         let pieces = |step: &&[(u32, u32)]| {
-            let pieces = step.iter().map(|&(new, context)| Piece { new, context });
+            let pieces = step
+                .iter()
+                .map(|&(new, context)| Piece::prompt(new, context));
             PRESET.iteration(pieces)
         };
         let expected: Duration = steps.iter().map(pieces).sum();

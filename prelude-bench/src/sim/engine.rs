@@ -14,7 +14,7 @@ use prelude_sched::{
     ConfigError, Event, Outcome, PolicyConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats,
 };
 
-use super::{Arrival, Preset, service::pieces};
+use super::{Arrival, EngineModel, service::pieces};
 
 /// The token that modelled engines generate; no prompt has it.
 const GENERATED: TokenId = 0;
@@ -23,36 +23,38 @@ const GENERATED: TokenId = 0;
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The time model of its iterations.
-    pub preset: Preset,
-    /// Tokens whose keys and values it holds; the preset's by default.
+    pub model: EngineModel,
+    /// Tokens whose keys and values it holds; the model's by default.
     pub kv_tokens: u64,
     /// Tokens of a KV block.
     pub block_size: u32,
-    /// Most tokens that a step computes; the preset's chunk budget by default.
+    /// Most tokens that a step computes; the model's chunk budget by default.
     pub step_tokens: u32,
     /// Its scheduler's knobs.
     pub scheduler: SchedulerConfig,
 }
 
 impl EngineConfig {
-    /// An engine of this preset, with the scheduler's defaults except for what the preset says of
+    /// An engine of this model, with the scheduler's defaults except for what the model says of
     /// iterations, and a queue that refuses no request: a refused request has no latency, and a
     /// report without the slowest would flatter.
     #[must_use]
-    pub fn new(preset: Preset, policy: PolicyConfig) -> Self {
+    pub fn new(model: impl Into<EngineModel>, policy: PolicyConfig) -> Self {
+        let model = model.into();
         Self {
-            preset,
-            kv_tokens: preset.kv_tokens(),
+            kv_tokens: model.kv_tokens(),
             block_size: 16,
-            step_tokens: preset.chunk_tokens(),
+            step_tokens: model.chunk_tokens(),
             scheduler: SchedulerConfig {
-                max_batch_tokens: preset.chunk_tokens(),
-                prefill_chunk_tokens: preset.chunk_tokens(),
+                max_batch_tokens: model.chunk_tokens(),
+                prefill_chunk_tokens: model.chunk_tokens(),
+                service: model.service(),
                 max_queued_rows: u32::MAX,
                 max_queued_tokens: u64::MAX / 2,
                 policy,
                 ..SchedulerConfig::default()
             },
+            model,
         }
     }
 }
@@ -69,7 +71,7 @@ impl EngineConfig {
 
     /// The limits within which a scheduler plans for the engine.
     fn capacity(&self) -> Capacity {
-        let capacity = self.preset.capacity(self.kv_tokens, self.block_size);
+        let capacity = self.model.capacity(self.kv_tokens, self.block_size);
         Capacity {
             max_step_tokens: self.step_tokens,
             // A prompt that one step computes whole needs no blocks.
@@ -109,7 +111,7 @@ struct Step {
 
 /// One engine.
 pub struct Engine {
-    preset: Preset,
+    model: EngineModel,
     scheduler: Scheduler,
     step: Option<Step>,
     /// The arrival times of requests without a token, and the times of the first token of others.
@@ -127,12 +129,12 @@ impl Engine {
     /// [`ConfigError`] if the scheduler cannot be built like this.
     pub fn new(config: &EngineConfig) -> Result<Self, ConfigError> {
         let scheduler = Scheduler::new(config.scheduler.clone(), config.capacity())?;
-        Ok(Self::of(config.preset, scheduler))
+        Ok(Self::of(config.model.clone(), scheduler))
     }
 
-    fn of(preset: Preset, scheduler: Scheduler) -> Self {
+    fn of(model: EngineModel, scheduler: Scheduler) -> Self {
         Self {
-            preset,
+            model,
             scheduler,
             step: None,
             arrived: BTreeMap::new(),
@@ -195,7 +197,7 @@ impl Engine {
             );
             return again;
         };
-        let takes = self.preset.iteration(pieces(&batch));
+        let takes = self.model.iteration(pieces(&batch));
         self.busy += takes;
         let ends = now.saturating_add(takes);
         let output = answer(id, &batch);
@@ -291,7 +293,7 @@ mod tests {
     use prelude_sched::{Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget};
 
     use super::*;
-    use crate::sim::{Prompt, Run};
+    use crate::sim::{Piece, Preset, Prompt, Run};
 
     fn engine() -> Engine {
         let config = EngineConfig::new(Preset::Mistral7bA6000, PolicyConfig::Fcfs);
@@ -335,7 +337,7 @@ mod tests {
         let iteration = |pieces: &&[(u32, u32)]| {
             let pieces = pieces.iter();
             Preset::Mistral7bA6000
-                .iteration(pieces.map(|&(new, context)| super::super::Piece { new, context }))
+                .iteration(pieces.map(|&(new, context)| Piece::prompt(new, context)))
         };
         iterations.iter().map(iteration).sum()
     }
@@ -411,7 +413,7 @@ mod tests {
         let policy = Box::new(Waits(None));
         let scheduler =
             Scheduler::with_policy(config.scheduler.clone(), config.capacity(), policy).unwrap();
-        let mut engine = Engine::of(config.preset, scheduler);
+        let mut engine = Engine::of(config.model.clone(), scheduler);
         submit(&mut engine, 0, &arrival(0, 400, 1)).unwrap();
         let wait = Duration::from_millis(5);
         let asked_again = engine.start(Timestamp::ZERO);

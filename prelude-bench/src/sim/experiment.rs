@@ -151,7 +151,7 @@ impl Experiment {
         Ok(Report {
             workload: name,
             order,
-            preset: self.config.preset.name(),
+            preset: self.config.model.name(),
             route: self.router.name(),
             policy: self.policy,
             time_error: self.time_error,

@@ -2,7 +2,7 @@
 //!
 //! A [`Workload`] is a list of arrivals, made by a seed ([`Kind`]) or read from a trace
 //! ([`trace`]). [`run`] sends them through a [`Route`] to [`Engine`]s, each of which is a
-//! `prelude_sched::Scheduler` whose steps take as long as a [`Preset`] says. An [`Experiment`]
+//! `prelude_sched::Scheduler` whose steps take as long as an [`EngineModel`] says. An [`Experiment`]
 //! does that for several seeds and makes a [`Report`].
 //!
 //! No clock is read and nothing is random but by a seed: the same experiment has the same report.
@@ -42,6 +42,6 @@ pub use figures::{Figures, Requests, SHORT_TOKENS, TARGET, Times};
 pub use prompt::{Prompt, Run, VOCABULARY};
 pub use report::{Report, Spread};
 pub use routed::Routed;
-pub use service::{Piece, Preset, pieces};
+pub use service::{EngineModel, Piece, Preset, pieces};
 pub use sustain::{SUSTAINED, Sustained, compare_sustained, sustained};
 pub use workload::{Arrival, Gaps, Kind, Moments, Order, Setting, Workload};

@@ -38,7 +38,7 @@ pub struct Report {
     /// The order of prefixes; a trace has its own.
     pub order: Option<&'static str>,
     /// The service-time model.
-    pub preset: &'static str,
+    pub preset: String,
     /// The name of the router.
     pub route: &'static str,
     /// The name of the scheduling policy.
@@ -144,7 +144,7 @@ impl Report {
             seeds.join(" ")
         };
         let about = [
-            ("preset", self.preset.to_owned()),
+            ("preset", self.preset.clone()),
             ("route", self.route.to_owned()),
             ("policy", self.policy.to_owned()),
             ("order", self.order.unwrap_or("the trace's").to_owned()),
@@ -237,7 +237,7 @@ mod tests {
         Report {
             workload: "test".to_owned(),
             order: Some("windowed"),
-            preset: "mistral-7b-a6000",
+            preset: "mistral-7b-a6000".to_owned(),
             route: "round-robin",
             policy: "fcfs",
             time_error: 0.0,

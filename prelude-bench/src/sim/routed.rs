@@ -1,13 +1,13 @@
 //! The policies of `prelude-router` before modelled engines.
 
 use anyhow::{Context as _, Result};
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{Fitted, RequestId, Sample, ServiceTime, Timestamp};
 use prelude_router::{
-    EndpointId, EndpointSpec, Finish, PolicyConfig, Prefix, Profile, Prompt, Root, RouteRequest,
-    Router, RouterConfig, Sample, ServiceTime,
+    EndpointId, EndpointSpec, Finish, PolicyConfig, Prefix, Prompt, Root, RouteRequest, Router,
+    RouterConfig,
 };
 
-use super::{Arrival, EngineConfig, Piece, Preset, Record, Route};
+use super::{Arrival, EngineConfig, EngineModel, Piece, Record, Route};
 use crate::random::Random;
 
 /// Generations that an engine runs at once when their share of its time is told.
@@ -48,7 +48,7 @@ impl Routed {
             fit: None,
             ..RouterConfig::default()
         };
-        let service = profile(config.preset)?;
+        let service = service(&config.model)?;
         let mut random = Random::far(seed);
         let granule_tokens = router.granule_tokens;
         let mut router = Router::new(router)?;
@@ -106,28 +106,29 @@ impl Route for Routed {
     }
 }
 
-/// The service time of an engine: fitted to what its model of time says of one prompt alone, as
-/// an engine would be profiled at start.
-fn profile(preset: Preset) -> Result<ServiceTime> {
+/// The service time of an engine: that of its profile, or what fits to what a published model says
+/// of one prompt alone, as an engine would be profiled at start.
+fn service(model: &EngineModel) -> Result<ServiceTime> {
+    if let Some(measured) = model.service() {
+        return Ok(measured);
+    }
     let lens = (GRID as u32..=LONGEST).step_by(GRID);
     let pairs = lens.flat_map(|n| (0..n).step_by(GRID).map(move |cached| (n - cached, n)));
     let samples: Vec<Sample> = pairs
         .map(|(missed, tokens)| Sample {
-            missed,
-            tokens,
-            ms: prefill_ms(preset, missed, tokens),
+            batch: 1,
+            computed: missed,
+            cached: tokens - missed,
+            ms: prefill_ms(model, missed, tokens),
         })
         .collect();
-    let profile = Profile::of(&samples).context("the engine's service time")?;
-    let piece = Piece {
-        new: 1,
-        context: DECODE_CONTEXT,
-    };
-    let step = preset.iteration((0..DECODE_ROWS).map(|_| piece));
+    let fitted = Fitted::of(&samples, &[]).context("the engine's service time")?;
+    let piece = Piece::decode(DECODE_CONTEXT);
+    let step = model.iteration((0..DECODE_ROWS).map(|_| piece));
     Ok(ServiceTime {
-        floor_ms: prefill_ms(preset, 1, 1),
+        floor_ms: prefill_ms(model, 1, 1),
         decode_ms: step.as_secs_f64() * 1e3 / f64::from(DECODE_ROWS),
-        ..profile.service
+        ..fitted.service
     })
 }
 
@@ -143,33 +144,28 @@ fn astray(service: ServiceTime, error: f64, random: &mut Random) -> ServiceTime 
         per_token_ms: off(service.per_token_ms),
         per_pair_ms: off(service.per_pair_ms),
         decode_ms: off(service.decode_ms),
+        per_cached_ms: off(service.per_cached_ms),
     }
 }
 
 /// Returns the time that a request takes on an engine with an empty cache and nothing else to do, in milliseconds.
-pub(super) fn alone_ms(preset: Preset, arrival: &Arrival) -> f64 {
+pub(super) fn alone_ms(model: &EngineModel, arrival: &Arrival) -> f64 {
     let tokens = arrival.prompt.len();
     let decode = (1..arrival.output_tokens).map(|n| {
-        let piece = Piece {
-            new: 1,
-            context: tokens + n,
-        };
-        preset.iteration(std::iter::once(piece)).as_secs_f64()
+        let piece = Piece::decode(tokens + n);
+        model.iteration(std::iter::once(piece)).as_secs_f64()
     });
-    prefill_ms(preset, tokens, tokens) + 1e3 * decode.sum::<f64>()
+    prefill_ms(model, tokens, tokens) + 1e3 * decode.sum::<f64>()
 }
 
 /// Returns the time for the last `missed` tokens of a prompt, in chunks, on an idle engine.
-fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
-    let chunk = preset.chunk_tokens();
+fn prefill_ms(model: &EngineModel, missed: u32, tokens: u32) -> f64 {
+    let chunk = model.chunk_tokens();
     let starts = (tokens - missed..tokens).step_by(chunk as usize);
     let steps = starts.map(|start| {
         let context = tokens.min(start + chunk);
-        let piece = Piece {
-            new: context - start,
-            context,
-        };
-        preset.iteration(std::iter::once(piece)).as_secs_f64()
+        let piece = Piece::prompt(context - start, context);
+        model.iteration(std::iter::once(piece)).as_secs_f64()
     });
     1e3 * steps.sum::<f64>()
 }
@@ -177,6 +173,7 @@ fn prefill_ms(preset: Preset, missed: u32, tokens: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::Preset;
 
     #[test]
     fn each_coefficient_is_off_by_as_much() {
@@ -210,10 +207,10 @@ mod tests {
         };
         let pieces = [(512, 512), (488, 1000), (1, 1001)];
         let steps = pieces.map(|(new, context)| {
-            let piece = std::iter::once(Piece { new, context });
+            let piece = std::iter::once(Piece::prompt(new, context));
             Preset::Mistral7bA6000.iteration(piece).as_secs_f64()
         });
-        let ms = alone_ms(Preset::Mistral7bA6000, &arrival);
+        let ms = alone_ms(&Preset::Mistral7bA6000.into(), &arrival);
         assert!((ms - 1e3 * steps.iter().sum::<f64>()).abs() < 1e-6, "{ms}");
     }
 
@@ -222,12 +219,13 @@ mod tests {
     #[test]
     fn a_profile_says_about_what_the_engines_take() {
         for preset in [Preset::Mistral7bA6000, Preset::Llama70bH100x2] {
-            let service = profile(preset).expect("the grid tells everything apart");
+            let model = &EngineModel::from(preset);
+            let service = service(model).expect("the grid tells everything apart");
             let mut ratios = Vec::new();
             for tokens in (2048..=LONGEST).step_by(2048) {
                 for missed in (1024..=tokens).step_by(1024) {
-                    let said = service.prefill(missed, tokens).as_ms();
-                    ratios.push(said / prefill_ms(preset, missed, tokens));
+                    let said = service.prefill_ms(missed, tokens);
+                    ratios.push(said / prefill_ms(model, missed, tokens));
                 }
             }
             ratios.sort_by(f64::total_cmp);

@@ -1,11 +1,11 @@
 //! The time model and the memory of a device.
 //!
-//! Fits that others published, as constants. A simulation shows what a policy does under such a
-//! model; it says nothing about the speed of a GPU.
+//! Fits that others published, as constants, or the profile of an executor of ours. A simulation
+//! shows what a policy does under such a model; it says nothing about the speed of a GPU.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use prelude_core::{Capacity, ForwardBatch};
+use prelude_core::{Capacity, ForwardBatch, Profile, ServiceTime, StepWork};
 use serde::Serialize;
 
 use super::VOCABULARY;
@@ -17,6 +17,37 @@ pub struct Piece {
     pub new: u32,
     /// Tokens that they attend to, themselves included.
     pub context: u32,
+    /// True if it is a generation's next token, false if it is of a prompt.
+    pub decodes: bool,
+}
+
+impl Piece {
+    /// The last `new` of `context` tokens of a prompt.
+    #[must_use]
+    pub const fn prompt(new: u32, context: u32) -> Self {
+        Self {
+            new,
+            context,
+            decodes: false,
+        }
+    }
+
+    /// A generation's next token, the last of `context`.
+    #[must_use]
+    pub const fn decode(context: u32) -> Self {
+        Self {
+            new: 1,
+            context,
+            decodes: true,
+        }
+    }
+
+    fn work(self) -> StepWork {
+        match self.decodes {
+            true => StepWork::decode(self.context - 1),
+            false => StepWork::prompt(self.new, self.context),
+        }
+    }
 }
 
 /// The pieces of a batch: a segment of new tokens each, or a generation's next token. What several
@@ -24,16 +55,99 @@ pub struct Piece {
 pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
     let (oneshot, prefill, decode) = batch.parts();
     let segments = oneshot.segments.iter().chain(&prefill.segments);
-    let segments = segments.map(|segment| Piece {
-        new: segment.len(),
-        context: segment.end(),
-    });
-    let rows = decode.rows.iter().map(|row| Piece {
-        new: 1,
-        context: row.context_len + 1,
-    });
+    let segments = segments.map(|segment| Piece::prompt(segment.len(), segment.end()));
+    let rows = { decode.rows.iter() }.map(|row| Piece::decode(row.context_len + 1));
     segments.chain(rows)
 }
+
+/// The model of an engine: the time of its iterations and the size of its memory.
+#[derive(Clone, Debug)]
+pub enum EngineModel {
+    /// What others published.
+    Published(Preset),
+    /// What `prelude profile` measured.
+    Measured(Arc<Profile>),
+}
+
+impl From<Preset> for EngineModel {
+    fn from(preset: Preset) -> Self {
+        Self::Published(preset)
+    }
+}
+
+impl EngineModel {
+    /// Returns the name in reports.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Published(preset) => preset.name().to_owned(),
+            Self::Measured(profile) => format!("{} on {}", profile.model, profile.executor),
+        }
+    }
+
+    /// Returns the time of an iteration that computes these pieces.
+    #[must_use]
+    pub fn iteration(&self, pieces: impl Iterator<Item = Piece>) -> Duration {
+        match self {
+            Self::Published(preset) => preset.iteration(pieces),
+            Self::Measured(profile) => {
+                let ms = profile.service.step_ms(&pieces.map(Piece::work).sum());
+                Duration::from_nanos((ms * 1e6) as u64)
+            }
+        }
+    }
+
+    /// Returns the measured time of steps, which policies of a server would know too.
+    #[must_use]
+    pub fn service(&self) -> Option<ServiceTime> {
+        match self {
+            Self::Published(_) => None,
+            Self::Measured(profile) => Some(profile.service),
+        }
+    }
+
+    /// Tokens whose keys and values fit into its memory.
+    #[must_use]
+    pub fn kv_tokens(&self) -> u64 {
+        match self {
+            Self::Published(preset) => preset.kv_tokens(),
+            Self::Measured(profile) => {
+                let capacity = &profile.capacity;
+                u64::from(capacity.num_blocks) * u64::from(capacity.block_size)
+            }
+        }
+    }
+
+    /// Most tokens of an iteration.
+    #[must_use]
+    pub fn chunk_tokens(&self) -> u32 {
+        match self {
+            Self::Published(preset) => preset.chunk_tokens(),
+            Self::Measured(profile) => profile.capacity.max_step_tokens.min(MAX_MEASURED_STEP),
+        }
+    }
+
+    /// Returns the limits of a scheduler for such an engine with `kv_tokens` tokens of memory.
+    ///
+    /// Prompts may be as long as fits into memory: a model of time knows no positions.
+    #[must_use]
+    pub fn capacity(&self, kv_tokens: u64, block_size: u32) -> Capacity {
+        let num_blocks = u32::try_from(kv_tokens / u64::from(block_size)).unwrap_or(u32::MAX);
+        Capacity {
+            block_size,
+            num_blocks,
+            max_step_tokens: self.chunk_tokens(),
+            max_context_len: num_blocks.saturating_mul(block_size),
+            vocab_size: VOCABULARY,
+            pipeline_depth: 1,
+            passes: None,
+        }
+    }
+}
+
+/// Most tokens of a measured engine's iteration, as a server's scheduler limits it unless it is
+/// configured.
+const MAX_MEASURED_STEP: u32 = 2048;
 
 /// A model on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -88,23 +202,6 @@ impl Preset {
     pub const fn chunk_tokens(self) -> u32 {
         512
     }
-
-    /// Returns the limits of a scheduler for such an engine with `kv_tokens` tokens of memory.
-    ///
-    /// Prompts may be as long as fits into memory: a model of time knows no positions.
-    #[must_use]
-    pub fn capacity(self, kv_tokens: u64, block_size: u32) -> Capacity {
-        let num_blocks = u32::try_from(kv_tokens / u64::from(block_size)).unwrap_or(u32::MAX);
-        Capacity {
-            block_size,
-            num_blocks,
-            max_step_tokens: self.chunk_tokens(),
-            max_context_len: num_blocks.saturating_mul(block_size),
-            vocab_size: VOCABULARY,
-            pipeline_depth: 1,
-            passes: None,
-        }
-    }
 }
 
 /// Preble's fit for Mistral-7B on an A6000, from the simulator that its authors published.
@@ -153,7 +250,7 @@ mod tests {
     use super::*;
 
     fn check(preset: Preset, pieces: &[(u32, u32)], expected_ms: f64) {
-        let pieces = pieces.iter().map(|&(new, context)| Piece { new, context });
+        let pieces = { pieces.iter() }.map(|&(new, context)| Piece::prompt(new, context));
         let ms = preset.iteration(pieces).as_secs_f64() * 1e3;
         assert!((ms - expected_ms).abs() < 2e-6, "{ms}, not {expected_ms}");
     }
@@ -181,7 +278,7 @@ mod tests {
 
     #[test]
     fn more_tokens_never_take_mistral_less_time() {
-        let took = |n| Preset::Mistral7bA6000.iteration([Piece { new: n, context: n }].into_iter());
+        let took = |n| Preset::Mistral7bA6000.iteration([Piece::prompt(n, n)].into_iter());
         for n in 1..=1024 {
             assert!(took(n) <= took(n + 1), "{n}");
         }
@@ -198,9 +295,40 @@ mod tests {
 
     #[test]
     fn capacities_are_whole_blocks() {
-        let capacity = Preset::Mistral7bA6000.capacity(198_516, 16);
+        let capacity = EngineModel::from(Preset::Mistral7bA6000).capacity(198_516, 16);
         assert_eq!(capacity.num_blocks, 12_407);
         assert_eq!(capacity.max_context_len, 198_512);
         assert_eq!(capacity.max_step_tokens, 512);
+    }
+
+    #[test]
+    fn a_measured_engine_takes_what_its_profile_says() {
+        let capacity = Capacity {
+            num_blocks: 100,
+            ..EngineModel::from(Preset::Mistral7bA6000).capacity(1600, 16)
+        };
+        let service = ServiceTime {
+            per_cached_ms: 0.01,
+            ..ServiceTime::default()
+        };
+        let engine = EngineModel::Measured(Arc::new(Profile {
+            version: Profile::VERSION,
+            model: "m".to_owned(),
+            executor: "cpu".to_owned(),
+            capacity,
+            service,
+            prefill: Vec::new(),
+            decode: Vec::new(),
+        }));
+        let ms = |pieces: &[Piece]| engine.iteration(pieces.iter().copied()).as_secs_f64() * 1e3;
+        // 22 + 0.01 * (99 + 199) for what is cached.
+        let expected = 22.0 + 2.98;
+        let took = ms(&[Piece::decode(100), Piece::decode(200)]);
+        assert!((took - expected).abs() < 1e-5, "{took}");
+        // 4.68 + 0.12 * 400 + 2.4e-6 * (400 * 401 / 2) + 1.5.
+        let took = ms(&[Piece::prompt(400, 400), Piece::decode(200)]);
+        assert!((took - 54.372_48).abs() < 1e-5, "{took}");
+        assert_eq!((engine.kv_tokens(), engine.chunk_tokens()), (1600, 512));
+        assert_eq!(engine.service(), Some(service));
     }
 }

@@ -85,13 +85,13 @@ fn alone(experiment: &Experiment) -> Result<f64> {
     else {
         bail!("a trace has its own rate: only workloads can be made at others");
     };
-    let preset = experiment.config.preset;
+    let model = &experiment.config.model;
     let mut means = Vec::new();
     for i in 0..*seeds {
         let mut setting = setting.clone();
         setting.seed = setting.seed.wrapping_add(i);
         let workload = kind.generate(&setting)?;
-        let sum: f64 = workload.arrivals.iter().map(|a| alone_ms(preset, a)).sum();
+        let sum: f64 = workload.arrivals.iter().map(|a| alone_ms(model, a)).sum();
         means.push(sum / workload.arrivals.len().max(1) as f64);
     }
     Ok(Spread::of(means).median)
@@ -115,7 +115,7 @@ pub fn compare_sustained(found: &[(Experiment, Sustained)]) -> String {
             "{}, {} engines; preset {}, order {}, {seeds} seed(s) from {} on",
             kind.name(),
             first.engines,
-            first.config.preset.name(),
+            first.config.model.name(),
             setting.order.name(),
             setting.seed,
         );

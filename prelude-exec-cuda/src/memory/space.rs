@@ -47,6 +47,17 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Space {
+    /// Returns the name of the device that the memory is of.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Cuda(context) => &context.name,
+            #[cfg(feature = "emu")]
+            Self::Emu(_) => "emulation",
+            #[cfg(feature = "emu")]
+            Self::Virtual(_) => "recording",
+        }
+    }
+
     /// Takes memory; its contents are unspecified.
     ///
     /// # Errors

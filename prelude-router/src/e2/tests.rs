@@ -1,10 +1,10 @@
-use prelude_core::RequestId;
+use prelude_core::{RequestId, ServiceTime};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     EndpointSpec, Finish, Pick, PolicyConfig, Prefix, Prompt, RebalanceConfig, Root, RouteRequest,
-    Router, ServiceTime,
+    Router,
 };
 
 const GRANULE: u32 = 64;
@@ -12,6 +12,7 @@ const GRANULE: u32 = 64;
 /// One millisecond a token and nothing else, so that costs can be read off.
 const SERVICE: ServiceTime = ServiceTime {
     floor_ms: 0.0,
+    per_cached_ms: 0.0,
     base_ms: 0.0,
     per_token_ms: 1.0,
     per_pair_ms: 0.0,

@@ -1,10 +1,9 @@
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{RequestId, ServiceTime, Timestamp};
 use proptest::prelude::*;
 
 use crate::{
     CacheAwareConfig, E2Config, EndpointId, EndpointSpec, Finish, Pick, PolicyConfig, Prefix,
-    PrefixHashConfig, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, ServiceTime,
-    UserStickyConfig,
+    PrefixHashConfig, Prompt, Reason, Root, RouteRequest, Router, RouterConfig, UserStickyConfig,
 };
 
 const NOW: Timestamp = Timestamp::ZERO;

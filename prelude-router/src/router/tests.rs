@@ -2,13 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    CacheAwareConfig, E2Config, PolicyConfig, PrefixHashConfig, Prompt, Root, UserStickyConfig,
+    CacheAwareConfig, Cost, E2Config, PolicyConfig, PrefixHashConfig, Prompt, Root,
+    UserStickyConfig,
 };
 
 fn spec() -> EndpointSpec {
     EndpointSpec {
         kv_capacity_tokens: 4096,
-        service: crate::ServiceTime::default(),
+        service: prelude_core::ServiceTime::default(),
     }
 }
 
@@ -231,12 +232,12 @@ fn costs_follow_what_requests_took() {
     let prefixes: Vec<_> = (0..200).map(|n| prefix(&vec![7; 500 + n])).collect();
     let id = EndpointId(0);
     let service = |router: &Router| *router.fleet().get(id).expect("it is there").service();
-    let said = service(&router).prefill(2000, 2000);
+    let said = Cost::of_prefill(&service(&router), 2000, 2000);
     for n in 0..200 {
         router
             .route(ms(n), &request(n, &prefixes[n as usize]))
             .expect("it is there");
-        let took = service(&router).prefill(500 + n as u32, 500 + n as u32);
+        let took = Cost::of_prefill(&service(&router), 500 + n as u32, 500 + n as u32);
         let twice = Duration::from_nanos(2 * took.0.min(said.0) as u64);
         let finish = Finish {
             prefill: Some((twice, 0)),
@@ -244,12 +245,9 @@ fn costs_follow_what_requests_took() {
         };
         router.finished(ms(n), RequestId(n), finish);
     }
-    let now = service(&router).prefill(2000, 2000);
-    assert!(now > crate::Cost(said.0 * 3 / 2), "{now:?} after {said:?}");
-    assert!(
-        now <= crate::Cost(said.0 * 2 + 1),
-        "no further than the clamp"
-    );
+    let now = Cost::of_prefill(&service(&router), 2000, 2000);
+    assert!(now > Cost(said.0 * 3 / 2), "{now:?} after {said:?}");
+    assert!(now <= Cost(said.0 * 2 + 1), "no further than the clamp");
 }
 
 #[derive(Clone, Debug)]

@@ -1,191 +1,7 @@
-//! Service times from measurements: a profile at start, and recursive least squares afterwards.
+//! Service times that follow what finished requests took, by recursive least squares.
 
+use prelude_core::{Regression, Sample, ServiceTime};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-use super::ServiceTime;
-
-/// How long one prefill took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sample {
-    /// Tokens that were computed.
-    pub missed: u32,
-    /// Tokens of the prompt.
-    pub tokens: u32,
-    /// Milliseconds.
-    pub ms: f64,
-}
-
-/// A service time that was fitted to samples, and how well it fits them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Profile {
-    /// The fit. Its floor is the shortest time of all samples; its `decode_ms` is none of theirs,
-    /// and 0.
-    pub service: ServiceTime,
-    /// Share of the samples' variance that it explains, R².
-    pub r2: f64,
-    /// Correlation (Pearson's) of computed tokens and time. Where it is high (0.987 for a 32B
-    /// model on an A100, PrefillOnly §4.2), tokens alone order requests as time would; below 0.95
-    /// they should not be taken for it.
-    pub correlation: f64,
-}
-
-/// Samples that nothing can be fitted to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum FitError {
-    /// They are too few, or too much alike.
-    #[error("{samples} samples do not tell the parts of a service time apart")]
-    Alike {
-        /// How many there are.
-        samples: usize,
-    },
-    /// One of them is no time.
-    #[error("sample {at} takes no positive number of milliseconds")]
-    NoTime {
-        /// The index of the coefficient, from 0 on.
-        at: usize,
-    },
-    /// The best fit has a negative coefficient.
-    #[error("the best fit has a negative {0}, so the samples do not follow the model")]
-    Negative(&'static str),
-}
-
-type Vector = [f64; 3];
-type Matrix = [Vector; 3];
-
-/// The factors that the coefficients are multiplied with, each about one.
-fn features(missed: u32, tokens: u32) -> Vector {
-    let (m, n) = (f64::from(missed), f64::from(tokens));
-    [1.0, m / 1e3, m * n / 1e6]
-}
-
-fn dot(a: &Vector, b: &Vector) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-impl ServiceTime {
-    fn coefficients(&self) -> Vector {
-        [
-            self.base_ms,
-            self.per_token_ms * 1e3,
-            self.per_pair_ms * 1e6,
-        ]
-    }
-
-    fn with(self, coefficients: Vector) -> Self {
-        Self {
-            base_ms: coefficients[0],
-            per_token_ms: coefficients[1] / 1e3,
-            per_pair_ms: coefficients[2] / 1e6,
-            ..self
-        }
-    }
-}
-
-impl Profile {
-    /// The service time that fits best, by least squares.
-    ///
-    /// # Errors
-    /// If the samples do not say what it is.
-    pub fn of(samples: &[Sample]) -> Result<Self, FitError> {
-        let is_time = |sample: &Sample| sample.ms.is_finite() && sample.ms > 0.0;
-        if let Some(at) = samples.iter().position(|sample| !is_time(sample)) {
-            return Err(FitError::NoTime { at });
-        }
-        let mut sums = [[0.0; 3]; 3];
-        let mut right = [0.0; 3];
-        for sample in samples {
-            let x = features(sample.missed, sample.tokens);
-            for (row, a) in sums.iter_mut().zip(x) {
-                row.iter_mut().zip(x).for_each(|(sum, b)| *sum += a * b);
-            }
-            right
-                .iter_mut()
-                .zip(x)
-                .for_each(|(sum, a)| *sum += a * sample.ms);
-        }
-        let alike = FitError::Alike {
-            samples: samples.len(),
-        };
-        let fit = solve(sums, right).ok_or(alike)?;
-        // Rounding alone makes nothing negative.
-        let names = ["base_ms", "per_token_ms", "per_pair_ms"];
-        if let Some((name, _)) = names.iter().zip(fit).find(|(_, value)| *value < -1e-6) {
-            return Err(FitError::Negative(name));
-        }
-        let floor = samples.iter().map(|s| s.ms).fold(f64::INFINITY, f64::min);
-        let service = ServiceTime {
-            floor_ms: floor,
-            base_ms: 0.0,
-            per_token_ms: 0.0,
-            per_pair_ms: 0.0,
-            decode_ms: 0.0,
-        };
-        let fit = fit.map(|value| value.max(0.0));
-        let missed = samples.iter().map(|s| f64::from(s.missed));
-        let predicted = samples
-            .iter()
-            .map(|s| dot(&features(s.missed, s.tokens), &fit));
-        let ms = || samples.iter().map(|s| s.ms);
-        let mean = ms().sum::<f64>() / samples.len() as f64;
-        let total: f64 = ms().map(|ms| (ms - mean).powi(2)).sum();
-        let rest: f64 = ms().zip(predicted).map(|(ms, p)| (ms - p).powi(2)).sum();
-        Ok(Self {
-            service: service.with(fit),
-            r2: if total > 0.0 { 1.0 - rest / total } else { 1.0 },
-            correlation: correlation(missed, ms()),
-        })
-    }
-}
-
-/// Pearson's correlation; 0 if one of them is always the same.
-fn correlation(a: impl Iterator<Item = f64> + Clone, b: impl Iterator<Item = f64> + Clone) -> f64 {
-    let mean = |values: &mut dyn Iterator<Item = f64>| {
-        let (sum, count) = values.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0));
-        sum / count
-    };
-    let (mean_a, mean_b) = (mean(&mut a.clone()), mean(&mut b.clone()));
-    let sums = a.zip(b).fold([0.0; 3], |[ab, aa, bb], (a, b)| {
-        let (a, b) = (a - mean_a, b - mean_b);
-        [ab + a * b, aa + a * a, bb + b * b]
-    });
-    let [ab, aa, bb] = sums;
-    if aa > 0.0 && bb > 0.0 {
-        ab / (aa * bb).sqrt()
-    } else {
-        0.0
-    }
-}
-
-/// Solves `m x = v` by elimination; none if `m` is singular, or nearly.
-fn solve(mut m: Matrix, mut v: Vector) -> Option<Vector> {
-    let scale = m.iter().flatten().fold(0.0f64, |most, x| most.max(x.abs()));
-    for column in 0..3 {
-        let pivot =
-            (column..3).max_by(|a, b| m[*a][column].abs().total_cmp(&m[*b][column].abs()))?;
-        if m[pivot][column].abs() <= scale * 1e-12 {
-            return None;
-        }
-        m.swap(column, pivot);
-        v.swap(column, pivot);
-        for row in column + 1..3 {
-            let factor = m[row][column] / m[column][column];
-            let above = m[column];
-            m[row]
-                .iter_mut()
-                .zip(above)
-                .for_each(|(x, a)| *x -= factor * a);
-            v[row] -= factor * v[column];
-        }
-    }
-    let mut x = [0.0; 3];
-    for row in (0..3).rev() {
-        x[row] = (v[row] - dot(&m[row], &x)) / m[row][row];
-    }
-    Some(x)
-}
 
 /// Knobs of fitting service times to finished requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -219,8 +35,7 @@ pub(crate) struct Fit {
     profile: ServiceTime,
     /// Returns the service time that applies now: a fit with a negative coefficient is not applied.
     applied: ServiceTime,
-    sums: Matrix,
-    right: Vector,
+    measured: Regression,
 }
 
 impl Fit {
@@ -228,8 +43,7 @@ impl Fit {
         Self {
             profile,
             applied: profile,
-            sums: [[0.0; 3]; 3],
-            right: [0.0; 3],
+            measured: Regression::default(),
         }
     }
 
@@ -238,38 +52,34 @@ impl Fit {
     pub(crate) fn learn(&mut self, config: &FitConfig, sample: Sample) -> ServiceTime {
         // Eleven days, and no sum of squares that is not a number.
         let is_time = sample.ms > self.profile.floor_ms && sample.ms < 1e9;
-        if sample.missed == 0 || !is_time {
+        if sample.computed == 0 || !is_time {
             return self.applied;
         }
-        let bounds = self.profile.coefficients();
-        let mut x = features(sample.missed, sample.tokens);
+        let bounds = self.profile.compute_coefficients();
+        let mut terms = sample.prefill_work().compute_terms();
         // What the endpoint lacks, it lacks for good.
-        x.iter_mut()
+        terms
+            .iter_mut()
             .zip(bounds)
             .filter(|(_, of)| *of == 0.0)
-            .for_each(|(x, _)| *x = 0.0);
-        for (row, a) in self.sums.iter_mut().zip(x) {
-            row.iter_mut()
-                .zip(x)
-                .for_each(|(sum, b)| *sum = config.forgetting * *sum + a * b);
-        }
-        for (sum, a) in self.right.iter_mut().zip(x) {
-            *sum = config.forgetting * *sum + a * sample.ms;
-        }
-        let (mut sums, mut right) = (self.sums, self.right);
+            .for_each(|(term, _)| *term = 0.0);
+        self.measured.fade(config.forgetting);
+        self.measured.add(terms, sample.ms, 1.0);
+        let mut with_profile = self.measured;
         for (at, of) in bounds.into_iter().enumerate() {
             // One measurement of it, as far off as all of it, to one of a request by 1 ms.
             let weight = if of > 0.0 { 1.0 / (of * of) } else { 1.0 };
-            sums[at][at] += weight;
-            right[at] += weight * of;
+            let mut alone = [0.0; 3];
+            alone[at] = 1.0;
+            with_profile.add(alone, of, weight);
         }
-        let fit = solve(sums, right).filter(|fit| fit.iter().all(|c| *c >= 0.0));
-        if let Some(mut fit) = fit {
+        let fit = with_profile.solve();
+        if let Some(mut fit) = fit.filter(|fit| fit.iter().all(|c| *c >= 0.0)) {
             let [low, high] = config.clamp;
             for (c, bound) in fit.iter_mut().zip(bounds) {
                 *c = c.clamp(low * bound, high * bound);
             }
-            self.applied = self.profile.with(fit);
+            self.applied = self.profile.with_compute_coefficients(fit);
         }
         self.applied
     }
@@ -278,14 +88,25 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cost;
 
     const TRUE: ServiceTime = ServiceTime {
         floor_ms: 0.0,
+        per_cached_ms: 0.0,
         base_ms: 5.0,
         per_token_ms: 0.1,
         per_pair_ms: 3e-6,
         decode_ms: 0.0,
     };
+
+    fn sample(missed: u32, tokens: u32) -> Sample {
+        Sample {
+            batch: 1,
+            computed: missed,
+            cached: tokens - missed,
+            ms: 0.0,
+        }
+    }
 
     /// The grid on which an engine is profiled.
     fn grid(of: ServiceTime) -> Vec<Sample> {
@@ -293,59 +114,27 @@ mod tests {
         let pairs = lens.flat_map(|n| (0..n).step_by(1000).map(move |cached| (n - cached, n)));
         pairs
             .map(|(missed, tokens)| Sample {
-                missed,
-                tokens,
-                ms: of.prefill(missed, tokens).as_ms(),
+                ms: Cost::of_prefill(&of, missed, tokens).as_ms(),
+                ..sample(missed, tokens)
             })
             .collect()
     }
 
     fn assert_near(a: ServiceTime, b: ServiceTime, by: f64) {
-        for (a, b) in a.coefficients().into_iter().zip(b.coefficients()) {
+        for (a, b) in a
+            .compute_coefficients()
+            .into_iter()
+            .zip(b.compute_coefficients())
+        {
             assert!((a - b).abs() <= by * b, "{a} is not {b}");
         }
-    }
-
-    #[test]
-    fn a_profile_finds_what_made_its_samples() {
-        let profile = Profile::of(&grid(TRUE)).expect("the grid tells everything apart");
-        assert_near(profile.service, TRUE, 1e-4);
-        assert!(profile.r2 > 0.999_999);
-        assert!(profile.correlation > 0.95, "{}", profile.correlation);
-        assert_eq!(profile.service.floor_ms, 5.0 + 100.0 + 3.0);
-    }
-
-    #[test]
-    fn what_says_nothing_is_refused() {
-        let sample = Sample {
-            missed: 1000,
-            tokens: 1000,
-            ms: 3.0,
-        };
-        assert_eq!(
-            Profile::of(&[sample; 9]),
-            Err(FitError::Alike { samples: 9 })
-        );
-        assert_eq!(Profile::of(&[]), Err(FitError::Alike { samples: 0 }));
-        let mut bad = grid(TRUE);
-        bad[3].ms = f64::NAN;
-        assert_eq!(Profile::of(&bad), Err(FitError::NoTime { at: 3 }));
-        let falling = grid(TRUE).into_iter().map(|s| Sample {
-            ms: 5000.0 - s.ms,
-            ..s
-        });
-        let falling: Vec<_> = falling.collect();
-        assert_eq!(
-            Profile::of(&falling),
-            Err(FitError::Negative("per_token_ms"))
-        );
     }
 
     #[test]
     fn a_fit_follows_an_engine_that_changes_within_its_bounds() {
         let config = FitConfig::default();
         let mut fit = Fit::new(TRUE);
-        let slower = TRUE.with(TRUE.coefficients().map(|c| c * 1.5));
+        let slower = TRUE.with_compute_coefficients(TRUE.compute_coefficients().map(|c| c * 1.5));
         let mut now = TRUE;
         for _ in 0..20 {
             for sample in grid(slower) {
@@ -354,13 +143,17 @@ mod tests {
         }
         assert_near(now, slower, 1e-3);
         // Ten times as slow: it may double.
-        let tenfold = TRUE.with(TRUE.coefficients().map(|c| c * 10.0));
+        let tenfold = TRUE.with_compute_coefficients(TRUE.compute_coefficients().map(|c| c * 10.0));
         for _ in 0..20 {
             for sample in grid(tenfold) {
                 now = fit.learn(&config, sample);
             }
         }
-        assert_near(now, TRUE.with(TRUE.coefficients().map(|c| c * 2.0)), 1e-9);
+        assert_near(
+            now,
+            TRUE.with_compute_coefficients(TRUE.compute_coefficients().map(|c| c * 2.0)),
+            1e-9,
+        );
         // And back again: in what it predicts, at least. Of what takes a hundred milliseconds, five
         // that are always there are hard to tell.
         for _ in 0..20 {
@@ -369,7 +162,7 @@ mod tests {
             }
         }
         for sample in grid(TRUE) {
-            let predicted = now.prefill(sample.missed, sample.tokens).as_ms();
+            let predicted = now.step_ms(&sample.prefill_work());
             assert!(
                 (predicted / sample.ms - 1.0).abs() < 0.02,
                 "{predicted} for {sample:?}"
@@ -382,22 +175,20 @@ mod tests {
         let config = FitConfig::default();
         let mut fit = Fit::new(TRUE);
         let same = Sample {
-            missed: 500,
-            tokens: 2000,
             ms: 58.0,
+            ..sample(500, 2000)
         };
         for _ in 0..100_000 {
             fit.learn(&config, same);
         }
         // One outlier then moves nothing far.
         let long = Sample {
-            missed: 8000,
-            tokens: 8000,
             ms: 1000.0,
+            ..sample(8000, 8000)
         };
         let now = fit.learn(&config, long);
-        assert!(now.prefill(8000, 8000).as_ms() < 1600.0);
-        assert!(now.prefill(500, 2000).as_ms() > 40.0);
+        assert!(now.prefill_ms(8000, 8000) < 1600.0);
+        assert!(now.prefill_ms(500, 2000) > 40.0);
     }
 
     #[test]
@@ -405,16 +196,14 @@ mod tests {
         let mut fit = Fit::new(TRUE);
         for ms in [f64::NAN, f64::INFINITY, 1e300, -4.0, 0.0] {
             let sample = Sample {
-                missed: 10,
-                tokens: 10,
                 ms,
+                ..sample(10, 10)
             };
             assert_near(fit.learn(&FitConfig::default(), sample), TRUE, 1e-12);
         }
         let none = Sample {
-            missed: 0,
-            tokens: 10,
             ms: 1.0,
+            ..sample(0, 10)
         };
         assert_near(fit.learn(&FitConfig::default(), none), TRUE, 1e-12);
     }

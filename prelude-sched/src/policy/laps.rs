@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{RequestId, StepId, Timestamp};
+use prelude_core::{RequestId, ServiceTime, StepId, StepWork, Timestamp};
 
-pub use self::config::{LapsConfig, PrefillCosts};
+pub use self::config::LapsConfig;
 use self::{
     boundary::Boundary,
     config::micros,
@@ -31,7 +31,7 @@ use crate::Turn;
 ///
 /// - A request is short if what is *not* cached of it now, or what is left of it, takes the device
 ///   longer to fetch than to compute: up to [`boundary_tokens`](LapsConfig::boundary_tokens), or as
-///   [costs](LapsConfig::costs) say. One-shot work and prompts of generations alike.
+///   the [time of steps](crate::SchedulerConfig::service) says. One-shot work and prompts of generations alike.
 /// - A step has short work or long work. Long work gets on by one chunk of one request: one that
 ///   has begun is first brought to its end, and one that is alone runs as under
 ///   [`Fcfs`](crate::Fcfs). Short work goes together, the shortest first by powers
@@ -107,21 +107,22 @@ const MAX_RUNNING: usize = 16;
 const LOAD_WINDOW: Duration = Duration::from_secs(10);
 
 impl Laps {
-    /// Returns a policy without waiting requests.
+    /// Returns a policy without waiting requests. The boundary and the times that it reckons with
+    /// follow from `service`, if there is one; else they are configured and learnt.
     ///
     /// # Panics
     /// If a field is out of its range, which
     /// [`SchedulerConfig::validate`](crate::SchedulerConfig::validate) says too.
     #[must_use]
-    pub fn new(config: LapsConfig) -> Self {
+    pub fn new(config: LapsConfig, service: Option<ServiceTime>) -> Self {
         let wrong = config.checks().into_iter().find(|(.., ok)| !ok);
         assert!(wrong.is_none(), "out of range: {wrong:?}");
         Self {
-            boundary: Boundary::new(&config),
+            boundary: Boundary::new(&config, service.as_ref()),
             places: BTreeMap::new(),
             lines: [Line::default(), Line::default()],
             shares: Shares::new(config.share_floor_percent, LOAD_WINDOW),
-            costs: StepCosts::default(),
+            costs: StepCosts::new(service),
             window: Window::new(&config),
             proposed: None,
             running: BTreeMap::new(),
@@ -159,9 +160,12 @@ impl Laps {
             };
             let tokens = change.cost.tokens;
             let length = self.length_of(tokens, change.cost.prompt.cached);
-            let work = self.costs.work(tokens);
+            let work = change.cost.work();
             let offer = before.map_or_else(
-                || self.shares.arrive(view.now(), length, work),
+                || {
+                    let work = self.costs.work(&work);
+                    self.shares.arrive(view.now(), length, work)
+                },
                 |before| before.offer,
             );
             let turns = [change.oneshot, change.decode].into_iter().flatten();
@@ -171,7 +175,7 @@ impl Laps {
                 key: Key::new(&Waiting { turn, ..waiting }, length, tokens),
                 length,
                 tokens,
-                start_by: self.start_by(waiting.arrival, waiting.deadline, tokens),
+                start_by: self.start_by(waiting.arrival, waiting.deadline, &work),
                 offer,
                 has_rows: change.oneshot.is_some(),
                 generates: change.decode.is_some(),
@@ -189,12 +193,12 @@ impl Laps {
         &self,
         arrival: Timestamp,
         deadline: Option<Timestamp>,
-        tokens: u64,
+        work: &StepWork,
     ) -> Option<Timestamp> {
         let target = Duration::from_millis(u64::from(self.config.ttft_target_ms));
         let usual = (!target.is_zero()).then(|| arrival.saturating_add(target));
         let deadline = deadline.or(usual)?;
-        let service = Timestamp::ZERO.saturating_add(self.costs.service(tokens));
+        let service = Timestamp::ZERO.saturating_add(self.costs.service(work));
         let left = deadline.saturating_since(service);
         Some(Timestamp::ZERO.saturating_add(left))
     }
@@ -265,8 +269,8 @@ impl Laps {
     fn urgent(&self, view: &QueueView<'_>) -> Option<Length> {
         let now = view.now();
         let rests = view.unfinished().iter().filter_map(|prompt| {
-            let tokens = u64::from(prompt.tokens);
-            let start_by = self.start_by(prompt.arrival, prompt.deadline, tokens)?;
+            let work = StepWork::prompt(prompt.tokens, prompt.context + prompt.tokens);
+            let start_by = self.start_by(prompt.arrival, prompt.deadline, &work)?;
             (start_by >= now).then(|| (start_by, self.length_of_rest(prompt)))
         });
         let waiting = [Length::Short, Length::Long].map(|length| {

@@ -17,7 +17,7 @@ pub use groups::Groups;
 pub(crate) use groups::{group_of, parts};
 #[cfg(test)]
 pub(crate) use laps::Length;
-pub use laps::{Laps, LapsConfig, PrefillCosts};
+pub use laps::{Laps, LapsConfig};
 pub use round_robin::RoundRobin;
 pub use srjf::Srjf;
 

@@ -2,36 +2,40 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use prelude_core::{RequestId, Timestamp};
+use prelude_core::{RequestId, ServiceTime, Timestamp};
 use prelude_kv::BlockHash;
 
 use super::{Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget};
-use crate::Turn;
+use crate::{Cost, Turn};
 
-/// One-shot requests by priority, then by `tokens to compute - fairness * seconds waited`, the
-/// lowest first (PrefillOnly §4.2: shortest job first with continuous calibration). Generations
-/// are admitted as [`Fcfs`] does.
+/// One-shot requests by priority, then by `cost - fairness * time waited`, the lowest first
+/// (PrefillOnly §6.3: shortest job first with continuous calibration). Generations are admitted as
+/// [`Fcfs`] does.
 ///
-/// What a request costs is what is *not* in the prefix cache at this moment, so those whose prefix
-/// was just computed come next, before it is evicted. All scores fall at the same rate, so their
-/// order is that of `tokens + fairness * arrival`, which only a changed cache changes: a step looks
-/// at the requests that were touched since the last one and at those it takes up, not at the whole
-/// queue.
+/// The cost is the time that the request takes by the executor's [`ServiceTime`], where that was
+/// measured, and else its tokens to compute, the paper's proxy of it. Either leaves out what is in
+/// the prefix cache at this moment, so those whose prefix was just computed come next, before it is
+/// evicted. All scores fall at the same rate, so their order is that of `cost + fairness *
+/// arrival`, which only a changed cache changes: a step looks at the requests that were touched
+/// since the last one and at those it takes up, not at the whole queue.
 ///
 /// A request of the same priority that has `m` tokens to compute overtakes one that came before it
 /// and has `M` only if it came at most `(M - m) / fairness` seconds later: so none starves.
 ///
 /// A fairness of 0 has no such bound: then it is [`Turn`] that lets long requests start.
 ///
-/// Of the paper's choices: a score is in tokens, so fairness is in tokens per second; and rather
+/// Of the paper's choices: fairness is in tokens per second, and where scores are times, a token
+/// is as much time as it takes in a full step; and rather
 /// than one request at a time, a step takes up requests until the device has enough to do
 /// (`saturation` tokens). First come those that share the first one's cached prefix, as far as
 /// together they are not enough: so they delay other requests only by their place in a step, and
 /// the request that has a long suffix behind that prefix waits for its own place.
 #[derive(Debug)]
 pub struct Srjf {
-    /// Tokens per second of waiting.
-    fairness: u32,
+    /// The time that requests take; `None` counts their tokens.
+    service: Option<ServiceTime>,
+    /// The cost by which a score falls in a second: tokens, or nanoseconds where times are known.
+    fairness: u64,
     /// Tokens with which a step is full enough.
     saturation: u32,
     order: BTreeSet<Key>,
@@ -45,7 +49,7 @@ pub struct Srjf {
 struct Key {
     turn: Turn,
     priority: i64,
-    /// Billionths of a token: exact, so that the order is the same everywhere.
+    /// Billionths of a token or of a nanosecond: exact, so that the order is the same everywhere.
     score: u128,
     arrival: Timestamp,
     request: RequestId,
@@ -68,11 +72,20 @@ impl Place {
 
 impl Srjf {
     /// With a waiter's score falling by `fairness` tokens per second, and steps that are full
-    /// enough with `saturation` tokens.
+    /// enough with `saturation` tokens. Requests count by the time that they take if `service` says
+    /// it.
     #[must_use]
-    pub fn new(fairness: u32, saturation: u32) -> Self {
+    pub fn new(fairness: u32, saturation: u32, service: Option<ServiceTime>) -> Self {
+        let token_cost = service.map_or(1, |service| {
+            let full = nanos(service.prefill_ms(saturation, saturation));
+            (full / u64::from(saturation.max(1))).max(1)
+        });
         Self {
-            fairness,
+            service,
+            // Half of what fits, so that no score overflows.
+            fairness: u64::from(fairness)
+                .saturating_mul(token_cost)
+                .min(u64::MAX / 2),
             saturation,
             order: BTreeSet::new(),
             places: BTreeMap::new(),
@@ -82,9 +95,12 @@ impl Srjf {
     }
 
     /// Lower runs first.
-    fn score(&self, tokens: u64, arrival: Timestamp) -> u128 {
+    fn score(&self, cost: &Cost, arrival: Timestamp) -> u128 {
         let waited = u128::from(self.fairness) * u128::from(arrival.as_nanos());
-        u128::from(tokens) * 1_000_000_000 + waited
+        let cost = self
+            .service
+            .map_or(cost.tokens, |service| nanos(service.step_ms(&cost.work())));
+        u128::from(cost) * 1_000_000_000 + waited
     }
 
     fn remove(&mut self, request: RequestId) -> Option<Place> {
@@ -121,7 +137,7 @@ impl Srjf {
             let key = Key {
                 turn: waiting.turn,
                 priority: waiting.priority,
-                score: self.score(cost.tokens, waiting.arrival),
+                score: self.score(&cost, waiting.arrival),
                 arrival: waiting.arrival,
                 request,
             };
@@ -164,6 +180,11 @@ impl Srjf {
             .copied()
             .collect()
     }
+}
+
+/// Returns a time in nanoseconds; saturates.
+fn nanos(ms: f64) -> u64 {
+    (ms * 1e6) as u64
 }
 
 impl SchedulerPolicy for Srjf {

@@ -8,6 +8,7 @@ mod masks;
 mod passes;
 mod plans;
 mod policy;
+mod profile;
 mod running;
 mod shares;
 mod sharing;

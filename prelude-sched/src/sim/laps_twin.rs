@@ -27,10 +27,10 @@ pub(super) struct CheckedLaps {
 }
 
 impl CheckedLaps {
-    /// `config` knows no costs, so that the boundary is as configured.
+    /// Times of steps are not known, so that the boundary is as configured.
     pub(super) fn new(config: LapsConfig, waits: Arc<AtomicU64>) -> Self {
         Self {
-            inner: Laps::new(config.clone()),
+            inner: Laps::new(config.clone(), None),
             config,
             waits,
         }

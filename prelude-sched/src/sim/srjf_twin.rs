@@ -1,8 +1,8 @@
 //! Shortest job first as its definition reads: every plan scores the whole queue anew.
 
-use prelude_core::RequestId;
+use prelude_core::{RequestId, ServiceTime, StepWork};
 
-use crate::{Grant, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting};
+use crate::{Cost, Grant, Plan, QueueView, SchedulerPolicy, Srjf, StepBudget, Waiting};
 
 /// Plans with [`Srjf`] and holds every plan against that of a rescan.
 #[derive(Debug)]
@@ -10,25 +10,42 @@ pub(super) struct CheckedSrjf {
     inner: Srjf,
     fairness: u32,
     saturation: u32,
+    service: Option<ServiceTime>,
 }
 
 impl CheckedSrjf {
-    pub(super) fn new(fairness: u32, saturation: u32) -> Self {
+    pub(super) fn new(fairness: u32, saturation: u32, service: Option<ServiceTime>) -> Self {
         Self {
-            inner: Srjf::new(fairness, saturation),
+            inner: Srjf::new(fairness, saturation, service),
             fairness,
             saturation,
+            service,
         }
+    }
+
+    /// The cost of a request, and the cost that a token counts as: nanoseconds, or tokens.
+    fn costs(&self, cost: &Cost) -> (u64, u64) {
+        let Some(service) = &self.service else {
+            return (cost.tokens, 1);
+        };
+        let nanos = |work: &StepWork| (service.step_ms(work) * 1e6) as u64;
+        let full = nanos(&StepWork::prompt(self.saturation, self.saturation));
+        (
+            nanos(&cost.work()),
+            (full / u64::from(self.saturation)).max(1),
+        )
     }
 
     /// All that wait for a one-shot row and that the policy has heard of, in order.
     fn line(&self, view: &QueueView<'_>) -> Vec<RequestId> {
         let cost = |w: &Waiting| view.cost(w.request).expect("it waits for a row");
         let now = i128::from(view.now().as_nanos());
-        // As a score that falls while a request waits, in billionths of a token.
+        // As a score that falls while a request waits, in billionths of a token or nanosecond.
         let score = |w: &Waiting| {
             let waited = now - i128::from(w.arrival.as_nanos());
-            i128::from(cost(w).tokens) * 1_000_000_000 - i128::from(self.fairness) * waited
+            let (cost, of_token) = self.costs(&cost(w));
+            let fairness = i128::from(self.fairness) * i128::from(of_token);
+            i128::from(cost) * 1_000_000_000 - fairness * waited
         };
         let key = |w: &Waiting| (w.turn, w.priority, score(w), w.arrival, w.request);
         let is_known = |w: &&Waiting| view.cost(w.request).is_some();

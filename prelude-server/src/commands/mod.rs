@@ -21,6 +21,7 @@ use crate::args::ModelArgs;
 
 pub(crate) mod cuda;
 pub(crate) mod one_shot;
+pub(crate) mod profile;
 pub(crate) mod run_batch;
 pub(crate) mod serve;
 pub(crate) mod texts;
@@ -97,6 +98,8 @@ pub(crate) struct Settings {
     pub(crate) cuda: CudaConfig,
     /// Text to ids.
     pub(crate) tokenizer: TokenizerSettings,
+    /// Measured times.
+    pub(crate) profile: ProfileSettings,
 }
 
 /// Settings of the pool of KV blocks, on every device.
@@ -122,6 +125,16 @@ pub(crate) struct TokenizerSettings {
     /// instead of a tenth of a second. A user who can write to the folder decides which ids texts
     /// become.
     pub(crate) cache: Option<PathBuf>,
+}
+
+/// Settings of measured times.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ProfileSettings {
+    /// The file that `prelude profile` wrote for the served model and its device (default none). It
+    /// is what `srjf`, `laps` and predicted waits know of the time that steps take; without it the
+    /// first two go by tokens, and waits by what was measured while serving.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// The environment variables that all commands obey.
@@ -250,6 +263,14 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// The name under which the model is known: its folder, or its own.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Folder(path) => path.display().to_string(),
+            Self::Embedded(files) => files.name.to_owned(),
+        }
+    }
+
     /// `tokenizers` is the folder of compiled tokenizers, if there is one.
     pub(crate) fn assets(&self, tokenizers: Option<&Path>) -> Result<Assets, LoadError> {
         match self {
@@ -260,10 +281,7 @@ impl Source {
 
     /// Loads the model, with a sign of life on a terminal and warnings on stderr.
     pub(crate) fn load(&self, options: &LoadOptions, devices: &Devices) -> Result<Loaded, Failure> {
-        let name = match self {
-            Self::Folder(path) => path.display().to_string(),
-            Self::Embedded(files) => files.name.to_owned(),
-        };
+        let name = self.name();
         // Drawn on stderr, and only if that is a terminal.
         let progress = ProgressBar::new_spinner().with_message(format!("loading {name}"));
         progress.enable_steady_tick(Duration::from_millis(100));

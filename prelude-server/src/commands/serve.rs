@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use prelude_core::Profile;
 use prelude_engine::ScheduledEngine;
 use prelude_server::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor, report_panic,
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor, profile, report_panic,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -22,6 +23,10 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
     std::panic::set_hook(Box::new(report_panic));
     let settings = settings(args, environment)?;
     let keys = keys(args)?;
+    let profile = settings.profile.file.as_deref().map(profile::read);
+    let profile = profile
+        .transpose()
+        .map_err(|e| Failure::new(Code::Usage, e))?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {
             Failure::new(Code::Failed, format_args!("cannot print the settings: {e}"))
@@ -34,7 +39,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .enable_all()
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
-    runtime.block_on(serve(args, settings, keys))
+    runtime.block_on(serve(args, settings, keys, profile))
 }
 
 /// Files that a server holds beside its connections.
@@ -99,6 +104,7 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
         scheduler.policy =
             known.map_err(|e| Failure::new(Code::Usage, format_args!("--policy {policy}: {e}")))?;
     }
+    settings.profile.file = args.profile.clone().or(settings.profile.file);
     if args.deterministic {
         executor::make_deterministic(&mut settings.cuda);
     }
@@ -150,7 +156,12 @@ fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
     Ok(keys)
 }
 
-async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<(), Failure> {
+async fn serve(
+    args: &ServeArgs,
+    settings: Settings,
+    keys: ApiKeys,
+    profile: Option<Profile>,
+) -> Result<(), Failure> {
     let started = Instant::now();
     let config = settings.server_config();
     if !keys.is_empty() && config.cors_origins.iter().any(|o| o == "*") {
@@ -171,7 +182,7 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
     watch_signals(&app, args)?;
     let loading = tokio::task::spawn_blocking({
         let (args, app) = (args.clone(), Arc::clone(&app));
-        move || load_all(&args, &settings, &devices, &app)
+        move || load_all(&args, &settings, profile.as_ref(), &devices, &app)
     });
     let engines = loading
         .await
@@ -198,6 +209,7 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
 fn load_all(
     args: &ServeArgs,
     settings: &Settings,
+    profile: Option<&Profile>,
     devices: &executor::Devices,
     app: &App,
 ) -> Result<Vec<ScheduledEngine>, Failure> {
@@ -217,9 +229,16 @@ fn load_all(
             Source::Embedded(demo::CLASSIFIER),
         ],
     };
+    if let Some(profile) = profile {
+        check_profile(profile, &sources)?;
+    }
     let mut models = Vec::new();
     let mut engines = Vec::new();
+    let is_lone = sources.len() == 1;
     for source in sources {
+        // That of another model is refused as it is loaded, unless it is for the one beside it.
+        let own = profile.filter(|profile| is_lone || profile.model == source.name());
+        options.profile = own.cloned();
         let loaded = source.load(&options, devices)?;
         let memory = &loaded.memory;
         say(format_args!("memory: {}: {memory}", loaded.model.name));
@@ -237,6 +256,16 @@ fn load_all(
     }
     app.set_models(models);
     Ok(engines)
+}
+
+/// Checks that a profile is of one of the models, if there are several.
+fn check_profile(profile: &Profile, sources: &[Source]) -> Result<(), Failure> {
+    let names: Vec<String> = sources.iter().map(Source::name).collect();
+    if names.len() == 1 || names.contains(&profile.model) {
+        return Ok(());
+    }
+    let error = profile.check_source(&names.join("` or `"), &profile.executor);
+    error.map_err(|e| Failure::new(Code::Usage, e))
 }
 
 fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {

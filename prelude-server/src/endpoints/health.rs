@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
+    admission::time_for,
     endpoint::{Access, Call, Endpoint, Reply, json},
     error::ApiError,
     executor,
@@ -50,6 +51,10 @@ pub(crate) struct Readiness<'a> {
     status: &'static str,
     model: &'a str,
     queue_rows: u64,
+    /// Milliseconds until a prompt submitted now would be computed, as far as the time of steps is
+    /// known: by a profile, or after a second of steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<f64>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -69,10 +74,14 @@ pub(crate) fn health(call: &Call) -> Result<Reply, ApiError> {
 pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
     call.app.healthy()?;
     let (queue_rows, ..) = call.app.admission.reserved();
+    let model = call.app.model(None)?;
+    let rate = model.engine.prompt_tokens_per_second();
+    let wait = rate.map(|_| time_for(model.engine.tokens_ahead(), rate));
     Ok(Reply::json(&Readiness {
         status: "ready",
-        model: &call.app.model(None)?.name,
+        model: &model.name,
         queue_rows,
+        wait_ms: wait.map(|wait| wait.as_secs_f64() * 1e3),
     }))
 }
 

@@ -164,7 +164,7 @@ fn a_long_window_is_charged_by_and_by() {
     for _ in [A, B] {
         let spec = crate::EndpointSpec {
             kv_capacity_tokens: 64_000,
-            service: crate::ServiceTime::default(),
+            service: prelude_core::ServiceTime::default(),
         };
         fleet.join(spec).expect("a good spec");
     }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LapsConfig {
-    /// Tokens to compute up to which a request is short (default 256), where `costs` are not known;
-    /// at least 1. More lets larger prompts into batches that small ones wait for, less makes
+    /// Tokens to compute up to which a request is short (default 256), where the
+    /// [time of steps](crate::SchedulerConfig::service) is not known; at least 1. More lets larger prompts into batches that small ones wait for, less makes
     /// medium prompts queue behind long ones.
     pub boundary_tokens: u32,
     /// Tokens that a step of long work computes of one prompt or request (default 2,048), at least
@@ -35,25 +35,6 @@ pub struct LapsConfig {
     /// them for twice as long in all; 0: they never do. More makes batches larger and each request
     /// later.
     pub max_window_us: u32,
-    /// The time that computing takes on this device, from which a boundary between 128 and 512
-    /// tokens follows (default: not known).
-    #[serde(skip)]
-    pub costs: Option<PrefillCosts>,
-}
-
-/// The coefficients of the time that prefill takes, in femtoseconds (1 ms is 10^12): `L` tokens
-/// behind `H` cached ones take `max(alpha L (L + 2H) + beta L, gw L + gr H)`, the first for
-/// computing, the second for memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrefillCosts {
-    /// Attention, per pair of tokens; at least 1.
-    pub alpha_fs: u64,
-    /// All other products, per token.
-    pub beta_fs: u64,
-    /// Memory traffic of a token that is computed.
-    pub gw_fs: u64,
-    /// Memory traffic of a cached token that is read.
-    pub gr_fs: u64,
 }
 
 impl Default for LapsConfig {
@@ -66,7 +47,6 @@ impl Default for LapsConfig {
             ttft_target_ms: 400,
             slack_us: 5_000,
             max_window_us: 10_000,
-            costs: None,
         }
     }
 }
@@ -85,12 +65,6 @@ impl LapsConfig {
                 u64::from(self.share_floor_percent),
                 "in 1..=50",
                 (1..=50).contains(&self.share_floor_percent),
-            ),
-            (
-                "laps.costs.alpha_fs",
-                self.costs.map_or(1, |costs| costs.alpha_fs),
-                "at least 1",
-                self.costs.is_none_or(|costs| costs.alpha_fs > 0),
             ),
         ]
     }

@@ -1,13 +1,18 @@
-//! How long steps take, learnt from those that were run.
+//! How long steps take: measured beforehand, or learnt from those that were run.
 
 use std::{collections::VecDeque, time::Duration};
+
+use prelude_core::{ServiceTime, StepWork};
 
 use super::Length;
 use crate::StepTime;
 
-/// The measured costs of launching a step, of a token, and of a step of each class.
+/// The costs of launching a step, of a token, and of a step of each class. Those of a profile hold;
+/// without one they are learnt.
 #[derive(Debug, Default)]
 pub(super) struct StepCosts {
+    /// The profile's, if there is one.
+    service: Option<ServiceTime>,
     /// The latest steps.
     recent: VecDeque<Duration>,
     /// Time and tokens of steps that had at least [`Self::FEW`] tokens, fading.
@@ -22,6 +27,13 @@ impl StepCosts {
     const STEPS: usize = 8;
     /// Tokens below which a step's time is mostly that of a launch.
     const FEW: u64 = 256;
+
+    pub(super) fn new(service: Option<ServiceTime>) -> Self {
+        Self {
+            service,
+            ..Self::default()
+        }
+    }
 
     pub(super) fn note(&mut self, length: Length, step: &StepTime) {
         if self.recent.len() == Self::STEPS {
@@ -42,22 +54,35 @@ impl StepCosts {
     /// Returns the time that a step takes however little it computes; zero before there are
     /// measurements.
     pub(super) fn launch(&self) -> Duration {
-        self.recent.iter().min().copied().unwrap_or_default()
+        match &self.service {
+            Some(service) => nanos(service.step_ms(&StepWork::default()) * 1e6),
+            None => self.recent.iter().min().copied().unwrap_or_default(),
+        }
     }
 
-    /// Returns the time that so many tokens add to a step that has others.
-    pub(super) fn work(&self, tokens: u64) -> Duration {
+    /// Returns the time that this work adds to a step that has other work.
+    pub(super) fn work(&self, work: &StepWork) -> Duration {
+        if let Some(service) = &self.service {
+            let added = ServiceTime {
+                floor_ms: 0.0,
+                per_cached_ms: 0.0,
+                base_ms: 0.0,
+                ..*service
+            };
+            return nanos(added.step_ms(work) * 1e6);
+        }
         if self.tokens < 1.0 {
             return Duration::ZERO;
         }
-        let nanos = self.nanos / self.tokens * tokens as f64;
-        // Saturates.
-        Duration::from_nanos(nanos as u64)
+        nanos(self.nanos / self.tokens * work.tokens)
     }
 
-    /// Returns the time that a request of so many tokens takes once it is its turn.
-    pub(super) fn service(&self, tokens: u64) -> Duration {
-        self.work(tokens).max(self.launch())
+    /// Returns the time that a request with this work takes once it is its turn.
+    pub(super) fn service(&self, work: &StepWork) -> Duration {
+        match &self.service {
+            Some(service) => nanos(service.step_ms(work) * 1e6),
+            None => self.work(work).max(self.launch()),
+        }
     }
 
     /// A usual step of a class.
@@ -66,11 +91,45 @@ impl StepCosts {
     }
 }
 
+/// Returns a time of so many nanoseconds; saturates.
+fn nanos(nanos: f64) -> Duration {
+    Duration::from_nanos(nanos as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use prelude_core::StepId;
 
     use super::*;
+
+    fn tokens(tokens: u32) -> StepWork {
+        StepWork::prompt(tokens, tokens)
+    }
+
+    #[test]
+    fn the_times_of_a_profile_hold_whatever_steps_take() {
+        let mut costs = StepCosts::new(Some(ServiceTime {
+            floor_ms: 20.0,
+            per_cached_ms: 0.0,
+            base_ms: 2.0,
+            per_token_ms: 0.1,
+            per_pair_ms: 0.0,
+            decode_ms: 0.0,
+        }));
+        for _ in 0..2 {
+            assert_eq!(costs.launch(), ms(20));
+            assert_eq!(costs.work(&tokens(50)), ms(5));
+            assert_eq!(
+                [50, 500].map(|n| costs.service(&tokens(n))),
+                [ms(20), ms(52)]
+            );
+            costs.note(Length::Short, &step(1000, ms(900)));
+        }
+        assert_eq!(
+            costs.usual(Length::Short),
+            ms(900) - ms(900) / 8 + ms(900) / 8
+        );
+    }
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -89,14 +148,24 @@ mod tests {
     fn learns_what_launches_and_tokens_take() {
         let mut costs = StepCosts::default();
         assert_eq!(
-            [costs.launch(), costs.work(9), costs.service(9)],
+            [
+                costs.launch(),
+                costs.work(&tokens(9)),
+                costs.service(&tokens(9))
+            ],
             [ms(0); 3]
         );
         costs.note(Length::Short, &step(10, ms(20)));
-        assert_eq!([costs.launch(), costs.work(900)], [ms(20), ms(0)]);
+        assert_eq!([costs.launch(), costs.work(&tokens(900))], [ms(20), ms(0)]);
         costs.note(Length::Long, &step(1000, ms(100)));
-        assert_eq!([costs.work(500), costs.service(500)], [ms(50), ms(50)]);
-        assert_eq!([costs.work(50), costs.service(50)], [ms(5), ms(20)]);
+        assert_eq!(
+            [costs.work(&tokens(500)), costs.service(&tokens(500))],
+            [ms(50), ms(50)]
+        );
+        assert_eq!(
+            [costs.work(&tokens(50)), costs.service(&tokens(50))],
+            [ms(5), ms(20)]
+        );
         assert_eq!(costs.usual(Length::Long), ms(100));
         assert_eq!(costs.usual(Length::Short), ms(20));
         // A launch that is no longer so short is forgotten.

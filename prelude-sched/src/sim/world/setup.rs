@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use prelude_core::{PassCapacity, TokenId};
+use prelude_core::{PassCapacity, ServiceTime, TokenId};
 
 use super::{
     super::{
@@ -185,7 +185,10 @@ fn policy(
         let policy = CheckedLaps::new(laps, Arc::clone(gatherings));
         ("laps", Box::new(policy), Some(chunk))
     } else if srjf {
-        let policy = CheckedSrjf::new(fairness, saturation);
+        // Apart, so that other worlds are what they were.
+        let mut random = Random::new(mix(seed, 0x5e41));
+        let service = random.one_in(2).then(|| service_time(&mut random));
+        let policy = CheckedSrjf::new(fairness, saturation, service);
         ("srjf", Box::new(policy), None)
     } else if groups {
         ("groups", Box::new(CheckedGroups::default()), None)
@@ -194,6 +197,19 @@ fn policy(
         ("round_robin", Box::new(policy), None)
     } else {
         ("fcfs", Box::new(Fcfs), None)
+    }
+}
+
+/// Times with which the order is another than that of tokens: attention takes as long as all else.
+fn service_time(random: &mut Random) -> ServiceTime {
+    let mut ms = |most| f64::from(random.in_range(0, most)) / 1e3;
+    ServiceTime {
+        floor_ms: ms(1000),
+        per_cached_ms: ms(20),
+        base_ms: ms(500),
+        per_token_ms: ms(20),
+        per_pair_ms: ms(1),
+        decode_ms: ms(100),
     }
 }
 
@@ -207,6 +223,5 @@ fn laps_config(random: &mut Random) -> LapsConfig {
         ttft_target_ms: *random.pick(&[0, 20, 400, 400]),
         slack_us: random.in_range(0, 3000),
         max_window_us: *random.pick(&[0, 1000, 10_000, 10_000]),
-        ..LapsConfig::default()
     }
 }
