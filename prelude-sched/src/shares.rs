@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The work of a step, as far as its time is attributed to classes by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StepWork {
+pub(crate) struct ClassWork {
     /// Generations that decode.
     pub(crate) decode_rows: u64,
     /// Prompt tokens of generations.
@@ -28,7 +28,7 @@ pub(crate) struct StepWork {
     pub(crate) oneshot_tokens: u64,
 }
 
-impl StepWork {
+impl ClassWork {
     /// Returns the prompt tokens of both classes.
     pub(crate) const fn prompt_tokens(self) -> u64 {
         self.prefill_tokens + self.oneshot_tokens
@@ -91,7 +91,7 @@ impl DeviceShares {
     /// waits if it has work that is not in a step in flight.
     pub(crate) fn note(
         &mut self,
-        work: Option<StepWork>,
+        work: Option<ClassWork>,
         took: Duration,
         oneshot_waits: bool,
         decode_waits: bool,
@@ -117,7 +117,7 @@ impl DeviceShares {
 
     /// Returns the part of a step's time that one-shot work took: its part of the prompt tokens, of
     /// the time that decoding alone would not have taken.
-    fn oneshot_part(&self, work: StepWork, took: Duration) -> Duration {
+    fn oneshot_part(&self, work: ClassWork, took: Duration) -> Duration {
         if work.oneshot_tokens == 0 {
             return Duration::ZERO;
         }
@@ -141,7 +141,7 @@ impl DeviceShares {
         below.or_else(|| (class..Self::ROW_CLASSES).find_map(known))
     }
 
-    fn learn(&mut self, work: StepWork, took: Duration) {
+    fn learn(&mut self, work: ClassWork, took: Duration) {
         let average = |old: Option<f64>, new: f64| {
             Some(old.map_or(new, |old| old + Self::WEIGHT * (new - old)))
         };
@@ -177,8 +177,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    const fn step(decode_rows: u64, prefill_tokens: u64, oneshot_tokens: u64) -> StepWork {
-        StepWork {
+    const fn step(decode_rows: u64, prefill_tokens: u64, oneshot_tokens: u64) -> ClassWork {
+        ClassWork {
             decode_rows,
             prefill_tokens,
             oneshot_tokens,

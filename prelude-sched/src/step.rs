@@ -12,7 +12,7 @@ use crate::{
     length::length_of,
     queue::QueueKey,
     sequence::SeqTag,
-    shares::StepWork,
+    shares::ClassWork,
     slice::SliceSize,
 };
 
@@ -68,7 +68,7 @@ pub(crate) struct Step {
     /// The time from then on until the last of its token masks is there, about.
     pub(crate) mask_wait: Duration,
     /// The rows and tokens by which its time is attributed to classes; none of a slice.
-    pub(crate) work: StepWork,
+    pub(crate) work: ClassWork,
     /// One per one-shot output row.
     pub(crate) oneshot: Vec<RowTag>,
     /// The number of them that this step alone answers.
@@ -178,7 +178,7 @@ impl Draft {
         if let Some(slice) = slice {
             return (ForwardBatch::Slice(slice), record);
         }
-        record.work = StepWork {
+        record.work = ClassWork {
             decode_rows: decode.rows.len() as u64,
             prefill_tokens: prefill.tokens.len() as u64,
             oneshot_tokens: oneshot.tokens.len() as u64,

@@ -168,25 +168,7 @@ fn sweep(
         });
         runs.push(of_rate.collect::<Result<_>>()?);
     }
-    let table = |quantity: &Quantity| Table {
-        caption: format!("{}:", quantity.caption),
-        head: std::iter::once("rate")
-            .chain(SYSTEMS.iter().map(|system| system.name))
-            .map(str::to_owned)
-            .collect(),
-        rows: RATES
-            .iter()
-            .zip(&runs)
-            .map(|(rate, runs)| {
-                let cell = |runs: &Runs| match runs.median_if_all_fit(quantity.figure) {
-                    fits if fits.is_finite() => number(fits),
-                    _ => "does not fit".to_owned(),
-                };
-                let rate = format!("{rate} x, {}/s", number(rate * base));
-                std::iter::once(rate).chain(runs.iter().map(cell)).collect()
-            })
-            .collect(),
-    };
+    let table = |quantity: &Quantity| rate_table(quantity, &runs, base);
     let plot = |quantity: &Quantity, figure: &str, y: Axis| Plot {
         name: format!("prefill-only-{figure}-{}-{}", kind.name(), order.name()),
         title: format!("{}, {} ({})", quantity.caption, kind.name(), order.name()),
@@ -238,6 +220,29 @@ fn sweep(
             ),
         ],
     })
+}
+
+/// Returns the table of a quantity: a row for each rate, a column for each system.
+fn rate_table(quantity: &Quantity, runs: &[Vec<Runs>], base: f64) -> Table {
+    Table {
+        caption: format!("{}:", quantity.caption),
+        head: std::iter::once("rate")
+            .chain(SYSTEMS.iter().map(|system| system.name))
+            .map(str::to_owned)
+            .collect(),
+        rows: RATES
+            .iter()
+            .zip(runs)
+            .map(|(rate, runs)| {
+                let cell = |runs: &Runs| match runs.median_if_all_fit(quantity.figure) {
+                    fits if fits.is_finite() => number(fits),
+                    _ => "does not fit".to_owned(),
+                };
+                let rate = format!("{rate} x, {}/s", number(rate * base));
+                std::iter::once(rate).chain(runs.iter().map(cell)).collect()
+            })
+            .collect(),
+    }
 }
 
 /// Compares answers per second with the best baseline's, at rates that saturate the engines.

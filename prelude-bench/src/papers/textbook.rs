@@ -132,6 +132,25 @@ const WHOLE: u32 = 65_536;
 const RATE: f64 = 10.0;
 const CLIENTS: usize = 16;
 
+/// Returns the ways to compute prompts that are compared, whole prompts first, then each policy with
+/// each size of chunks.
+fn chunk_ways() -> Vec<(String, EngineConfig)> {
+    let mut ways = vec![(
+        "whole prompts, fcfs".to_owned(),
+        engine(PolicyConfig::Fcfs, WHOLE, WHOLE),
+    )];
+    for (name, policy) in [
+        ("fcfs", PolicyConfig::Fcfs),
+        ("round_robin", PolicyConfig::RoundRobin),
+    ] {
+        for chunk in CHUNKS {
+            let config = engine(policy, CHUNKS_PER_STEP * chunk, chunk);
+            ways.push((format!("chunks of {chunk}, {name}"), config));
+        }
+    }
+    ways
+}
+
 /// §16.5.2: chunk sizes, first come, first served against turns.
 fn chunks(bench: &Bench<'_>) -> Result<Section> {
     let run = |config: &EngineConfig, clients: Option<usize>| -> Result<Runs> {
@@ -150,19 +169,7 @@ fn chunks(bench: &Bench<'_>) -> Result<Section> {
         };
         bench.run(experiment(source, config.clone()))
     };
-    let mut ways = vec![(
-        "whole prompts, fcfs".to_owned(),
-        engine(PolicyConfig::Fcfs, WHOLE, WHOLE),
-    )];
-    for (name, policy) in [
-        ("fcfs", PolicyConfig::Fcfs),
-        ("round_robin", PolicyConfig::RoundRobin),
-    ] {
-        for chunk in CHUNKS {
-            let config = engine(policy, CHUNKS_PER_STEP * chunk, chunk);
-            ways.push((format!("chunks of {chunk}, {name}"), config));
-        }
-    }
+    let ways = chunk_ways();
     let (mut rows, mut rates) = (Vec::new(), Vec::new());
     let mut curves = ["fcfs", "round_robin"].map(|name| Curve {
         name: name.to_owned(),

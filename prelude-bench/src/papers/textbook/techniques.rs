@@ -136,6 +136,45 @@ fn at_once(f: &Figures) -> f64 {
     f.answers_per_s() * (f.latency.mean_ms - f.queue.mean_ms) / 1e3
 }
 
+/// Compares the gains of the techniques with the book's, by answers per second and by requests that
+/// are on the engine at once, each by example and way.
+fn technique_claims(
+    bench: &Bench<'_>,
+    rates: &[Vec<f64>],
+    together: &[Vec<f64>],
+) -> Result<Vec<Claim>> {
+    let over = |n: usize| rates.iter().map(move |of| of[n] / of[n - 1]);
+    let weights = "a step reads all weights, however few tokens it computes, so at these lengths \
+                   a technique that saves tokens saves little time";
+    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
+        Ok(Claim::new(
+            bench.printed.of(Paper::Textbook, what)?,
+            ours,
+            why,
+        ))
+    };
+    Ok(vec![
+        claim("KV cache", over(1).collect(), weights)?,
+        claim(
+            "continuous batching",
+            over(3).collect(),
+            "outputs of equal length end together, and the slots are few: most of the gain \
+                 comes with the memory that paging frees",
+        )?,
+        claim(
+            "paged memory, sequences at once",
+            together.iter().map(|of| of[4] / of[3]).collect(),
+            "there are no more clients",
+        )?,
+        claim("radix cache", over(5).collect(), weights)?,
+        claim(
+            "all together",
+            rates.iter().map(|of| of[5] / of[0]).collect(),
+            "the factors of the techniques do not multiply where they save the same time",
+        )?,
+    ])
+}
+
 /// §16.7.4: what each technique brings.
 pub(super) fn techniques(bench: &Bench<'_>) -> Result<Section> {
     let mut tables = Vec::new();
@@ -182,16 +221,6 @@ pub(super) fn techniques(bench: &Bench<'_>) -> Result<Section> {
         rates.push(of_example);
         together.push(sequences);
     }
-    let over = |n: usize| rates.iter().map(move |of| of[n] / of[n - 1]);
-    let weights = "a step reads all weights, however few tokens it computes, so at these lengths \
-                   a technique that saves tokens saves little time";
-    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
-        Ok(Claim::new(
-            bench.printed.of(Paper::Textbook, what)?,
-            ours,
-            why,
-        ))
-    };
     Ok(Section {
         title: "§16.7.4: what each technique brings".to_owned(),
         setting: format!(
@@ -202,26 +231,7 @@ pub(super) fn techniques(bench: &Bench<'_>) -> Result<Section> {
             PRESET.name()
         ),
         tables,
-        claims: vec![
-            claim("KV cache", over(1).collect(), weights)?,
-            claim(
-                "continuous batching",
-                over(3).collect(),
-                "outputs of equal length end together, and the slots are few: most of the gain \
-                 comes with the memory that paging frees",
-            )?,
-            claim(
-                "paged memory, sequences at once",
-                together.iter().map(|of| of[4] / of[3]).collect(),
-                "there are no more clients",
-            )?,
-            claim("radix cache", over(5).collect(), weights)?,
-            claim(
-                "all together",
-                rates.iter().map(|of| of[5] / of[0]).collect(),
-                "the factors of the techniques do not multiply where they save the same time",
-            )?,
-        ],
+        claims: technique_claims(bench, &rates, &together)?,
         plots: Vec::new(),
     })
 }
