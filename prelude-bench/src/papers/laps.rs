@@ -267,12 +267,17 @@ fn missed(bench: &Bench<'_>) -> Result<Section> {
             rows,
         }],
         claims: vec![claim],
-        plots: vec![Plot {
-            name: "laps-figure-7".to_owned(),
-            title: "first tokens after 400 ms, %".to_owned(),
-            x: Axis::Linear("requests per second"),
-            y: Axis::Linear("%"),
-            curves: curves.into(),
-        }],
+        plots: vec![missed_plot(curves.into())],
     })
+}
+
+/// Returns the plot of missed targets by rate.
+fn missed_plot(curves: Vec<Curve>) -> Plot {
+    Plot {
+        name: "laps-figure-7".to_owned(),
+        title: "first tokens after 400 ms, %".to_owned(),
+        x: Axis::Linear("requests per second"),
+        y: Axis::Linear("%"),
+        curves,
+    }
 }

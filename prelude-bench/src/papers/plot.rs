@@ -97,15 +97,17 @@ impl Plot {
         format!("{}.svg", self.name)
     }
 
+    /// Returns the points of a curve that the axes can show, in the axes' coordinates.
+    fn shown(&self, curve: &Curve) -> Vec<(f64, f64)> {
+        let points = curve.points.iter();
+        let points = points.filter(|(x, y)| self.x.shows(*x) && self.y.shows(*y));
+        let placed = points.map(|&(x, y)| (self.x.place(x), self.y.place(y)));
+        placed.collect()
+    }
+
     fn draw(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-        let shown = |curve: &Curve| -> Vec<(f64, f64)> {
-            let points = curve.points.iter();
-            let points = points.filter(|(x, y)| self.x.shows(*x) && self.y.shows(*y));
-            points
-                .map(|&(x, y)| (self.x.place(x), self.y.place(y)))
-                .collect()
-        };
-        let curves: Vec<_> = self.curves.iter().map(|c| (&c.name, shown(c))).collect();
+        let curves = self.curves.iter();
+        let curves: Vec<_> = curves.map(|c| (&c.name, self.shown(c))).collect();
         let all = || curves.iter().flat_map(|(_, points)| points);
         let area = SVGBackend::new(path, SIZE).into_drawing_area();
         area.fill(&WHITE)?;

@@ -64,8 +64,9 @@ fn request(stream: u64, prompt: u32, output_tokens: u32) -> Arrival {
 const PROMPTS: [u32; 3] = [2_000, 50, 70];
 const CHUNK: u32 = 256;
 
-/// §16.5.4: a long prompt before two short ones.
-fn timeline(bench: &Bench<'_>) -> Result<Section> {
+/// Returns how long each prompt waits and how long it takes to its end, in ms: computed whole, and in
+/// turns.
+fn timeline_waits(bench: &Bench<'_>) -> Result<Vec<Vec<[f64; 2]>>> {
     let whole = engine(PolicyConfig::Fcfs, PROMPTS[0], PROMPTS[0]);
     let turns = engine(PolicyConfig::RoundRobin, CHUNK, CHUNK);
     let prompts = (0..).zip(PROMPTS);
@@ -84,6 +85,12 @@ fn timeline(bench: &Bench<'_>) -> Result<Section> {
         };
         waits.push(served.records.iter().map(ms).collect::<Vec<_>>());
     }
+    Ok(waits)
+}
+
+/// §16.5.4: a long prompt before two short ones.
+fn timeline(bench: &Bench<'_>) -> Result<Section> {
+    let waits = timeline_waits(bench)?;
     let rows = PROMPTS.iter().enumerate().map(|(n, len)| {
         let times = [waits[0][n], waits[1][n]].concat();
         std::iter::once(len.to_string())

@@ -27,11 +27,11 @@ pub struct RoundRobin {
 }
 
 /// The state of a request's unfinished prompts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Progress {
-    /// Tokens that are left, and those before them.
-    tokens: u64,
-    context: u64,
+    /// The tokens before the next chunk of each prompt: their sum alone would not tell a prompt that
+    /// got on beside one that began again.
+    contexts: Vec<u32>,
     /// The time of the first plan after its last chunk.
     advanced: Timestamp,
 }
@@ -51,18 +51,14 @@ impl RoundRobin {
         let mut prompts: BTreeMap<RequestId, Progress> = BTreeMap::new();
         for prompt in view.unfinished() {
             let begins = Progress {
-                tokens: 0,
-                context: 0,
+                contexts: Vec::new(),
                 advanced: view.now(),
             };
             let progress = prompts.entry(prompt.request).or_insert(begins);
-            progress.tokens += u64::from(prompt.tokens);
-            progress.context += u64::from(prompt.context);
+            progress.contexts.push(prompt.context);
         }
         for (request, progress) in &mut prompts {
-            let stood = |before: &&Progress| {
-                (before.tokens, before.context) == (progress.tokens, progress.context)
-            };
+            let stood = |before: &&Progress| before.contexts == progress.contexts;
             if let Some(before) = self.prompts.get(request).filter(stood) {
                 progress.advanced = before.advanced;
             }

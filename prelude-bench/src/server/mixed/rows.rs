@@ -111,6 +111,12 @@ fn push_mixture(servers: &[Server<'_>], i: usize, mixture: Mixture, rows: &mut V
         rows.push(kept.at_least(KEPT_MIN));
         return;
     }
+    push_full(servers, i, mixture, rows);
+}
+
+/// Appends the rows of mixture number `i` that only a full device has: each class's part of it.
+fn push_full(servers: &[Server<'_>], i: usize, mixture: Mixture, rows: &mut Vec<Row>) {
+    let name = |what: &str| format!("mixed, {mixture}: {what}");
     let parts = |round: &Round| round.mixed[i].beside.parts_of(&round.alone);
     let [chat, decisions] = least_parts(mixture);
     let of =
