@@ -88,9 +88,9 @@ pub struct Scheduler {
     next_step: u64,
     next_seq: u64,
     shares: DeviceShares,
-    /// True if the first one-shot row found too little room in the last step, because prompts of
-    /// generations had taken it.
-    oneshot_is_owed: bool,
+    /// The shared steps in which prompts of generations leave all room to one-shot work, since they
+    /// had taken the room of its first row.
+    owed_steps: u32,
     /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
     chunk_blocked: Option<QueueKey>,
     /// Overdue requests that wait for blocks, by age.
@@ -182,7 +182,7 @@ impl Scheduler {
             next_step: 0,
             next_seq: 0,
             shares: DeviceShares::new(config.oneshot_share_percent),
-            oneshot_is_owed: false,
+            owed_steps: 0,
             chunk_blocked: None,
             short_of_blocks: BTreeSet::new(),
             drain_until: None,

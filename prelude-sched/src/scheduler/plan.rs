@@ -4,7 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use prelude_core::{OutputRow, RequestId, SeqId, StepId, Timestamp};
 
-use super::{Scheduler, rooms::Rooms};
+use super::{
+    Scheduler,
+    rooms::{OWED_STEPS, Rooms},
+};
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
     length::length_of,
@@ -91,13 +94,15 @@ impl Scheduler {
         let demand = self.demand(&draft, &plan, &unfinished, decoding);
         // If nothing else runs, one-shot work cannot wait for generations.
         let sits_out = may_defer && demand.both() && self.shares.is_ahead();
-        self.was_alone = !sits_out && self.plan_alone(&mut draft, &plan);
-        if !self.was_alone {
+        let mut is_alone = !sits_out && self.plan_alone(&mut draft, &plan);
+        if !is_alone {
             let rooms = self.rooms(&draft, demand, sits_out);
             self.plan_shared(&mut draft, &plan, rooms, events);
-            if draft.is_empty() && !sits_out {
-                self.was_alone = self.plan_slice(&mut draft, &plan);
-            }
+            is_alone = draft.is_empty() && !sits_out && self.plan_slice(&mut draft, &plan);
+        }
+        // Rows of shared steps are due after a long prompt, however many steps they sat out with it.
+        if !sits_out {
+            self.was_alone = is_alone;
         }
         self.emit_forest(&mut draft);
         draft
@@ -294,11 +299,15 @@ impl Scheduler {
             }
             self.plan_admissions(draft, plan, draft.left());
         }
-        // The next step takes up the first row before prompts of generations, which left too little
-        // room for it. Shorter rows that went past it are not held against it.
-        self.oneshot_is_owed = draft
+        // Shorter rows that went past a row without room are not held against it.
+        if draft
             .passed_over_at
-            .is_some_and(|used| used < rooms.oneshot);
+            .is_some_and(|used| used < rooms.oneshot)
+        {
+            self.owed_steps = OWED_STEPS;
+        } else if draft.passed_over_at.is_none() && used > 0 {
+            self.owed_steps = 0;
+        }
     }
 
     /// Turns the forest into segments and rows, and charges the requests for them.

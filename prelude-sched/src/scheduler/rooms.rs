@@ -30,6 +30,11 @@ pub(super) struct Rooms {
     pub(super) prefill: u32,
 }
 
+/// Shared steps in which prompts of generations leave room to a one-shot row that found too little.
+/// With one, the row may need a pass of its own in that step, as generations decode in it, and none
+/// in the step after it. No generation begins to decode meanwhile, so the second has room for it.
+pub(super) const OWED_STEPS: u32 = 2;
+
 /// Milliseconds of a slice where neither settings nor the executor say.
 const DEFAULT_SLICE_MS: u32 = 20;
 
@@ -88,7 +93,10 @@ impl Scheduler {
         // At least one token, or a small share of a small step would be none for ever.
         let oneshot = oneshot.clamp(1, room);
         let prefill = match self.shares.tokens_in(slice) {
-            _ if std::mem::take(&mut self.oneshot_is_owed) => 0,
+            _ if self.owed_steps > 0 => {
+                self.owed_steps -= 1;
+                0
+            }
             Some(tokens) => tokens.min(room),
             None => room - oneshot,
         };
