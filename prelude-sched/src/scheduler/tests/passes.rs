@@ -113,6 +113,27 @@ fn check_waits(slice_ms: Option<u32>, longest_us: u64, short: std::ops::Range<u6
     assert!(short.contains(&id), "{id} short requests");
 }
 
+/// A chat that never ends, a long prompt and short requests: one-shot work sits steps out for the
+/// chat, and the long prompt does not take all the others.
+#[test]
+fn short_requests_come_between_slices_beside_a_chat() {
+    let mut rig = rig(without_cache());
+    rig.submit(generate(1000, prompt(7, 4), 150, 1));
+    (0..8).for_each(|_| drop(timed(&mut rig)));
+    rig.submit(classify(0, prompt(0, 3000)));
+    (0..8).for_each(|_| drop(timed(&mut rig)));
+    for id in 1..4 {
+        rig.submit(classify(id, prompt(id as u32, 8)));
+        let mut slices = 0;
+        while rig.outcome(id).is_none() {
+            let batch = timed(&mut rig).expect("something waits");
+            slices += u32::from(slice(&batch).is_some());
+        }
+        assert!(rig.outcome(0).is_none(), "the long prompt goes on");
+        assert!(slices <= 1, "{slices} slices before request {id}");
+    }
+}
+
 #[test]
 fn an_abandoned_pass_leaves_nothing_and_the_executor_is_told() {
     let mut rig = rig(SchedulerConfig::default());
