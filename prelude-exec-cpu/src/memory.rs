@@ -57,7 +57,7 @@ impl MemoryPlan {
         let model = checkpoint.config();
         config.check(model)?;
         let tensors = checkpoint.names().filter_map(|name| {
-            // What cannot be read as numbers is not loaded.
+            // A tensor that cannot be read as numbers is not loaded.
             let view = checkpoint.tensor(name).ok()?;
             Some((name.to_owned(), view.dtype, view.shape))
         });

@@ -53,7 +53,7 @@ impl PassBuffers {
 /// Computes a slice of a pass. Returns true if it was the last one, whose results are in `ops` then.
 ///
 /// # Errors
-/// Those of the model; the pass is over then.
+/// The model's errors; the pass has ended then.
 pub(crate) fn advance(
     pass: &mut Pass<PassBuffers>,
     layer_tokens: u32,

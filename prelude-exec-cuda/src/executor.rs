@@ -388,7 +388,7 @@ impl Executor for CudaExecutor {
             Ok(has_rows) => has_rows,
             Err(error) => {
                 self.spare_ends.extend(end);
-                // What was queued reads the host's buffers, which the next step writes.
+                // Queued copies read the host's buffers, which the next step writes.
                 let waited = self.ops.space.synchronize("a failed step");
                 self.note(waited.map_err(ExecutorError::from))?;
                 return self.note(Err(error));

@@ -9,7 +9,7 @@ pub struct MemoryPlan {
     pub kv_bytes: u64,
     /// Activations of the largest step, and its keys and values of one layer.
     pub arena_bytes: u64,
-    /// What passes in slices keep: hidden states, and keys and values of one layer.
+    /// Bytes that passes in slices keep: hidden states, and keys and values of one layer.
     pub pass_bytes: u64,
     /// Metadata, results, logits, and buffers of kernels and libraries.
     pub buffers_bytes: u64,

@@ -62,7 +62,7 @@ pub struct CudaOps {
 /// One layer's keys and its values of a step's own tokens: `[T, Hkv · D]` each.
 pub(crate) type OwnKv = [ArenaTensor; 2];
 
-/// What a pass holds on the GPU between its slices.
+/// The tensors that a pass holds on the GPU between its slices.
 #[derive(Debug)]
 pub(crate) struct PassBuffers {
     /// The region of the arena; none while a slice of the pass runs.

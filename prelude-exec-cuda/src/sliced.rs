@@ -165,7 +165,7 @@ fn between() -> ForwardBatch {
 /// Two passes by turns in slices of these sizes, with a step after each slice.
 fn check_slices(executor: &mut CudaExecutor, sizes: &[u32]) {
     fill(executor);
-    // Of one chunk, and of several.
+    // Prompts of one chunk, and of several.
     let batches = [text(50, 6), forest()];
     let expected = batches.each_ref().map(|b| run_oneshot(executor, b.clone()));
     assert!(expected.iter().flatten().all(|row| !row.contains("Failed")));

@@ -30,7 +30,7 @@ pub enum ReadError {
     Profile {
         /// The file.
         file: String,
-        /// What is wrong, and where.
+        /// The mistake and its place.
         error: serde_json::Error,
     },
 }
@@ -59,7 +59,7 @@ pub fn read(path: &Path) -> Result<Profile, ReadError> {
 /// Writes a profile to a file. A file that is there is replaced as a whole or stays as it is.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn write(path: &Path, profile: &Profile) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(profile)?;
     text.push(b'\n');

@@ -187,7 +187,7 @@ fn sweep(
     };
     let claims = match kind {
         Kind::Posts => vec![gain(bench, &runs)?],
-        // What the paper compares with here is parallelism.
+        // The paper compares with parallelism here.
         _ => Vec::new(),
     };
     Ok(Section {

@@ -1,4 +1,4 @@
-//! What a cluster asks of an engine in virtual time.
+//! The interface of an engine that a cluster drives in virtual time.
 
 use std::time::Duration;
 

@@ -63,9 +63,9 @@ pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
 /// The model of an engine: the time of its iterations and the size of its memory.
 #[derive(Clone, Debug)]
 pub enum EngineModel {
-    /// What others published.
+    /// A published fit of somebody else's engine.
     Published(Preset),
-    /// What `prelude profile` measured.
+    /// An engine that `prelude profile` measured.
     Measured(Arc<Profile>),
 }
 

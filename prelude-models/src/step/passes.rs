@@ -125,7 +125,7 @@ impl<P> Passes<P> {
         Ok(pass)
     }
 
-    /// What the executor holds for each pass, in the order in which they began.
+    /// The executor's state of each pass, in the order in which they began.
     pub fn held_mut(&mut self) -> impl Iterator<Item = &mut P> {
         self.live.values_mut().map(|pass| &mut pass.held)
     }

@@ -24,7 +24,7 @@ use crate::{Cost, Turn};
 ///
 /// A fairness of 0 has no such bound: then it is [`Turn`] that lets long requests start.
 ///
-/// Of the paper's choices: fairness is in tokens per second, and where scores are times, a token
+/// The paper leaves two choices open: fairness is in tokens per second, and where scores are times, a token
 /// is as much time as it takes in a full step; and rather
 /// than one request at a time, a step takes up requests until the device has enough to do
 /// (`saturation` tokens). First come those that share the first one's cached prefix, as far as

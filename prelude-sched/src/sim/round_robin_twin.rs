@@ -10,7 +10,7 @@ use crate::{Plan, QueueView, RoundRobin, SchedulerPolicy, StepBudget};
 /// that got on later.
 pub(super) struct CheckedRoundRobin {
     policy: RoundRobin,
-    /// Of each request its prompts' contexts, and the time at which they were first seen like this.
+    /// The contexts of each request's prompts, and the time at which they were first seen like this.
     seen: BTreeMap<RequestId, (Vec<u32>, Timestamp)>,
 }
 

@@ -1,4 +1,4 @@
-//! What each technique of a serving engine brings (§16.7.4).
+//! The gain of each technique of a serving engine (§16.7.4).
 
 use anyhow::Result;
 use prelude_sched::PolicyConfig;

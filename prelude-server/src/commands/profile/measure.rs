@@ -1,4 +1,4 @@
-//! What is measured, in which order, and for how long.
+//! The measurements of a profile: their order, and how long each takes.
 
 use std::time::{Duration, Instant};
 
