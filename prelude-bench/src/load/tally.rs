@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     ops::Range,
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use super::stream::Reader;
 pub type Latencies = Histogram<u64>;
 
 /// The result of a load. Latencies are in nanoseconds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tally {
     /// The latencies of responses by status.
     pub by_status: BTreeMap<u16, Latencies>,
@@ -126,6 +127,20 @@ fn latencies() -> Latencies {
 fn record(latencies: &mut Latencies, latency: Duration) {
     let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
     latencies.saturating_record(ns);
+}
+
+/// Prints the number of responses by status: histograms have thousands of numbers.
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: BTreeMap<u16, u64> = { self.by_status.iter() }
+            .map(|(&status, latencies)| (status, latencies.len()))
+            .collect();
+        f.debug_struct("Tally")
+            .field("by_status", &counts)
+            .field("broken", &self.broken)
+            .field("elapsed", &self.elapsed)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Returns the seconds that this fraction of `latencies` are at most; NaN if there are none.

@@ -12,8 +12,8 @@
 
 mod html;
 mod report;
-mod requests;
-mod send;
+pub(crate) mod requests;
+pub(crate) mod send;
 
 use std::{path::PathBuf, time::Duration};
 

@@ -43,7 +43,7 @@ pub struct Request {
 }
 
 /// Makes requests of a workload, in the order of their arrival.
-pub(super) fn of(workload: &Workload, shape: &Shape) -> Result<Vec<Request>> {
+pub(crate) fn of(workload: &Workload, shape: &Shape) -> Result<Vec<Request>> {
     ensure!(shape.speed > 0.0, "the speed must be above 0");
     ensure!(shape.lengths > 0.0, "the share of lengths must be above 0");
     ensure!(shape.vocab_size > 1, "a vocabulary has at least 2 tokens");

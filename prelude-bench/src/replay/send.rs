@@ -18,11 +18,11 @@ use crate::load::{Connection, Job, Reader};
 
 /// Where requests are sent, and how many at a time.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     /// `host:port`.
-    pub(super) address: String,
-    pub(super) connections: usize,
-    pub(super) timeout: Duration,
+    pub(crate) address: String,
+    pub(crate) connections: usize,
+    pub(crate) timeout: Duration,
 }
 
 /// The end of a request.
@@ -57,18 +57,18 @@ pub struct Answer {
 
 /// What came of a replay.
 #[derive(Debug)]
-pub(super) struct Replayed {
-    pub(super) answers: Vec<Answer>,
+pub(crate) struct Replayed {
+    pub(crate) answers: Vec<Answer>,
     /// True if Ctrl-C ended the replay.
-    pub(super) is_cut: bool,
-    pub(super) elapsed: Duration,
+    pub(crate) is_cut: bool,
+    pub(crate) elapsed: Duration,
 }
 
 /// Kept connections that are free.
 type Pool = Arc<Mutex<Vec<Connection>>>;
 
 /// Replays `requests` from now on.
-pub(super) async fn replay(
+pub(crate) async fn replay(
     sent: &Sent,
     requests: &[Request],
     progress: impl Fn(Progress),

@@ -6,7 +6,9 @@
 
 mod cores;
 mod floor;
+mod folders;
 mod hostile;
+mod long;
 mod mixed;
 pub(crate) mod noop;
 mod overhead;
@@ -18,6 +20,7 @@ mod rival;
 mod turns;
 mod versus;
 mod workload;
+mod workloads;
 
 use std::{
     path::PathBuf,
@@ -57,6 +60,10 @@ pub enum Part {
     Hostile,
     /// Decisions beside streamed chat, at several shares of the device.
     Mixed,
+    /// Long prompts beside short requests, and several of them together.
+    Long,
+    /// Workloads of the papers under each policy that they compare.
+    Workloads,
 }
 
 /// The settings of a measurement.
@@ -130,7 +137,7 @@ pub fn run(config: &Config) -> Result<Report> {
 type Measure = fn(&mut Session<'_>) -> Result<Vec<Row>>;
 
 /// The parts in the order of the report.
-const PARTS: [(Part, Measure); 8] = [
+const PARTS: [(Part, Measure); 10] = [
     (Part::Overhead, overhead::measure),
     (Part::Noop, noop_rates),
     (Part::Ready, ready),
@@ -139,6 +146,8 @@ const PARTS: [(Part, Measure); 8] = [
     (Part::Overload, overload::measure),
     (Part::Hostile, hostile::measure),
     (Part::Mixed, mixed::measure),
+    (Part::Long, long::measure),
+    (Part::Workloads, workloads::measure),
 ];
 
 /// A measurement in progress.

@@ -51,6 +51,27 @@ impl Prompt {
         }
     }
 
+    /// The same prompt with each run shortened to this share of its length, at least one token:
+    /// prompts that share a run still do.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is clamped to a u32"
+    )]
+    pub fn scaled(&self, share: f64) -> Self {
+        let scaled = |n: u32| {
+            (f64::from(n) * share)
+                .round()
+                .clamp(0.0, f64::from(u32::MAX)) as u32
+        };
+        Self::new(self.runs.iter().map(|run| Run {
+            stream: run.stream,
+            start: scaled(run.start),
+            len: scaled(run.len).max(1),
+        }))
+    }
+
     /// The runs.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
