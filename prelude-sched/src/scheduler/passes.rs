@@ -96,6 +96,7 @@ impl Scheduler {
         if draft.forest.num_rows() == 0 {
             return false;
         }
+        self.look_ahead(draft, plan);
         self.emit_forest(draft);
         let live = &self.requests[&id];
         let work = Work {

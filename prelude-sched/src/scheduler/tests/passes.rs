@@ -184,6 +184,21 @@ fn what_a_pass_keeps_is_found_by_later_requests() {
     assert!(slice(&batches[0]).is_none());
 }
 
+/// A suffix may only fill free blocks, but what a waiting request shares may push older blocks out.
+#[test]
+fn a_pass_keeps_what_a_waiting_request_shares_in_a_full_pool() {
+    let mut rig = rig(SchedulerConfig::default());
+    rig.submit(classify(0, prompt(9, 400)));
+    rig.drain();
+    assert_eq!(rig.scheduler.stats().free_blocks, 0);
+    let shared = prompt(0, 160);
+    rig.submit(classify(1, suffixed(&shared, 1)));
+    rig.submit(classify(2, suffixed(&shared, 2)));
+    rig.drain();
+    assert_eq!(rig.usage(1).cached_tokens, 0);
+    assert_eq!(rig.usage(2).cached_tokens, 160);
+}
+
 #[test]
 fn rows_of_a_request_share_their_pass() {
     let mut rig = rig(without_cache());
