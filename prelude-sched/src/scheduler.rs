@@ -29,19 +29,11 @@ use prelude_core::{Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Tim
 use prelude_kv::KvCache;
 use thiserror::Error;
 
-use self::plan::PolicyMode;
+use self::{plan::PolicyMode, shortage::FirstBlocked};
 use crate::{
-    ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats,
-    leader::Leaders,
-    pace::Pace,
-    pass::Pass,
-    queue::{Queue, QueueKey},
-    request::Requests,
-    sequence::Sequence,
-    shares::DeviceShares,
-    slice::SliceTimes,
-    step::Step,
-    watch::Watch,
+    ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats, leader::Leaders,
+    pace::Pace, pass::Pass, queue::Queue, request::Requests, sequence::Sequence,
+    shares::DeviceShares, slice::SliceTimes, step::Step, watch::Watch,
 };
 
 /// Decides which work runs in the next step, and keeps every request from arrival to finish.
@@ -91,8 +83,7 @@ pub struct Scheduler {
     /// The shared steps in which prompts of generations leave all room to one-shot work, since they
     /// had taken the room of its first row.
     owed_steps: u32,
-    /// A prompt to be chunked that waits for blocks: younger generations are not to take them.
-    chunk_blocked: Option<QueueKey>,
+    first_blocked: FirstBlocked,
     /// Overdue requests that wait for blocks, by age.
     short_of_blocks: BTreeSet<(Timestamp, u64)>,
     /// The last of the steps in flight that hold blocks for which a sequence waits.
@@ -183,7 +174,7 @@ impl Scheduler {
             next_seq: 0,
             shares: DeviceShares::new(config.oneshot_share_percent),
             owed_steps: 0,
-            chunk_blocked: None,
+            first_blocked: FirstBlocked::default(),
             short_of_blocks: BTreeSet::new(),
             drain_until: None,
             passes: Vec::new(),

@@ -10,7 +10,6 @@ use prelude_core::{
 use crate::{
     forest::{Forest, Kept},
     length::length_of,
-    queue::QueueKey,
     sequence::SeqTag,
     shares::ClassWork,
     slice::SliceSize,
@@ -36,8 +35,6 @@ pub(crate) struct Draft {
     pub(crate) starved: bool,
     /// True if running work is in the step with less than it could have, or not at all.
     pub(crate) left_over: bool,
-    /// The first generation that was not admitted for want of blocks.
-    pub(crate) decode_blocked: Option<QueueKey>,
     /// The number of one-shot tokens from which on no one-shot work joins: its class has had its
     /// time, or the policy wants no more.
     pub(crate) enough_tokens: u32,
@@ -135,7 +132,6 @@ impl Draft {
             },
             starved: false,
             left_over: false,
-            decode_blocked: None,
             enough_tokens: u32::MAX,
             paused: BTreeSet::new(),
             split_tokens: u32::MAX,

@@ -4,7 +4,7 @@
 use prelude_core::{Head, RequestId, SeqId};
 use prelude_kv::BlockHash;
 
-use super::Scheduler;
+use super::{Scheduler, shortage::BlockUse};
 use crate::{
     Plan,
     leader::Held,
@@ -80,19 +80,15 @@ impl Scheduler {
                 continue;
             };
             let key = self.decode.placed(live.key);
-            let blocked = self.chunk_blocked.is_some_and(|blocked| blocked < key);
-            if blocked || self.is_behind_overdue(&key) {
-                self.waits_for_blocks(key);
-                draft.decode_blocked = Some(key);
+            let reason = self.refuse_blocks(draft, key, BlockUse::Generation);
+            if reason.is_some() {
                 break;
             }
             let granted_end = draft.prefill_tokens().saturating_add(grant.tokens).min(end);
             let outcome = self.admit_choices(draft, grant.request, granted_end);
             self.requeue(grant.request);
             if outcome == Admission::Blocked {
-                self.take_kept_from_passes();
-                self.waits_for_blocks(key);
-                draft.decode_blocked = Some(key);
+                self.wait_for_blocks(key, BlockUse::Generation, None);
                 break;
             }
         }

@@ -4,7 +4,7 @@
 use prelude_core::RequestId;
 use prelude_kv::KvCache;
 
-use super::{Scheduler, admit::Admission};
+use super::{Scheduler, admit::Admission, shortage::BlockUse};
 use crate::{
     Grant, Plan, Turn,
     forest::Spot,
@@ -54,7 +54,7 @@ impl Scheduler {
         if self.is_draining() {
             return;
         }
-        self.chunk_blocked = None;
+        self.first_blocked.chunks = None;
         if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
         }
@@ -242,10 +242,7 @@ impl Scheduler {
     /// past a row that waits for room: what is started here would take that room again.
     fn start_chunks(&mut self, draft: &mut Draft, row: &mut Candidate, left: u32) -> Taken {
         let key = self.oneshot.placed(self.requests[&row.request].key);
-        let younger = draft.decode_blocked.is_some_and(|blocked| blocked < key);
-        let younger = younger || self.is_behind_overdue(&key);
-        if draft.starved || younger || !self.preempted.is_empty() {
-            self.waits_for_blocks(key);
+        if self.refuse_blocks(draft, key, BlockUse::Chunks).is_some() {
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
@@ -263,9 +260,7 @@ impl Scheduler {
             }
             Admission::Deferred => Taken::Missed,
             Admission::Blocked => {
-                self.take_kept_from_passes();
-                self.waits_for_blocks(key);
-                self.chunk_blocked = Some(self.chunk_blocked.map_or(key, |b| b.min(key)));
+                self.wait_for_blocks(key, BlockUse::Chunks, None);
                 Taken::Missed
             }
         }

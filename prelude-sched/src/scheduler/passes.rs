@@ -16,6 +16,7 @@ use prelude_core::{Head, PassCapacity, PassId, PassSlice, RequestId};
 use super::{
     Scheduler,
     oneshot::{Candidate, touch},
+    shortage::BlockUse,
 };
 use crate::{
     Plan,
@@ -179,8 +180,7 @@ impl Scheduler {
         }
         // A cached prefix holds blocks until the pass ends: not those that an overdue request needs.
         let key = self.oneshot.placed(live.key);
-        if row.cached > 0 && self.is_behind_overdue(&key) {
-            self.waits_for_blocks(key);
+        if row.cached > 0 && self.refuse_blocks(draft, key, BlockUse::Pass).is_some() {
             return false;
         }
         let is_first = draft.forest.num_rows() == 0;

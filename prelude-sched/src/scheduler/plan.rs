@@ -70,6 +70,7 @@ impl Scheduler {
         events: &mut Vec<Event>,
     ) -> Draft {
         let may_defer = mode == PolicyMode::All;
+        self.first_blocked.generation = None;
         let Survey {
             decoding,
             blocks,

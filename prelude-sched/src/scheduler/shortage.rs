@@ -24,7 +24,92 @@ use crate::{
     step::{Draft, Step},
 };
 
+/// The use that a waiting request has for blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockUse {
+    /// A generation's prompt and answer.
+    Generation,
+    /// A one-shot prompt in chunks.
+    Chunks,
+    /// The cached prefix that a pass reads until its end.
+    Pass,
+}
+
+/// The reason why a waiting request may take no blocks in the step being planned, though there may
+/// be some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoBlocks {
+    /// A sequence that was admitted before lacks blocks.
+    Starved,
+    /// A sequence that was preempted is to resume first.
+    BehindPreempted,
+    /// A generation that is ahead lacks blocks.
+    BehindGeneration,
+    /// A one-shot prompt in chunks that is ahead lacks blocks.
+    BehindChunks,
+    /// An older request that is overdue lacks blocks.
+    BehindOverdue,
+}
+
+/// The first waiting request of each use that found too few blocks: requests of the other use that
+/// are behind it take none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FirstBlocked {
+    /// Of the step being planned.
+    pub(super) generation: Option<QueueKey>,
+    /// Of the last step that looked at one-shot rows.
+    pub(super) chunks: Option<QueueKey>,
+}
+
 impl Scheduler {
+    /// Returns why a waiting request may take no blocks in this step, if it may not; then it is
+    /// noted as one that waits for them.
+    pub(super) fn refuse_blocks(
+        &mut self,
+        draft: &Draft,
+        key: QueueKey,
+        use_of: BlockUse,
+    ) -> Option<NoBlocks> {
+        let is_behind = |first: Option<QueueKey>| first.is_some_and(|first| first < key);
+        let FirstBlocked { generation, chunks } = self.first_blocked;
+        // Generations are admitted only if none that was preempted is left over.
+        let reason = match use_of {
+            BlockUse::Chunks if draft.starved => Some(NoBlocks::Starved),
+            BlockUse::Chunks if is_behind(generation) => Some(NoBlocks::BehindGeneration),
+            BlockUse::Generation if is_behind(chunks) => Some(NoBlocks::BehindChunks),
+            _ if self.is_behind_overdue(&key) => Some(NoBlocks::BehindOverdue),
+            BlockUse::Chunks if !self.preempted.is_empty() => Some(NoBlocks::BehindPreempted),
+            BlockUse::Generation | BlockUse::Chunks | BlockUse::Pass => None,
+        };
+        if reason.is_some() {
+            self.wait_for_blocks(key, use_of, reason);
+        }
+        reason
+    }
+
+    /// Notes that a waiting request gets no blocks in this step: there are too few, or `reason`.
+    pub(super) fn wait_for_blocks(
+        &mut self,
+        key: QueueKey,
+        use_of: BlockUse,
+        reason: Option<NoBlocks>,
+    ) {
+        if key.turn == Turn::Overdue {
+            self.short_of_blocks.insert(key.age());
+        }
+        let first = &mut self.first_blocked;
+        match (use_of, reason) {
+            (BlockUse::Generation, _) => first.generation = Some(key),
+            (BlockUse::Chunks, None) => {
+                first.chunks = Some(first.chunks.map_or(key, |other| other.min(key)));
+            }
+            (BlockUse::Chunks, Some(_)) | (BlockUse::Pass, _) => {}
+        }
+        if reason.is_none() {
+            self.take_kept_from_passes();
+        }
+    }
+
     /// Returns whether a sequence that is to be admitted belongs to a request that is overdue.
     pub(super) fn is_overdue(&self, seq: &Sequence) -> bool {
         let queue = if seq.is_decode() {
@@ -58,15 +143,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes that a request waits for blocks; no younger one takes them once it is overdue.
-    pub(super) fn waits_for_blocks(&mut self, key: QueueKey) {
-        if key.turn == Turn::Overdue {
-            self.short_of_blocks.insert(key.age());
-        }
-    }
-
     /// Returns whether an older, overdue request waits for blocks.
-    pub(super) fn is_behind_overdue(&self, key: &QueueKey) -> bool {
+    fn is_behind_overdue(&self, key: &QueueKey) -> bool {
         let oldest = self.short_of_blocks.first();
         oldest.is_some_and(|oldest| key.turn == Turn::Usual || *oldest < key.age())
     }
