@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::{Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting};
+use super::{
+    Plan, PromptSize, QueueView, SchedulerPolicy, StepBudget, Waiting,
+    places::{Orders, Places},
+};
 use crate::Turn;
 
 /// The number of groups.
@@ -46,8 +49,7 @@ pub(crate) fn group_of(prompt: PromptSize) -> u32 {
 /// Requests of one class.
 #[derive(Debug, Default)]
 struct Line {
-    places: BTreeMap<RequestId, Place>,
-    levels: BTreeMap<(Turn, i64), Level>,
+    places: Places<Place, Levels>,
     /// True if a step has started any of them since the last plan.
     has_started: bool,
 }
@@ -56,6 +58,30 @@ struct Line {
 struct Place {
     waiting: Waiting,
     group: u32,
+}
+
+/// The groups of each turn and priority.
+#[derive(Debug, Default)]
+struct Levels(BTreeMap<(Turn, i64), Level>);
+
+impl Levels {
+    fn group_mut(&mut self, place: &Place) -> &mut Group {
+        let Waiting { turn, priority, .. } = place.waiting;
+        let level = self.0.entry((turn, priority)).or_default();
+        level.entry(place.group).or_default()
+    }
+}
+
+impl Orders<Place> for Levels {
+    fn insert(&mut self, request: RequestId, place: &Place) {
+        let at = (place.waiting.arrival, request);
+        self.group_mut(place).line.insert(at);
+    }
+
+    fn remove(&mut self, request: RequestId, place: &Place) {
+        let at = (place.waiting.arrival, request);
+        self.group_mut(place).line.remove(&at);
+    }
 }
 
 /// The groups of one priority, by number.
@@ -74,30 +100,22 @@ impl Line {
     /// Notes that a request waits in a group now, or that it waits no more; it was `withdrawn` if
     /// it ended before all of it had started.
     fn set(&mut self, request: RequestId, now: Option<(Waiting, u32)>, withdrawn: bool) {
-        let before = self.places.remove(&request);
-        if let Some(Place { waiting, group }) = before {
-            let at = (waiting.turn, waiting.priority);
-            let level = self.levels.get_mut(&at).expect("it was put there");
-            let of = level.get_mut(&group).expect("it was put there");
-            of.line.remove(&(waiting.arrival, request));
-            // A request with fewer rows waiting than before, or none, has started some.
-            if !withdrawn && now.is_none_or(|(w, _)| w.rows < waiting.rows) {
-                of.has_started = true;
-                self.has_started = true;
-            }
+        let before = self.places.take(request);
+        // A request with fewer rows waiting than before, or none, has started some.
+        let has_started = |before: &Place| now.is_none_or(|(w, _)| w.rows < before.waiting.rows);
+        if let Some(before) = before.filter(|before| !withdrawn && has_started(before)) {
+            self.places.orders_mut().group_mut(&before).has_started = true;
+            self.has_started = true;
         }
         if let Some((waiting, group)) = now {
-            let level = self.levels.entry((waiting.turn, waiting.priority));
-            let of = level.or_default().entry(group).or_default();
-            of.line.insert((waiting.arrival, request));
-            self.places.insert(request, Place { waiting, group });
+            self.places.put(request, Place { waiting, group });
         }
     }
 
     /// Notes who was passed over by the last step, and forgets who is gone.
     fn settle(&mut self) {
         let stepped = std::mem::take(&mut self.has_started);
-        self.levels.retain(|_, level| {
+        self.places.orders_mut().0.retain(|_, level| {
             level.retain(|_, group| !group.line.is_empty());
             for group in level.values_mut() {
                 let started = std::mem::take(&mut group.has_started);
@@ -114,7 +132,7 @@ impl Line {
     /// The first `places` in line.
     fn first(&self, places: usize) -> Vec<RequestId> {
         let mut line = Vec::new();
-        for level in self.levels.values() {
+        for level in self.places.orders().0.values() {
             let left = places - line.len();
             if left == 0 {
                 break;
@@ -196,12 +214,12 @@ impl SchedulerPolicy for Groups {
                 waiting.zip(group)
             };
             let withdrawn = view.withdrawn().contains(&request);
-            let before = self.oneshot.places.contains_key(&request);
+            let before = self.oneshot.places.get(request).is_some();
             let oneshot = change.and_then(|change| change.oneshot);
             if before || oneshot.is_some() {
                 self.oneshot.set(request, of(oneshot), withdrawn);
             }
-            let before = self.decode.places.contains_key(&request);
+            let before = self.decode.places.get(request).is_some();
             let decode = change.and_then(|change| change.decode);
             if before || decode.is_some() {
                 self.decode.set(request, of(decode), withdrawn);

@@ -19,11 +19,13 @@ use self::{
     boundary::Boundary,
     config::micros,
     costs::StepCosts,
-    line::{Key, Line, Place},
+    line::{Key, Line, Lines, Place},
     shares::Shares,
     window::{Gathered, Window},
 };
-use super::{Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting};
+use super::{
+    Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting, places::Places,
+};
 use crate::Turn;
 
 /// Short prompts apart from long ones (LAPS, temporal mode on one device): what little there is to
@@ -57,9 +59,7 @@ use crate::Turn;
 pub struct Laps {
     config: LapsConfig,
     boundary: Boundary,
-    places: BTreeMap<RequestId, Place>,
-    /// Short and long.
-    lines: [Line; 2],
+    places: Places<Place, Lines>,
     shares: Shares,
     costs: StepCosts,
     window: Window,
@@ -119,8 +119,7 @@ impl Laps {
         assert!(wrong.is_none(), "out of range: {wrong:?}");
         Self {
             boundary: Boundary::new(&config, service.as_ref()),
-            places: BTreeMap::new(),
-            lines: [Line::default(), Line::default()],
+            places: Places::default(),
             shares: Shares::new(config.share_floor_percent, LOAD_WINDOW),
             costs: StepCosts::new(service),
             window: Window::new(&config),
@@ -140,15 +139,12 @@ impl Laps {
     }
 
     fn line(&self, length: Length) -> &Line {
-        &self.lines[length as usize]
+        &self.places.orders()[length as usize]
     }
 
     fn follow(&mut self, view: &QueueView<'_>) {
         for &(request, change) in view.changed() {
-            let before = self.places.remove(&request);
-            if let Some(before) = &before {
-                self.lines[before.length as usize].remove(before);
-            }
+            let before = self.places.take(request);
             let withdrawn = view.withdrawn().contains(&request);
             if let Some(gone) = before.filter(|_| withdrawn) {
                 self.shares.withdraw(view.now(), &gone.offer);
@@ -180,8 +176,7 @@ impl Laps {
                 has_rows: change.oneshot.is_some(),
                 generates: change.decode.is_some(),
             };
-            self.lines[length as usize].insert(&place);
-            self.places.insert(request, place);
+            self.places.put(request, place);
         }
         if self.line(Length::Short).is_empty() {
             self.window.forget();
@@ -262,7 +257,7 @@ impl Laps {
         let longest = overdue
             .filter(|waiting| waiting.turn == Turn::Overdue)
             .min_by_key(|waiting| waiting.arrival)?;
-        Some(self.places[&longest.request].length)
+        Some(self.places[longest.request].length)
     }
 
     /// The class of the first that can meet its deadline, but not if it sits out a step.
@@ -305,11 +300,11 @@ impl Laps {
             enough_tokens: Some(self.config.batch_tokens),
             ..Plan::default()
         };
-        let has_rows = |request: &RequestId| self.places[request].has_rows;
+        let has_rows = |request: &RequestId| self.places[*request].has_rows;
         let rows = first.iter().copied().filter(has_rows);
         let rows = rows.chain(line.rows().filter(is_other));
         plan.oneshot = rows.take(budget.rows as usize).map(grant).collect();
-        let generates = |request: &RequestId| self.places[request].generates;
+        let generates = |request: &RequestId| self.places[*request].generates;
         let prompts = first.iter().copied().filter(generates);
         let prompts = prompts.chain(line.generating().filter(is_other));
         let mut tokens = 0;
@@ -318,7 +313,7 @@ impl Laps {
                 break;
             }
             plan.decode.push(grant(request));
-            tokens += self.places[&request].tokens;
+            tokens += self.places[request].tokens;
         }
         let rests = view.unfinished().iter();
         let short = rests.filter(|prompt| self.length_of_rest(prompt) == Length::Short);
@@ -364,13 +359,13 @@ impl Laps {
             _ => line.first().map(|key| key.request),
         };
         let line = line.overdue().chain(urgent).chain(first);
-        line.map(|request| &self.places[&request]).find(can_start)
+        line.map(|request| &self.places[request]).find(can_start)
     }
 
     /// Returns the time until which short requests wait for more of them, if they do.
     fn wait_until(&mut self, view: &QueueView<'_>) -> Option<Timestamp> {
         let now = view.now();
-        let line = &self.lines[Length::Short as usize];
+        let line = self.line(Length::Short);
         let is_overdue = line.first()?.turn == Turn::Overdue;
         let is_full = line.tokens() >= u64::from(self.config.batch_tokens);
         if is_overdue || is_full || !view.unfinished().is_empty() {
@@ -394,7 +389,7 @@ impl Laps {
 
     #[cfg(test)]
     pub(crate) fn place_of(&self, request: RequestId) -> Option<(Length, Option<Timestamp>)> {
-        let place = self.places.get(&request)?;
+        let place = self.places.get(request)?;
         Some((place.length, place.start_by))
     }
 }

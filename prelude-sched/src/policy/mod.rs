@@ -3,6 +3,7 @@
 mod fcfs;
 mod groups;
 mod laps;
+mod places;
 mod round_robin;
 mod srjf;
 

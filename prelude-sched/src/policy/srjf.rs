@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use prelude_core::{RequestId, ServiceTime, Timestamp};
 use prelude_kv::BlockHash;
 
-use super::{Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget};
+use super::{
+    Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget,
+    places::{Orders, Places},
+};
 use crate::{Cost, Turn};
 
 /// One-shot requests by priority, then by `cost - fairness * time waited`, the lowest first
@@ -38,10 +41,36 @@ pub struct Srjf {
     fairness: u64,
     /// Tokens with which a step is full enough.
     saturation: u32,
-    order: BTreeSet<Key>,
-    places: BTreeMap<RequestId, Place>,
-    by_prefix: BTreeMap<(Turn, i64, BlockHash), BTreeSet<Key>>,
+    places: Places<Place, ByScore>,
     recalibrations: u64,
+}
+
+/// The waiting requests in the order of their scores.
+#[derive(Debug, Default)]
+struct ByScore {
+    all: BTreeSet<Key>,
+    by_prefix: BTreeMap<(Turn, i64, BlockHash), BTreeSet<Key>>,
+}
+
+impl Orders<Place> for ByScore {
+    fn insert(&mut self, _: RequestId, place: &Place) {
+        self.all.insert(place.key);
+        if let Some(group) = place.group() {
+            self.by_prefix.entry(group).or_default().insert(place.key);
+        }
+    }
+
+    fn remove(&mut self, _: RequestId, place: &Place) {
+        self.all.remove(&place.key);
+        if let Some(group) = place.group()
+            && let Some(keys) = self.by_prefix.get_mut(&group)
+        {
+            keys.remove(&place.key);
+            if keys.is_empty() {
+                self.by_prefix.remove(&group);
+            }
+        }
+    }
 }
 
 /// Place in the order. Unique, since ids are.
@@ -87,9 +116,7 @@ impl Srjf {
                 .saturating_mul(token_cost)
                 .min(u64::MAX / 2),
             saturation,
-            order: BTreeSet::new(),
-            places: BTreeMap::new(),
-            by_prefix: BTreeMap::new(),
+            places: Places::default(),
             recalibrations: 0,
         }
     }
@@ -103,33 +130,9 @@ impl Srjf {
         u128::from(cost) * 1_000_000_000 + waited
     }
 
-    fn remove(&mut self, request: RequestId) -> Option<Place> {
-        let place = self.places.remove(&request)?;
-        self.order.remove(&place.key);
-        let Some(group) = place.group() else {
-            return Some(place);
-        };
-        if let Some(keys) = self.by_prefix.get_mut(&group) {
-            keys.remove(&place.key);
-            if keys.is_empty() {
-                self.by_prefix.remove(&group);
-            }
-        }
-        Some(place)
-    }
-
-    fn insert(&mut self, place: Place) {
-        let key = place.key;
-        self.order.insert(key);
-        self.places.insert(key.request, place);
-        if let Some(group) = place.group() {
-            self.by_prefix.entry(group).or_default().insert(key);
-        }
-    }
-
     fn follow(&mut self, view: &QueueView<'_>) {
         for &(request, change) in view.changed() {
-            let before = self.remove(request);
+            let before = self.places.take(request);
             let oneshot = change.and_then(|change| Some((change.oneshot?, change.cost)));
             let Some((waiting, cost)) = oneshot else {
                 continue;
@@ -142,11 +145,12 @@ impl Srjf {
                 request,
             };
             self.recalibrations += u64::from(before.is_some_and(|b| b.key.score != key.score));
-            self.insert(Place {
+            let place = Place {
                 key,
                 tokens: cost.tokens,
                 prefix: cost.prefix,
-            });
+            };
+            self.places.put(request, place);
         }
     }
 
@@ -155,26 +159,28 @@ impl Srjf {
     fn line(&self) -> impl Iterator<Item = RequestId> {
         let ahead = self.ahead();
         let rank: BTreeSet<Key> = ahead.iter().copied().collect();
-        let others = self.order.iter().filter(move |key| !rank.contains(key));
+        let all = &self.places.orders().all;
+        let others = all.iter().filter(move |key| !rank.contains(key));
         let line = ahead.into_iter().chain(others.copied());
         line.map(|key| key.request)
     }
 
     /// The first in line and those that go with it.
     fn ahead(&self) -> Vec<Key> {
-        let Some(first) = self.order.first() else {
+        let orders = self.places.orders();
+        let Some(first) = orders.all.first() else {
             return Vec::new();
         };
-        let place = &self.places[&first.request];
+        let place = self.places[first.request];
         let Some(group) = place.group() else {
             return vec![*first];
         };
         let mut tokens = 0;
         let fits = |key: &&Key| {
-            tokens += self.places[&key.request].tokens;
+            tokens += self.places[key.request].tokens;
             *key == first || tokens <= u64::from(self.saturation)
         };
-        self.by_prefix[&group]
+        orders.by_prefix[&group]
             .iter()
             .take_while(fits)
             .copied()

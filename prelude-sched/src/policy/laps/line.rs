@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prelude_core::{RequestId, Timestamp};
 
-use super::{Length, shares::Offer};
+use super::{super::places::Orders, Length, shares::Offer};
 use crate::{Turn, Waiting, length::length_of};
 
 /// Place in the order. Unique, since ids are.
@@ -69,8 +69,21 @@ pub(super) struct Line {
     generating: BTreeSet<Key>,
 }
 
+/// The short requests and the long ones.
+pub(super) type Lines = [Line; 2];
+
+impl Orders<Place> for Lines {
+    fn insert(&mut self, _: RequestId, place: &Place) {
+        self[place.length as usize].insert(place);
+    }
+
+    fn remove(&mut self, _: RequestId, place: &Place) {
+        self[place.length as usize].remove(place);
+    }
+}
+
 impl Line {
-    pub(super) fn insert(&mut self, place: &Place) {
+    fn insert(&mut self, place: &Place) {
         let request = place.key.request;
         self.order.insert(place.key);
         self.arrivals.insert((place.key.arrival, request));
@@ -80,7 +93,7 @@ impl Line {
         self.generating.extend(place.generates.then_some(place.key));
     }
 
-    pub(super) fn remove(&mut self, place: &Place) {
+    fn remove(&mut self, place: &Place) {
         let request = place.key.request;
         self.order.remove(&place.key);
         self.arrivals.remove(&(place.key.arrival, request));
