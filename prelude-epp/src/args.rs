@@ -124,7 +124,7 @@ pub(crate) struct ServeArgs {
     /// After that, time for exchanges under way.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
-    /// Log each pick.
+    /// Log each pick, each refusal and each late body.
     #[arg(long)]
     pub(crate) log_picks: bool,
 }

@@ -131,11 +131,13 @@ impl Exchange {
         if !self.waits_for_body() {
             return;
         }
-        let came = self.body.len();
-        log::line(format_args!(
-            "body late path={} bytes={came}: picked by what has come",
-            self.head.path
-        ));
+        if self.picker.config.log_picks {
+            let came = self.body.len();
+            log::line(format_args!(
+                "body late path={} bytes={came}: picked by what has come",
+                self.head.path
+            ));
+        }
         if self.decide(Message::Headers) {
             self.give_back(false);
             self.phase = Phase::Passing;
@@ -282,11 +284,13 @@ impl Exchange {
         self.phase = Phase::Refused;
         self.body.take();
         self.answers.push_back(answers::refusal(refusal));
-        log::line(format_args!(
-            "refused path={} status={} {refusal}",
-            self.head.path,
-            refusal.status()
-        ));
+        if self.picker.config.log_picks {
+            log::line(format_args!(
+                "refused path={} status={} {refusal}",
+                self.head.path,
+                refusal.status()
+            ));
+        }
     }
 
     fn on_response(&mut self, headers: &HttpHeaders, metadata: Option<&Metadata>) {

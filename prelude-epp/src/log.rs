@@ -1,4 +1,4 @@
-//! The log on stderr: picks if they are asked for, refusals, and changes of endpoints. It has no
+//! The log on stderr: changes of endpoints and, if they are asked for, picks and refusals. It has no
 //! text of a request but its path.
 
 use std::{fmt, io::Write as _};

@@ -5,5 +5,6 @@ mod conversation;
 mod listener;
 mod service;
 
+pub use codec::{ProstCodec, ProstDecoder, ProstEncoder};
 pub use conversation::Conversation;
 pub use listener::{Limits, serve};

@@ -13,9 +13,9 @@ const BUFFER_BYTES: usize = 2 * 1024;
 /// Bytes of answers that are ready at once and go out together.
 const TOGETHER_BYTES: usize = 32 * 1024;
 
-/// The codec of a method that takes `D` and answers with `E`.
+/// The codec of one side of a method: it sends `E` and reads `D`.
 #[derive(Debug)]
-pub(super) struct ProstCodec<E, D>(PhantomData<(E, D)>);
+pub struct ProstCodec<E, D>(PhantomData<(E, D)>);
 
 impl<E, D> Default for ProstCodec<E, D> {
     fn default() -> Self {
@@ -40,7 +40,7 @@ impl<E: Message + 'static, D: Message + Default + 'static> Codec for ProstCodec<
 
 /// Encodes messages.
 #[derive(Debug)]
-pub(super) struct ProstEncoder<E>(PhantomData<E>);
+pub struct ProstEncoder<E>(PhantomData<E>);
 
 impl<E: Message> Encoder for ProstEncoder<E> {
     type Item = E;
@@ -58,7 +58,7 @@ impl<E: Message> Encoder for ProstEncoder<E> {
 
 /// Decodes messages.
 #[derive(Debug)]
-pub(super) struct ProstDecoder<D>(PhantomData<D>);
+pub struct ProstDecoder<D>(PhantomData<D>);
 
 impl<D: Message + Default> Decoder for ProstDecoder<D> {
     type Item = D;
