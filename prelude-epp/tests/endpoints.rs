@@ -60,7 +60,9 @@ fn sources_join() {
         let list = list.iter().map(|(n, tokens)| (address(*n), *tokens));
         let Change { joined, left } = picker.replace(source, list.collect()).unwrap();
         let last = |set: std::collections::BTreeSet<SocketAddr>| -> Vec<String> {
-            set.into_iter().map(|a| a.to_string()[7..8].to_owned()).collect()
+            set.into_iter()
+                .map(|a| a.to_string()[7..8].to_owned())
+                .collect()
         };
         (last(joined).concat(), last(left).concat())
     };
@@ -101,7 +103,10 @@ fn an_engine_that_was_lost_has_an_empty_cache() {
 
 #[test]
 fn tokens_make_keys_as_well() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fasttoken/tests/data/tokenizer.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../fasttoken/tests/data/tokenizer.json"
+    );
     let tokenizer = fasttoken::Tokenizer::from_file(path).unwrap();
     let router = RouterConfig {
         granule_tokens: 16,
@@ -171,11 +176,25 @@ async fn a_file_is_read_when_it_changes() {
     assert_eq!(names(watch.next().await.unwrap()), ["10.0.0.2:8000"]);
     write(&path, "10.0.0.2\n", 3);
     let error = watch.next().await.unwrap_err().to_string();
-    assert!(error.contains("engines:1: `10.0.0.2` is no HOST:PORT"), "{error}");
+    assert!(
+        error.contains("engines:1: `10.0.0.2` is no HOST:PORT"),
+        "{error}"
+    );
     assert!(timeout(OFTEN * 10, watch.next()).await.is_err(), "once");
     fs::remove_file(&path).unwrap();
-    assert!(watch.next().await.unwrap_err().to_string().contains("cannot read"));
-    write(&path, "{\"address\":\"10.0.0.3:8000\",\"kv_tokens\":9}\n", 3);
+    assert!(
+        watch
+            .next()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("cannot read")
+    );
+    write(
+        &path,
+        "{\"address\":\"10.0.0.3:8000\",\"kv_tokens\":9}\n",
+        3,
+    );
     assert_eq!(names(watch.next().await.unwrap()), ["10.0.0.3:8000"]);
 }
 
@@ -183,7 +202,11 @@ async fn a_file_is_read_when_it_changes() {
 async fn names_are_resolved() {
     let name: DnsName = "localhost:8000".parse().unwrap();
     let found = name.resolve().await.unwrap();
-    assert!(found.iter().all(|a| a.ip().is_loopback() && a.port() == 8000));
+    assert!(
+        found
+            .iter()
+            .all(|a| a.ip().is_loopback() && a.port() == 8000)
+    );
     assert!(!found.is_empty());
     let none: DnsName = "no-such-name.invalid:1".parse().unwrap();
     assert!(none.resolve().await.is_err());
@@ -256,7 +279,10 @@ fn picks_are_the_router_s() {
     };
     let ids = [(); 3].map(|()| router.join(Timestamp::ZERO, spec).unwrap());
     for n in 0..60u64 {
-        let prompt = format!("{}{n}", "a state that is asked about ".repeat(20 + n as usize % 7));
+        let prompt = format!(
+            "{}{n}",
+            "a state that is asked about ".repeat(20 + n as usize % 7)
+        );
         let body = serde_json::json!({"prompt": prompt, "max_tokens": 1}).to_string();
         let prefix = picker.prefix(&Body::new("/v1/completions", body.as_bytes()));
         let request = prelude_router::RouteRequest {
