@@ -11,6 +11,8 @@
 //! the other core makes the load. The time of a pick is from sending the body's end to the answer
 //! that names the endpoint; late sending counts, so that a picker that stalls is not measured less.
 
+#![expect(clippy::print_stdout, reason = "an example that prints")]
+
 use std::{
     net::SocketAddr,
     sync::{Arc, mpsc as std_mpsc},

@@ -103,7 +103,7 @@ impl<'a> Body<'a> {
         match self.layout {
             Layout::Bytes => None,
             Layout::Completions => Some(number(fields.max_tokens).unwrap_or(16)),
-            Layout::Chat => number(fields.max_completion_tokens).or(number(fields.max_tokens)),
+            Layout::Chat => number(fields.max_completion_tokens.or(fields.max_tokens)),
             _ => Some(1),
         }
     }

@@ -256,7 +256,7 @@ impl Exchange {
             max_output_tokens,
             user: body
                 .user()
-                .or(self.head.fairness_id.as_deref().map(user_number)),
+                .or_else(|| self.head.fairness_id.as_deref().map(user_number)),
             sheddable: self
                 .head
                 .is_sheddable(self.picker.config.sheddable.as_deref()),

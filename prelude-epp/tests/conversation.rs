@@ -1,5 +1,7 @@
 //! The conversation with a proxy over gRPC, in every mode and every way to end.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod proxy;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Engines that come and go: files that change, names, probes.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     fs,
     net::SocketAddr,

@@ -131,8 +131,11 @@ fn hashes(path: &str, body: &str) -> Vec<u64> {
     hasher.finish().hashes().to_vec()
 }
 
+/// Makes a body of what prompts share and of what only one has.
+type MakeBody = fn(&str, &str) -> Value;
+
 /// The path of an endpoint, and a body with something that prompts share and something else.
-fn bodies() -> [(&'static str, fn(&str, &str) -> Value); 8] {
+fn bodies() -> [(&'static str, MakeBody); 8] {
     [
         (
             "/v1/systemone",

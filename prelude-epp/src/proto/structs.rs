@@ -65,7 +65,7 @@ impl Kind {
             Self::Struct(_) => ("", &[][..]),
         };
         let of_list = list.iter().filter_map(|value| match &value.kind {
-            Some(Kind::String(text)) => Some(text.as_str()),
+            Some(Self::String(text)) => Some(text.as_str()),
             _ => None,
         });
         let parts = of_list.chain([text]).flat_map(|text| text.split(','));
