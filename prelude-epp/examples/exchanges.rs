@@ -95,7 +95,7 @@ fn serve_picker(started: &std_mpsc::Sender<Started>) {
                     let _ = answer.send(time);
                 }
             });
-            serve(picker, listener, Limits::default(), std::future::pending()).await?;
+            serve(picker, listener, Limits::default(), std::future::pending()).await;
             Ok(())
         })
     };

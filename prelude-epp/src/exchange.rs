@@ -346,3 +346,6 @@ fn subset(metadata: Option<&Metadata>) -> Option<Subset> {
     let names = field(metadata, SUBSET_NAMESPACE, SUBSET)?;
     Some(names.strings().collect())
 }
+
+#[cfg(test)]
+mod tests;

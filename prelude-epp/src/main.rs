@@ -123,7 +123,7 @@ async fn answer(picker: Arc<Picker>, args: &ServeArgs) -> Result<()> {
         log::line(format_args!("draining"));
         sleep(args.drain_delay).await;
     };
-    serve(picker, listener, limits, stop).await?;
+    serve(picker, listener, limits, stop).await;
     Ok(())
 }
 

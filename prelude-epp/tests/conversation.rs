@@ -200,15 +200,31 @@ async fn responses_whose_body_is_hidden() {
         exchange.response(&[], false).await;
         exchange.answer().await;
         exchange.close().await;
-        // Another pick ends those that are due.
-        let mut other = served.exchange(modes).await;
-        other.get("/").await;
-        other.pick(false).await;
-        assert_eq!(served.picker.in_flight(), left + 1, "{path}");
-        other.response(&[], true).await;
-        other.answer().await;
         assert_eq!(served.picker.in_flight(), left, "{path}");
     }
+    // A short generation counts as ended a moment later, at the next pick.
+    let mut exchange = served.exchange(modes).await;
+    exchange.post("/v1/completions", &[]).await;
+    exchange.body("{\"max_tokens\":2}", true).await;
+    exchange.pick(false).await;
+    exchange.given_back(true, None).await;
+    exchange.response(&[], false).await;
+    exchange.answer().await;
+    exchange.close().await;
+    let ended = async {
+        loop {
+            let mut other = served.exchange(modes).await;
+            other.get("/").await;
+            other.pick(false).await;
+            other.response(&[], true).await;
+            other.answer().await;
+            if served.picker.in_flight() == 1 {
+                return;
+            }
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(30), ended).await;
+    ended.expect("a short generation is still charged");
 }
 
 #[tokio::test]
@@ -473,6 +489,23 @@ async fn prompts_that_share_a_state_go_together() {
         used.insert(first);
     }
     assert!(used.len() > 1, "other states go elsewhere: {used:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_finishes_its_exchanges() {
+    let mut served = picker(config(), 1).await;
+    let mut exchange = served.exchange(FULL).await;
+    exchange.get("/v1/models").await;
+    exchange.pick(false).await;
+    served.stop();
+    // The proxy is told to open no more exchanges, and this one goes on.
+    exchange.response(&[], false).await;
+    exchange.answer().await;
+    assert!(!served.has_ended());
+    exchange.response_body("a", true).await;
+    exchange.given_back(false, None).await;
+    exchange.close().await;
+    served.wait_for_end().await;
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use prelude_epp::log;
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -301,7 +302,8 @@ async fn check(envoy: &OsString, flags: &[&str]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stock_envoy_asks_the_picker() {
     let Some(envoy) = env::var_os("PRELUDE_ENVOY") else {
-        println!("SKIP: PRELUDE_ENVOY names no binary of Envoy");
+        // Past the test harness, which would hide it.
+        log::line(format_args!("SKIP: PRELUDE_ENVOY names no binary of Envoy"));
         return;
     };
     check(&envoy, &[]).await;

@@ -35,8 +35,11 @@ impl Charge {
         }
     }
 
-    /// Lets go of a request whose end will not be seen.
+    /// Lets go of a request whose end will not be seen. An answer of at most one token has ended.
     pub fn end_unseen(mut self, max_output_tokens: Option<u32>) {
+        if max_output_tokens.is_some_and(|most| most <= 1) {
+            return;
+        }
         if let Some(id) = self.id.take() {
             self.picker.finish_unseen(id, max_output_tokens);
         }

@@ -1,6 +1,6 @@
 //! Accepting connections, and letting them end.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::{
@@ -47,15 +47,12 @@ impl Default for Limits {
 }
 
 /// Serves until `stop` is ready, then waits for the exchanges under way.
-///
-/// # Errors
-/// The system's, if it takes no connections any more.
 pub async fn serve(
     picker: Arc<Picker>,
     listener: TcpListener,
     limits: Limits,
     stop: impl Future<Output = ()>,
-) -> io::Result<()> {
+) {
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(limits.connections as usize));
     let mut stop = std::pin::pin!(stop);
@@ -94,7 +91,6 @@ pub async fn serve(
             "exchanges under way were cut at the drain timeout"
         ));
     }
-    Ok(())
 }
 
 /// Returns a connection that answers.
@@ -110,6 +106,10 @@ fn connection(
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
+        // Proxies end half of all exchanges by a reset. The limits against strangers that reset
+        // streams without end would cut all exchanges of a connection when many clients go at once.
+        .max_pending_accept_reset_streams(limits.streams as usize)
+        .max_local_error_reset_streams(None)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(Some(PING_EVERY))

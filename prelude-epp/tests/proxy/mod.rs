@@ -13,7 +13,12 @@ use prelude_epp::{
     },
     server::{Limits, ProstCodec, serve},
 };
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{
     Status, Streaming,
@@ -33,6 +38,8 @@ pub(crate) const FULL: Modes = (BodyMode::FullDuplexStreamed, BodyMode::FullDupl
 pub(crate) struct Served {
     pub(crate) picker: Arc<Picker>,
     channel: Channel,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<()>,
 }
 
 /// Returns the address of an engine that is never connected to.
@@ -56,21 +63,43 @@ pub(crate) async fn picker(config: Config, engines: u8) -> Served {
     picker.set_known();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let stopped = async {
+        // It goes on if the sender is dropped.
+        if stopped.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
     let served = Arc::clone(&picker);
-    tokio::spawn(serve(
-        served,
-        listener,
-        Limits::default(),
-        std::future::pending(),
-    ));
+    let server = tokio::spawn(serve(served, listener, Limits::default(), stopped));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     Served {
         picker,
         channel: endpoint.connect().await.unwrap(),
+        stop: Some(stop),
+        server,
     }
 }
 
 impl Served {
+    /// Tells the server to stop.
+    pub(crate) fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.server.is_finished()
+    }
+
+    pub(crate) async fn wait_for_end(self) {
+        let Self {
+            channel, server, ..
+        } = self;
+        let ended = timeout(PATIENCE, server).await;
+        ended.expect("the server goes on").unwrap();
+        drop(channel);
+    }
+
     /// Asks for the health of a service.
     pub(crate) async fn health(&self, service: &str) -> Result<i32, Status> {
         let mut grpc = Grpc::new(self.channel.clone());
