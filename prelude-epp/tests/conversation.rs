@@ -272,9 +272,9 @@ async fn all_bodies_together_have_a_bound() {
     let mut first = served.exchange(FULL).await;
     first.post("/v1/completions", &[]).await;
     first.body("123456", false).await;
-    while served.picker.buffered_bytes() < 6 {
-        tokio::task::yield_now().await;
-    }
+    served
+        .wait_until(|picker| picker.buffered_bytes() == 6)
+        .await;
     let mut second = served.exchange(FULL).await;
     second.post("/v1/completions", &[]).await;
     second.body("12345", false).await;
@@ -288,13 +288,13 @@ async fn all_bodies_together_have_a_bound() {
     let mut third = served.exchange(FULL).await;
     third.post("/v1/completions", &[]).await;
     third.body("1234567890", false).await;
-    while served.picker.buffered_bytes() < 10 {
-        tokio::task::yield_now().await;
-    }
+    served
+        .wait_until(|picker| picker.buffered_bytes() == 10)
+        .await;
     drop(third);
-    while served.picker.buffered_bytes() > 0 {
-        tokio::task::yield_now().await;
-    }
+    served
+        .wait_until(|picker| picker.buffered_bytes() == 0)
+        .await;
 }
 
 #[tokio::test]

@@ -131,14 +131,18 @@ impl Served {
 
     /// Waits until no request is under way.
     pub(crate) async fn wait_until_idle(&self) {
-        let idle = async {
-            while self.picker.in_flight() > 0 {
+        self.wait_until(|picker| picker.in_flight() == 0).await;
+    }
+
+    /// Waits until the picker is as it should be.
+    pub(crate) async fn wait_until(&self, is_so: impl Fn(&Picker) -> bool) {
+        let wait = async {
+            while !is_so(&self.picker) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(PATIENCE, idle)
-            .await
-            .expect("a request is still charged");
+        let came = timeout(PATIENCE, wait).await;
+        came.expect("the picker does not come to be as it should");
     }
 }
 
