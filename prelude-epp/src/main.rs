@@ -161,3 +161,73 @@ fn config(args: &ServeArgs) -> Result<Config> {
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use prelude_router::PolicyConfig;
+
+    use super::*;
+
+    /// Returns the config of a command line whose `@FILE` is a file with `text`.
+    fn config_of(words: &[&str], name: &str, text: &str) -> Result<Config> {
+        let file = format!("prelude-epp-{}-{name}", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        fs::write(&file, text)?;
+        let path = file.display().to_string();
+        let words = words.iter().map(|word| word.replace("@FILE", &path));
+        let cli = Cli::try_parse_from(["prelude-epp".to_owned()].into_iter().chain(words))?;
+        let config = config(&cli.serve);
+        fs::remove_file(&file)?;
+        config
+    }
+
+    #[test]
+    fn flags_become_knobs() {
+        let flags = ["--endpoint", "a:1"];
+        assert_eq!(config_of(&flags, "none", "").unwrap(), Config::default());
+        let flags = [
+            "--router-config",
+            "@FILE",
+            "--shed-ms",
+            "7",
+            "--sheddable",
+            "batch",
+            "--no-probes",
+            "--kv-tokens",
+            "9",
+            "--body-timeout",
+            "250ms",
+        ];
+        let text = "granule_tokens = 16\nshed_ms = 5\npolicy = \"min_cost\"";
+        let found = config_of(&flags, "router", text).unwrap();
+        assert_eq!(found.router.granule_tokens, 16);
+        assert_eq!(found.router.policy, PolicyConfig::MinCost);
+        assert_eq!(found.router.shed_ms, Some(7), "flags win");
+        assert_eq!(found.sheddable, Some(vec!["batch".to_owned()]));
+        assert_eq!((found.probes, found.kv_tokens), (false, 9));
+        assert_eq!(found.body_timeout.as_millis(), 250);
+        let wrong = config_of(&["--router-config", "@FILE"], "wrong", "granules = 1");
+        assert!(format!("{:#}", wrong.unwrap_err()).contains("unknown field `granules`"));
+    }
+
+    #[test]
+    fn a_profile_says_how_fast_engines_are_and_what_they_hold() {
+        let text = r#"{
+            "version": 1, "model": "m", "executor": "cpu",
+            "capacity": {
+                "block_size": 16, "num_blocks": 100, "max_step_tokens": 2048,
+                "max_context_len": 1600, "vocab_size": 9, "pipeline_depth": 1, "passes": null
+            },
+            "service": {
+                "floor_ms": 1.0, "per_cached_ms": 0.0, "base_ms": 2.0, "per_token_ms": 3.0,
+                "per_pair_ms": 0.0, "decode_ms": 4.0
+            },
+            "prefill": [], "decode": []
+        }"#;
+        let found = config_of(&["--profile", "@FILE"], "profile", text).unwrap();
+        assert_eq!(found.kv_tokens, 1600);
+        assert_eq!(found.service.decode_ms, 4.0);
+        let wrong = config_of(&["--profile", "@FILE"], "profile-wrong", "{}");
+        assert!(format!("{:#}", wrong.unwrap_err()).contains("missing field"));
+    }
+}
