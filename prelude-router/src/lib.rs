@@ -68,6 +68,6 @@ pub use config::{
 pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding};
 pub use error::{RouteError, UnknownEndpoint};
 pub use policy::{Choice, Finished, Policy, Query, Reason};
-pub use prompt::{Prefix, Prompt, Root};
+pub use prompt::{ByteHasher, Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};
 pub use service::{Cost, FitConfig};

@@ -83,16 +83,11 @@ impl Prefix {
                 (root, tokens.len())
             }
             Prompt::Bytes(bytes) => {
-                let root = root.of_bytes();
-                let granules = bytes.chunks_exact(granule.saturating_mul(BYTES_PER_TOKEN));
-                let words = |bytes: &[u8]| -> Vec<u32> {
-                    let four = bytes.chunks_exact(BYTES_PER_TOKEN);
-                    four.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                        .collect()
-                };
-                let granules = granules.map(|bytes| content(&words(bytes)));
-                chain(root, granules, &mut self.hashes);
-                (root, bytes.len().div_ceil(BYTES_PER_TOKEN))
+                let mut hasher = ByteHasher::new(root, granule_tokens);
+                hasher.prefix.hashes = std::mem::take(&mut self.hashes);
+                hasher.push(bytes);
+                *self = hasher.finish();
+                return;
             }
         };
         self.root = root.0;
@@ -124,10 +119,99 @@ impl Prefix {
     }
 }
 
+/// Hashes a prompt's bytes that come in pieces: the prefix is that of [`Prompt::Bytes`] with the
+/// pieces joined, and no caller has to join them.
+#[derive(Clone, Debug)]
+pub struct ByteHasher {
+    /// The hashes of whole granules so far.
+    prefix: Prefix,
+    /// The hash of all whole granules.
+    hash: u64,
+    bytes: usize,
+    /// The bytes of the granule that is not whole yet.
+    part: Vec<u8>,
+    /// The words of a granule, kept for their memory.
+    words: Vec<u32>,
+}
+
+impl ByteHasher {
+    /// Returns a hasher of a prompt below `root`, in granules of so many tokens.
+    ///
+    /// # Panics
+    /// If that is 0.
+    #[must_use]
+    pub fn new(root: Root, granule_tokens: u32) -> Self {
+        assert!(granule_tokens > 0, "a granule has at least one token");
+        let root = root.of_bytes().0;
+        Self {
+            prefix: Prefix {
+                granule_tokens,
+                root,
+                ..Prefix::default()
+            },
+            hash: root,
+            bytes: 0,
+            part: Vec::new(),
+            words: Vec::new(),
+        }
+    }
+
+    fn granule_bytes(&self) -> usize {
+        (self.prefix.granule_tokens as usize).saturating_mul(BYTES_PER_TOKEN)
+    }
+
+    /// Appends the next piece of the prompt.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        let granule = self.granule_bytes();
+        self.bytes = self.bytes.saturating_add(bytes.len());
+        if !self.part.is_empty() {
+            let missing = granule - self.part.len();
+            let (head, rest) = bytes.split_at(missing.min(bytes.len()));
+            self.part.extend_from_slice(head);
+            if self.part.len() < granule {
+                return;
+            }
+            let mut part = std::mem::take(&mut self.part);
+            self.add(&part);
+            part.clear();
+            self.part = part;
+            bytes = rest;
+        }
+        let mut granules = bytes.chunks_exact(granule);
+        for bytes in &mut granules {
+            self.add(bytes);
+        }
+        self.part.extend_from_slice(granules.remainder());
+    }
+
+    /// Adds a whole granule.
+    fn add(&mut self, bytes: &[u8]) {
+        let four = bytes.chunks_exact(BYTES_PER_TOKEN);
+        let words = four.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        self.words.clear();
+        self.words.extend(words);
+        self.hash = chained(self.hash, content(&self.words));
+        self.prefix.hashes.push(self.hash);
+    }
+
+    /// Returns the prefix of all pieces.
+    #[must_use]
+    pub fn finish(mut self) -> Prefix {
+        let tokens = self.bytes.div_ceil(BYTES_PER_TOKEN).max(1);
+        self.prefix.tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.prefix
+    }
+}
+
+/// Returns the hash of all up to the end of a granule.
+fn chained(hash: u64, content: u64) -> u64 {
+    mix(hash.rotate_left(1) ^ content)
+}
+
 /// Makes hashes of what is in granules into hashes of all up to their ends.
 fn chain(root: Root, granules: impl Iterator<Item = u64>, hashes: &mut Vec<u64>) {
     hashes.extend(granules.scan(root.0, |hash, content| {
-        *hash = mix(hash.rotate_left(1) ^ content);
+        *hash = chained(*hash, content);
         Some(*hash)
     }));
 }
@@ -201,6 +285,34 @@ mod tests {
         assert_ne!(a, hashes(root, Prompt::Tokens(&[1, 2, 3, 4])));
         let tokens = |bytes| Prefix::new(root, Prompt::Bytes(bytes), 4).tokens();
         assert_eq!((tokens(&bytes[..]), tokens(&[])), (4, 1));
+    }
+
+    /// The hash of a granule of bytes is that of the tokens which its words are, below another root.
+    #[test]
+    fn words_of_bytes_are_hashed_as_tokens() {
+        let root = Root::new("m", None, "t", None);
+        let words: Vec<u32> = (0..9).collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let found = hashes(root, Prompt::Bytes(&bytes));
+        assert_eq!(found, hashes(root.of_bytes(), Prompt::Tokens(&words)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_are_hashed_as_if_joined(
+            pieces in proptest::collection::vec(proptest::collection::vec(0u8..4, 0..50), 0..8),
+            granule in 1u32..9,
+        ) {
+            let root = Root::new("m", None, "t", None);
+            let mut hasher = ByteHasher::new(root, granule);
+            for piece in &pieces {
+                hasher.push(piece);
+            }
+            let joined = pieces.concat();
+            let prefix = Prefix::new(root, Prompt::Bytes(&joined), granule);
+            proptest::prop_assert_eq!(prefix.hashes.len(), joined.len() / (granule as usize * 4));
+            proptest::prop_assert_eq!(hasher.finish(), prefix);
+        }
     }
 
     /// Near granules of every length, each of which differs from all others.
