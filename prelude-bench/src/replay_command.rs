@@ -16,7 +16,8 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The trace: Azure's .csv or Mooncake's .jsonl.
+    /// The trace: Azure's .csv, Mooncake's .jsonl, or conversations: ShareGPT's .json,
+    /// LMSYS-Chat-1M's as .jsonl.
     trace: PathBuf,
     /// URL of a server with OpenAI's /v1/completions.
     #[arg(long, default_value = "http://127.0.0.1:8000")]

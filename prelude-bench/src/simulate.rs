@@ -44,8 +44,8 @@ pub(crate) struct Args {
     /// Workload to simulate, reconstructed from the moments that its paper gives.
     #[arg(long, required_unless_present = "trace", conflicts_with = "trace")]
     workload: Option<Kind>,
-    /// Recorded traffic to simulate instead: Azure's .csv (lengths only, no shared prefixes) or
-    /// Mooncake's .jsonl.
+    /// Recorded traffic to simulate instead: Azure's .csv (lengths only, no shared prefixes),
+    /// Mooncake's .jsonl, or conversations (ShareGPT's .json, LMSYS-Chat-1M's .jsonl).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Number of engines. Workloads scale with it, as in their papers.

@@ -28,7 +28,7 @@ use crate::sim::trace;
 /// What is replayed, and where to.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The trace: Azure's CSV or Mooncake's JSON lines.
+    /// The trace: Azure's CSV, Mooncake's JSON lines, or conversations.
     pub trace: PathBuf,
     /// The server, as `http://host:port`.
     pub url: String,

@@ -167,6 +167,16 @@ mod tests {
     }
 
     #[test]
+    fn scaled_prompts_share_what_they_shared() {
+        let profile = run(1, 0, 800);
+        let prompt =
+            |stream| Prompt::new([profile, run(stream, 0, 150), run(9, 0, 1)]).scaled(0.125);
+        let (a, b) = (prompt(2), prompt(3));
+        assert_eq!(a.len(), 100 + 19 + 1);
+        assert_eq!(a.shared_with(&b), 100);
+    }
+
+    #[test]
     fn tokens_are_in_the_vocabulary_and_spread_over_it() {
         let tokens = spell(&Prompt::new([run(9, 0, 100_000)]));
         assert!(tokens.iter().all(|t| (1..VOCABULARY).contains(t)));

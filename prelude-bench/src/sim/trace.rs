@@ -1,9 +1,10 @@
 //! Recorded traffic: when requests came, how long they were, and what they shared.
 //!
-//! The files are their authors' and not part of this project. None has text: prompts are made up,
-//! with what the file says of their length and of what they share.
+//! The files are their authors' and not part of this project. Prompts are made up, with what the
+//! file says of their length and of what they share: no text is kept of those that have any.
 
 mod azure;
+mod chat;
 mod mooncake;
 
 use std::{
@@ -17,21 +18,34 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Arrival, Workload};
 
-/// Reads a trace: Azure's CSV or Mooncake's JSON lines, by the file's extension.
+/// Reads a trace, by the file's extension: Azure's CSV, Mooncake's JSON lines, or conversations: a
+/// JSON array in `ShareGPT`'s form, or JSON lines in that of LMSYS-Chat-1M.
 ///
 /// # Errors
 /// If there is no such file, or a line is not what it is to be: the message has both.
 pub fn read(path: &Path) -> Result<Workload> {
-    let format = match path.extension().and_then(|e| e.to_str()) {
-        Some("csv") => azure::arrivals,
-        Some("jsonl") => mooncake::arrivals,
+    let open = || {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok::<_, anyhow::Error>(BufReader::new(file))
+    };
+    let arrivals = match path.extension().and_then(|e| e.to_str()) {
+        Some("csv") => azure::arrivals(&mut Lines::new(path, open()?))?,
+        Some("jsonl") => {
+            let first = Lines::new(path, open()?).next()?;
+            let lines = &mut Lines::new(path, open()?);
+            match first.is_some_and(|line| chat::is_conversation(&line)) {
+                true => chat::arrivals(lines)?,
+                false => mooncake::arrivals(lines)?,
+            }
+        }
+        Some("json") => {
+            chat::arrivals_of_array(open()?).with_context(|| path.display().to_string())?
+        }
         _ => bail!(
-            "{}: a trace is a .csv (Azure) or a .jsonl (Mooncake)",
+            "{}: a trace is a .csv (Azure), a .jsonl (Mooncake, LMSYS-Chat-1M) or a .json (ShareGPT)",
             path.display()
         ),
     };
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let arrivals = format(&mut Lines::new(path, BufReader::new(file)))?;
     ensure!(!arrivals.is_empty(), "{} has no requests", path.display());
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     Ok(Workload::new(name, arrivals))
@@ -114,6 +128,17 @@ mod tests {
         assert_eq!(gaps(&workload), [Duration::from_millis(500)]);
         let line = r#"{"timestamp": 0, "input_length": 3, "output_length": 5, "hash_ids": [0]}"#;
         assert_eq!(write("mooncake.jsonl", line).unwrap().arrivals.len(), 1);
+        let chat = r#"{"conversation": [{"role": "user", "content": "Hello"},
+                       {"role": "assistant", "content": "Hi"}]}"#
+            .replace('\n', "");
+        assert_eq!(write("lmsys.jsonl", &chat).unwrap().arrivals.len(), 1);
+        assert_eq!(
+            write("sharegpt.json", &format!("[{chat}]"))
+                .unwrap()
+                .arrivals
+                .len(),
+            1
+        );
         let message = |result: Result<Workload>| format!("{:#}", result.unwrap_err());
         assert!(message(write("empty.jsonl", "\n")).ends_with("empty.jsonl has no requests"));
         assert!(message(write("trace.txt", "")).contains("a trace is a .csv"));
