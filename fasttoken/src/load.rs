@@ -6,10 +6,13 @@ mod settings;
 
 use crate::added::AddedTokens;
 use crate::bpe::Bpe;
+use crate::chain::Chain;
 use crate::error::Error;
+use crate::family::Family;
 use crate::format::{Reader, Section};
 use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
+use crate::pieces::read_tokens;
 use crate::sentencepiece;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
@@ -63,6 +66,9 @@ pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
 }
 
 fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
+    if file.model.kind.as_deref() == Some("WordPiece") {
+        return load_chain(file);
+    }
     if is_sentencepiece(file) {
         check_model(&file.model)?;
         return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
@@ -92,12 +98,12 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
         let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
-        let settings = Settings::load_sentencepiece(&file)?;
+        let settings = Settings::load_for_family(&file)?;
         let model_id = |token: &str| tables.model_id(token);
         let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
         check_added(&added, |id| tables.is_added(id))?;
         let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
-        return settings.finish_sentencepiece(added, family);
+        return settings.finish_family(added, Family::SentencePiece(Box::new(family)));
     }
     let vocab = Vocab::read(reader).map_err(damaged)?;
     let bpe = Bpe::read(reader).map_err(damaged)?;
@@ -176,13 +182,27 @@ pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
 
 /// Builds the tokenizer of a SentencePiece-style file, whose vocabulary and merges were read.
 fn finish_sentencepiece(file: &File<'_>, model: &sentencepiece::File) -> Result<Tokenizer, Error> {
-    let settings = Settings::load_sentencepiece(file)?;
+    let settings = Settings::load_for_family(file)?;
     check_model(&file.model)?;
     let model_id = |token: &str| model.id(token);
     let added = settings.added_tokens(file, model.len(), model_id)?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
     let family = sentencepiece::load(model, pre_tokenizer, decoder, &added)?;
-    settings.finish_sentencepiece(added, family)
+    settings.finish_family(added, Family::SentencePiece(Box::new(family)))
+}
+
+/// Loads a file with a WordPiece model.
+fn load_chain(file: &File<'_>) -> Result<Tokenizer, Error> {
+    let settings = Settings::load_for_family(file)?;
+    let vocab = file.model.vocab.ok_or_else(|| {
+        let problem = "a WordPiece model needs a map \"vocab\"";
+        Error::invalid("$.model", problem)
+    })?;
+    let tokens = read_tokens(vocab)?;
+    let added = settings.added_tokens(file, tokens.len(), |token| tokens.id(token))?;
+    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
+    let chain = Chain::load(&file.model, &tokens, pre_tokenizer, decoder, &added)?;
+    settings.finish_family(added, Family::Chain(Box::new(chain)))
 }
 
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
@@ -194,7 +214,7 @@ fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
             let kind = kind.unwrap_or("without a type");
             return Err(Error::unsupported(
                 "$.model.type",
-                format!("model {kind} (supported: BPE)"),
+                format!("model {kind} (supported: BPE, WordPiece)"),
             ));
         }
     }

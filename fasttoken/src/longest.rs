@@ -26,7 +26,7 @@ impl Tokenizer {
     /// ```
     pub fn max_bytes_per_token(&self) -> Option<usize> {
         let takes_blanks = |(_, token): (u32, &crate::AddedToken)| token.lstrip || token.rstrip;
-        if self.sentencepiece.is_some()
+        if self.family.is_some()
             || !self.pre_tokenizer.keeps_text()
             || self.added_tokens().any(takes_blanks)
         {

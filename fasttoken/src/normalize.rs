@@ -1,6 +1,8 @@
 //! The normalizers of a tokenizer, and the ranges that their texts come from.
 
+mod aligned;
 mod ascii;
+mod bert;
 mod form;
 mod nfc;
 mod step;
@@ -8,6 +10,7 @@ mod step;
 use crate::error::Error;
 use crate::json::Component;
 pub(crate) use ascii::push_replaced;
+use bert::Bert;
 use form::Form;
 use std::borrow::Cow;
 use step::Step;
@@ -42,6 +45,7 @@ impl Normalizer {
             "NFD" => Form::Nfd.into(),
             "NFKC" => Form::Nfkc.into(),
             "NFKD" => Form::Nfkd.into(),
+            "BertNormalizer" => Step::Bert(Box::new(Bert::load(component, path)?)),
             "Prepend" => Step::Prepend(component.string("prepend", path)?.to_owned()),
             "Replace" => replace(component, path)?,
             "Sequence" => {
@@ -54,7 +58,7 @@ impl Normalizer {
                 return Err(Error::unsupported(
                     path,
                     format!(
-                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence of these)"
+                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, BertNormalizer, Sequence of these)"
                     ),
                 ));
             }
@@ -70,7 +74,25 @@ impl Normalizer {
         }
         Err(Error::unsupported(
             path,
-            "normalizer Prepend or Replace for a ByteLevel model (supported: NFC, NFD, NFKC, NFKD, Sequence of these)",
+            "normalizer other than NFC, NFD, NFKC, NFKD and sequences of these, for a ByteLevel model",
+        ))
+    }
+
+    /// Refuses steps that SentencePiece-style BPE models do without and which their shortcuts do
+    /// not know.
+    pub(crate) fn only_plain(&self, path: &str) -> Result<(), Error> {
+        let plain = |step: &Step| {
+            matches!(
+                step,
+                Step::Form(_) | Step::Prepend(_) | Step::Replace { .. }
+            )
+        };
+        if self.steps.iter().all(plain) {
+            return Ok(());
+        }
+        Err(Error::unsupported(
+            path,
+            "normalizer other than NFC, NFD, NFKC, NFKD, Prepend, Replace of a string and sequences of these, for a BPE model",
         ))
     }
 

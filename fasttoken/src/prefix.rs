@@ -33,7 +33,7 @@ impl Tokenizer {
         if max_tokens == 0 {
             return (Vec::new(), 0);
         }
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.prefix(self.text_steps(), text, max_tokens);
         }
         for (window, whole) in Windows::new(self, text, max_tokens) {

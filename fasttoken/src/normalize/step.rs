@@ -1,12 +1,15 @@
 //! One normalizer: what it makes of a text, and of the ranges of its bytes.
 
+use super::aligned::Aligned;
 use super::ascii::replace_byte;
+use super::bert::Bert;
 use super::form::Form;
 
 /// One normalizer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Step {
     Form(Form),
+    Bert(Box<Bert>),
     /// Puts a string before every text that is not empty.
     Prepend(String),
     Replace {
@@ -26,6 +29,7 @@ impl Step {
     pub(super) fn apply(&self, text: &str) -> Option<String> {
         match self {
             Self::Form(form) => form.apply(text),
+            Self::Bert(bert) => bert.apply(text),
             Self::Prepend(prefix) => (!text.is_empty()).then(|| format!("{prefix}{text}")),
             Self::Replace { from, to } => match from.as_bytes() {
                 [byte] if byte.is_ascii() => replace_byte(text, *byte, to),
@@ -43,6 +47,14 @@ impl Step {
         let mut normalized = String::with_capacity(text.len() + 8);
         let mut next = Vec::with_capacity(alignment.len() + 8);
         match self {
+            Self::Bert(bert) => {
+                let mut aligned = Aligned {
+                    text: text.to_owned(),
+                    ranges: alignment.to_vec(),
+                };
+                bert.align(&mut aligned);
+                return (aligned.text, aligned.ranges);
+            }
             Self::Form(form) => {
                 // Where in `text` the next character that replaces one stands.
                 let mut at = 0usize;

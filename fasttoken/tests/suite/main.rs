@@ -15,3 +15,4 @@ mod settings;
 mod traps;
 mod unicode_table;
 mod vectors;
+mod wordpiece;
