@@ -1,4 +1,5 @@
-//! Models whose files name each step: normalizers, pre-tokenizers, WordPiece, and a decoder.
+//! WordPiece and Unigram models, and the chains of steps before and after them that their files
+//! name.
 //!
 //! A [`Chain`] is the part of a tokenizer that knows these models; added tokens, templates,
 //! truncation and padding are those of the tokenizer.
@@ -11,7 +12,8 @@ mod walk;
 use crate::added::AddedTokens;
 use crate::error::Error;
 use crate::json::{Component, ModelJson};
-use crate::pieces::{Decoder, Stream, Token, Tokens, Vocab, vocabulary};
+use crate::pieces::{Decoder, Stream, Token, Tokens, Vocab, read_scored, read_tokens, vocabulary};
+use crate::unigram::{Lattice, Unigram};
 use crate::wordpiece::WordPiece;
 use presplit::PreSplit;
 
@@ -26,42 +28,70 @@ pub(crate) struct Chain {
 
 /// The rule by which words become tokens.
 #[derive(Debug)]
-enum Model {
+pub(crate) enum Model {
     WordPiece(WordPiece),
+    Unigram(Unigram),
+}
+
+/// The tokens of a word, and memory kept between words.
+#[derive(Debug, Default)]
+struct Found {
+    tokens: Vec<Token>,
+    lattice: Lattice,
 }
 
 impl Model {
+    /// Reads the model of a file and its tokens. Returns `None` for a model of another kind.
+    pub(crate) fn read(json: &ModelJson<'_>) -> Result<Option<(Self, Tokens)>, Error> {
+        let vocab = |kind: &str, shape: &str| {
+            let problem = format!("a {kind} model needs a {shape} \"vocab\"");
+            json.vocab.ok_or_else(|| Error::invalid("$.model", problem))
+        };
+        match json.kind.as_deref() {
+            Some("WordPiece") => {
+                let tokens = read_tokens(vocab("WordPiece", "map")?)?;
+                let model = WordPiece::new(json, &tokens)?;
+                Ok(Some((Self::WordPiece(model), tokens)))
+            }
+            Some("Unigram") => {
+                let (tokens, scores) = read_scored(vocab("Unigram", "list")?)?;
+                let model = Unigram::new(json, &tokens, scores)?;
+                Ok(Some((Self::Unigram(model), tokens)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::WordPiece(_) => "WordPiece",
+            Self::Unigram(_) => "Unigram",
         }
     }
 
     fn unk(&self) -> u32 {
         match self {
             Self::WordPiece(model) => model.unk(),
+            Self::Unigram(model) => model.unk(),
         }
     }
 
-    /// Replaces what was found by the tokens of `word`. Those for which `taken` is true are not used.
+    /// Replaces what was found by the tokens of `word`. Those for which `taken` is true are not
+    /// used.
     #[inline]
     fn encode(&self, word: &str, taken: impl Fn(u32) -> bool, found: &mut Found) {
+        let Found { tokens, lattice } = found;
         match self {
-            Self::WordPiece(model) => model.encode(word, taken, &mut found.tokens),
+            Self::WordPiece(model) => model.encode(word, taken, tokens),
+            Self::Unigram(model) => model.encode(word, taken, lattice, tokens),
         }
     }
-}
-
-/// The tokens of a word.
-#[derive(Debug, Default)]
-struct Found {
-    tokens: Vec<Token>,
 }
 
 impl Chain {
-    /// Builds everything; `added` was loaded with the ids of `tokens`.
+    /// Builds everything; `added` was loaded with the ids of the model's `tokens`.
     pub(crate) fn load(
-        model: &ModelJson<'_>,
+        model: Model,
         tokens: &Tokens,
         pre_tokenizer: Option<&Component>,
         decoder: Option<&Component>,
@@ -73,7 +103,7 @@ impl Chain {
             some => Decoder::load(some, "$.decoder")?,
         };
         Ok(Self {
-            model: Model::WordPiece(WordPiece::new(model, tokens)?),
+            model,
             presplit,
             vocab: vocabulary(tokens, added, &decoder)?,
             decoder,

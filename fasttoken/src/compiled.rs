@@ -30,8 +30,8 @@ impl Tokenizer {
     /// the version of this crate; compiling again is quick.
     ///
     /// # Errors
-    /// The errors of [`Tokenizer::from_bytes`], and [`Error::Unsupported`] for a WordPiece model,
-    /// which has no compiled form.
+    /// The errors of [`Tokenizer::from_bytes`], and [`Error::Unsupported`] for a WordPiece or Unigram
+    /// model, which has no compiled form.
     pub fn compile(json: &[u8]) -> Result<Vec<u8>, Error> {
         let (tokenizer, config) = load::load_with_config(json)?;
         tokenizer.check_compilable()?;

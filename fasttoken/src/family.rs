@@ -11,7 +11,7 @@ use crate::sentencepiece::SentencePiece;
 pub(crate) enum Family {
     /// BPE in the style of SentencePiece.
     SentencePiece(Box<SentencePiece>),
-    /// WordPiece.
+    /// WordPiece and Unigram.
     Chain(Box<Chain>),
 }
 

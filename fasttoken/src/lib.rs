@@ -75,6 +75,7 @@ mod tokenizer;
 mod trie;
 mod truncation;
 mod unicode;
+mod unigram;
 mod vocab;
 mod window;
 mod wordpiece;

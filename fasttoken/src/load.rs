@@ -6,13 +6,13 @@ mod settings;
 
 use crate::added::AddedTokens;
 use crate::bpe::Bpe;
-use crate::chain::Chain;
+use crate::chain::{Chain, Model as ChainModel};
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
 use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
-use crate::pieces::read_tokens;
+use crate::pieces::Tokens;
 use crate::sentencepiece;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
@@ -66,8 +66,8 @@ pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
 }
 
 fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
-    if file.model.kind.as_deref() == Some("WordPiece") {
-        return load_chain(file);
+    if let Some((model, tokens)) = ChainModel::read(&file.model)? {
+        return finish_chain(file, model, &tokens);
     }
     if is_sentencepiece(file) {
         check_model(&file.model)?;
@@ -191,17 +191,12 @@ fn finish_sentencepiece(file: &File<'_>, model: &sentencepiece::File) -> Result<
     settings.finish_family(added, Family::SentencePiece(Box::new(family)))
 }
 
-/// Loads a file with a WordPiece model.
-fn load_chain(file: &File<'_>) -> Result<Tokenizer, Error> {
+/// Builds the tokenizer of a file with a WordPiece or Unigram model.
+fn finish_chain(file: &File<'_>, model: ChainModel, tokens: &Tokens) -> Result<Tokenizer, Error> {
     let settings = Settings::load_for_family(file)?;
-    let vocab = file.model.vocab.ok_or_else(|| {
-        let problem = "a WordPiece model needs a map \"vocab\"";
-        Error::invalid("$.model", problem)
-    })?;
-    let tokens = read_tokens(vocab)?;
     let added = settings.added_tokens(file, tokens.len(), |token| tokens.id(token))?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
-    let chain = Chain::load(&file.model, &tokens, pre_tokenizer, decoder, &added)?;
+    let chain = Chain::load(model, tokens, pre_tokenizer, decoder, &added)?;
     settings.finish_family(added, Family::Chain(Box::new(chain)))
 }
 
@@ -214,7 +209,7 @@ fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
             let kind = kind.unwrap_or("without a type");
             return Err(Error::unsupported(
                 "$.model.type",
-                format!("model {kind} (supported: BPE, WordPiece)"),
+                format!("model {kind} (supported: BPE, WordPiece, Unigram)"),
             ));
         }
     }

@@ -32,7 +32,7 @@ impl Settings {
         check_version(file.version.as_deref())?;
         let (truncation, padding) = read_lengths(file)?;
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        normalizer.only_forms("$.normalizer")?;
+        normalizer.only_forms()?;
         let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
         let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
         check_decoder(file.decoder.as_ref())?;
@@ -112,7 +112,7 @@ impl Settings {
         mut family: Family,
     ) -> Result<Tokenizer, Error> {
         if let Family::SentencePiece(model) = &mut family {
-            self.normalizer.only_plain("$.normalizer")?;
+            self.normalizer.only_plain()?;
             model.prepare(&self.normalizer, &added);
         }
         check_template_ids(&self.post_processor, |id| family.contains(id))?;

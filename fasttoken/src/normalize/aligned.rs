@@ -10,6 +10,18 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
+    /// Creates a text that nothing was done to yet.
+    pub(super) fn new(text: &str) -> Self {
+        let mut ranges = Vec::with_capacity(text.len());
+        for (at, c) in text.char_indices() {
+            ranges.extend(std::iter::repeat_n((at, at + c.len_utf8()), c.len_utf8()));
+        }
+        Self {
+            text: text.to_owned(),
+            ranges,
+        }
+    }
+
     /// Replaces the text by the characters of `edits`, after the first `skipped` ones. The number
     /// beside each character is 0 if it stands for the next character of the text, `-n` if it
     /// stands for `n` more, and positive if it was inserted: it then has the range of the byte
@@ -38,6 +50,32 @@ impl Aligned {
             ranges.extend(std::iter::repeat_n(range, c.len_utf8()));
             text.push(c);
         }
+        (self.text, self.ranges) = (text, ranges);
+    }
+
+    /// Puts a string before the text, unless that is empty.
+    pub(super) fn prepend(&mut self, prefix: &str) {
+        if let Some(first) = self.ranges.first().copied() {
+            self.text.insert_str(0, prefix);
+            let inserted = std::iter::repeat_n(first, prefix.len());
+            self.ranges.splice(..0, inserted);
+        }
+    }
+
+    /// Replaces each of some ranges of bytes, which stand in order and are not empty.
+    pub(super) fn replace(&mut self, matches: &[(usize, usize)], to: &str) {
+        let (mut text, mut ranges) = (String::new(), Vec::with_capacity(self.ranges.len()));
+        let mut done = 0;
+        for &(start, end) in matches {
+            text.push_str(&self.text[done..start]);
+            ranges.extend_from_slice(&self.ranges[done..start]);
+            text.push_str(to);
+            // What comes in takes the range of the last byte that goes.
+            ranges.extend(std::iter::repeat_n(self.ranges[end - 1], to.len()));
+            done = end;
+        }
+        text.push_str(&self.text[done..]);
+        ranges.extend_from_slice(&self.ranges[done..]);
         (self.text, self.ranges) = (text, ranges);
     }
 

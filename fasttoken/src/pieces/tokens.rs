@@ -176,6 +176,32 @@ pub(crate) fn read_tokens(vocab: &RawValue) -> Result<Tokens, Error> {
             limit,
         });
     }
+    finish(tokens)
+}
+
+/// Reads a vocabulary that is a list of tokens with their scores. Returns the scores as well.
+pub(crate) fn read_scored(vocab: &RawValue) -> Result<(Tokens, Vec<f64>), Error> {
+    let path = "$.model.vocab";
+    let list: Vec<(String, f64)> = serde_json::from_str(vocab.get()).map_err(|problem| {
+        Error::invalid(
+            path,
+            format!("must be a list of tokens with their scores: {problem}"),
+        )
+    })?;
+    let mut tokens = Builder::default();
+    let mut scores = Vec::with_capacity(list.len());
+    for (id, (token, score)) in (0..).zip(&list) {
+        if tokens.bytes() + token.len() > u32::MAX as usize / 4 {
+            return Err(Error::invalid(path, "more than a gigabyte of text"));
+        }
+        tokens.text().extend_from_slice(token.as_bytes());
+        tokens.push(id);
+        scores.push(*score);
+    }
+    Ok((finish(tokens)?, scores))
+}
+
+fn finish(tokens: Builder) -> Result<Tokens, Error> {
     tokens.finish().map_err(|clash| match clash {
         Clash::Token(token) => Error::DuplicateToken { token },
         Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },

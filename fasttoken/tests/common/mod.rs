@@ -3,6 +3,7 @@
 
 pub(crate) mod onig;
 pub(crate) mod pieces;
+pub(crate) mod scored;
 pub(crate) mod small;
 pub(crate) mod tiktoken;
 pub(crate) mod words;

@@ -250,7 +250,7 @@ fn plain_text_gives_no_added_tokens() {
 
 #[test]
 fn what_is_not_exact_is_refused_by_name() {
-    let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": ""});
+    let precompiled = crate::common::scored::precompiled();
     let regex = json!({
         "type": "Replace", "pattern": {"Regex": " +"}, "content": "▁",
     });
