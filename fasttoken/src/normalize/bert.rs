@@ -1,7 +1,8 @@
 //! `BertNormalizer`: control characters, Chinese characters, accents and upper case.
 
 use super::aligned::Aligned;
-use super::form::Form;
+use super::form::{Form, is_whole};
+use super::letters::push_lower;
 use crate::error::Error;
 use crate::json::Component;
 use crate::unicode::{is_old_mark, is_old_other};
@@ -61,7 +62,7 @@ impl Bert {
 
     /// Returns the normalized text, unless it is `text`.
     pub(super) fn apply(&self, text: &str) -> Option<String> {
-        let mut out = Vec::with_capacity(text.len() + 16);
+        let mut out = String::with_capacity(text.len() + 16);
         let mut marks = Marks::default();
         let mut rest = text;
         while !rest.is_empty() {
@@ -70,7 +71,8 @@ impl Bert {
             let (run, after) = rest.split_at(ascii.unwrap_or(bytes.len()));
             if !run.is_empty() {
                 marks.flush(self, &mut out);
-                self.push_ascii(run.as_bytes(), &mut out);
+                let kept = run.bytes().map(|byte| self.ascii[usize::from(byte & 0x7F)]);
+                out.extend(kept.filter(|byte| *byte != GONE).map(char::from));
             }
             rest = after;
             while let Some(c) = rest.chars().next().filter(|c| !c.is_ascii()) {
@@ -81,42 +83,23 @@ impl Bert {
             }
         }
         marks.flush(self, &mut out);
-        // Characters were appended whole, so this is UTF-8.
-        let out = String::from_utf8(out).unwrap_or_default();
         (out != text).then_some(out)
     }
 
-    fn push_ascii(&self, bytes: &[u8], out: &mut Vec<u8>) {
-        let before = out.len();
-        out.extend(
-            bytes
-                .iter()
-                .map(|byte| self.ascii[usize::from(byte & 0x7F)]),
-        );
-        if out[before..].contains(&GONE) {
-            let mut kept = before;
-            for at in before..out.len() {
-                out[kept] = out[at];
-                kept += usize::from(out[at] != GONE);
-            }
-            out.truncate(kept);
-        }
-    }
-
     /// Appends what becomes of a character that is no ASCII.
-    fn push(&self, c: char, marks: &mut Marks, out: &mut Vec<u8>) {
+    fn push(&self, c: char, marks: &mut Marks, out: &mut String) {
         if self.chinese_chars && is_chinese(c) {
             marks.flush(self, out);
-            out.push(b' ');
+            out.push(' ');
             self.decompose(c, marks, out);
             marks.flush(self, out);
-            out.push(b' ');
+            out.push(' ');
         } else {
             self.decompose(c, marks, out);
         }
     }
 
-    fn decompose(&self, c: char, marks: &mut Marks, out: &mut Vec<u8>) {
+    fn decompose(&self, c: char, marks: &mut Marks, out: &mut String) {
         if !self.strip_accents || is_whole(c) {
             marks.flush(self, out);
             self.push_lower(c, out);
@@ -133,20 +116,17 @@ impl Bert {
         });
     }
 
-    fn push_stripped(&self, c: char, out: &mut Vec<u8>) {
+    fn push_stripped(&self, c: char, out: &mut String) {
         if !is_old_mark(c) {
             self.push_lower(c, out);
         }
     }
 
-    fn push_lower(&self, c: char, out: &mut Vec<u8>) {
-        let mut buffer = [0; 4];
+    fn push_lower(&self, c: char, out: &mut String) {
         if self.lowercase {
-            for c in c.to_lowercase() {
-                out.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes());
-            }
+            push_lower(c, out);
         } else {
-            out.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes());
+            out.push(c);
         }
     }
 
@@ -186,7 +166,7 @@ struct Marks(Vec<(u8, char)>);
 
 impl Marks {
     #[inline]
-    fn flush(&mut self, bert: &Bert, out: &mut Vec<u8>) {
+    fn flush(&mut self, bert: &Bert, out: &mut String) {
         if !self.0.is_empty() {
             self.0.sort_by_key(|(class, _)| *class);
             for (_, c) in self.0.drain(..) {
@@ -194,11 +174,6 @@ impl Marks {
             }
         }
     }
-}
-
-/// Returns true for ideographs that have no decomposition, of which Chinese is full.
-fn is_whole(c: char) -> bool {
-    matches!(c, '\u{3400}'..='\u{4DBF}' | '\u{4E00}'..='\u{9FFF}')
 }
 
 /// Returns true for the characters that get a space at both sides.

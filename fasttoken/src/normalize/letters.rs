@@ -1,6 +1,7 @@
 //! Normalizers that look at each character alone: `Lowercase`, `StripAccents`, `Nmt`, and `Strip`.
 
 use super::aligned::Aligned;
+use super::form::is_whole;
 use unicode_normalization_alignments::char::is_combining_mark;
 
 /// A normalizer that looks at characters.
@@ -24,16 +25,12 @@ impl Letters {
             Self::Lowercase => {
                 let mut lower = String::with_capacity(text.len());
                 for c in text.chars() {
-                    if c.is_ascii() {
-                        lower.push(c.to_ascii_lowercase());
-                    } else {
-                        lower.extend(c.to_lowercase());
-                    }
+                    push_lower(c, &mut lower);
                 }
                 lower
             }
             Self::StripAccents if text.is_ascii() => return None,
-            Self::StripAccents => text.chars().filter(|c| !is_combining_mark(*c)).collect(),
+            Self::StripAccents => text.chars().filter(|c| !is_mark(*c)).collect(),
             Self::Nmt => text.chars().filter_map(nmt).collect(),
             Self::Strip { left, right } => {
                 let mut rest = text;
@@ -53,7 +50,7 @@ impl Letters {
     pub(super) fn align(self, text: &mut Aligned) {
         match self {
             Self::Lowercase => text.lowercase(),
-            Self::StripAccents => text.filter(|c| !is_combining_mark(c)),
+            Self::StripAccents => text.filter(|c| !is_mark(c)),
             Self::Nmt => {
                 text.filter(|c| nmt(c).is_some());
                 text.map(|c| nmt(c).unwrap_or(c));
@@ -75,6 +72,31 @@ impl Letters {
     }
 }
 
+#[inline]
+fn is_mark(c: char) -> bool {
+    !c.is_ascii() && !is_whole(c) && is_combining_mark(c)
+}
+
+/// Appends the lower case of a character.
+#[inline]
+pub(super) fn push_lower(c: char, out: &mut String) {
+    if c.is_ascii() {
+        out.push(c.to_ascii_lowercase());
+    } else if is_caseless(c) {
+        out.push(c);
+    } else {
+        out.extend(c.to_lowercase());
+    }
+}
+
+/// Returns true for characters of scripts without case; looking up others takes ten times as long.
+fn is_caseless(c: char) -> bool {
+    matches!(
+        c,
+        '\u{590}'..='\u{109F}' | '\u{2E80}'..='\u{A63F}' | '\u{AC00}'..='\u{D7FF}'
+    )
+}
+
 fn nmt(c: char) -> Option<char> {
     match u32::from(c) {
         0x1..=0x8 | 0xB | 0xE..=0x1F | 0x7F | 0x8F | 0x9F => None,
@@ -90,5 +112,21 @@ fn nmt(c: char) -> Option<char> {
         | 0xFEFF
         | 0xFFFD => Some(' '),
         _ => Some(c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_without_case_have_none() {
+        let caseless = ('\0'..=char::MAX).filter(|c| is_caseless(*c));
+        let mut count = 0;
+        for c in caseless {
+            assert!(c.to_lowercase().eq(std::iter::once(c)), "{c:?}");
+            count += 1;
+        }
+        assert!(count > 40_000, "{count}");
     }
 }

@@ -7,7 +7,7 @@ use crate::unicode::classes;
 use proptest::prelude::*;
 use tokenizers::normalizers::{NFC, NFD, NFKC, NFKD, NormalizerWrapper};
 use tokenizers::{NormalizedString, Normalizer as _};
-use unicode_normalization_alignments::char::canonical_combining_class;
+use unicode_normalization_alignments::char::{canonical_combining_class, is_combining_mark};
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 #[test]
@@ -107,6 +107,19 @@ fn unsure_characters_are_found_anywhere() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn whole_characters_stay_in_every_form() {
+    for c in ('\0'..=char::MAX).filter(|c| form::is_whole(*c)) {
+        let text = c.to_string();
+        for form in [Form::Nfc, Form::Nfd, Form::Nfkc, Form::Nfkd] {
+            let mut found = String::new();
+            form.transform(&text, |(c, _)| found.push(c));
+            assert_eq!(found, text, "{form:?}");
+        }
+        assert!(canonical_combining_class(c) == 0 && !is_combining_mark(c));
     }
 }
 
