@@ -7,8 +7,9 @@ use crate::tokenizer::Tokenizer;
 impl Tokenizer {
     /// Returns the text of `ids`, as the reference decodes it.
     ///
-    /// The bytes of all tokens are joined and converted once; invalid UTF-8 becomes U+FFFD. Ids
-    /// without a token are dropped. With `skip_special_tokens`, special tokens are left out.
+    /// The bytes of all tokens are joined and converted once, and invalid UTF-8 becomes U+FFFD;
+    /// models that are not byte-level have the steps of the file's decoder instead. Ids without a
+    /// token are dropped. With `skip_special_tokens`, special tokens are left out.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
         if let Some(family) = &self.family {
             return family.decode(ids, skip_special_tokens);
@@ -64,8 +65,8 @@ impl Tokenizer {
 /// character is ever written in parts.
 ///
 /// With byte-level vocabularies these are the chunks of the reference's `DecodeStream`. With
-/// SentencePiece-style vocabularies the whole text is equal, and chunks can differ: the reference
-/// holds back any text that ends in U+FFFD, this decoder only bytes that later ids can complete.
+/// others the whole text is equal, and chunks can differ: the reference holds back any text that
+/// ends in U+FFFD, this decoder only bytes that later ids can complete.
 ///
 /// The state has a fixed size: where more than 128 bytes would have to be held back,
 /// which takes text full of invalid bytes, all but an unfinished character is written.

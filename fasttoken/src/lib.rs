@@ -16,9 +16,9 @@
 //! maps and uses in place, without parsing anything big.
 //!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
-//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k), and SentencePiece-style BPE with bytes
-//! for unknown characters, as of Llama 2, Mistral and Gemma. There is no training and no
-//! changing of a loaded tokenizer.
+//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k), SentencePiece-style BPE with bytes
+//! for unknown characters, as of Llama 2, Mistral and Gemma, WordPiece, as of BERT, and
+//! Unigram, as of XLM-R and T5. There is no training and no changing of a loaded tokenizer.
 //!
 //! ```
 //! use fasttoken::Tokenizer;

@@ -52,6 +52,10 @@ fn load<J: Deref<Target = [u8]>>(
     json: J,
     reuse: impl FnOnce(J) -> Room<u8>,
 ) -> Result<Tokenizer, Error> {
+    // The quick ways read only BPE, and would give up after having read all tokens.
+    if names_other_model(&json) {
+        return load_slowly(&json);
+    }
     if let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
@@ -59,6 +63,16 @@ fn load<J: Deref<Target = [u8]>>(
         return load_file(&file, Some((quick.model, quick.rules)), reuse(json));
     }
     load_sentencepiece_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
+}
+
+/// Returns true if a file seems to have another model than BPE, by the usual place of its type.
+fn names_other_model(json: &[u8]) -> bool {
+    let model = memchr::memmem::find(json, b"\"model\"").map(|at| &json[at..]);
+    let head = model.map(|model| &model[..model.len().min(64)]);
+    head.is_some_and(|head| {
+        let has = |name: &[u8]| memchr::memmem::find(head, name).is_some();
+        has(b"\"WordPiece\"") || has(b"\"Unigram\"")
+    })
 }
 
 pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {

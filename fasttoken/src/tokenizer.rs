@@ -109,7 +109,8 @@ impl Tokenizer {
     /// Use it for text whose authors must not be able to write `<|im_start|>` and have it taken for
     /// a control token. The id of an added token is not produced even if the model's vocabulary has
     /// the token and a word equals it: such a word becomes one token per byte. The exception is an
-    /// added token that is itself the token of a single byte, which has no other spelling. No
+    /// added token that is itself the token of a single byte, which has no other spelling.
+    /// WordPiece and Unigram models cut it into other tokens, or it becomes the unknown token. No
     /// special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
         self.encode_text_into(text, (Recognise::None, true), out);

@@ -40,11 +40,13 @@ impl Trie {
         strings: impl Iterator<Item = (&'a str, u32)>,
         path: &str,
     ) -> Result<Self, Error> {
-        let mut strings: Vec<(&[u8], u32)> = strings
-            .filter(|(string, _)| !string.is_empty())
-            .map(|(string, id)| (string.as_bytes(), id))
+        let strings = strings.filter(|(string, _)| !string.is_empty());
+        // By their first eight bytes, which are mostly enough.
+        let mut sorted: Vec<(u64, &[u8], u32)> = strings
+            .map(|(string, id)| (first_eight(string.as_bytes()), string.as_bytes(), id))
             .collect();
-        strings.sort_unstable();
+        sorted.sort_unstable();
+        let strings: Vec<(&[u8], u32)> = sorted.into_iter().map(|(_, s, id)| (s, id)).collect();
         let units = build::units(&strings).ok_or_else(|| {
             Error::unsupported(
                 path,
@@ -79,6 +81,14 @@ impl Trie {
         }
         Some(place)
     }
+}
+
+/// Returns the first eight bytes, padded with zeros, as a number that orders as they do.
+fn first_eight(string: &[u8]) -> u64 {
+    let mut eight = [0; 8];
+    let len = string.len().min(8);
+    eight[..len].copy_from_slice(&string[..len]);
+    u64::from_be_bytes(eight)
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use super::{BASE_SHIFT, NONE, UNITS_MAX, USED, Unit};
 
 /// The number of blocks with free units that are searched for room.
-const OPEN_BLOCKS: usize = 16;
+const OPEN_BLOCKS: usize = 8;
+/// The number of searches in vain after which a block is searched no more.
+const MISSES_MAX: u32 = 24;
 const BLOCK: usize = 256;
 
 /// Returns the units of the trie of `strings`, which are sorted and different, or `None` if they
@@ -46,8 +48,8 @@ struct Builder {
     bases: Vec<[u64; BLOCK / 64]>,
     /// A bit for each free unit.
     free: Vec<[u64; BLOCK / 64]>,
-    /// Blocks that are searched for room.
-    open: Vec<usize>,
+    /// Blocks that are searched for room, and how often that was in vain.
+    open: Vec<(usize, u32)>,
 }
 
 impl Builder {
@@ -56,7 +58,7 @@ impl Builder {
         if self.units.len() + BLOCK >= UNITS_MAX {
             return None;
         }
-        self.open.push(self.bases.len());
+        self.open.push((self.bases.len(), 0));
         if self.open.len() > OPEN_BLOCKS {
             self.open.remove(0);
         }
@@ -89,11 +91,14 @@ impl Builder {
     /// Finds a base that no node has, and at which the units for all `bytes` are free.
     fn room(&mut self, bytes: &[u8]) -> Option<usize> {
         for n in 0..self.open.len() {
-            let block = self.open[n];
+            let (block, _) = self.open[n];
             if let Some(base) = self.room_in(block, bytes) {
+                self.open.retain(|(_, misses)| *misses < MISSES_MAX);
                 return Some(block * BLOCK + base);
             }
+            self.open[n].1 += 1;
         }
+        self.open.retain(|(_, misses)| *misses < MISSES_MAX);
         self.add_block()?;
         let block = self.bases.len() - 1;
         Some(block * BLOCK + self.room_in(block, bytes)?)
