@@ -61,10 +61,11 @@ impl SentencePiece {
                 };
                 let begins = || {
                     // Where the part begins in the text; the first part of the first
-                    // segment needs no look.
+                    // segment mostly needs no look.
                     let alignment = || alignment.get_or_init(|| normalizer.alignment(raw));
                     let own = || alignment().get(part.start).map(|from| from.0);
-                    range.start == 0 && (part.start == 0 || own() == Some(0))
+                    let first = part.start == 0 && normalizer.keeps_beginnings();
+                    range.start == 0 && (first || own() == Some(0))
                 };
                 let mut each = |word: Word<'_>| visitor.word(word);
                 let part = part.clone();

@@ -67,6 +67,14 @@ fn unusual_shapes_are_exact() {
         ("first after a normalizer", first),
         ("special tokens in normalized text", old),
         (
+            "first, spaces to nothing",
+            Shape::metaspace("first", false).with("normalizer", replace(" ", "")),
+        ),
+        (
+            "first, two characters to one",
+            Shape::metaspace("first", true).with("normalizer", replace("th", "x")),
+        ),
+        (
             "ignore_merges",
             Shape::metaspace("always", true).model("ignore_merges", json!(true)),
         ),
