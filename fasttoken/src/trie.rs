@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Every prefix of `text` that is a string, with its id.
+    /// Returns every prefix of `text` that is a string, with its id.
     fn prefixes(trie: &Trie, text: &str) -> Vec<(usize, u32)> {
         let mut found = Vec::new();
         let mut place = trie.root();

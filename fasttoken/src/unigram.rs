@@ -18,7 +18,7 @@ pub(crate) struct Unigram {
     bytes: Option<Box<[Option<u32>; 256]>>,
 }
 
-/// How much less than the smallest score an unknown character has.
+/// The difference between the smallest score and that of an unknown character.
 const UNK_PENALTY: f64 = 10.0;
 
 /// The best way to the end of a part of a word.
@@ -138,14 +138,14 @@ impl Unigram {
             let char_len = char_len(bytes[start]);
             let mut single = false;
             let mut place = self.trie.root();
-            for (at, &byte) in bytes.iter().enumerate().skip(start) {
+            for (at, &byte) in bytes[start..].iter().enumerate() {
                 let Some((next, id)) = self.trie.step(place, byte) else {
                     break;
                 };
                 place = next;
                 if let Some(id) = id.filter(|id| !taken(*id)) {
-                    reach(at + 1, id, self.scores[id as usize]);
-                    single |= at + 1 == start + char_len;
+                    reach(start + at + 1, id, self.scores[id as usize]);
+                    single |= at + 1 == char_len;
                 }
             }
             if !single {

@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Aligned {
     pub(super) text: String,
-    /// For each byte of the text, the range of bytes of the raw text that it comes from.
+    /// The range of bytes of the raw text that each byte of the text comes from.
     pub(super) ranges: Vec<(usize, usize)>,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Bert {
     chinese_chars: bool,
     strip_accents: bool,
     lowercase: bool,
-    /// What becomes of each ASCII character: another one, or [`GONE`].
+    /// The character that each ASCII character becomes, or [`GONE`].
     ascii: [u8; 128],
 }
 

@@ -74,7 +74,8 @@ impl Letters {
 
 #[inline]
 fn is_mark(c: char) -> bool {
-    !c.is_ascii() && !is_whole(c) && is_combining_mark(c)
+    // The first one is U+0300, and Greek and Cyrillic letters have none among them.
+    !matches!(c, '\0'..='\u{2FF}' | '\u{370}'..='\u{482}') && !is_whole(c) && is_combining_mark(c)
 }
 
 /// Appends the lower case of a character.
@@ -84,16 +85,19 @@ pub(super) fn push_lower(c: char, out: &mut String) {
         out.push(c.to_ascii_lowercase());
     } else if is_caseless(c) {
         out.push(c);
+    } else if let 'А'..='Я' = c {
+        // Cyrillic has its small letters 32 places after the capital ones.
+        out.push(char::from_u32(u32::from(c) + 32).unwrap_or(c));
     } else {
         out.extend(c.to_lowercase());
     }
 }
 
-/// Returns true for characters of scripts without case; looking up others takes ten times as long.
+/// Returns true for some characters of scripts without case and small letters; looking up others takes ten times as long.
 fn is_caseless(c: char) -> bool {
     matches!(
         c,
-        '\u{590}'..='\u{109F}' | '\u{2E80}'..='\u{A63F}' | '\u{AC00}'..='\u{D7FF}'
+        'а'..='џ' | '\u{590}'..='\u{109F}' | '\u{2E80}'..='\u{A63F}' | '\u{AC00}'..='\u{D7FF}'
     )
 }
 
@@ -118,6 +122,16 @@ fn nmt(c: char) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_character_has_the_case_of_the_standard_library() {
+        for c in '\0'..=char::MAX {
+            let mut lower = String::new();
+            push_lower(c, &mut lower);
+            assert!(lower.chars().eq(c.to_lowercase()), "{c:?}");
+            assert_eq!(is_mark(c), is_combining_mark(c), "{c:?}");
+        }
+    }
 
     #[test]
     fn scripts_without_case_have_none() {

@@ -14,7 +14,7 @@ pub(super) struct Words {
     cleanup: bool,
 }
 
-/// What `cleanup` replaces, in this order, in each token alone.
+/// The replacements of `cleanup`, which are made in this order, in each token alone.
 const CLEANUP: [(&str, &str); 11] = [
     (" .", "."),
     (" ?", "?"),

@@ -147,7 +147,7 @@ impl Scored {
         Self::xlm_r().with("normalizer", normalizers(steps))
     }
 
-    /// With a token for each byte.
+    /// Adds a token for each byte.
     pub(crate) fn bytes_too(mut self) -> Self {
         let vocab = self.json["model"]["vocab"].as_array_mut().expect("a list");
         vocab.extend((0..256).map(|byte| json!([format!("<{byte:#04X}>"), -30.0])));

@@ -55,7 +55,8 @@ fn recorded_vectors_hold() {
     }
 }
 
-/// What the reference's Python package made of texts, which counts offsets in characters.
+/// Compares with what the reference's Python package made of texts. It counts offsets in
+/// characters.
 fn check_recorded(name: &str, file: &[u8], vectors: &str) {
     let both = Both::from_json(name, file);
     both.check_vocabulary();

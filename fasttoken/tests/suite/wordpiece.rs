@@ -181,7 +181,7 @@ fn every_setting_is_exact() {
     }
 }
 
-/// Every character alone, after a letter, and before a mark.
+/// Compares every character alone, after a letter, and before a mark.
 #[test]
 fn every_character_is_exact() {
     let shapes = [
