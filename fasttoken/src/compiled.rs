@@ -14,6 +14,7 @@ mod folder;
 pub use folder::CacheUse;
 
 use crate::error::Error;
+use crate::family::Family;
 use crate::format::{self, CompiledError, Reader, Section, Writer};
 use crate::load;
 use crate::store::FileBytes;
@@ -29,9 +30,11 @@ impl Tokenizer {
     /// the version of this crate; compiling again is quick.
     ///
     /// # Errors
-    /// The errors of [`Tokenizer::from_bytes`].
+    /// The errors of [`Tokenizer::from_bytes`], and [`Error::Unsupported`] for a WordPiece or Unigram
+    /// model, which has no compiled form.
     pub fn compile(json: &[u8]) -> Result<Vec<u8>, Error> {
         let (tokenizer, config) = load::load_with_config(json)?;
+        tokenizer.check_compilable()?;
         Ok(tokenizer.to_compiled(&config, sha256(json)))
     }
 
@@ -80,10 +83,24 @@ impl Tokenizer {
         Ok(open(path.as_ref())?.source)
     }
 
+    /// Refuses models whose tables have no compiled form.
+    fn check_compilable(&self) -> Result<(), Error> {
+        match &self.family {
+            Some(Family::Chain(chain)) => Err(Error::unsupported(
+                "$.model.type",
+                format!(
+                    "compiling a {} model (supported: BPE; load its tokenizer.json instead)",
+                    chain.name()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn to_compiled(&self, config: &[u8], source: [u8; 32]) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
-        if let Some(family) = &self.sentencepiece {
+        if let Some(Family::SentencePiece(family)) = &self.family {
             family.write(&self.added, &mut writer);
         } else {
             self.vocab.write(&mut writer);

@@ -1,16 +1,17 @@
 //! Decoding: from ids back to text, at once or as the ids arrive.
 
 use crate::parallel::{in_parallel, worth};
-use crate::sentencepiece;
+use crate::pieces::Stream;
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
     /// Returns the text of `ids`, as the reference decodes it.
     ///
-    /// The bytes of all tokens are joined and converted once; invalid UTF-8 becomes U+FFFD. Ids
-    /// without a token are dropped. With `skip_special_tokens`, special tokens are left out.
+    /// The bytes of all tokens are joined and converted once, and invalid UTF-8 becomes U+FFFD;
+    /// models that are not byte-level have the steps of the file's decoder instead. Ids without a
+    /// token are dropped. With `skip_special_tokens`, special tokens are left out.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.decode(ids, skip_special_tokens);
         }
         String::from_utf8(self.decode_bytes(ids, skip_special_tokens))
@@ -20,7 +21,7 @@ impl Tokenizer {
     /// Returns the bytes of `ids`, which need not be UTF-8. Ids without a token are dropped, and
     /// special tokens as in [`Tokenizer::decode`].
     pub fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.decode_bytes(ids, skip_special_tokens);
         }
         // Tokens of common text have four bytes and a half on average.
@@ -64,8 +65,8 @@ impl Tokenizer {
 /// character is ever written in parts.
 ///
 /// With byte-level vocabularies these are the chunks of the reference's `DecodeStream`. With
-/// SentencePiece-style vocabularies the whole text is equal, and chunks can differ: the reference
-/// holds back any text that ends in U+FFFD, this decoder only bytes that later ids can complete.
+/// others the whole text is equal, and chunks can differ: the reference holds back any text that
+/// ends in U+FFFD, this decoder only bytes that later ids can complete.
 ///
 /// The state has a fixed size: where more than 128 bytes would have to be held back,
 /// which takes text full of invalid bytes, all but an unfinished character is written.
@@ -110,8 +111,8 @@ pub struct StreamState {
     /// Bytes of `held` that hold something.
     len: usize,
     held: [u8; HELD_MAX],
-    /// The state of a SentencePiece-style model.
-    sentencepiece: sentencepiece::Stream,
+    /// The state of a model whose tokens are text.
+    pieces: Stream,
 }
 
 /// Upper bound of bytes that a stream may hold back.
@@ -124,15 +125,15 @@ impl StreamState {
             skip_special_tokens,
             len: 0,
             held: [0; HELD_MAX],
-            sentencepiece: sentencepiece::Stream::default(),
+            pieces: Stream::default(),
         }
     }
 
     /// Appends to `out` the text that `id` completes.
     #[inline]
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
-        if let Some(family) = &tokenizer.sentencepiece {
-            return family.push(&mut self.sentencepiece, id, self.skip_special_tokens, out);
+        if let Some(family) = &tokenizer.family {
+            return family.push(&mut self.pieces, id, self.skip_special_tokens, out);
         }
         let piece = tokenizer.vocab.shown_piece(id, self.skip_special_tokens);
         match std::str::from_utf8(piece) {
@@ -146,8 +147,8 @@ impl StreamState {
     /// Ends the text: bytes still held back are written, unfinished characters as
     /// U+FFFD, and the state is as new.
     pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
-        if let Some(family) = &tokenizer.sentencepiece {
-            return family.finish(&mut self.sentencepiece, out);
+        if let Some(family) = &tokenizer.family {
+            return family.finish(&mut self.pieces, out);
         }
         push_lossy(&self.held[..self.len], out);
         self.len = 0;

@@ -63,6 +63,10 @@ pub(crate) struct ModelJson<'a> {
     pub(crate) end_of_word_suffix: Option<String>,
     #[serde(default)]
     pub(crate) ignore_merges: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_input_chars_per_word: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unk_id: Option<u64>,
     #[serde(default, borrow, skip_serializing)]
     pub(crate) vocab: Option<&'a RawValue>,
     #[serde(default, borrow, skip_serializing)]

@@ -16,9 +16,9 @@
 //! maps and uses in place, without parsing anything big.
 //!
 //! Supported are byte-level BPE models, as of GPT-2, StarCoder, Llama 3, Qwen,
-//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k), and SentencePiece-style BPE with bytes
-//! for unknown characters, as of Llama 2, Mistral and Gemma. There is no training and no
-//! changing of a loaded tokenizer.
+//! DeepSeek, GPT-4 (cl100k) and GPT-4o (o200k), SentencePiece-style BPE with bytes
+//! for unknown characters, as of Llama 2, Mistral and Gemma, WordPiece, as of BERT, and
+//! Unigram, as of XLM-R and T5. There is no training and no changing of a loaded tokenizer.
 //!
 //! ```
 //! use fasttoken::Tokenizer;
@@ -35,6 +35,7 @@ mod added;
 mod alphabet;
 mod bpe;
 mod cache;
+mod chain;
 mod compare;
 mod compiled;
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +44,7 @@ mod decode;
 mod encode_error;
 mod encoding;
 mod error;
+mod family;
 mod format;
 mod heap_merge;
 mod json;
@@ -56,6 +58,7 @@ mod pages;
 mod pairs;
 mod parallel;
 mod pattern;
+mod pieces;
 mod postprocess;
 mod prefetch;
 mod prefix;
@@ -69,10 +72,13 @@ mod special;
 mod store;
 mod table;
 mod tokenizer;
+mod trie;
 mod truncation;
 mod unicode;
+mod unigram;
 mod vocab;
 mod window;
+mod wordpiece;
 
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;

@@ -6,10 +6,13 @@ mod settings;
 
 use crate::added::AddedTokens;
 use crate::bpe::Bpe;
+use crate::chain::{Chain, Model as ChainModel};
 use crate::error::Error;
+use crate::family::Family;
 use crate::format::{Reader, Section};
 use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
+use crate::pieces::Tokens;
 use crate::sentencepiece;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
@@ -49,6 +52,10 @@ fn load<J: Deref<Target = [u8]>>(
     json: J,
     reuse: impl FnOnce(J) -> Room<u8>,
 ) -> Result<Tokenizer, Error> {
+    // The quick ways read only BPE, and would give up after having read all tokens.
+    if names_other_model(&json) {
+        return load_slowly(&json);
+    }
     if let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
@@ -58,11 +65,24 @@ fn load<J: Deref<Target = [u8]>>(
     load_sentencepiece_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
 }
 
+/// Returns true if a file seems to have another model than BPE, by the usual place of its type.
+fn names_other_model(json: &[u8]) -> bool {
+    let model = memchr::memmem::find(json, b"\"model\"").map(|at| &json[at..]);
+    let head = model.map(|model| &model[..model.len().min(64)]);
+    head.is_some_and(|head| {
+        let has = |name: &[u8]| memchr::memmem::find(head, name).is_some();
+        has(b"\"WordPiece\"") || has(b"\"Unigram\"")
+    })
+}
+
 pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
     load_parsed(&serde_json::from_slice(json)?)
 }
 
 fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
+    if let Some((model, tokens)) = ChainModel::read(&file.model)? {
+        return finish_chain(file, model, &tokens);
+    }
     if is_sentencepiece(file) {
         check_model(&file.model)?;
         return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
@@ -92,12 +112,12 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
         let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
-        let settings = Settings::load_sentencepiece(&file)?;
+        let settings = Settings::load_for_family(&file)?;
         let model_id = |token: &str| tables.model_id(token);
         let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
         check_added(&added, |id| tables.is_added(id))?;
         let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
-        return settings.finish_sentencepiece(added, family);
+        return settings.finish_family(added, Family::SentencePiece(Box::new(family)));
     }
     let vocab = Vocab::read(reader).map_err(damaged)?;
     let bpe = Bpe::read(reader).map_err(damaged)?;
@@ -176,13 +196,22 @@ pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
 
 /// Builds the tokenizer of a SentencePiece-style file, whose vocabulary and merges were read.
 fn finish_sentencepiece(file: &File<'_>, model: &sentencepiece::File) -> Result<Tokenizer, Error> {
-    let settings = Settings::load_sentencepiece(file)?;
+    let settings = Settings::load_for_family(file)?;
     check_model(&file.model)?;
     let model_id = |token: &str| model.id(token);
     let added = settings.added_tokens(file, model.len(), model_id)?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
     let family = sentencepiece::load(model, pre_tokenizer, decoder, &added)?;
-    settings.finish_sentencepiece(added, family)
+    settings.finish_family(added, Family::SentencePiece(Box::new(family)))
+}
+
+/// Builds the tokenizer of a file with a WordPiece or Unigram model.
+fn finish_chain(file: &File<'_>, model: ChainModel, tokens: &Tokens) -> Result<Tokenizer, Error> {
+    let settings = Settings::load_for_family(file)?;
+    let added = settings.added_tokens(file, tokens.len(), |token| tokens.id(token))?;
+    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
+    let chain = Chain::load(model, tokens, pre_tokenizer, decoder, &added)?;
+    settings.finish_family(added, Family::Chain(Box::new(chain)))
 }
 
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
@@ -194,7 +223,7 @@ fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
             let kind = kind.unwrap_or("without a type");
             return Err(Error::unsupported(
                 "$.model.type",
-                format!("model {kind} (supported: BPE)"),
+                format!("model {kind} (supported: BPE, WordPiece, Unigram)"),
             ));
         }
     }

@@ -10,8 +10,8 @@ const FORM_SHRINKS: usize = 6;
 
 impl Tokenizer {
     /// Returns the largest number of bytes of text that one id of [`Tokenizer::encode`] stands for.
-    /// Returns `None` if there is no such number or it is unknown: with SentencePiece-style models,
-    /// with added tokens that take the blanks beside them, and with patterns that drop text.
+    /// Returns `None` if there is no such number or it is unknown: with models that are not
+    /// byte-level, with added tokens that take the blanks beside them, and with patterns that drop text.
     ///
     /// A text of more bytes than this number times a limit has more ids than the limit, which is
     /// thus known before the text is encoded. Takes time linear in the vocabulary.
@@ -26,7 +26,7 @@ impl Tokenizer {
     /// ```
     pub fn max_bytes_per_token(&self) -> Option<usize> {
         let takes_blanks = |(_, token): (u32, &crate::AddedToken)| token.lstrip || token.rstrip;
-        if self.sentencepiece.is_some()
+        if self.family.is_some()
             || !self.pre_tokenizer.keeps_text()
             || self.added_tokens().any(takes_blanks)
         {

@@ -1,16 +1,29 @@
 //! The normalizers of a tokenizer, and the ranges that their texts come from.
 
+mod aligned;
 mod ascii;
+mod bert;
+mod charsmap;
 mod form;
+mod letters;
 mod nfc;
 mod step;
 
 use crate::error::Error;
 use crate::json::Component;
+use crate::pattern::Pattern;
+use aligned::Aligned;
 pub(crate) use ascii::push_replaced;
+use bert::Bert;
+use charsmap::Charsmap;
 use form::Form;
+use letters::Letters;
 use std::borrow::Cow;
+use std::sync::Arc;
 use step::Step;
+
+const SUPPORTED: &str = "NFC, NFD, NFKC, NFKD, Prepend, Replace, BertNormalizer, Lowercase, \
+    Strip, StripAccents, Nmt, Precompiled, Sequence of these";
 
 /// The changes that a normalizer makes to spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +38,8 @@ pub(crate) enum Blanks {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Normalizer {
     steps: Vec<Step>,
+    /// The place of each step in the JSON.
+    paths: Vec<String>,
 }
 
 impl Normalizer {
@@ -37,11 +52,12 @@ impl Normalizer {
     }
 
     fn add(&mut self, component: &Component, path: &str) -> Result<(), Error> {
-        self.steps.push(match component.kind(path)? {
+        let step = match component.kind(path)? {
             "NFC" => Form::Nfc.into(),
             "NFD" => Form::Nfd.into(),
             "NFKC" => Form::Nfkc.into(),
             "NFKD" => Form::Nfkd.into(),
+            "BertNormalizer" => Step::Bert(Box::new(Bert::load(component, path)?)),
             "Prepend" => Step::Prepend(component.string("prepend", path)?.to_owned()),
             "Replace" => replace(component, path)?,
             "Sequence" => {
@@ -50,28 +66,51 @@ impl Normalizer {
                 }
                 return Ok(());
             }
+            "Lowercase" => Step::Letters(Letters::Lowercase),
+            "StripAccents" => Step::Letters(Letters::StripAccents),
+            "Nmt" => Step::Letters(Letters::Nmt),
+            "Strip" => Step::Letters(Letters::Strip {
+                left: component.bool("strip_left", path)?,
+                right: component.bool("strip_right", path)?,
+            }),
+            "Precompiled" => Step::Precompiled(Arc::new(Charsmap::load(component, path)?)),
             other => {
                 return Err(Error::unsupported(
                     path,
-                    format!(
-                        "normalizer {other} (supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence of these)"
-                    ),
+                    format!("normalizer {other} (supported: {SUPPORTED})"),
                 ));
             }
-        });
+        };
+        self.steps.push(step);
+        self.paths.push(path.to_owned());
         Ok(())
     }
 
     /// Refuses steps that are no normalization form, which byte-level models do without
     /// and which their cuts do not know.
-    pub(crate) fn only_forms(&self, path: &str) -> Result<(), Error> {
-        if self.steps.iter().all(|step| matches!(step, Step::Form(_))) {
-            return Ok(());
+    pub(crate) fn only_forms(&self) -> Result<(), Error> {
+        self.only("a ByteLevel model", |step| matches!(step, Step::Form(_)))
+    }
+
+    /// Refuses steps that SentencePiece-style BPE models do without and which their shortcuts do
+    /// not know.
+    pub(crate) fn only_plain(&self) -> Result<(), Error> {
+        self.only("a BPE model", |step| {
+            matches!(
+                step,
+                Step::Form(_) | Step::Prepend(_) | Step::Replace { .. }
+            )
+        })
+    }
+
+    fn only(&self, model: &str, fits: impl Fn(&Step) -> bool) -> Result<(), Error> {
+        match self.steps.iter().position(|step| !fits(step)) {
+            None => Ok(()),
+            Some(at) => {
+                let what = format!("normalizer {} for {model}", self.steps[at].name());
+                Err(Error::unsupported(&self.paths[at], what))
+            }
         }
-        Err(Error::unsupported(
-            path,
-            "normalizer Prepend or Replace for a ByteLevel model (supported: NFC, NFD, NFKC, NFKD, Sequence of these)",
-        ))
     }
 
     /// Returns the changes to spaces, which may become `blank`, or `None` if the normalizer changes
@@ -88,6 +127,16 @@ impl Normalizer {
             }
             _ => None,
         }
+    }
+
+    /// Returns true if every normalized text begins with what stands for the beginning of the text.
+    /// Replacing several characters, or by nothing, gives what is left a later beginning.
+    pub(crate) fn keeps_beginnings(&self) -> bool {
+        self.steps.iter().all(|step| match step {
+            Step::Form(_) | Step::Prepend(_) => true,
+            Step::Replace { from, to } => from.chars().count() == 1 && !to.is_empty(),
+            _ => false,
+        })
     }
 
     /// Returns true if normalization changes no text.
@@ -118,32 +167,31 @@ impl Normalizer {
     /// Returns, for every byte of the normalized text, the range of bytes of `text` that it comes
     /// from, by the rules of the reference.
     pub(crate) fn alignment(&self, text: &str) -> Vec<(usize, usize)> {
-        let mut text = Cow::Borrowed(text);
-        let mut alignment = Vec::with_capacity(text.len());
-        for (at, c) in text.char_indices() {
-            alignment.extend(std::iter::repeat_n((at, at + c.len_utf8()), c.len_utf8()));
-        }
+        let mut aligned = Aligned::new(text);
         for step in &self.steps {
-            let (normalized, next) = step.align(&text, &alignment);
-            text = Cow::Owned(normalized);
-            alignment = next;
+            step.align(&mut aligned);
         }
-        alignment
+        aligned.ranges
     }
 }
 
 fn replace(component: &Component, path: &str) -> Result<Step, Error> {
+    let pattern_path = format!("{path}.pattern");
     let pattern = component.object("pattern", path)?;
-    match pattern.get("String").and_then(|pattern| pattern.as_str()) {
-        Some(from) if !from.is_empty() => Ok(Step::Replace {
-            from: from.to_owned(),
-            to: component.string("content", path)?.to_owned(),
-        }),
-        _ => Err(Error::unsupported(
-            path,
-            "normalizer Replace by a regular expression or of nothing",
-        )),
+    let to = component.string("content", path)?.to_owned();
+    if let Some(from) = pattern.get("String").and_then(|from| from.as_str()) {
+        if from.is_empty() {
+            return Err(Error::unsupported(pattern_path, "Replace of nothing"));
+        }
+        let from = from.to_owned();
+        return Ok(Step::Replace { from, to });
     }
+    let regex = pattern.string("Regex", &pattern_path)?;
+    let pattern = Pattern::new(regex).map_err(|problem| {
+        Error::unsupported(&pattern_path, format!("pattern {regex:?}: {problem}"))
+    })?;
+    let pattern = Box::new(pattern);
+    Ok(Step::ReplacePattern { pattern, to })
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use crate::added::Recognise;
 use crate::alphabet;
 use crate::bpe::ThreadScratch;
 use crate::encoding::Encoding;
+use crate::family::Family;
 use crate::pretokenize::PreToken;
-use crate::sentencepiece::SentencePiece;
 use crate::tokenizer::{Tokenizer, Visitor};
 use crate::truncation::Side;
 use std::ops::{ControlFlow, Range};
@@ -49,7 +49,7 @@ impl Tokenizer {
         offsets: Offsets,
         limit: Option<(usize, Side)>,
     ) -> (Encoding, bool) {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return self.encode_text_by(family, text, offsets, limit);
         }
         let mut collector = Collector {
@@ -88,7 +88,7 @@ impl Tokenizer {
     /// [`Tokenizer::encode_text`] for a model that is not byte-level.
     fn encode_text_by(
         &self,
-        family: &SentencePiece,
+        family: &Family,
         text: &str,
         offsets: Offsets,
         limit: Option<(usize, Side)>,

@@ -33,7 +33,9 @@ pub(crate) enum TemplatePart {
 #[derive(Debug)]
 enum Step {
     /// Takes blanks out of offsets, if there is `add_prefix_space` to say how.
-    ByteLevel { trim: Option<bool> },
+    ByteLevel {
+        trim: Option<bool>,
+    },
     Template {
         /// `type_ids[n]` belongs to the `n`th piece of the template.
         single_types: Vec<u32>,
@@ -41,6 +43,10 @@ enum Step {
     },
     Roberta {
         trim: Option<bool>,
+        cls: u32,
+        sep: u32,
+    },
+    Bert {
         cls: u32,
         sep: u32,
     },
@@ -71,6 +77,12 @@ struct SpecialTokenJson {
 }
 
 #[derive(Deserialize)]
+struct BertJson {
+    sep: (String, u32),
+    cls: (String, u32),
+}
+
+#[derive(Deserialize)]
 struct RobertaJson {
     sep: (String, u32),
     cls: (String, u32),
@@ -78,7 +90,8 @@ struct RobertaJson {
     add_prefix_space: bool,
 }
 
-const SUPPORTED: &str = "supported: ByteLevel, TemplateProcessing, RobertaProcessing, Sequence";
+const SUPPORTED: &str =
+    "supported: ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing, Sequence";
 
 impl PostProcessor {
     pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
@@ -106,7 +119,9 @@ impl PostProcessor {
                 });
                 Ok(())
             }
-            "TemplateProcessing" | "RobertaProcessing" if self.steps.iter().any(adds_ids) => {
+            "TemplateProcessing" | "RobertaProcessing" | "BertProcessing"
+                if self.steps.iter().any(adds_ids) =>
+            {
                 Err(Error::unsupported(
                     path,
                     format!("{kind} after another processor that adds tokens"),
@@ -122,11 +137,23 @@ impl PostProcessor {
                 } = read(component, path)?;
                 let special = |id| TemplatePart::Special(vec![id]);
                 self.single = vec![special(cls), TemplatePart::A, special(sep)];
-                self.pair = vec![special(cls), TemplatePart::A, special(sep)];
+                self.pair = self.single.clone();
                 self.pair
                     .extend([special(sep), TemplatePart::B, special(sep)]);
                 let trim = trim_offsets.then_some(add_prefix_space);
                 self.steps.push(Step::Roberta { trim, cls, sep });
+                Ok(())
+            }
+            "BertProcessing" => {
+                let BertJson {
+                    sep: (_, sep),
+                    cls: (_, cls),
+                } = read(component, path)?;
+                let special = |id| TemplatePart::Special(vec![id]);
+                self.single = vec![special(cls), TemplatePart::A, special(sep)];
+                self.pair = self.single.clone();
+                self.pair.extend([TemplatePart::B, special(sep)]);
+                self.steps.push(Step::Bert { cls, sep });
                 Ok(())
             }
             "Sequence" => {
@@ -195,7 +222,7 @@ impl PostProcessor {
     pub(crate) fn trims(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::ByteLevel { trim } | Step::Roberta { trim, .. } => trim.is_some(),
-            Step::Template { .. } => false,
+            Step::Template { .. } | Step::Bert { .. } => false,
         })
     }
 
@@ -238,6 +265,14 @@ impl PostProcessor {
                     trim_all(&mut texts, *trim);
                     roberta(&mut texts, *cls, *sep, add_special_tokens);
                 }
+                Step::Bert { cls, sep } if add_special_tokens => {
+                    for (n, text) in texts.iter_mut().enumerate() {
+                        let before = [*cls];
+                        let before = if n == 0 { &before[..] } else { &[] };
+                        put_around(text, n, n as u32, before, &[*sep]);
+                    }
+                }
+                Step::Bert { .. } => {}
             }
         }
         let mut whole = Encoding::default();
@@ -311,24 +346,29 @@ fn roberta(texts: &mut [Encoding], cls: u32, sep: u32, add_special_tokens: bool)
             continue;
         }
         let before = if n == 0 { cls } else { sep };
-        let overflowing = std::mem::take(&mut text.overflowing);
-        *text = surrounded(text, n, before, sep);
-        text.overflowing = overflowing
-            .iter()
-            .map(|piece| surrounded(piece, n, before, sep))
-            .collect();
+        put_around(text, n, 0, &[before], &[sep]);
     }
 }
 
-/// `text` between two special ids, as text number `n`.
-fn surrounded(text: &Encoding, n: usize, before: u32, after: u32) -> Encoding {
+/// Puts special ids around text number `n` and each piece that overflowed from it.
+fn put_around(text: &mut Encoding, n: usize, type_id: u32, before: &[u32], after: &[u32]) {
+    let overflowing = std::mem::take(&mut text.overflowing);
+    *text = surrounded(text, n, type_id, before, after);
+    text.overflowing = overflowing
+        .iter()
+        .map(|piece| surrounded(piece, n, type_id, before, after))
+        .collect();
+}
+
+/// Returns `text` between special ids, as text number `n`.
+fn surrounded(text: &Encoding, n: usize, type_id: u32, before: &[u32], after: &[u32]) -> Encoding {
     let mut inner = text.clone();
     inner.overflowing.clear();
-    inner.type_ids.fill(0);
+    inner.type_ids.fill(type_id);
     inner.set_only_sequence(n);
-    let mut whole = Encoding::special(&[before], 0);
+    let mut whole = Encoding::special(before, type_id);
     whole.append(&inner);
-    whole.append(&Encoding::special(&[after], 0));
+    whole.append(&Encoding::special(after, type_id));
     whole
 }
 

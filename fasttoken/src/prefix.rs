@@ -13,11 +13,12 @@ impl Tokenizer {
     /// number of bytes of `text` that these ids cover.
     ///
     /// Reads only as much of the text as needed, if the file's split pattern is a common one and
-    /// the text has spaces or Chinese or Japanese punctuation here and there. SentencePiece-style
-    /// models, whose words can be whole texts, read all of it.
+    /// the text has spaces or Chinese or Japanese punctuation here and there. Models that are not
+    /// byte-level read all of it.
     ///
     /// The number of bytes is the start of the first character that the ids do not cover
-    /// completely, so it is a character boundary, and `text.len()` if there are no more ids. Text
+    /// completely, so it is a character boundary, and `text.len()` if there are no more ids. With
+    /// WordPiece and Unigram, which drop blanks, it is the start of the next id. Text
     /// that is cut there need not encode to the same ids again.
     ///
     /// ```
@@ -33,7 +34,7 @@ impl Tokenizer {
         if max_tokens == 0 {
             return (Vec::new(), 0);
         }
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.prefix(self.text_steps(), text, max_tokens);
         }
         for (window, whole) in Windows::new(self, text, max_tokens) {

@@ -2,13 +2,13 @@
 
 mod gather;
 
-use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise};
+use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, TextSteps};
 use crate::bpe::{Bpe, ThreadScratch};
+use crate::family::Family;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{PostProcessor, TemplatePart};
 use crate::pretokenize::{PreToken, PreTokenizer, PreTokens, SplitScratch};
-use crate::sentencepiece::{SentencePiece, TextSteps};
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
@@ -37,8 +37,8 @@ pub struct Tokenizer {
     pub(crate) padding: Option<Padding>,
     /// True if texts can be cut at the places of [`crate::window`].
     pub(crate) safe_cuts: bool,
-    /// The model of a SentencePiece-style tokenizer, whose `vocab` and `bpe` are empty.
-    pub(crate) sentencepiece: Option<Box<SentencePiece>>,
+    /// The model of a tokenizer that is not byte-level, whose `vocab` and `bpe` are empty.
+    pub(crate) family: Option<Family>,
 }
 
 /// A receiver of the parts of a text, in order, while it is encoded.
@@ -109,7 +109,8 @@ impl Tokenizer {
     /// Use it for text whose authors must not be able to write `<|im_start|>` and have it taken for
     /// a control token. The id of an added token is not produced even if the model's vocabulary has
     /// the token and a word equals it: such a word becomes one token per byte. The exception is an
-    /// added token that is itself the token of a single byte, which has no other spelling. No
+    /// added token that is itself the token of a single byte, which has no other spelling.
+    /// WordPiece and Unigram models cut it into other tokens, or it becomes the unknown token. No
     /// special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
         self.encode_text_into(text, (Recognise::None, true), out);
@@ -128,7 +129,7 @@ impl Tokenizer {
         (recognise, plain): (Recognise, bool),
         out: &mut Vec<u32>,
     ) {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.encode(self.text_steps(), text, (recognise, plain), out);
         }
         let mut visitor = Ids {
@@ -157,7 +158,7 @@ impl Tokenizer {
         count
     }
 
-    /// The steps before a SentencePiece model.
+    /// Returns the steps before a model that is not byte-level.
     pub(crate) fn text_steps(&self) -> TextSteps<'_> {
         TextSteps {
             added: &self.added,
@@ -216,7 +217,7 @@ impl Tokenizer {
     /// Returns the bytes that `id` stands for, which need not be whole characters: the token's
     /// bytes, or the text of an added token.
     pub fn id_to_piece(&self, id: u32) -> Option<&[u8]> {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.contains(id).then(|| family.piece(id));
         }
         self.vocab.contains(id).then(|| self.vocab.piece(id))
@@ -224,7 +225,7 @@ impl Tokenizer {
 
     /// Returns the token as the vocabulary spells it, such as `Ġthe`.
     pub fn id_to_token(&self, id: u32) -> Option<Cow<'_, str>> {
-        if let Some(family) = &self.sentencepiece {
+        if let Some(family) = &self.family {
             return family.spelling(id).map(Cow::Borrowed);
         }
         self.vocab.spelling(id)
@@ -233,7 +234,7 @@ impl Tokenizer {
     /// Returns the id of a token by its spelling in the vocabulary. Added tokens take precedence.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         let added = self.added.ids.get(token).copied();
-        added.or_else(|| match &self.sentencepiece {
+        added.or_else(|| match &self.family {
             Some(family) => family.id(&self.added, token),
             None => self.vocab.model_id(token),
         })
@@ -242,13 +243,13 @@ impl Tokenizer {
     /// Returns the number of tokens, including added tokens. Ids can be larger if the file leaves
     /// holes.
     pub fn vocab_size(&self) -> usize {
-        let family = self.sentencepiece.as_ref();
+        let family = self.family.as_ref();
         family.map_or_else(|| self.vocab.size(), |family| family.size())
     }
 
     /// Returns true if `id` is an added token that is marked special.
     pub fn is_special(&self, id: u32) -> bool {
-        let family = self.sentencepiece.as_ref();
+        let family = self.family.as_ref();
         family.map_or_else(|| self.vocab.is_special(id), |f| f.is_special(id))
     }
 

@@ -215,7 +215,7 @@ fn mistakes_are_named() {
         1,
         "cannot write /nonexistent/x",
     );
-    let bad = TextFile::new("bad", b"{\"model\": {\"type\": \"WordPiece\"}}");
+    let bad = TextFile::new("bad", b"{\"model\": {\"type\": \"WordLevel\"}}");
     check(&["count", "-t", bad.path()], b"", 1, "$.model.type");
     let help = run(&["--help"], b"");
     assert!(

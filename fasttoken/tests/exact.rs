@@ -27,6 +27,11 @@ const STRINGS_PER_SEED: usize = 250;
 /// About the length of the pieces of real text.
 const DOCUMENT_BYTES: usize = 8_192;
 
+const SMALL: [(&str, &[u8]); 2] = [
+    ("wordpiece", include_bytes!("data/wordpiece.json")),
+    ("unigram", include_bytes!("data/unigram.json")),
+];
+
 fn strings(default: usize) -> usize {
     std::env::var("FASTTOKEN_STRINGS").map_or(default, |n| n.parse().expect("a number of strings"))
 }
@@ -78,6 +83,17 @@ fn demo_vocabulary_is_exact() {
     let both = Both::demo();
     both.check_vocabulary();
     check_strings(&both, strings(DEMO_STRINGS));
+}
+
+/// WordPiece and Unigram, of which no real vocabularies are at hand.
+#[test]
+fn small_models_are_exact() {
+    for (name, json) in SMALL.iter().filter(|(name, _)| is_wanted(name)) {
+        let both = Both::from_json(name, json);
+        both.check_vocabulary();
+        check_strings(&both, strings(BUNDLED_STRINGS));
+        check_long_inputs(&both, 1 << 16);
+    }
 }
 
 #[test]

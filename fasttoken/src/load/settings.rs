@@ -4,13 +4,13 @@ use crate::added::AddedTokens;
 use crate::bpe::Bpe;
 use crate::encode_error::EncodeError;
 use crate::error::Error;
+use crate::family::Family;
 use crate::json::{Component, File};
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::pairs::PairTable;
 use crate::postprocess::{PostProcessor, TemplatePart};
 use crate::pretokenize::PreTokenizer;
-use crate::sentencepiece::SentencePiece;
 use crate::tokenizer::Tokenizer;
 use crate::truncation::Truncation;
 use crate::vocab::{Builder, NO_TOKEN, Vocab};
@@ -32,7 +32,7 @@ impl Settings {
         check_version(file.version.as_deref())?;
         let (truncation, padding) = read_lengths(file)?;
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
-        normalizer.only_forms("$.normalizer")?;
+        normalizer.only_forms()?;
         let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
         let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
         check_decoder(file.decoder.as_ref())?;
@@ -45,9 +45,9 @@ impl Settings {
         })
     }
 
-    /// Reads the settings of a SentencePiece-style file, which has its own pre-tokenizer and
-    /// decoder.
-    pub(super) fn load_sentencepiece(file: &File<'_>) -> Result<Self, Error> {
+    /// Reads the settings of a file whose model is not byte-level, which has its own pre-tokenizer
+    /// and decoder.
+    pub(super) fn load_for_family(file: &File<'_>) -> Result<Self, Error> {
         check_version(file.version.as_deref())?;
         let (truncation, padding) = read_lengths(file)?;
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
@@ -102,23 +102,26 @@ impl Settings {
             truncation: self.truncation,
             padding: self.padding,
             safe_cuts: false,
-            sentencepiece: None,
+            family: None,
         }
     }
 
-    pub(super) fn finish_sentencepiece(
+    pub(super) fn finish_family(
         self,
         added: AddedTokens,
-        mut family: SentencePiece,
+        mut family: Family,
     ) -> Result<Tokenizer, Error> {
-        family.prepare(&self.normalizer, &added);
+        if let Family::SentencePiece(model) = &mut family {
+            self.normalizer.only_plain()?;
+            model.prepare(&self.normalizer, &added);
+        }
         check_template_ids(&self.post_processor, |id| family.contains(id))?;
         let empty = Builder::default();
         let names = empty.index().expect("nothing is there twice");
         let none = PairTable::build(&[]).expect("nothing shares a place");
         let bpe = Bpe::new([NO_TOKEN; 256], none);
         Ok(Tokenizer {
-            sentencepiece: Some(Box::new(family)),
+            family: Some(family),
             ..self.tokenizer(added, empty.finish(names, 0), bpe)
         })
     }

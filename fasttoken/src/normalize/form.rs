@@ -19,11 +19,13 @@ impl Form {
         if text.is_ascii() {
             return true;
         }
+        // Without the starters that stay, marks can only seem to be out of order.
+        let chars = text.chars().filter(|c| !is_whole(*c));
         let result = match self {
             Self::Nfc => return Doubtful::new(text).next().is_none(),
-            Self::Nfd => is_nfd_quick(text.chars()),
-            Self::Nfkc => is_nfkc_quick(text.chars()),
-            Self::Nfkd => is_nfkd_quick(text.chars()),
+            Self::Nfd => is_nfd_quick(chars),
+            Self::Nfkc => is_nfkc_quick(chars),
+            Self::Nfkd => is_nfkd_quick(chars),
         };
         result == IsNormalized::Yes
     }
@@ -50,4 +52,10 @@ impl Form {
         self.transform(text, |(c, _)| normalized.push(c));
         Some(normalized)
     }
+}
+
+/// Returns true for ideographs that every form leaves alone, of which Chinese is full.
+#[inline]
+pub(super) fn is_whole(c: char) -> bool {
+    matches!(c, '\u{3400}'..='\u{4DBF}' | '\u{4E00}'..='\u{9FFF}')
 }

@@ -1,10 +1,16 @@
 //! One normalizer: what it makes of a text, and of the ranges of its bytes.
 
+use super::aligned::Aligned;
 use super::ascii::replace_byte;
+use super::bert::Bert;
+use super::charsmap::Charsmap;
 use super::form::Form;
+use super::letters::Letters;
+use crate::pattern::Pattern;
+use std::sync::Arc;
 
 /// One normalizer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Step {
     Form(Form),
     /// Puts a string before every text that is not empty.
@@ -13,6 +19,13 @@ pub(super) enum Step {
         from: String,
         to: String,
     },
+    ReplacePattern {
+        pattern: Box<Pattern>,
+        to: String,
+    },
+    Bert(Box<Bert>),
+    Letters(Letters),
+    Precompiled(Arc<Charsmap>),
 }
 
 impl From<Form> for Step {
@@ -31,64 +44,77 @@ impl Step {
                 [byte] if byte.is_ascii() => replace_byte(text, *byte, to),
                 _ => text.contains(from.as_str()).then(|| text.replace(from, to)),
             },
+            Self::ReplacePattern { pattern, to } => replace_matches(text, pattern, to),
+            Self::Bert(bert) => bert.apply(text),
+            Self::Letters(letters) => letters.apply(text),
+            Self::Precompiled(map) => map.apply(text),
         }
     }
 
-    /// [`Step::apply`] with the ranges of its bytes, given those of the bytes of `text`.
-    pub(super) fn align(
-        &self,
-        text: &str,
-        alignment: &[(usize, usize)],
-    ) -> (String, Vec<(usize, usize)>) {
-        let mut normalized = String::with_capacity(text.len() + 8);
-        let mut next = Vec::with_capacity(alignment.len() + 8);
+    /// Returns the name of the normalizer in a file.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Form(Form::Nfc) => "NFC",
+            Self::Form(Form::Nfd) => "NFD",
+            Self::Form(Form::Nfkc) => "NFKC",
+            Self::Form(Form::Nfkd) => "NFKD",
+            Self::Prepend(_) => "Prepend",
+            Self::Replace { .. } => "Replace of a string",
+            Self::ReplacePattern { .. } => "Replace by a regular expression",
+            Self::Bert(_) => "BertNormalizer",
+            Self::Letters(Letters::Lowercase) => "Lowercase",
+            Self::Letters(Letters::StripAccents) => "StripAccents",
+            Self::Letters(Letters::Nmt) => "Nmt",
+            Self::Letters(Letters::Strip { .. }) => "Strip",
+            Self::Precompiled(_) => "Precompiled",
+        }
+    }
+
+    /// Does to a text and its ranges what [`Step::apply`] does to the text.
+    pub(super) fn align(&self, text: &mut Aligned) {
         match self {
             Self::Form(form) => {
-                // Where in `text` the next character that replaces one stands.
-                let mut at = 0usize;
-                let mut replaced = text.chars();
-                form.transform(text, |(c, change)| {
-                    let range = if change > 0 {
-                        // An inserted character shares the range of the one before it.
-                        at.checked_sub(1).map_or((0, 0), |last| alignment[last])
-                    } else {
-                        alignment.get(at).copied().unwrap_or_default()
-                    };
-                    if change <= 0 {
-                        let gone = 1 + change.unsigned_abs();
-                        at += replaced
-                            .by_ref()
-                            .take(gone)
-                            .map(char::len_utf8)
-                            .sum::<usize>();
-                    }
-                    next.extend(std::iter::repeat_n(range, c.len_utf8()));
-                    normalized.push(c);
-                });
+                let mut edits = Vec::with_capacity(text.text.len());
+                form.transform(&text.text, |edit| edits.push(edit));
+                text.transform(edits, 0);
             }
-            Self::Prepend(prefix) => {
-                if let Some(first) = alignment.first() {
-                    normalized.push_str(prefix);
-                    next.extend(std::iter::repeat_n(*first, prefix.len()));
-                }
-                normalized.push_str(text);
-                next.extend_from_slice(alignment);
-            }
+            Self::Prepend(prefix) => text.prepend(prefix),
             Self::Replace { from, to } => {
-                let mut done = 0;
-                for (at, _) in text.match_indices(from.as_str()) {
-                    let end = at + from.len();
-                    normalized.push_str(&text[done..at]);
-                    next.extend_from_slice(&alignment[done..at]);
-                    normalized.push_str(to);
-                    // What comes in takes the range of the last byte that goes.
-                    next.extend(std::iter::repeat_n(alignment[end - 1], to.len()));
-                    done = end;
-                }
-                normalized.push_str(&text[done..]);
-                next.extend_from_slice(&alignment[done..]);
+                let found = text.text.match_indices(from.as_str());
+                let matches: Vec<_> = found.map(|(at, _)| (at, at + from.len())).collect();
+                text.replace(&matches, to);
             }
+            Self::ReplacePattern { pattern, to } => {
+                let matches = matches(&text.text, pattern);
+                text.replace(&matches, to);
+            }
+            Self::Bert(bert) => bert.align(text),
+            Self::Letters(letters) => letters.align(text),
+            Self::Precompiled(map) => map.align(text),
         }
-        (normalized, next)
     }
+}
+
+/// Returns the matches of a pattern, none of which is empty.
+fn matches(text: &str, pattern: &Pattern) -> Vec<(usize, usize)> {
+    let (mut found, mut at, mut stack) = (Vec::new(), 0, Vec::new());
+    while let Some((start, end)) = pattern.find(text, at, &mut stack) {
+        found.push((start, end));
+        at = end;
+    }
+    found
+}
+
+fn replace_matches(text: &str, pattern: &Pattern, to: &str) -> Option<String> {
+    let matches = matches(text, pattern);
+    if matches.is_empty() {
+        return None;
+    }
+    let (mut replaced, mut done) = (String::with_capacity(text.len()), 0);
+    for (start, end) in matches {
+        replaced.push_str(&text[done..start]);
+        replaced.push_str(to);
+        done = end;
+    }
+    Some(replaced + &text[done..])
 }

@@ -7,7 +7,7 @@ use crate::unicode::classes;
 use proptest::prelude::*;
 use tokenizers::normalizers::{NFC, NFD, NFKC, NFKD, NormalizerWrapper};
 use tokenizers::{NormalizedString, Normalizer as _};
-use unicode_normalization_alignments::char::canonical_combining_class;
+use unicode_normalization_alignments::char::{canonical_combining_class, is_combining_mark};
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 #[test]
@@ -36,6 +36,7 @@ fn check(text: &str) {
         reference.normalize(&mut expected).unwrap();
         let ours = Normalizer {
             steps: vec![form.into()],
+            ..Normalizer::default()
         };
         assert_eq!(ours.apply(text), expected.get(), "{form:?} of {text:?}");
         assert_eq!(ours.alignment(text).len(), expected.get().len());
@@ -110,6 +111,19 @@ fn unsure_characters_are_found_anywhere() {
 }
 
 #[test]
+fn whole_characters_stay_in_every_form() {
+    for c in ('\0'..=char::MAX).filter(|c| form::is_whole(*c)) {
+        let text = c.to_string();
+        for form in [Form::Nfc, Form::Nfd, Form::Nfkc, Form::Nfkd] {
+            let mut found = String::new();
+            form.transform(&text, |(c, _)| found.push(c));
+            assert_eq!(found, text, "{form:?}");
+        }
+        assert!(canonical_combining_class(c) == 0 && !is_combining_mark(c));
+    }
+}
+
+#[test]
 fn classes_know_what_nfc_leaves_alone() {
     for c in '\0'..=char::MAX {
         let yes = is_nfc_quick(std::iter::once(c)) == IsNormalized::Yes;
@@ -143,6 +157,7 @@ fn younger_characters_are_left_alone() {
     check(text);
     let nfc = Normalizer {
         steps: vec![Form::Nfc.into()],
+        ..Normalizer::default()
     };
     assert_eq!(nfc.apply("\u{105D2}\u{307}"), "\u{105D2}\u{307}");
 }

@@ -1,11 +1,12 @@
 //! The visitor that collects ids with their offsets and word ids.
 
+use super::SentencePiece;
 use super::encode::Visitor;
 use super::merge::Scratch;
 use super::split::{Part, Word};
-use super::{META, SentencePiece};
 use crate::encoding::Encoding;
 use crate::normalize::Normalizer;
+use crate::pieces::META;
 use std::ops::{ControlFlow, Range};
 
 /// Keeps ids, offsets and word ids.

@@ -2,12 +2,10 @@
 
 use super::SentencePiece;
 use super::borders::Borders;
-use super::decode::Decoder;
 use super::letters::Letters;
 use super::load::is_complete;
 use super::merge::{Model, NO_ID};
 use super::split::Splitter;
-use super::vocab::Vocab;
 use crate::added::AddedTokens;
 use crate::cache::Owner;
 use crate::error::Error;
@@ -15,6 +13,7 @@ use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::json::Component;
 use crate::pairs::PairTable;
+use crate::pieces::{Decoder, Vocab};
 use crate::short_tokens::ShortTokenTable;
 use std::collections::{HashMap, HashSet};
 

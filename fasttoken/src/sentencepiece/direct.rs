@@ -3,11 +3,11 @@
 //! That is what published files ask for, in one way or another, and what the spelling of
 //! [`super::letters`] makes of a text by itself.
 
-use super::META;
 use super::letters::push_blanks;
-use super::split::{Prepend, Splitter};
+use super::split::Splitter;
 use crate::added::AddedTokens;
 use crate::normalize::{Blanks, Normalizer};
+use crate::pieces::{META, Prepend};
 
 /// The condition for a `▁` before a text between added tokens, which is never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

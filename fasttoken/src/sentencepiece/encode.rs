@@ -5,20 +5,11 @@ use super::collect::Collector;
 use super::direct::Direct;
 use super::merge::Scratch;
 use super::split::Word;
-use crate::added::{AddedTokens, Part as Found, Pass, Recognise};
+use crate::added::{Part as Found, Pass, Recognise, TextSteps};
 use crate::bpe::ThreadScratch;
 use crate::encoding::Encoding;
-use crate::normalize::Normalizer;
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
-
-/// The steps that a text passes before the model: added tokens are cut out, and the text between
-/// them is normalized.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TextSteps<'a> {
-    pub(crate) added: &'a AddedTokens,
-    pub(crate) normalizer: &'a Normalizer,
-}
 
 /// A receiver of the parts of a text, in order, while it is encoded.
 pub(super) trait Visitor {
@@ -70,10 +61,11 @@ impl SentencePiece {
                 };
                 let begins = || {
                     // Where the part begins in the text; the first part of the first
-                    // segment needs no look.
+                    // segment mostly needs no look.
                     let alignment = || alignment.get_or_init(|| normalizer.alignment(raw));
                     let own = || alignment().get(part.start).map(|from| from.0);
-                    range.start == 0 && (part.start == 0 || own() == Some(0))
+                    let first = part.start == 0 && normalizer.keeps_beginnings();
+                    range.start == 0 && (first || own() == Some(0))
                 };
                 let mut each = |word: Word<'_>| visitor.word(word);
                 let part = part.clone();

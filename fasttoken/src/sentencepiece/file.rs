@@ -2,9 +2,9 @@
 
 use super::load::Special;
 use super::merge::{RANK_MAX, TOKEN_END};
-use super::tokens::{self, Clash, Tokens};
 use crate::error::Error;
-use crate::json::{ModelJson, for_each_merge, for_each_token, id_limit};
+use crate::json::{ModelJson, for_each_merge};
+use crate::pieces::{Tokens, read_tokens};
 use serde_json::value::RawValue;
 
 /// The model of a file: its tokens, its rules, and what stands for unknown text.
@@ -97,39 +97,4 @@ impl File {
         })?;
         Ok(rules)
     }
-}
-
-fn read_tokens(vocab: &RawValue) -> Result<Tokens, Error> {
-    let path = "$.model.vocab";
-    let mut tokens = tokens::Builder::default();
-    let mut ids = Vec::new();
-    for_each_token(vocab, |token, id| {
-        if tokens.bytes() + token.len() > u32::MAX as usize / 4 {
-            return Err(Error::invalid(path, "more than a gigabyte of text"));
-        }
-        tokens.text().extend_from_slice(token.as_bytes());
-        // An id that does not fit is refused below.
-        tokens.push(u32::try_from(id).unwrap_or(u32::MAX));
-        ids.push(id);
-        Ok(())
-    })?;
-    let limit = id_limit(ids.len());
-    if let Some(at) = ids.iter().position(|id| *id > limit) {
-        return Err(Error::IdOutOfRange {
-            token: tokens.spelling(at),
-            id: ids[at],
-            tokens: ids.len(),
-            limit,
-        });
-    }
-    tokens.finish().map_err(|clash| match clash {
-        Clash::Token(token) => Error::DuplicateToken { token },
-        Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
-        Clash::TooManyCollisions(token) => token_collides(&token),
-        Clash::Text => unreachable!("strings are UTF-8"),
-    })
-}
-
-pub(super) fn token_collides(token: &str) -> Error {
-    Error::too_many_collisions("$.model.vocab", &format!("token {token:?}"))
 }

@@ -4,10 +4,10 @@
 //! for a space: then ordinary text is read as it is, and its words have two bytes less than
 //! with `▁`. A word is looked up by its bytes, so more of them are short.
 
-use super::META;
 use super::merge::NO_ID;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
+use crate::pieces::META;
 use crate::store::{Flat, Movable};
 use bytemuck::{Pod, Zeroable};
 

@@ -5,19 +5,17 @@ mod special;
 
 use super::SentencePiece;
 use super::borders::Borders;
-use super::decode::Decoder;
-use super::file::{File, token_collides};
+use super::file::File;
 use super::letters;
 use super::merge::{Merging, Model, NO_ID};
 use super::split::Splitter;
-use super::tokens::Tokens;
-use super::vocab::{self, Info, Vocab};
 use crate::added::AddedTokens;
 use crate::bpe::prove::Proofs;
 use crate::cache::Owner;
 use crate::error::Error;
 use crate::json::Component;
 use crate::pairs::PairTable;
+use crate::pieces::{Decoder, Tokens, vocabulary};
 use crate::short_tokens::{Key, ShortTokenTable};
 use crate::store::{self, Room};
 pub(super) use special::Special;
@@ -135,53 +133,4 @@ fn words(tokens: &Tokens, rules: &[[u32; 3]], model: &Model) -> ShortTokenTable 
     }
     // The other tokens are checked by merging.
     ShortTokenTable::new(found.iter().copied()).0
-}
-
-fn vocabulary(tokens: &Tokens, added: &AddedTokens, decoder: &Decoder) -> Result<Vocab, Error> {
-    let added_end = added.tokens.last().map_or(0, |(id, _)| *id as usize + 1);
-    let end = tokens.id_end().max(added_end) as u32;
-    let mut builder = vocab::Builder::default();
-    let special = added.special_contents.iter();
-    let mut special: Vec<u32> = special.filter_map(|token| tokens.id(token)).collect();
-    special.sort_unstable();
-    let mut rest = added.tokens.iter().peekable();
-    for id in 0..end {
-        let model = tokens.get(id);
-        let Some((_, token)) = rest.next_if(|(next, _)| *next == id) else {
-            let Some(token) = model else {
-                builder.push_hole();
-                continue;
-            };
-            let info = Info {
-                hidden: special.binary_search(&id).is_ok(),
-                model: true,
-                ..Info::default()
-            };
-            builder.push(token, |out| decoder.push_piece(token, out), info);
-            continue;
-        };
-        if let Some(other) = model.filter(|other| *other != token.content) {
-            // Happens where the vocabulary has holes: the next free id is not free.
-            return Err(Error::DuplicateId {
-                id,
-                first: other.to_owned(),
-                second: token.content.clone(),
-            });
-        }
-        // Decoding writes an added token in its normalized form.
-        let form = added.normalized_forms.get(&id);
-        let spelling = form.unwrap_or(&token.content);
-        let info = Info {
-            hidden: added.special_contents.contains(spelling),
-            special: token.special,
-            added: true,
-            model: model.is_some(),
-            renamed: form.is_some(),
-        };
-        builder.push(spelling, |out| decoder.push_piece(spelling, out), info);
-    }
-    let contents = added.ids.keys();
-    let new = contents.filter(|content| tokens.id(content).is_none());
-    let vocab = builder.finish(tokens.len() + new.count());
-    vocab.map_err(|id| token_collides(tokens.get(id).unwrap_or_default()))
 }

@@ -12,7 +12,6 @@ mod borders;
 mod characters;
 mod collect;
 mod compiled;
-mod decode;
 mod direct;
 mod encode;
 mod fast;
@@ -23,26 +22,18 @@ mod merge;
 mod quick;
 mod run;
 mod split;
-mod tokens;
-mod vocab;
 
 pub(crate) use compiled::Tables;
-pub(crate) use decode::Stream;
-pub(crate) use encode::TextSteps;
 pub(crate) use file::File;
 pub(crate) use load::{is_sentencepiece, load};
 pub(crate) use quick::read_quickly;
 
 use crate::added::AddedTokens;
 use crate::normalize::Normalizer;
-use decode::Decoder;
+use crate::pieces::{Decoder, Stream, Vocab};
 use direct::Direct;
 use merge::Model;
 use split::Splitter;
-use vocab::Vocab;
-
-/// The character that stands for a space.
-const META: char = '▁';
 
 /// The model, vocabulary and decoder of a SentencePiece-style file.
 #[derive(Debug)]
@@ -87,31 +78,7 @@ impl SentencePiece {
         self.decoder.finish(state, out);
     }
 
-    pub(crate) fn contains(&self, id: u32) -> bool {
-        self.vocab.contains(id)
-    }
-
-    pub(crate) fn piece(&self, id: u32) -> &[u8] {
-        self.vocab.piece(id)
-    }
-
-    pub(crate) fn spelling(&self, id: u32) -> Option<&str> {
-        self.vocab.spelling(id)
-    }
-
-    /// Returns the id of a token that is not looked up as an added token.
-    pub(crate) fn id(&self, added: &AddedTokens, token: &str) -> Option<u32> {
-        let id = self.vocab.id(token)?;
-        // The vocabulary spells such a token in its normalized form, which is not its name.
-        let renamed = added.normalized_forms.contains_key(&id);
-        (!renamed).then_some(id)
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.vocab.size
-    }
-
-    pub(crate) fn is_special(&self, id: u32) -> bool {
-        self.vocab.is_special(id)
+    pub(crate) fn vocab(&self) -> &Vocab {
+        &self.vocab
     }
 }

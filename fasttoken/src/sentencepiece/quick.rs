@@ -3,11 +3,11 @@
 //! As for byte-level files (`load::quick`), the result equals that of the slower way, and at the
 //! first unusual thing it returns `None` without a reason.
 
-use super::tokens::{self, Tokens};
 use crate::json::id_limit;
 use crate::json::quick::Scanner;
 use crate::json::quick_model::read_model;
 use crate::pairs::{RANK_MAX, TOKEN_END};
+use crate::pieces::{Tokens, TokensBuilder};
 use crate::table::Sought;
 
 /// Reads the vocabulary and the merges. Returns the file with both left empty, the tokens, and the
@@ -17,7 +17,7 @@ pub(crate) fn read_quickly(json: &[u8]) -> Option<(Vec<u8>, Tokens, Vec<[u32; 3]
 }
 
 fn read_vocab(scanner: &mut Scanner<'_>) -> Option<Tokens> {
-    let mut tokens = tokens::Builder::default();
+    let mut tokens = TokensBuilder::default();
     scanner.expect(b'{')?;
     loop {
         scanner.string(tokens.text())?;

@@ -1,20 +1,10 @@
 //! The pre-tokenizers of SentencePiece-style models: none, `Metaspace`, or a cut after a string.
 
-use super::META;
 use crate::error::Error;
 use crate::json::Component;
 use crate::normalize::push_replaced;
+use crate::pieces::{META, Prepend, check_replacement, prepend_scheme};
 use std::ops::{ControlFlow, Range};
-
-/// The places where `Metaspace` puts a `▁` before a text that does not begin with one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prepend {
-    /// The beginning of the whole text.
-    First,
-    /// The beginning of every part between added tokens.
-    Always,
-    Never,
-}
 
 /// The rule by which parts of normalized text become words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,43 +154,6 @@ fn metaspace(component: &Component, path: &str) -> Result<Splitter, Error> {
         Some(_) => component.bool("split", path)?,
     };
     Ok(Splitter::Metaspace { prepend, split })
-}
-
-/// Every published file uses `▁`; another character would need other classes.
-pub(super) fn check_replacement(component: &Component, path: &str) -> Result<(), Error> {
-    let replacement = component.string("replacement", path)?;
-    if replacement != META.encode_utf8(&mut [0; 4]) {
-        return Err(Error::unsupported(
-            format!("{path}.replacement"),
-            format!("Metaspace with {replacement:?} (supported: {META:?})"),
-        ));
-    }
-    Ok(())
-}
-
-/// The scheme, also in the older spelling `add_prefix_space`.
-pub(super) fn prepend_scheme(component: &Component, path: &str) -> Result<Prepend, Error> {
-    let prefix = match component.get("add_prefix_space") {
-        None | Some(serde_json::Value::Null) => None,
-        Some(_) => Some(component.bool("add_prefix_space", path)?),
-    };
-    let scheme = match component.get("prepend_scheme") {
-        None => None,
-        Some(_) => Some(component.string("prepend_scheme", path)?),
-    };
-    match (scheme, prefix) {
-        (Some("never"), _) => Ok(Prepend::Never),
-        (None | Some("first" | "always"), Some(false)) => Err(Error::invalid(
-            format!("{path}.add_prefix_space"),
-            "contradicts prepend_scheme, which is \"always\" unless it says \"never\"",
-        )),
-        (Some("first"), _) => Ok(Prepend::First),
-        (None | Some("always"), _) => Ok(Prepend::Always),
-        (Some(other), _) => Err(Error::invalid(
-            format!("{path}.prepend_scheme"),
-            format!("{other:?} is none of first, always, never"),
-        )),
-    }
 }
 
 fn after(component: &Component, path: &str) -> Result<Splitter, Error> {

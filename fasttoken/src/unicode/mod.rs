@@ -8,7 +8,11 @@
 //! `scripts/unicode_table.rs` writes it; `tests/suite/unicode_table.rs` compares it
 //! with the reference over all code points.
 
+mod old;
+mod old_table;
 mod table;
+
+pub(crate) use old::{is_old_mark, is_old_other, is_old_punctuation};
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

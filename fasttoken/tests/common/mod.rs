@@ -3,8 +3,10 @@
 
 pub(crate) mod onig;
 pub(crate) mod pieces;
+pub(crate) mod scored;
 pub(crate) mod small;
 pub(crate) mod tiktoken;
+pub(crate) mod words;
 
 use fasttoken::{EncodeOptions, Offsets, Tokenizer};
 use std::path::PathBuf;

@@ -31,10 +31,7 @@ pub(crate) struct Trained {
 
 /// About three thousand tokens. `<unk>`, `<s>`, `</s>` and the bytes come first.
 pub(crate) static TRAINED: LazyLock<Trained> = LazyLock::new(|| {
-    let mut text = TEXTS.concat();
-    for _ in 0..6 {
-        text.push_str(LINES);
-    }
+    let text = training_text();
     let mut specials: Vec<AddedToken> = ["<unk>", "<s>", "</s>"]
         .iter()
         .map(|token| AddedToken::from(*token, true))
@@ -73,6 +70,15 @@ pub(crate) static TRAINED: LazyLock<Trained> = LazyLock::new(|| {
         merges: json["merges"].take(),
     }
 });
+
+/// Text to train on.
+pub(crate) fn training_text() -> String {
+    let mut text = TEXTS.concat();
+    for _ in 0..6 {
+        text.push_str(LINES);
+    }
+    text
+}
 
 /// A file under construction.
 pub(crate) struct Shape {

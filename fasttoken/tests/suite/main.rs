@@ -14,4 +14,6 @@ mod sentencepiece;
 mod settings;
 mod traps;
 mod unicode_table;
+mod unigram;
 mod vectors;
+mod wordpiece;

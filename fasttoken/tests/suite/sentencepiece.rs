@@ -67,6 +67,14 @@ fn unusual_shapes_are_exact() {
         ("first after a normalizer", first),
         ("special tokens in normalized text", old),
         (
+            "first, spaces to nothing",
+            Shape::metaspace("first", false).with("normalizer", replace(" ", "")),
+        ),
+        (
+            "first, two characters to one",
+            Shape::metaspace("first", true).with("normalizer", replace("th", "x")),
+        ),
+        (
             "ignore_merges",
             Shape::metaspace("always", true).model("ignore_merges", json!(true)),
         ),
@@ -250,7 +258,7 @@ fn plain_text_gives_no_added_tokens() {
 
 #[test]
 fn what_is_not_exact_is_refused_by_name() {
-    let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": ""});
+    let precompiled = crate::common::scored::precompiled();
     let regex = json!({
         "type": "Replace", "pattern": {"Regex": " +"}, "content": "▁",
     });

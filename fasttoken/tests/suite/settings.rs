@@ -167,10 +167,17 @@ fn to_reference(input: Input<'_>) -> EncodeInput<'_> {
 
 /// The cases that `check_input` saw.
 #[derive(Debug, Default)]
-struct Seen {
+pub(crate) struct Seen {
     cut: usize,
     refused: usize,
     with_pieces: usize,
+}
+
+impl Seen {
+    /// Returns true if the inputs reached what they are for.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.cut > 1_000 && self.with_pieces > 200
+    }
 }
 
 /// One input with one setting. The reference already has the setting.
@@ -215,7 +222,7 @@ fn check_input(
 }
 
 /// `count` random settings, each with a few random inputs.
-fn check_settings(name: &str, json: &[u8], seed: u64, count: usize) -> Seen {
+pub(crate) fn check_settings(name: &str, json: &[u8], seed: u64, count: usize) -> Seen {
     let mut both = Both::from_json(name, json);
     let mut rng = Rng(seed);
     let mut seen = Seen::default();

@@ -2,6 +2,7 @@
 //! be checked without it, and so that a new reference version shows as a change.
 
 use crate::common::Both;
+use fasttoken::{EncodeOptions, Offsets};
 use serde_json::{Value, json};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors.json");
@@ -52,6 +53,41 @@ fn recorded_vectors_hold() {
             "{text:?}"
         );
     }
+}
+
+/// Compares with what the reference's Python package made of texts. It counts offsets in
+/// characters.
+fn check_recorded(name: &str, file: &[u8], vectors: &str) {
+    let both = Both::from_json(name, file);
+    both.check_vocabulary();
+    let vectors: Vec<Value> = serde_json::from_str(vectors).expect("a list");
+    assert!(vectors.len() > 300);
+    let options = EncodeOptions::new()
+        .add_special_tokens(true)
+        .offsets(Offsets::Chars);
+    for vector in vectors {
+        let text = vector["text"].as_str().expect("a text");
+        let encoding = both.ours.encode_with(text, &options).expect("no limits");
+        assert_eq!(json!(encoding.ids), vector["ids"], "{text:?}");
+        assert_eq!(json!(encoding.offsets), vector["offsets"], "{text:?}");
+        let decoded = both.ours.decode(&encoding.ids, false);
+        assert_eq!(decoded, vector["decoded"], "{text:?}");
+        both.check_text(text);
+    }
+}
+
+#[test]
+fn recorded_wordpiece_vectors_hold() {
+    let file = include_bytes!("../data/wordpiece.json");
+    let vectors = include_str!("../data/wordpiece-vectors.json");
+    check_recorded("wordpiece", file, vectors);
+}
+
+#[test]
+fn recorded_unigram_vectors_hold() {
+    let file = include_bytes!("../data/unigram.json");
+    let vectors = include_str!("../data/unigram-vectors.json");
+    check_recorded("unigram", file, vectors);
 }
 
 #[test]

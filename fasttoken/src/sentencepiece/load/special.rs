@@ -3,8 +3,8 @@
 use super::is_complete;
 use crate::error::Error;
 use crate::json::ModelJson;
+use crate::pieces::Tokens;
 use crate::sentencepiece::merge::NO_ID;
-use crate::sentencepiece::tokens::Tokens;
 
 /// Tokens that no rule may join: those of bytes, and the unknown one.
 pub(in crate::sentencepiece) struct Special {

@@ -1,9 +1,13 @@
-//! The vocabulary of a SentencePiece-style model: tokens by id and by spelling, and their decoded
-//! bytes.
+//! The vocabulary of a model whose tokens are text: tokens by id and by spelling, and their
+//! decoded bytes.
 //!
 //! Every array may come from a forged compiled tokenizer: ranges and text are checked where they
 //! are used.
 
+use super::decoder::Decoder;
+use super::tokens::{Tokens, token_collides};
+use crate::added::AddedTokens;
+use crate::error::Error;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::store::Flat;
@@ -21,14 +25,14 @@ const MODEL: u8 = 32;
 
 /// The properties of one id while the vocabulary is built.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Info {
-    pub(super) hidden: bool,
-    pub(super) special: bool,
-    pub(super) added: bool,
-    pub(super) model: bool,
+pub(crate) struct Info {
+    pub(crate) hidden: bool,
+    pub(crate) special: bool,
+    pub(crate) added: bool,
+    pub(crate) model: bool,
     /// True if decoding writes another spelling than the token has, so that lookups by that
     /// spelling skip it.
-    pub(super) renamed: bool,
+    pub(crate) renamed: bool,
 }
 
 /// Strings by id in one allocation.
@@ -75,18 +79,18 @@ impl Arena {
 }
 
 #[derive(Debug)]
-pub(super) struct Vocab {
+pub(crate) struct Vocab {
     spellings: Arena,
     pieces: Arena,
     flags: Flat<u8>,
     /// Ids by their spellings.
     names: StringTable,
-    pub(super) size: usize,
+    pub(crate) size: usize,
 }
 
 /// A [`Vocab`] that is being filled, in the order of ids.
 #[derive(Default)]
-pub(super) struct Builder {
+pub(crate) struct Builder {
     spellings: ArenaBuilder,
     pieces: ArenaBuilder,
     flags: Vec<u8>,
@@ -97,7 +101,7 @@ pub(super) struct Builder {
 impl Builder {
     /// Adds the next id. `piece` appends what decoding writes for it, but for what it does to
     /// the first token and to runs of bytes, and says whether that is a byte.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         spelling: &str,
         piece: impl FnOnce(&mut Vec<u8>) -> bool,
@@ -121,7 +125,7 @@ impl Builder {
     }
 
     /// Adds an id without a token.
-    pub(super) fn push_hole(&mut self) {
+    pub(crate) fn push_hole(&mut self) {
         self.spellings.push(&[]);
         self.pieces.push(&[]);
         self.flags.push(0);
@@ -129,7 +133,7 @@ impl Builder {
 
     /// Completes the vocabulary. `size` is the number of tokens as the reference counts them. On
     /// too many collisions, returns the id of the token without a slot.
-    pub(super) fn finish(self, size: usize) -> Result<Vocab, u32> {
+    pub(crate) fn finish(self, size: usize) -> Result<Vocab, u32> {
         let spellings = self.spellings.finish();
         let mut names = StringTableBuilder::with_capacity(self.named.len());
         let resolve = |id: u32| spellings.get(id);
@@ -147,7 +151,7 @@ impl Builder {
 }
 
 impl Vocab {
-    pub(super) fn write(&self, writer: &mut Writer) {
+    pub(crate) fn write(&self, writer: &mut Writer) {
         writer.put(Section::Spellings, &self.spellings.bytes);
         writer.put(Section::SpellingEnds, &self.spellings.ends);
         writer.put(Section::Pieces, &self.pieces.bytes);
@@ -157,7 +161,7 @@ impl Vocab {
     }
 
     /// `size` is the number of tokens as the reference counts them.
-    pub(super) fn read(reader: &Reader, size: usize) -> Result<Self, CompiledError> {
+    pub(crate) fn read(reader: &Reader, size: usize) -> Result<Self, CompiledError> {
         let names = StringTable::from_slots(reader.get(Section::Names)?);
         let this = Self {
             spellings: Arena {
@@ -182,14 +186,14 @@ impl Vocab {
     }
 
     /// The model's own tokens.
-    pub(super) fn model_tokens(&self) -> impl Iterator<Item = (&str, u32)> {
+    pub(crate) fn model_tokens(&self) -> impl Iterator<Item = (&str, u32)> {
         let ids = 0..self.flags.len() as u32;
         let own = ids.filter(|id| self.flag(*id, MODEL));
         own.filter_map(|id| Some((self.spelling(id)?, id)))
     }
 
     /// Returns true if the token is the model's own.
-    pub(super) fn is_model(&self, id: u32) -> bool {
+    pub(crate) fn is_model(&self, id: u32) -> bool {
         self.flag(id, MODEL)
     }
 
@@ -198,42 +202,96 @@ impl Vocab {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
     }
 
-    pub(super) fn contains(&self, id: u32) -> bool {
+    pub(crate) fn contains(&self, id: u32) -> bool {
         self.flag(id, PRESENT)
     }
 
     #[inline]
-    pub(super) fn is_hidden(&self, id: u32) -> bool {
+    pub(crate) fn is_hidden(&self, id: u32) -> bool {
         self.flag(id, HIDDEN)
     }
 
-    pub(super) fn is_special(&self, id: u32) -> bool {
+    pub(crate) fn is_special(&self, id: u32) -> bool {
         self.flag(id, SPECIAL)
     }
 
     #[inline]
-    pub(super) fn is_added(&self, id: u32) -> bool {
+    pub(crate) fn is_added(&self, id: u32) -> bool {
         self.flag(id, ADDED)
     }
 
     #[inline]
-    pub(super) fn is_byte(&self, id: u32) -> bool {
+    pub(crate) fn is_byte(&self, id: u32) -> bool {
         self.flag(id, BYTE)
     }
 
     #[inline]
-    pub(super) fn piece(&self, id: u32) -> &[u8] {
+    pub(crate) fn piece(&self, id: u32) -> &[u8] {
         self.pieces.get(id)
     }
 
-    pub(super) fn spelling(&self, id: u32) -> Option<&str> {
+    pub(crate) fn spelling(&self, id: u32) -> Option<&str> {
         let bytes = self.contains(id).then(|| self.spellings.get(id))?;
         // The spelling was a string, except in a forged compiled tokenizer.
         std::str::from_utf8(bytes).ok()
     }
 
-    pub(super) fn id(&self, spelling: &str) -> Option<u32> {
+    pub(crate) fn id(&self, spelling: &str) -> Option<u32> {
         let resolve = |id| self.spellings.get(id);
         self.names.get(spelling.as_bytes(), resolve)
     }
+}
+
+/// Puts the tokens of a model and the added ones together.
+pub(crate) fn vocabulary(
+    tokens: &Tokens,
+    added: &AddedTokens,
+    decoder: &Decoder,
+) -> Result<Vocab, Error> {
+    let added_end = added.tokens.last().map_or(0, |(id, _)| *id as usize + 1);
+    let end = tokens.id_end().max(added_end) as u32;
+    let mut builder = Builder::default();
+    let special = added.special_contents.iter();
+    let mut special: Vec<u32> = special.filter_map(|token| tokens.id(token)).collect();
+    special.sort_unstable();
+    let mut rest = added.tokens.iter().peekable();
+    for id in 0..end {
+        let model = tokens.get(id);
+        let Some((_, token)) = rest.next_if(|(next, _)| *next == id) else {
+            let Some(token) = model else {
+                builder.push_hole();
+                continue;
+            };
+            let info = Info {
+                hidden: special.binary_search(&id).is_ok(),
+                model: true,
+                ..Info::default()
+            };
+            builder.push(token, |out| decoder.push_piece(token, out), info);
+            continue;
+        };
+        if let Some(other) = model.filter(|other| *other != token.content) {
+            // Happens where the vocabulary has holes: the next free id is not free.
+            return Err(Error::DuplicateId {
+                id,
+                first: other.to_owned(),
+                second: token.content.clone(),
+            });
+        }
+        // Decoding writes an added token in its normalized form.
+        let form = added.normalized_forms.get(&id);
+        let spelling = form.unwrap_or(&token.content);
+        let info = Info {
+            hidden: added.special_contents.contains(spelling),
+            special: token.special,
+            added: true,
+            model: model.is_some(),
+            renamed: form.is_some(),
+        };
+        builder.push(spelling, |out| decoder.push_piece(spelling, out), info);
+    }
+    let contents = added.ids.keys();
+    let new = contents.filter(|content| tokens.id(content).is_none());
+    let vocab = builder.finish(tokens.len() + new.count());
+    vocab.map_err(|id| token_collides(tokens.get(id).unwrap_or_default()))
 }

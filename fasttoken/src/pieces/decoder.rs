@@ -1,16 +1,18 @@
-//! Decoding with SentencePiece-style models: the file's chain of decoders, reduced to a few
-//! settings at load.
+//! Decoding tokens that are text: the file's chain of decoders, reduced to a few settings at load.
 
 use super::META;
-use super::split::{Prepend, check_replacement, prepend_scheme};
-use super::vocab::Vocab;
+use super::metaspace::{Prepend, check_replacement, prepend_scheme};
+use super::vocabulary::Vocab;
+use super::words::Words;
 use crate::error::Error;
 use crate::json::Component;
 use std::borrow::Cow;
 
 /// The effect of the file's chain of decoders.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
+    /// Spaces between words; no other step is there then.
+    words: Option<Words>,
     /// Replacements in each token, in order.
     replace: Vec<(String, String)>,
     /// `Metaspace`: the first token loses each of its `▁`.
@@ -38,7 +40,7 @@ pub(crate) struct Stream {
 }
 
 impl Decoder {
-    pub(super) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
+    pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
         let Some(component) = component else {
             return Err(refuse(path, "null"));
         };
@@ -48,17 +50,31 @@ impl Decoder {
         Ok(this)
     }
 
+    /// Creates the decoder of a file without one, which puts a space between two tokens.
+    pub(crate) fn none() -> Self {
+        Self {
+            words: Some(Words::default()),
+            ..Self::default()
+        }
+    }
+
     fn add(&mut self, component: &Component, path: &str, fused: &mut bool) -> Result<(), Error> {
         let kind = component.kind(path)?;
-        // A step after the strip would see another text than the tokens.
+        // A step after these would see another text than the tokens.
         if self.strip.is_some() {
             return Err(refuse(path, "a step after Strip"));
+        }
+        if self.words.is_some() {
+            return Err(refuse(path, "a step after WordPiece"));
         }
         match kind {
             "Sequence" => {
                 for (part, path) in component.parts("decoders", path)? {
                     self.add(&part, &path, fused)?;
                 }
+            }
+            "WordPiece" if *self == Self::default() && !*fused => {
+                self.words = Some(Words::load(component, path)?);
             }
             "Replace" if !self.bytes && !*fused => {
                 let pattern = component.object("pattern", path)?;
@@ -98,7 +114,11 @@ impl Decoder {
     }
 
     /// Appends the decoded form of a token that is not the first one. Returns true if it is a byte.
-    pub(super) fn push_piece(&self, spelling: &str, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn push_piece(&self, spelling: &str, out: &mut Vec<u8>) -> bool {
+        if let Some(words) = &self.words {
+            out.extend_from_slice(words.other(spelling).as_bytes());
+            return false;
+        }
         let mut text = Cow::Borrowed(spelling);
         for (from, to) in &self.replace {
             if text.contains(from.as_str()) {
@@ -116,13 +136,20 @@ impl Decoder {
     /// The piece of the first token, if it is not the one of all others. It is never a
     /// byte then: those hold no `▁`.
     fn first<'v>(&self, vocab: &'v Vocab, id: u32) -> Option<Cow<'v, str>> {
+        if self.words.is_none() && !self.first_loses_meta {
+            return None;
+        }
         let spelling = vocab.spelling(id)?;
-        let loses = self.first_loses_meta && spelling.contains(META);
-        loses.then(|| spelling.replace(META, "").into())
+        if let Some(words) = &self.words {
+            return Some(words.first(spelling));
+        }
+        spelling
+            .contains(META)
+            .then(|| spelling.replace(META, "").into())
     }
 
     /// The text of `ids`.
-    pub(super) fn decode(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> String {
+    pub(crate) fn decode(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> String {
         let mut text = String::new();
         let mut run = Vec::new();
         let mut first = true;
@@ -153,7 +180,7 @@ impl Decoder {
     }
 
     /// The bytes of `ids`; runs that are no text stay as they are.
-    pub(super) fn decode_bytes(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> Vec<u8> {
+    pub(crate) fn decode_bytes(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut known = ids.filter(|id| vocab.contains(*id));
         if let Some(id) = known.next() {
@@ -179,7 +206,7 @@ impl Decoder {
     }
 
     /// Appends the text that `id` completes.
-    pub(super) fn push(&self, state: &mut Stream, vocab: &Vocab, id: u32, out: &mut String) {
+    pub(crate) fn push(&self, state: &mut Stream, vocab: &Vocab, id: u32, out: &mut String) {
         if !vocab.contains(id) {
             return;
         }
@@ -205,7 +232,7 @@ impl Decoder {
     }
 
     /// Ends the text.
-    pub(super) fn finish(&self, state: &mut Stream, out: &mut String) {
+    pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
         let from = out.len();
         state.end_run(out);
         self.strip_new(state, out, from);
@@ -283,7 +310,7 @@ fn refuse(path: &str, what: &str) -> Error {
     Error::unsupported(
         path,
         format!(
-            "decoder {what} (supported: ByteLevel, or in this order Replace or Metaspace, ByteFallback, Fuse, Strip)"
+            "decoder {what} (supported: ByteLevel, WordPiece, or in this order Replace or Metaspace, ByteFallback, Fuse, Strip)"
         ),
     )
 }

@@ -1,0 +1,109 @@
+//! The models that are not byte-level, behind one interface.
+
+use crate::added::{AddedTokens, Recognise, TextSteps};
+use crate::chain::Chain;
+use crate::encoding::Encoding;
+use crate::pieces::{Stream, Vocab};
+use crate::sentencepiece::SentencePiece;
+
+/// A model whose tokens are text, with its vocabulary and decoder.
+#[derive(Debug)]
+pub(crate) enum Family {
+    /// BPE in the style of SentencePiece.
+    SentencePiece(Box<SentencePiece>),
+    /// WordPiece and Unigram.
+    Chain(Box<Chain>),
+}
+
+/// Calls a method that all families have.
+macro_rules! each {
+    ($self:ident, $family:ident => $call:expr) => {
+        match $self {
+            Self::SentencePiece($family) => $call,
+            Self::Chain($family) => $call,
+        }
+    };
+}
+
+impl Family {
+    /// Appends the ids of `text`. If `plain`, text does not become added tokens.
+    pub(crate) fn encode(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        mode: (Recognise, bool),
+        out: &mut Vec<u32>,
+    ) {
+        each!(self, family => family.encode(steps, text, mode, out));
+    }
+
+    /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
+    pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
+        each!(self, family => family.prefix(steps, text, max))
+    }
+
+    /// Encodes one text without a template. With `stop_at`, stops after the word in which that
+    /// number of ids is reached. Returns the encoding, the start of each word (`true`) and added
+    /// token in the ids, and true if it stopped early.
+    pub(crate) fn encode_text(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        wanted: bool,
+        stop_at: usize,
+    ) -> (Encoding, Vec<(usize, bool)>, bool) {
+        each!(self, family => family.encode_text(steps, text, wanted, stop_at))
+    }
+
+    /// Returns the text of `ids`.
+    pub(crate) fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> String {
+        each!(self, family => family.decode(ids, skip_special_tokens))
+    }
+
+    /// Returns the bytes of `ids`, which need not be UTF-8.
+    pub(crate) fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
+        each!(self, family => family.decode_bytes(ids, skip_special_tokens))
+    }
+
+    /// Appends the text that `id` completes.
+    pub(crate) fn push(&self, state: &mut Stream, id: u32, skip: bool, out: &mut String) {
+        each!(self, family => family.push(state, id, skip, out));
+    }
+
+    /// Ends a text that was decoded id by id.
+    pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
+        each!(self, family => family.finish(state, out));
+    }
+
+    fn vocab(&self) -> &Vocab {
+        each!(self, family => family.vocab())
+    }
+
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.vocab().contains(id)
+    }
+
+    pub(crate) fn piece(&self, id: u32) -> &[u8] {
+        self.vocab().piece(id)
+    }
+
+    pub(crate) fn spelling(&self, id: u32) -> Option<&str> {
+        self.vocab().spelling(id)
+    }
+
+    /// Returns the id of a token that is not looked up as an added token.
+    pub(crate) fn id(&self, added: &AddedTokens, token: &str) -> Option<u32> {
+        let id = self.vocab().id(token)?;
+        // The vocabulary spells such a token in its normalized form, which is not its name.
+        let renamed = added.normalized_forms.contains_key(&id);
+        (!renamed).then_some(id)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.vocab().size
+    }
+
+    pub(crate) fn is_special(&self, id: u32) -> bool {
+        self.vocab().is_special(id)
+    }
+}
