@@ -18,8 +18,18 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Returns the percentage of prompt tokens that engines found in their caches.
     fn hit_rate(&self) -> f64 {
-        let sum = |i: usize| self.counted.engines.iter().map(|e| e[i]).sum::<f64>();
-        100.0 * sum(1) / sum(0)
+        100.0 * self.sum(1) / self.sum(0)
+    }
+
+    /// Returns the percentage of prompt tokens that were found in caches, or that another request
+    /// of the same step computed.
+    fn not_computed(&self) -> f64 {
+        100.0 * (self.sum(1) + self.sum(2)) / self.sum(0)
+    }
+
+    fn sum(&self, counter: usize) -> f64 {
+        let counters = self.counted.engines.iter().map(|engine| engine[counter]);
+        counters.sum()
     }
 
     /// Returns the mean latency of answers with status 200, in milliseconds; NaN if there are none.
@@ -53,12 +63,18 @@ struct Figure {
     aim: Option<f64>,
 }
 
-const FIGURES: [Figure; 3] = [
+const FIGURES: [Figure; 4] = [
     Figure {
         name: "prompt tokens found in the caches",
         unit: Unit::Percent,
         of: Outcome::hit_rate,
         aim: Some(AIMS[0]),
+    },
+    Figure {
+        name: "prompt tokens found there or shared within a step",
+        unit: Unit::Percent,
+        of: Outcome::not_computed,
+        aim: None,
     },
     Figure {
         name: "mean latency",
@@ -129,7 +145,7 @@ mod tests {
         };
         Outcome {
             counted: Counters {
-                engines: vec![[100.0, hits[0]], [300.0, hits[1]]],
+                engines: vec![[100.0, hits[0], 10.0], [300.0, hits[1], 30.0]],
                 unpicked,
             },
             tally: Tally {
@@ -143,6 +159,7 @@ mod tests {
     fn figures_are_of_all_engines() {
         let run = outcome(4, [90.0, 110.0], &[(200, 8), (429, 2), (503, 1)], 0.0);
         assert_eq!((run.hit_rate(), run.busiest()), (50.0, 1.5));
+        assert_eq!(run.not_computed(), 60.0);
         assert!((run.mean_ms() - 4.0).abs() < 0.01 && (run.p99_ms() - 4.0).abs() < 0.01);
         assert_eq!(run.refused_or_broken(), 3);
         assert!(outcome(4, [0.0; 2], &[], 0.0).mean_ms().is_nan());
@@ -166,16 +183,16 @@ mod tests {
         };
         assert!(missed(&[good(), good()], &[slow(), slow()]).is_empty());
         let rows = pair_rows(&[good(), good()], &[slow(), slow()]);
-        assert_eq!(rows.len(), 3 + 2 * 3 + 4);
+        assert_eq!(rows.len(), 4 + 2 * 4 + 4);
         assert!(
             (rows[0].rivals[0].ratio - 2.0).abs() < 1e-9,
             "{:?}",
             rows[0]
         );
         assert!(
-            (rows[1].rivals[0].ratio - 1.5).abs() < 1e-2,
+            (rows[2].rivals[0].ratio - 1.5).abs() < 1e-2,
             "{:?}",
-            rows[1]
+            rows[2]
         );
         let found = missed(&[slow()], &[good()]);
         assert_eq!(found, ["prompt tokens found in the caches", "mean latency"]);

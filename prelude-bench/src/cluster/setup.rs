@@ -90,8 +90,9 @@ pub(super) struct Cluster {
 /// Counters of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Counters {
-    /// Prompt tokens of each engine, and those of them that were found in its cache.
-    pub(super) engines: Vec<[f64; 2]>,
+    /// Of each engine: prompt tokens, those of them that were found in its cache, and those that
+    /// another request of the same step computed.
+    pub(super) engines: Vec<[f64; 3]>,
     /// Requests that went to an engine without a pick.
     pub(super) unpicked: f64,
 }
@@ -102,7 +103,7 @@ impl Counters {
         let engines = self.engines.iter().zip(&from.engines);
         Self {
             engines: engines
-                .map(|(to, from)| [to[0] - from[0], to[1] - from[1]])
+                .map(|(to, from)| std::array::from_fn(|i| to[i] - from[i]))
                 .collect(),
             unpicked: self.unpicked - from.unpicked,
         }
@@ -158,6 +159,7 @@ impl Cluster {
         let names = [
             "vllm:prefix_cache_queries_total",
             "vllm:prefix_cache_hits_total",
+            "prelude:shared_tokens_total",
         ];
         let engines = self.engines.iter();
         Ok(Counters {
@@ -358,12 +360,12 @@ mod tests {
     #[test]
     fn counters_are_of_the_time_between() {
         let counters = |queries: f64, unpicked| Counters {
-            engines: vec![[queries, 1.0], [2.0 * queries, queries]],
+            engines: vec![[queries, 1.0, 0.0], [2.0 * queries, queries, queries]],
             unpicked,
         };
         let found = counters(10.0, 3.0).since(&counters(4.0, 1.0));
         let expected = Counters {
-            engines: vec![[6.0, 0.0], [12.0, 6.0]],
+            engines: vec![[6.0, 0.0, 0.0], [12.0, 6.0, 6.0]],
             unpicked: 2.0,
         };
         assert_eq!(found, expected);
