@@ -4,6 +4,7 @@
 pub mod accuracy;
 mod blocking;
 pub mod client;
+pub mod cluster;
 pub mod gate;
 pub mod load;
 pub mod papers;

@@ -6,6 +6,7 @@
     reason = "a command-line program"
 )]
 
+mod cluster_command;
 mod papers_command;
 mod policy;
 mod replay_command;
@@ -33,6 +34,8 @@ Examples:
       what a tokenization, a forward pass and an HTTP round trip of the demo models cost
   prelude-bench server --only overhead,versus --rounds 9
       the cost of HTTP, and the same requests to other servers that are installed
+  prelude-bench cluster --envoy envoy/_bin/envoy
+      two engines behind Envoy, with the endpoint picker and in turns without it
   prelude-bench sched --waiting 1000,100000 --policy fcfs,srjf
       processor time of one scheduling step with so many waiting requests
   prelude-bench replay trace.csv --url http://127.0.0.1:8000 --lengths 0.1
@@ -66,6 +69,8 @@ enum Command {
         #[arg(long, default_value = "http://127.0.0.1:8000")]
         url: String,
     },
+    /// Engines behind Envoy: with the endpoint picker, and in turns without it.
+    Cluster(cluster_command::Args),
     /// The papers' tables and figures that simulation can show, beside the papers' own.
     Papers(papers_command::Args),
     /// A recorded trace against a real server, in an open loop, with a report as text, JSON and HTML.
@@ -201,6 +206,10 @@ fn bench_accuracy(url: &str, data: &Path) -> Result<ExitCode> {
 fn main() -> Result<ExitCode> {
     match Args::parse().command {
         Command::Accuracy { data, url } => bench_accuracy(&url, &data),
+        Command::Cluster(args) => {
+            print!("{}", cluster_command::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Papers(args) => {
             print!("{}", papers_command::run(args)?);
             Ok(ExitCode::SUCCESS)

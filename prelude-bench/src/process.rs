@@ -104,7 +104,7 @@ impl Process {
             }
             process.start_log.push(line);
         }
-        process.wait_until_healthy(started, patience)?;
+        process.wait_until(is_healthy, started, patience)?;
         Ok(process)
     }
 
@@ -136,12 +136,34 @@ impl Process {
         Ok(())
     }
 
-    /// Starts a server that listens at `address` and writes to `log`.
+    /// Starts a server that listens at `address` and writes to `log`, and waits until it is healthy.
     pub(crate) fn rival(
         command: &mut Command,
         address: String,
         log: &Path,
         patience: Duration,
+    ) -> Result<Self> {
+        Self::awaited(command, address, log, patience, is_healthy)
+    }
+
+    /// Starts a program that listens at `address` and writes to `log`, and waits until it takes
+    /// connections. It need not speak HTTP.
+    pub(crate) fn listening(
+        command: &mut Command,
+        address: String,
+        log: &Path,
+        patience: Duration,
+    ) -> Result<Self> {
+        let listens = |address: &str| TcpStream::connect(address).is_ok();
+        Self::awaited(command, address, log, patience, listens)
+    }
+
+    fn awaited(
+        command: &mut Command,
+        address: String,
+        log: &Path,
+        patience: Duration,
+        is_ready: impl Fn(&str) -> bool,
     ) -> Result<Self> {
         let file =
             fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -153,8 +175,8 @@ impl Process {
             ready_after: Duration::ZERO,
             start_log: Vec::new(),
         };
-        let healthy = process.wait_until_healthy(started, patience);
-        healthy.with_context(|| format!("its log is {}", log.display()))?;
+        let ready = process.wait_until(is_ready, started, patience);
+        ready.with_context(|| format!("its log is {}", log.display()))?;
         Ok(process)
     }
 
@@ -174,8 +196,13 @@ impl Process {
         Ok(kib.with_context(|| format!("{path} has no VmHWM"))? << 10)
     }
 
-    fn wait_until_healthy(&mut self, started: Instant, patience: Duration) -> Result<()> {
-        while !is_healthy(&self.address) {
+    fn wait_until(
+        &mut self,
+        is_ready: impl Fn(&str) -> bool,
+        started: Instant,
+        patience: Duration,
+    ) -> Result<()> {
+        while !is_ready(&self.address) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the server ended before it was ready: {status}");
             }
@@ -240,8 +267,8 @@ fn is_healthy(address: &str) -> bool {
     get(address, "/health").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
-/// A whole response as text.
-fn get(address: &str, path: &str) -> std::io::Result<String> {
+/// Returns a whole response as text.
+pub(crate) fn get(address: &str, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     write!(

@@ -12,8 +12,9 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Words that name a part of what can be measured.
-pub(crate) const PARTS: [&str; 8] = [
+pub(crate) const PARTS: [&str; 9] = [
     "build",
+    "cluster",
     "gate",
     "papers",
     "replay",
@@ -36,7 +37,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
-        Some((first, rest)) if first == "server" => server(rest),
+        Some((first, rest)) if first == "server" => beside(&["prelude-server"], first, rest),
+        Some((first, rest)) if first == "cluster" => {
+            beside(&["prelude-server", "prelude-epp"], first, rest)
+        }
         Some((first, rest)) if ["sim", "papers", "replay"].contains(&first.as_str()) => {
             plain(first, rest)
         }
@@ -47,15 +51,12 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
 }
 
-/// Runs `prelude-bench server` against a `prelude` built the same way.
-fn server(args: &[String]) -> Result<()> {
-    let packages = ["-p", "prelude-server", "-p", "prelude-bench"];
-    cargo(["build"]).args(PROFILE).args(packages).run()?;
-    cargo(["run"])
-        .args(PROFILE)
-        .args(["-p", "prelude-bench", "--", "server"])
-        .args(args)
-        .run()
+/// Runs a command of `prelude-bench` against the programs of other packages, built the same way.
+fn beside(packages: &[&str], command: &str, args: &[String]) -> Result<()> {
+    let packages = packages.iter().flat_map(|package| ["-p", package]);
+    let build = cargo(["build", "-p", "prelude-bench"]).args(PROFILE);
+    build.args(packages).run()?;
+    plain(command, args)
 }
 
 /// Runs `prelude-bench sched`, which counts allocations too.
@@ -74,7 +75,7 @@ fn sched(args: &[String]) -> Result<()> {
         .run()
 }
 
-/// Runs a command of `prelude-bench` that needs nothing beside it.
+/// Runs a command of `prelude-bench`.
 fn plain(command: &str, args: &[String]) -> Result<()> {
     cargo(["run"])
         .args(PROFILE)

@@ -70,6 +70,8 @@ enum Command {
     /// Measure: tokenizer, one forward pass, one HTTP round trip.
     ///
     /// `bench server` measures the server under load, beside rivals if they are installed.
+    /// `bench cluster --envoy PATH` measures engines behind Envoy, with the endpoint picker and in
+    /// turns without it.
     /// `bench sim` simulates several engines with a scheduling and a routing policy, in virtual
     /// time; `bench sim --help` says more.
     /// `bench papers` prints the papers' tables and figures that simulation can show, beside the

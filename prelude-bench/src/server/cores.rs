@@ -5,7 +5,7 @@ use anyhow::Result;
 
 /// Cores of the server and of the generator, disjoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cores {
+pub(crate) struct Cores {
     pub(super) server: Vec<usize>,
     pub(super) generator: Vec<usize>,
 }
@@ -36,6 +36,24 @@ impl Cores {
         system::stay_on(&self.generator)?;
         Ok((started?, back))
     }
+}
+
+/// Returns this thread's cores in `parts` parts of the same size, or `None` if there are fewer cores
+/// than parts, or if the system cannot tell.
+pub(crate) fn shares(parts: usize) -> Option<Vec<Vec<usize>>> {
+    share(&system::cores()?, parts)
+}
+
+fn share(cores: &[usize], parts: usize) -> Option<Vec<Vec<usize>>> {
+    let size = cores.len().checked_div(parts)?;
+    (size > 0).then(|| cores.chunks(size).take(parts).map(<[_]>::to_vec).collect())
+}
+
+/// Runs `start`, which starts a process, on these cores. This thread then has all of its own again.
+pub(crate) fn within<T>(cores: &[usize], start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _back = Back(system::cores().unwrap_or_default());
+    system::stay_on(cores)?;
+    start()
 }
 
 /// Gives this thread all of its cores back when dropped.
@@ -88,6 +106,28 @@ mod tests {
         assert_eq!((cores.server, cores.generator), (vec![0, 2], vec![5]));
         assert_eq!(Cores::split(vec![3]), None);
         assert_eq!(Cores::split(Vec::new()), None);
+    }
+
+    #[test]
+    fn shares_are_equal_and_apart() {
+        let parts = share(&[0, 2, 5, 6, 7], 2).unwrap();
+        assert_eq!(parts, [vec![0, 2], vec![5, 6]]);
+        assert_eq!(share(&[3], 1), Some(vec![vec![3]]));
+        assert_eq!((share(&[3], 2), share(&[3], 0)), (None, None));
+    }
+
+    #[test]
+    fn a_process_starts_within_its_cores() {
+        let run = || {
+            let Some(before) = system::cores() else {
+                return;
+            };
+            let last = [*before.last().unwrap()];
+            let seen = within(&last, || Ok(system::cores())).unwrap();
+            assert_eq!(seen, Some(last.to_vec()));
+            assert_eq!(system::cores(), Some(before));
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Everything that is compared runs in turns, round after round, and the ratio is taken within a
 //! round: absolute values belong to the machine and the moment.
 
-mod cores;
+pub(crate) mod cores;
 mod floor;
 mod folders;
 mod hostile;
@@ -18,8 +18,8 @@ mod rates;
 mod report;
 mod rival;
 mod turns;
-mod versus;
-mod workload;
+pub(crate) mod versus;
+pub(crate) mod workload;
 mod workloads;
 
 use std::{
@@ -120,17 +120,27 @@ pub fn run(config: &Config) -> Result<Report> {
         }
     }
     session.bar.done();
-    Ok(Report {
+    Ok(report_since(before, config.rounds, rows, session.skipped))
+}
+
+/// Returns the report of a run, on whose machine the load average was `before` when it began.
+pub(crate) fn report_since(
+    before: String,
+    rounds: usize,
+    rows: Vec<Row>,
+    skipped: Vec<String>,
+) -> Report {
+    Report {
         machine: machine(),
         load_average: (before, load_average()),
         date: jiff::Timestamp::now()
             .strftime("%Y-%m-%d %H:%M UTC")
             .to_string(),
         commit: commit(),
-        rounds: config.rounds,
+        rounds,
         rows,
-        skipped: session.skipped,
-    })
+        skipped,
+    }
 }
 
 /// Measures one part.
@@ -247,13 +257,13 @@ fn ready(session: &mut Session<'_>) -> Result<Vec<Row>> {
 }
 
 /// Tells on a terminal what is going on and for how long it has.
-struct Bar {
+pub(crate) struct Bar {
     bar: ProgressBar,
     start: Instant,
 }
 
 impl Bar {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
         // The template is a constant that the tests draw.
@@ -265,7 +275,7 @@ impl Bar {
         }
     }
 
-    fn says(&self, what: &str) {
+    pub(crate) fn says(&self, what: &str) {
         // Where there is no terminal the bar draws nothing.
         if self.bar.is_hidden() {
             let at = self.start.elapsed().as_secs();
@@ -277,7 +287,7 @@ impl Bar {
         self.bar.set_message(what.to_owned());
     }
 
-    fn done(&self) {
+    pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }
 }
@@ -291,7 +301,7 @@ fn machine() -> String {
     format!("{cores} cores, {}", name.unwrap_or("unknown processor"))
 }
 
-fn load_average() -> String {
+pub(crate) fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("unknown").to_owned()
 }

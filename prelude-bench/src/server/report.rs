@@ -22,6 +22,9 @@ pub enum Unit {
     /// Tokens per second.
     #[serde(rename = "tok/s")]
     TokensPerSecond,
+    /// Percent: more is better.
+    #[serde(rename = "%")]
+    Percent,
     /// A number of things.
     #[serde(rename = "count")]
     Count,
@@ -46,6 +49,7 @@ impl Unit {
             Self::Seconds => "s",
             Self::PerSecond => "req/s",
             Self::TokensPerSecond => "tok/s",
+            Self::Percent => "%",
             Self::Count => "",
             Self::Mebibytes => "MiB",
             Self::Ratio | Self::Times => "x",
@@ -53,7 +57,10 @@ impl Unit {
     }
 
     const fn more_is_better(self) -> bool {
-        matches!(self, Self::PerSecond | Self::TokensPerSecond | Self::Ratio)
+        matches!(
+            self,
+            Self::PerSecond | Self::TokensPerSecond | Self::Ratio | Self::Percent
+        )
     }
 }
 
@@ -122,7 +129,7 @@ pub struct Row {
 
 impl Row {
     /// A row of `rounds`, one value each.
-    pub(super) fn new(name: impl Into<String>, unit: Unit, rounds: Vec<f64>) -> Self {
+    pub(crate) fn new(name: impl Into<String>, unit: Unit, rounds: Vec<f64>) -> Self {
         let (value, spread) = summary(&rounds);
         Self {
             name: name.into(),
@@ -137,12 +144,12 @@ impl Row {
     }
 
     /// A row of one value.
-    pub(super) fn one(name: impl Into<String>, unit: Unit, value: f64) -> Self {
+    pub(crate) fn one(name: impl Into<String>, unit: Unit, value: f64) -> Self {
         Self::new(name, unit, vec![value])
     }
 
     /// Sets the target of the value: at most this.
-    pub(super) fn at_most(self, target: f64) -> Self {
+    pub(crate) fn at_most(self, target: f64) -> Self {
         let verdict = Verdict::at_most(self.value, target);
         self.with(verdict)
     }
@@ -158,13 +165,13 @@ impl Row {
         self
     }
 
-    pub(super) fn noting(mut self, note: impl Into<String>) -> Self {
+    pub(crate) fn noting(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
 
     /// Sets a rival's rounds beside ours, round by round.
-    pub(super) fn against(&mut self, name: &str, theirs: &[f64], target: Option<f64>) {
+    pub(crate) fn against(&mut self, name: &str, theirs: &[f64], target: Option<f64>) {
         let ratios: Vec<f64> = self
             .rounds
             .iter()

@@ -15,12 +15,12 @@ use super::{
 };
 use crate::{load::Arrivals, process::Process};
 
-pub(super) fn tokenizer() -> Result<Tokenizer> {
+pub(crate) fn tokenizer() -> Result<Tokenizer> {
     let assets = Assets::embedded(&demo::LM).context("the demo model")?;
     Ok(assets.tokenizer)
 }
 
-pub(super) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
+pub(crate) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
     Workload {
         tokenizer,
         lm: demo::LM.name,

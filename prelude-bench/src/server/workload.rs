@@ -97,11 +97,11 @@ fn questions(count: usize) -> Map<String, serde_json::Value> {
 }
 
 /// Makes requests of the demo models.
-pub(super) struct Workload<'t> {
-    pub(super) tokenizer: &'t Tokenizer,
+pub(crate) struct Workload<'t> {
+    pub(crate) tokenizer: &'t Tokenizer,
     /// The served names.
-    pub(super) lm: &'t str,
-    pub(super) classifier: &'t str,
+    pub(crate) lm: &'t str,
+    pub(crate) classifier: &'t str,
 }
 
 impl Workload<'_> {
@@ -234,6 +234,32 @@ impl Workload<'_> {
         })
     }
 
+    /// Returns decisions of one question each: `ask` about each of `states` fresh states of `tokens`
+    /// tokens. Those of all states are mixed as the seed says.
+    pub(crate) fn decide_mixed(
+        &self,
+        seed: u64,
+        (states, ask): (usize, usize),
+        tokens: usize,
+    ) -> Vec<Job> {
+        let mut random = Random::far(seed);
+        let questions = questions(ask);
+        let mut jobs = Vec::new();
+        for case in 0..states {
+            let state = state(&mut random, self.tokenizer, tokens);
+            let state = format!("Case {seed}.{case}. {state}");
+            for (name, question) in &questions {
+                let body = json!({"model": self.lm, "state": state, "questions": {name: question}});
+                jobs.push(Job {
+                    path: "/v1/systemone",
+                    body: Bytes::from(body.to_string()),
+                });
+            }
+        }
+        random.shuffle(&mut jobs);
+        jobs
+    }
+
     /// The same questions one by one: `ask` requests in a row about each state.
     pub(super) fn decide_apart(&self, tokens: usize, ask: usize) -> Jobs {
         const ABOUT: usize = 60;
@@ -309,5 +335,28 @@ mod tests {
             .map(|b| b["questions"].to_string())
             .collect();
         assert_eq!(asked.len(), 50);
+        mixed_decisions_are_all_there(&workload);
+    }
+
+    fn mixed_decisions_are_all_there(workload: &Workload<'_>) {
+        let bodies = |seed| -> Vec<String> {
+            let jobs = workload.decide_mixed(seed, (5, 4), 100);
+            let text = |job: &Job| String::from_utf8(job.body.to_vec()).unwrap();
+            jobs.iter().map(text).collect()
+        };
+        let (first, other) = (bodies(1), bodies(2));
+        assert_eq!(first, bodies(1));
+        let distinct: HashSet<_> = first.iter().chain(&other).collect();
+        assert_eq!(distinct.len(), 2 * 5 * 4, "each question once, seeds apart");
+        let state = |body: &String| -> String {
+            let body: Value = serde_json::from_str(body).unwrap();
+            body["state"].as_str().unwrap().to_owned()
+        };
+        let states: Vec<_> = first.iter().map(state).collect();
+        assert_eq!(states.iter().collect::<HashSet<_>>().len(), 5);
+        let switches = states.windows(2).filter(|pair| pair[0] != pair[1]);
+        assert!(switches.count() > 5, "states come in a row: {states:?}");
+        let tokens = workload.tokenizer.count(&states[0], false);
+        assert!((100..150).contains(&tokens), "{tokens}");
     }
 }
