@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     client.block_on(measure(address, &computed, rate, bytes))
 }
 
-/// What the picker's thread has computed, asked for over a channel.
+/// The time that the picker's thread has computed, asked for over a channel.
 type Computed = mpsc::Sender<tokio::sync::oneshot::Sender<Duration>>;
 type Started = Result<(SocketAddr, Computed)>;
 

@@ -7,7 +7,7 @@ use crate::endpoints::EndpointLine;
 /// The file with places to fill in.
 const TEMPLATE: &str = include_str!("envoy.yaml");
 
-/// What a configuration of Envoy is made of.
+/// The settings of a configuration of Envoy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyConfig {
     /// Where clients connect, as `HOST:PORT`.

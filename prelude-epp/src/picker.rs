@@ -51,7 +51,7 @@ pub struct Picker {
     pub(crate) joined: Notify,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 struct State {
     router: Router,
     members: Members,

@@ -74,7 +74,7 @@ pub enum BodyMode {
     Streamed = 1,
     /// The proxy keeps the whole body, and the picker sees it in one message.
     Buffered = 2,
-    /// As `Buffered`, with as much of the body as the proxy's buffer has room for.
+    /// The same as `Buffered`, with as much of the body as the proxy's buffer has room for.
     BufferedPartial = 3,
     /// The picker is given the body, and the proxy sends on what the picker gives back.
     FullDuplexStreamed = 4,

@@ -90,8 +90,8 @@ pub(super) struct Cluster {
 /// Counters of a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Counters {
-    /// Of each engine: prompt tokens, those of them that were found in its cache, and those that
-    /// another request of the same step computed.
+    /// The prompt tokens of each engine, the part of them that was found in its cache, and the part
+    /// that another request of the same step computed.
     pub(super) engines: Vec<[f64; 3]>,
     /// Requests that went to an engine without a pick.
     pub(super) unpicked: f64,

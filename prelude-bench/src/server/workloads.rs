@@ -281,10 +281,10 @@ impl Case {
     }
 }
 
-/// What came of a run. Times are in milliseconds from a request's arrival, in order.
+/// The times of a run's requests: milliseconds from each request's arrival, in ascending order.
 struct Run {
     first_ms: Vec<f64>,
-    /// Those of the requests whose last run of tokens is short: new turns of conversations.
+    /// The times of the requests whose last run of tokens is short: new turns of conversations.
     short_ms: Vec<f64>,
     /// The share of the prompts' tokens that were in the server's cache.
     cached: f64,

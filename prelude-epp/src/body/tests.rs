@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(raw, format!("{text}\n"));
     }
 
-    /// What two prompts share at their beginnings, their keys share; what only one has, they do not.
+    /// The keys of two prompts share exactly as much of their beginnings as the prompts do.
     #[test]
     fn shared_beginnings_are_shared(
         shared in "[ab{} \"\\\\\n\u{e9}]{40,200}", own in "[xy]{33,40}", other in "[vw]{33,40}",

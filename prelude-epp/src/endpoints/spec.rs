@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// An engine: its address and, if given, the number of tokens that its KV cache holds.
 ///
-/// As text it is `HOST:PORT` or `HOST:PORT=TOKENS`; in a file it may also be a JSON object
+/// Its text is `HOST:PORT` or `HOST:PORT=TOKENS`; in a file it may also be a JSON object
 /// `{"address": "HOST:PORT", "kv_tokens": TOKENS}`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

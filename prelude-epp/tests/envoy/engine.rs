@@ -29,7 +29,7 @@ pub(crate) struct Engine {
 /// The events that a stream sends, one for each message, until the sender goes.
 pub(crate) type Events = Arc<tokio::sync::Mutex<mpsc::Receiver<&'static str>>>;
 
-/// What a response is made of: a whole body, or events.
+/// The body of a response: whole, or events.
 enum Answer {
     Whole(Option<Bytes>),
     Events(Events),
