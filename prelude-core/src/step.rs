@@ -44,6 +44,9 @@ pub enum RowOutput {
     /// A row that samples has no token to choose: what is allowed, by lists and constraint
     /// together, is nothing.
     NoToken,
+    /// The step had no room for the row's lists or its results. A step with fewer rows may have
+    /// it, so the scheduler computes a one-shot row once more, alone, before it fails.
+    NoRoom(&'static str),
     /// The row has no result: its numbers were not finite. Others of the step are unaffected.
     Failed(&'static str),
 }

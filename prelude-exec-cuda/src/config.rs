@@ -71,12 +71,13 @@ pub struct CudaConfig {
     pub logits_rows_max: u32,
     /// Bytes of a step's metadata: ids, block tables, spans, tiles, sampling parameters; default
     /// 32 MiB, 8 million block-table entries. Taken twice, on the host and on the GPU. A step
-    /// that needs more is refused; rows whose lists of labels, positions, past, biased, allowed and
-    /// masked tokens do not fit fail alone.
+    /// that needs more is refused; one-shot rows whose lists of labels, positions, past, biased,
+    /// allowed and masked tokens do not fit are computed again in a step of fewer rows, and others
+    /// fail alone.
     #[serde(skip)]
     pub metadata_bytes: u64,
     /// Bytes of a step's results; default 64 MiB. Taken twice, on the host and on the GPU. Rows
-    /// that do not fit fail. A row that asks for more than 64 of the likeliest tokens takes a
+    /// that do not fit are computed again in a step of fewer rows. A row that asks for more than 64 of the likeliest tokens takes a
     /// whole row of logits, 0.6 MB in Qwen3. Beside it there is room for a vector, or for logits of
     /// classes, of each token of a step: 32 MiB for 8,192 tokens of a model 1,024 wide.
     #[serde(skip)]

@@ -72,6 +72,8 @@ pub(crate) fn expires(request: &Request) -> Option<Timestamp> {
 pub(crate) struct WaitingRow {
     pub(crate) row: u32,
     pub(crate) held: Held,
+    /// True if a step had no room for its output: it shares the next with no other one-shot row.
+    pub(crate) is_lone: bool,
 }
 
 /// Choices `next..n` of a generation that wait.
@@ -116,7 +118,11 @@ impl RequestState {
                 }
                 _ => {
                     unanswered += 1;
-                    oneshot.push_back(WaitingRow { row, held });
+                    oneshot.push_back(WaitingRow {
+                        row,
+                        held,
+                        is_lone: false,
+                    });
                 }
             }
         }

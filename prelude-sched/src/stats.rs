@@ -49,6 +49,8 @@ pub struct SchedulerStats {
     pub shared_tokens: u64,
     /// Counter: tokens computed for one-shot rows.
     pub oneshot_tokens: u64,
+    /// Counter: one-shot rows whose output had no room in a step and that were computed again.
+    pub rows_without_room: u64,
     /// Counter: tokens computed for prompts of generations.
     pub prefill_tokens: u64,
     /// Counter: decode rows run.

@@ -101,6 +101,10 @@ pub(crate) enum RowTag {
         request: RequestId,
         serial: u64,
         row: u32,
+        /// The tokens of its prompt that were found in the cache.
+        cached: u32,
+        /// The tokens that the step computes for it.
+        computed: u32,
     },
     /// A chunk of a row.
     Chunk(SeqTag),
@@ -143,6 +147,11 @@ impl Draft {
 
     pub(crate) fn oneshot_tokens(&self) -> u32 {
         length_of(self.oneshot.tokens.len()) + self.forest.num_tokens()
+    }
+
+    /// Returns whether the step answers one-shot rows.
+    pub(crate) fn has_oneshot_rows(&self) -> bool {
+        self.forest.num_rows() > 0 || !self.oneshot.rows.is_empty()
     }
 
     pub(crate) fn prefill_tokens(&self) -> u32 {

@@ -245,7 +245,7 @@ impl Labels {
 
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
         let Some(place) = self.places.get(&row) else {
-            return RowOutput::Failed(NO_ROOM);
+            return RowOutput::NoRoom(NO_ROOM);
         };
         let logits: Vec<f32> = results.floats(place.logits).collect();
         let log_sum_exp = place

@@ -228,6 +228,7 @@ impl Heads {
         let mut outputs = Vec::with_capacity(layout.rows.len());
         for (i, row) in layout.rows.iter().enumerate() {
             let output = match (row.refused, &row.head) {
+                (Some(why @ (NO_ROOM | NO_LIST_ROOM)), _) => RowOutput::NoRoom(why),
                 (Some(why), _) => RowOutput::Failed(why),
                 (None, OutputHead::Embed { .. }) if self.ran.pooling => {
                     self.pooled.read(i, &self.results)
@@ -271,7 +272,7 @@ fn rows(
 /// Makes an output of one row per token, if there are any and they are finite.
 fn tokens(first_position: u32, rows: Option<Vec<Vec<f32>>>) -> RowOutput {
     match rows {
-        None => RowOutput::Failed(NO_ROOM),
+        None => RowOutput::NoRoom(NO_ROOM),
         Some(rows) if rows.iter().flatten().all(|x| x.is_finite()) => RowOutput::Tokens {
             first_position,
             rows,

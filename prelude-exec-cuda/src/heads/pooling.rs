@@ -246,7 +246,7 @@ impl Pooled {
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
         match self.parts(row).as_deref() {
             Some(&[part]) => finite(results.floats(part), RowOutput::Embedding),
-            _ => RowOutput::Failed(NO_ROOM),
+            _ => RowOutput::NoRoom(NO_ROOM),
         }
     }
 
@@ -330,7 +330,7 @@ impl Classes {
     pub(super) fn read(&self, row: usize, results: &Results) -> RowOutput {
         match self.parts(row).as_deref() {
             Some(&[part]) => finite(results.floats(part), RowOutput::Classes),
-            _ => RowOutput::Failed(NO_ROOM),
+            _ => RowOutput::NoRoom(NO_ROOM),
         }
     }
 

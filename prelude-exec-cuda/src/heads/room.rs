@@ -148,7 +148,7 @@ mod tests {
 
     use prelude_core::{
         BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, Pooling,
-        SampleHead, SamplingParams, SeqId, StepId, TokenSource,
+        RowOutput, SampleHead, SamplingParams, SeqId, StepId, TokenSource,
     };
     use prelude_models::conformance::batches;
 
@@ -278,6 +278,9 @@ mod tests {
             let refused = executor.plan().layout.rows.iter().map(|row| row.refused);
             let refused: Vec<_> = refused.collect();
             assert_eq!(refused, [None, Some(NO_ROOM), None, None], "{normalise:?}");
+            let rows = executor.collect(StepId(0)).unwrap().oneshot;
+            assert_eq!(rows[1], RowOutput::NoRoom(NO_ROOM));
+            assert!(rows.iter().all(|row| !matches!(row, RowOutput::Failed(_))));
         }
     }
 

@@ -11,7 +11,9 @@ use super::{Scheduler, Sequences, UnknownStep};
 use crate::{
     Event, FinishReason, Outcome, StepTime,
     forest::{After, Kept},
+    leader::Held,
     length::length_of,
+    request::WaitingRow,
     row,
     sequence::{Job, SeqState, SeqTag, Sequence},
     step::{RowTag, Step},
@@ -142,18 +144,25 @@ impl Scheduler {
         }
         self.release_step(&mut step, true);
         let mut lone = LoneTokens::default();
+        let has_company = step.oneshot.len() > 1 && step.slice.is_none();
         for (tag, output) in step.oneshot.into_iter().zip(output.oneshot) {
             match tag {
                 RowTag::Row {
                     request,
                     serial,
                     row,
+                    cached,
+                    computed,
                 } => {
                     if self
                         .requests
                         .get(&request)
                         .is_some_and(|live| live.serial == serial)
                     {
+                        if has_company && matches!(output, RowOutput::NoRoom(_)) {
+                            self.plan_again(request, row, cached, computed);
+                            continue;
+                        }
                         self.answer_row(request, row, output, &mut lone, events);
                         self.answered(now, request, events);
                     }
@@ -173,6 +182,24 @@ impl Scheduler {
             };
             self.take_token(now, tag, go_on, output, events);
         }
+    }
+
+    /// Puts a row back into the queue whose output had no room in its step. The request is not
+    /// charged for that step.
+    fn plan_again(&mut self, request: RequestId, row: u32, cached: u32, computed: u32) {
+        let live = self
+            .requests
+            .get_mut(&request)
+            .expect("it was looked up just now");
+        live.usage.cached_tokens -= u64::from(cached);
+        live.usage.computed_tokens -= u64::from(computed);
+        live.oneshot.push_front(WaitingRow {
+            row,
+            held: Held::default(),
+            is_lone: true,
+        });
+        self.counters.rows_without_room += 1;
+        self.requeue(request);
     }
 
     /// Publishes what the step kept, if it succeeded, and lets go of all its blocks.
@@ -345,7 +372,7 @@ impl Scheduler {
                 });
                 return self.end_sequence(now, tag, events);
             }
-            RowOutput::Failed(why) => {
+            RowOutput::Failed(why) | RowOutput::NoRoom(why) => {
                 let output = RowOutput::Failed(why);
                 events.push(Event::Output {
                     request,
@@ -464,10 +491,10 @@ fn misfit(step: &Step, output: &StepOutput) -> Option<&'static str> {
 }
 
 fn checked(head: &Head, output: RowOutput) -> RowOutput {
-    if row::answers(head, &output) {
-        output
-    } else {
-        RowOutput::Failed(WRONG_KIND)
+    match output {
+        RowOutput::NoRoom(why) => RowOutput::Failed(why),
+        output if row::answers(head, &output) => output,
+        _ => RowOutput::Failed(WRONG_KIND),
     }
 }
 

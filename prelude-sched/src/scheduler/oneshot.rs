@@ -173,6 +173,12 @@ impl Scheduler {
             draft.room.min(draft.split_tokens)
         };
         if spot.new_tokens <= left.min(longest) {
+            if row.waiting.is_lone {
+                if draft.has_oneshot_rows() {
+                    return Taken::Missed;
+                }
+                draft.enough_tokens = 0;
+            }
             self.join_forest(draft, row, spot);
             return Taken::Planned;
         }
@@ -226,6 +232,8 @@ impl Scheduler {
             request: row.request,
             serial: live.serial,
             row: row.waiting.row,
+            cached: 0,
+            computed: 0,
         };
         draft.forest_rows.push(ForestRow {
             tag,

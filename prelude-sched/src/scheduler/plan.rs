@@ -334,19 +334,27 @@ impl Scheduler {
                 positions,
                 head,
             });
-            draft.record.oneshot.push(row.tag);
+            let mut tag = row.tag;
             self.counters.shared_tokens += u64::from(joined.shared);
             self.counters.prefix_hit_tokens += u64::from(joined.cached);
-            if let RowTag::Row { request, .. } = row.tag {
+            if let RowTag::Row {
+                request,
+                cached,
+                computed,
+                ..
+            } = &mut tag
+            {
+                (*cached, *computed) = (joined.cached, joined.computed);
                 draft.record.whole_rows += 1;
                 let live = self
                     .requests
-                    .get_mut(&request)
+                    .get_mut(request)
                     .expect("it was planned just now");
                 live.usage.cached_tokens += u64::from(joined.cached);
                 live.usage.computed_tokens += u64::from(joined.computed);
                 self.queued_uncached -= live.take_up(u64::from(joined.computed));
             }
+            draft.record.oneshot.push(tag);
         }
         draft.record.pins = emitted.pins;
     }

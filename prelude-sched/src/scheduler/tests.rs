@@ -1,6 +1,7 @@
 //! Behaviour one rule at a time. The simulator covers their combinations.
 
 mod ahead;
+mod answers;
 mod bounds;
 mod chunks;
 mod laps;
@@ -25,8 +26,8 @@ use std::{
 
 use prelude_core::{
     Constraint, Executor, ExecutorError, Generate, Head, MatchState, Matcher, Normalise,
-    OutputHead, Pooling, PromptTree, Request, RowSpec, SamplingParams, StepOutput, TokenHead,
-    TokenId, TokenMask, TokenSet, TokenSource,
+    OutputHead, Pooling, PromptTree, Request, RowOutput, RowSpec, SamplingParams, StepOutput,
+    TokenHead, TokenId, TokenMask, TokenSet, TokenSource,
 };
 
 use super::*;

@@ -85,9 +85,14 @@ pub(crate) struct SimExecutor {
     /// Tokens of decode rows in steps not yet collected. For lookups only.
     sampled: AHashMap<(StepId, SeqId), TokenId>,
     fault: Option<Fault>,
+    /// One-shot rows that a step has room to answer.
+    pub(crate) answers: usize,
     /// True if the step being run has read rubbish.
     tainted: bool,
 }
+
+/// The failure of a row whose output has no room.
+pub(super) const NO_ROOM: &str = "no room";
 
 /// How the next step goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +120,7 @@ impl SimExecutor {
             passes: BTreeMap::new(),
             sampled: AHashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4)),
             fault: None,
+            answers: usize::MAX,
             tainted: false,
         }
     }
@@ -144,6 +150,9 @@ impl SimExecutor {
                 .push(self.run_decode_row(step, row, &decode.block_ids, &mut writes));
         }
         output.oneshot = self.read_rows(oneshot, &oneshot_states);
+        for refused in output.oneshot.iter_mut().skip(self.answers) {
+            *refused = RowOutput::NoRoom(NO_ROOM);
+        }
         output.prefill = self.read_rows(prefill, &prefill_states);
         self.write(step, writes);
         output

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prelude_core::{ExecutionClass, Head, Request, RequestId, RowOutput, SampledToken, Timestamp};
 
-use super::{Answer, Twin};
+use super::{Answer, Twin, executor::NO_ROOM};
 use crate::{Event, FinishReason, Outcome};
 
 /// Accounts of live requests.
@@ -13,6 +13,8 @@ pub(super) struct Ledger {
     twin: Twin,
     accounts: BTreeMap<RequestId, Account>,
     pub(super) finished: Finished,
+    /// True if steps have room for some outputs only, so that rows are computed again.
+    pub(super) computes_again: bool,
 }
 
 /// How many requests ended how.
@@ -37,6 +39,9 @@ struct RowAccount {
     output: Option<RowOutput>,
     /// Choices (or the row) that failed.
     failures: u32,
+    /// True if it failed because its step had no room for its output, as a chunk or when it was
+    /// computed alone.
+    had_no_room: bool,
 }
 
 impl Ledger {
@@ -45,6 +50,7 @@ impl Ledger {
             twin,
             accounts: BTreeMap::new(),
             finished: Finished::default(),
+            computes_again: false,
         }
     }
 
@@ -101,7 +107,7 @@ impl Ledger {
             Event::Preempted { .. } => account.preempted = true,
             Event::Finished { outcome, usage, .. } => {
                 let account = self.accounts.remove(&id).expect("it was found just now");
-                account.check_usage(&usage);
+                account.check_usage(&usage, self.computes_again);
                 match outcome {
                     Outcome::Done => {
                         self.finished.done += 1;
@@ -125,8 +131,9 @@ impl Ledger {
 impl Account {
     fn take_output(&mut self, row: u32, output: RowOutput) {
         let account = &mut self.rows[row as usize];
-        if let RowOutput::Failed(_) = output {
+        if let RowOutput::Failed(why) = output {
             account.failures += 1;
+            account.had_no_room |= why == NO_ROOM;
             if !matches!(self.request.rows[row as usize].head, Head::Generate(_)) {
                 account.output = Some(output);
             }
@@ -180,6 +187,10 @@ impl Account {
             .zip(twin.answers(&self.request))
             .enumerate()
         {
+            if account.had_no_room {
+                assert_eq!(account.failures, 1, "row {row}");
+                continue;
+            }
             match answer {
                 Answer::Choices(choices) => {
                     let failed = choices.iter().filter(|(_, end)| end.is_none()).count();
@@ -235,7 +246,7 @@ impl Account {
         );
     }
 
-    fn check_usage(&self, usage: &crate::Usage) {
+    fn check_usage(&self, usage: &crate::Usage, computes_again: bool) {
         assert_eq!(usage.prompt_tokens, self.request.prompt_tokens());
         let made: usize = self
             .rows
@@ -246,7 +257,8 @@ impl Account {
         assert_eq!(usage.output_tokens, made as u64);
         if self.request.class() == ExecutionClass::OneShot && !self.preempted {
             assert!(usage.cached_tokens + usage.computed_tokens <= usage.prompt_tokens);
-            assert!(usage.cache_write_tokens <= usage.computed_tokens);
+            // A row that is computed again finds in the cache what it wrote there itself.
+            assert!(computes_again || usage.cache_write_tokens <= usage.computed_tokens);
         }
     }
 }

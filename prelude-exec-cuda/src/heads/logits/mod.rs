@@ -344,7 +344,7 @@ impl Logits {
         match &row.head {
             OutputHead::Sample(_) => {
                 let Some(at) = self.places.sampled.get(&index) else {
-                    return RowOutput::Failed(NO_ROOM);
+                    return RowOutput::NoRoom(NO_ROOM);
                 };
                 read_sampled(at, results)
             }
@@ -366,7 +366,7 @@ impl Logits {
                     None => RowOutput::Failed(NOT_FINITE),
                 }
             }
-            _ => RowOutput::Failed(NO_ROOM),
+            _ => RowOutput::NoRoom(NO_ROOM),
         }
     }
 }

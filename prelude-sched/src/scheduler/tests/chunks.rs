@@ -101,7 +101,7 @@ fn scored_prompts_come_in_pieces_in_order() {
     for event in &rig.events {
         if let Event::Output {
             output:
-                prelude_core::RowOutput::Logprobs {
+                RowOutput::Logprobs {
                     first_position,
                     entries,
                 },

@@ -82,6 +82,11 @@ impl World {
             capacity,
             random,
         };
+        let mut of_answers = Random::new(mix(seed, 0xa225));
+        if of_answers.one_in(4) {
+            world.executor.answers = of_answers.in_range(1, 6) as usize;
+            world.ledger.computes_again = true;
+        }
         if is_steady {
             world.make_steady(&mut of_steady, config.max_batch_tokens);
         }
