@@ -130,9 +130,9 @@ impl<L: WeightLoader> WeightSource<'_, L> {
     fn vector(&mut self, name: &str) -> Result<L::Weight, Error> {
         let name = format!("{}{name}.weight", self.prefix);
         let view = finite(self.checkpoint, &name)?;
-        self.loader
-            .vector(&name, &view)
-            .map_err(|e| loader_error(&name, e))
+        let loaded = self.loader.vector(&name, &view);
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
     }
 
     /// `parts` stacked into one matrix, known to the loader as `name`.
@@ -146,26 +146,29 @@ impl<L: WeightLoader> WeightSource<'_, L> {
         let weights = views("weight")?;
         let biases = if biased { views("bias")? } else { Vec::new() };
         let name = format!("{}{name}.weight", self.prefix);
-        self.loader
-            .linear(&name, &weights, &biases)
-            .map_err(|e| loader_error(&name, e))
+        let loaded = self.loader.linear(&name, &weights, &biases);
+        for part in parts {
+            self.checkpoint
+                .release(&format!("{}{part}.weight", self.prefix));
+        }
+        loaded.map_err(|e| loader_error(&name, e))
     }
 
     fn embedding(&mut self, is_head: bool) -> Result<L::Weight, Error> {
         let name = format!("{}embed_tokens.weight", self.prefix);
         let view = finite(self.checkpoint, &name)?;
-        self.loader
-            .embedding(&name, &view, is_head)
-            .map_err(|e| loader_error(&name, e))
+        let loaded = self.loader.embedding(&name, &view, is_head);
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
     }
 
     /// A head lies outside the body, so its name has no prefix.
     fn head(&mut self, name: &str) -> Result<L::Weight, Error> {
         let name = format!("{name}.weight");
         let view = finite(self.checkpoint, &name)?;
-        self.loader
-            .linear(&name, &[view], &[])
-            .map_err(|e| loader_error(&name, e))
+        let loaded = self.loader.linear(&name, &[view], &[]);
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
     }
 }
 

@@ -1,10 +1,10 @@
-//! The crate's one `unsafe` call: mapping a file into memory.
+//! The crate's `unsafe` calls: mapping a file into memory, and giving pages of it back.
 #![expect(
     unsafe_code,
-    reason = "a mapping is unsafe by nature; see the comment at the call"
+    reason = "a mapping is unsafe by nature; see the comments at the calls"
 )]
 
-use std::{io, path::Path};
+use std::{io, ops::Range, path::Path};
 
 use memmap2::Mmap;
 
@@ -21,9 +21,36 @@ pub(super) fn map(path: &Path) -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
+/// Takes the pages of a range out of this process's memory. Reading them again brings them back
+/// from the file.
+#[cfg(unix)]
+pub(super) fn release(map: &Mmap, range: Range<usize>) {
+    // SAFETY: the mapping is private, read-only and of a file, and was never written through, so
+    // its pages hold the file's bytes before and after; see `map` about changes of the file.
+    let released = unsafe {
+        map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len())
+    };
+    // Advice: if the system refuses it, the pages stay until the mapping ends.
+    let _ = released;
+}
+
+/// Does nothing: this system gives no pages of a mapping back.
+#[cfg(not(unix))]
+pub(super) const fn release(_: &Mmap, _: Range<usize>) {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn released_pages_read_as_before() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let map = map(&path).unwrap();
+        let before = map.to_vec();
+        release(&map, 0..map.len());
+        release(&map, 5..7);
+        assert_eq!(before, map[..]);
+    }
 
     #[test]
     fn folders_are_refused() {

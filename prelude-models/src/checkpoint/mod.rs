@@ -23,7 +23,8 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// A model on disk or in memory: its configuration and its tensors, checked but not converted.
 ///
-/// Opening reads headers only; weights are paged in as an executor converts them.
+/// Opening reads headers only; weights are paged in as an executor converts them, and given back
+/// ([`Checkpoint::release`]) tensor by tensor.
 ///
 /// ```no_run
 /// let checkpoint = prelude_models::Checkpoint::open("Qwen3-0.6B".as_ref())?;
@@ -232,6 +233,17 @@ impl Checkpoint {
                 tensor: name.to_owned(),
                 dtype: dtype.to_owned(),
             }),
+        }
+    }
+
+    /// Gives the memory back into which the tensor's bytes were read from its file. Reading the
+    /// tensor again is right, and reads the file again. Does nothing for a tensor that is not there
+    /// or whose file was given in memory.
+    pub fn release(&self, name: &str) {
+        if let Some((file, entry)) = self.tensors.get(name)
+            && let Bytes::Mapped(map) = &self.files[*file].bytes
+        {
+            map::release(map, entry.bytes.clone());
         }
     }
 
