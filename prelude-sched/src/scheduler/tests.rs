@@ -13,6 +13,7 @@ mod profile;
 mod running;
 mod shares;
 mod sharing;
+mod shortage;
 mod waits;
 
 use std::{
