@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             plain(first, rest)
         }
         Some((first, rest)) if first == "sched" => sched(rest),
-        Some((first, [])) if first == "build" => build::run(),
+        Some((first, rest)) if first == "build" => build::run(rest),
         Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
         _ => table(args),
     }

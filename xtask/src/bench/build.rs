@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{
     files,
@@ -11,7 +11,18 @@ use crate::{
 
 /// Builds the program as `cargo run --release` does, in an empty folder, and prints how long that
 /// took. Crates are fetched before the clock starts.
-pub(super) fn run() -> Result<()> {
+pub(super) fn run(args: &[String]) -> Result<()> {
+    match args.first().map(String::as_str) {
+        None => (),
+        Some("-h" | "--help") => {
+            println!(
+                "Builds the program in target/first-build, from nothing, and prints how long that \
+                 took. Takes no arguments."
+            );
+            return Ok(());
+        }
+        Some(other) => bail!("cargo xtask bench build takes no arguments, but got {other:?}"),
+    }
     let folder = root().join("target/first-build");
     files::remove(&folder)?;
     cargo(["fetch", "--locked"]).run()?;
