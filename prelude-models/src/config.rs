@@ -4,7 +4,9 @@ use prelude_core::TokenId;
 use serde_json::Value;
 
 use crate::{
-    AttnShape, ClassActivation, DType, Error, RopeConfig, fields,
+    AttnShape, ClassActivation, DType, Error, RopeConfig,
+    family::Family,
+    fields,
     json::{self, Fields},
 };
 
@@ -41,12 +43,14 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// `V`: rows of the embedding matrix. A tokenizer may use fewer.
     pub vocab_size: usize,
-    /// Longest text, in tokens, that the model is meant for.
+    /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
-    /// True if the q, k, v and o projections have biases.
-    pub attention_bias: bool,
+    /// The projections that have biases.
+    pub biases: Biases,
+    /// True if each head of queries and keys is normalised.
+    pub qk_norm: bool,
     /// True if the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
@@ -67,6 +71,18 @@ pub struct ModelConfig {
     pub warnings: Vec<String>,
 }
 
+/// The projections of a layer that have biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Biases {
+    /// True of queries, keys and values.
+    pub qkv: bool,
+    /// True of attention's output.
+    pub o: bool,
+    /// True of the MLP's three.
+    pub mlp: bool,
+}
+
 /// The documents beside the weights.
 pub(crate) struct Companions<'a> {
     pub(crate) config: &'a [u8],
@@ -80,7 +96,8 @@ impl ModelConfig {
     /// Reads and checks a `config.json`; `file` is its name in messages.
     ///
     /// # Errors
-    /// [`Error::Json`]; [`Error::Field`] for a value that is missing, malformed or out of range;
+    /// [`Error::Json`]; [`Error::Architecture`] for a model that no definition computes;
+    /// [`Error::Field`] for a value that is missing, malformed or out of range;
     /// [`Error::Unsupported`] for a field that [`fields::all`] says is refused: its neglect
     /// would give wrong numbers.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
@@ -90,14 +107,22 @@ impl ModelConfig {
             path: "",
             map: &map,
         };
-        let warnings = fields::check(file, &map)?;
+        let architecture = architecture(&fields)?;
+        let family = Family::of(&architecture)?;
+        let mut warnings = fields::check(file, &map)?;
+        family.check_model_type(&fields)?;
         check_layers(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
         let (heads, kv_heads, head_dim) = head_sizes(&fields, hidden_size)?;
         let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
         let labels = labels(&fields)?;
+        let window = family.window(&fields, POSITIONS_MAX)?;
+        let served = window.map_or(max_positions, |window| window.min(max_positions));
+        if served < max_positions {
+            warnings.push(window_warning(file, served, max_positions));
+        }
         let config = Self {
-            architecture: architecture(&fields)?,
+            architecture,
             hidden_size,
             num_hidden_layers: fields.required_count("num_hidden_layers", LAYERS_MAX)?,
             num_attention_heads: heads,
@@ -105,11 +130,12 @@ impl ModelConfig {
             head_dim,
             intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
-            max_position_embeddings: max_positions,
+            max_position_embeddings: served,
             rms_norm_eps: fields
                 .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
                 .unwrap_or(1e-6) as f32,
-            attention_bias: fields.boolean("attention_bias")?.unwrap_or(false),
+            biases: family.biases(&fields)?,
+            qk_norm: family.has_qk_norm(),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             dtype: dtype(&fields)?,
             rope: RopeConfig::read(&fields, max_positions)?,
@@ -149,6 +175,15 @@ impl ModelConfig {
             scale: (self.head_dim as f64).powf(-0.5) as f32,
         }
     }
+}
+
+/// Up to its window, attention that looks back no further sees the whole text: such texts are
+/// served, longer ones are not.
+fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
+    format!(
+        "{file}: texts of up to {served} tokens are served, not {max_positions}: attention over a \
+         sliding window (`sliding_window`) is not computed, and within one it is the same"
+    )
 }
 
 /// Returns the numbers of query and of key-value heads, and the size of a head.
@@ -284,7 +319,7 @@ mod tests {
     fn defaults_and_derived_values() {
         let config = parse(json!({})).unwrap();
         assert_eq!(config.rms_norm_eps, 1e-6);
-        assert!(!config.tie_word_embeddings && !config.attention_bias);
+        assert!(!config.tie_word_embeddings && config.biases == Biases::default());
         assert!(config.eos_token_ids.is_empty());
         assert_eq!(config.labels, ["LABEL_0", "LABEL_1"]);
         assert_eq!(parse(json!({"head_dim": null})).unwrap().head_dim, 12);
@@ -363,6 +398,41 @@ mod tests {
             .unwrap();
     }
 
+    /// A Mistral is served up to its window, where the window is the whole text.
+    #[test]
+    fn windows_bound_the_texts_of_a_mistral() {
+        let check = |window: Value, expected: usize| {
+            let named = json!({"architectures": ["MistralModel"], "sliding_window": window});
+            let config = parse(named).unwrap();
+            assert_eq!(config.max_position_embeddings, expected);
+            let told = config
+                .warnings
+                .iter()
+                .any(|w| w.contains("`sliding_window`"));
+            assert_eq!(told, expected < 4096, "{:?}", config.warnings);
+        };
+        check(json!(1000), 1000);
+        check(json!(4096), 4096);
+        check(json!(9999), 4096);
+        check(json!(null), 4096);
+    }
+
+    #[test]
+    fn families_have_their_parts() {
+        let of = |name: &str| parse(json!({ "architectures": [name] })).unwrap();
+        assert!(of("Qwen3Model").qk_norm);
+        assert!(!of("Qwen2Model").qk_norm && of("Qwen2Model").biases.qkv);
+        refuses(
+            json!({"architectures": ["LlamaModel"], "model_type": "qwen3"}),
+            "`model_type` of \"qwen3\" beside an architecture of Llama",
+        );
+        // The architecture is named before anything else that is wrong with such a file.
+        refuses(
+            json!({"architectures": ["BertModel"], "hidden_act": "gelu"}),
+            "architecture \"BertModel\" is not supported",
+        );
+    }
+
     #[test]
     fn golden_configs() {
         for (name, checkpoint) in golden_models() {
@@ -373,6 +443,9 @@ mod tests {
                 "rand-yarn-reward" => (80, 8, 1, 32, 4096),
                 "rand-embed" => (72, 3, 3, 40, 4079),
                 "rand-cls3" => (56, 4, 2, 16, 4096),
+                "rand-llama" | "rand-llama-cls3" => (48, 3, 1, 16, 288),
+                "rand-mistral-cls3" => (48, 4, 1, 16, 288),
+                "rand-qwen2" | "rand-qwen2-reward" => (64, 4, 2, 16, 288),
                 other => panic!("no expectation for {other}"),
             };
             let got = (
