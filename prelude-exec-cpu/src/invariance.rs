@@ -9,7 +9,7 @@ use prelude_core::{
     OneShotBatch, OutputHead, OutputRow, Pooling, Residency, RowOutput, SampleHead, SamplingParams,
     Segment, SegmentIdx, SeqId, StepId, TokenHead, TokenSource,
 };
-use prelude_models::{DType, Ops, TensorView, WeightLoader, step::StepLayout};
+use prelude_models::{DType, Ops, QkNorm, TensorView, WeightLoader, step::StepLayout};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
@@ -73,7 +73,7 @@ pub(crate) fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHe
     let end = u32::try_from(path.len()).unwrap();
     let last = end - 1..end;
     let start = first + row.start.index((end - first) as usize) as u32;
-    let labels = || Arc::from([5, 4000, path[0], 5]);
+    let labels = || Arc::from([5, path[path.len() / 2], path[0], 5]);
     match row.head {
         0 => (last, OutputHead::Sample(sample_head())),
         1 => {
@@ -287,6 +287,8 @@ fn check_paths(
 }
 
 fn check_forests(name: &str, cases: u32) {
+    let vocab = u32::try_from(checkpoint(name).config().vocab_size).unwrap();
+    let known = move |tokens: &mut [u32]| tokens.iter_mut().for_each(|t| *t %= vocab);
     check_paths(cases, name, |alone, together, runner, what| {
         let cell = std::cell::RefCell::new((alone, together));
         let inputs = (
@@ -297,7 +299,10 @@ fn check_forests(name: &str, cases: u32) {
             prop::option::of(0u32..4096),
         );
         runner
-            .run(&inputs, |(nodes, rows, prefix, chunk, beside)| {
+            .run(&inputs, |(mut nodes, rows, mut prefix, chunk, beside)| {
+                nodes.iter_mut().for_each(|node| known(&mut node.tokens));
+                known(&mut prefix);
+                let beside = beside.map(|token| token % vocab);
                 let (alone, together) = &mut *cell.borrow_mut();
                 check_forest(alone, together, (&nodes, &rows), (&prefix, chunk), beside)
             })
@@ -315,6 +320,12 @@ fn rows_do_not_depend_on_their_batch() {
 #[test]
 fn nor_with_odd_shapes() {
     check_forests("rand-untied-sharded", 6);
+}
+
+/// The same without norms of queries and keys, with biases of all products.
+#[test]
+fn nor_without_norms_and_with_biases() {
+    check_forests("rand-llama", 6);
 }
 
 /// Two sequences decoded together from blocks against one-shot passes over ever longer prompts.
@@ -464,9 +475,11 @@ fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
         0,
         0..40,
         shape,
-        &norm,
-        &norm,
-        1e-6,
+        Some(QkNorm {
+            q: &norm,
+            k: &norm,
+            eps: 1e-6,
+        }),
         &rope,
         &mut qkv,
     )

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
 use prelude_models::{
-    AttnShape, ModelConfig, Ops,
+    AttnShape, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, NO_SLOT, StepLayout},
 };
 
@@ -130,9 +130,7 @@ struct Placement<'a> {
     layer: usize,
     rows: Range<usize>,
     shape: AttnShape,
-    q_norm: &'a [f32],
-    k_norm: &'a [f32],
-    eps: f32,
+    norm: Option<QkNorm<'a, Weight>>,
     rope: &'a Weight,
 }
 
@@ -167,17 +165,32 @@ impl Placement<'_> {
         let rotation = self.rope.rotation(self.layout.positions[token]);
         let (q, kv) = qkv.split_at_mut(self.shape.out_width());
         let (k, v) = kv.split_at_mut(self.shape.kv_heads * dim);
-        let q = q.chunks_exact_mut(dim).map(|head| (head, self.q_norm));
-        let k_heads = k.chunks_exact_mut(dim).map(|head| (head, self.k_norm));
-        for (head, weight) in q.chain(k_heads) {
-            match self.backend {
-                Backend::Reference => reference::norm_rotate(head, weight, self.eps, rotation),
-                Backend::Fast { isa, .. } => {
-                    simd::norm_rotate(isa, head, weight, self.eps, rotation);
-                }
+        let (q_heads, k_heads) = (q.chunks_exact_mut(dim), k.chunks_exact_mut(dim));
+        match self.norm {
+            Some(QkNorm { q, k, eps }) => {
+                let (q, k) = (q.vector(), k.vector());
+                q_heads.for_each(|head| self.norm_rotate(head, q, eps, rotation));
+                k_heads.for_each(|head| self.norm_rotate(head, k, eps, rotation));
             }
+            None => q_heads
+                .chain(k_heads)
+                .for_each(|head| self.rotate(head, rotation)),
         }
         kv::place(self.backend.isa(), k, v, dim, row);
+    }
+
+    fn norm_rotate(&self, head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
+        match self.backend {
+            Backend::Reference => reference::norm_rotate(head, weight, eps, rotation),
+            Backend::Fast { isa, .. } => simd::norm_rotate(isa, head, weight, eps, rotation),
+        }
+    }
+
+    fn rotate(&self, head: &mut [f32], rotation: &[f32]) {
+        match self.backend {
+            Backend::Reference => reference::rotate(head, rotation),
+            Backend::Fast { isa, .. } => simd::rotate(isa, head, rotation),
+        }
     }
 }
 
@@ -293,9 +306,7 @@ impl Ops for CpuOps {
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        q_norm: &Weight,
-        k_norm: &Weight,
-        eps: f32,
+        norm: Option<QkNorm<'_, Weight>>,
         rope: &Weight,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
@@ -306,9 +317,7 @@ impl Ops for CpuOps {
             layer,
             rows,
             shape,
-            q_norm: q_norm.vector(),
-            k_norm: k_norm.vector(),
-            eps,
+            norm,
             rope,
         };
         match &mut self.kv {

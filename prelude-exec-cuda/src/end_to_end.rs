@@ -368,3 +368,28 @@ fn embedding_model() {
 fn three_classes_in_f16() {
     check("rand-cls3");
 }
+
+#[test]
+fn llama_with_biases() {
+    check("rand-llama");
+}
+
+#[test]
+fn llama_classifier() {
+    check("rand-llama-cls3");
+}
+
+#[test]
+fn mistral_classifier() {
+    check("rand-mistral-cls3");
+}
+
+#[test]
+fn qwen2_tied() {
+    check("rand-qwen2");
+}
+
+#[test]
+fn qwen2_reward_model() {
+    check("rand-qwen2-reward");
+}

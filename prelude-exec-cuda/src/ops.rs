@@ -6,7 +6,7 @@ use half::bf16;
 use prelude_core::PassCapacity;
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{
-    AttnShape, ForwardState, ModelConfig, Ops,
+    AttnShape, ForwardState, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
@@ -543,9 +543,7 @@ impl Ops for CudaOps {
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        q_norm: &Weight,
-        k_norm: &Weight,
-        eps: f32,
+        norm: Option<QkNorm<'_, Weight>>,
         rope: &Weight,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
@@ -561,9 +559,8 @@ impl Ops for CudaOps {
             positions: self.metadata.part(self.fields.positions, sent.clone()),
             slots: self.metadata.part(self.fields.slots, sent),
             rope: rope.rope(),
-            q_norm: q_norm.vector(),
-            k_norm: k_norm.vector(),
-            eps,
+            norms: norm.map(|norm| [norm.q.vector(), norm.k.vector()]),
+            eps: norm.map_or(0.0, |norm| norm.eps),
             pages: self.kv.layer(layer),
             block_size: self.kv.shape().block_size,
             step,

@@ -4,7 +4,9 @@ use prelude_core::TokenId;
 use serde_json::Value;
 
 use crate::{
-    AttnShape, ClassActivation, DType, Error, RopeConfig, fields,
+    AttnShape, ClassActivation, DType, Error, RopeConfig,
+    family::Family,
+    fields,
     json::{self, Fields},
 };
 
@@ -41,12 +43,14 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// `V`: rows of the embedding matrix. A tokenizer may use fewer.
     pub vocab_size: usize,
-    /// Longest text, in tokens, that the model is meant for.
+    /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
-    /// True if the q, k, v and o projections have biases.
-    pub attention_bias: bool,
+    /// The projections that have biases.
+    pub biases: Biases,
+    /// True if each head of queries and keys is normalised.
+    pub qk_norm: bool,
     /// True if the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
@@ -67,6 +71,18 @@ pub struct ModelConfig {
     pub warnings: Vec<String>,
 }
 
+/// The projections of a layer that have biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Biases {
+    /// True of queries, keys and values.
+    pub qkv: bool,
+    /// True of attention's output.
+    pub o: bool,
+    /// True of the MLP's three.
+    pub mlp: bool,
+}
+
 /// The documents beside the weights.
 pub(crate) struct Companions<'a> {
     pub(crate) config: &'a [u8],
@@ -80,7 +96,8 @@ impl ModelConfig {
     /// Reads and checks a `config.json`; `file` is its name in messages.
     ///
     /// # Errors
-    /// [`Error::Json`]; [`Error::Field`] for a value that is missing, malformed or out of range;
+    /// [`Error::Json`]; [`Error::Architecture`] for a model that no definition computes;
+    /// [`Error::Field`] for a value that is missing, malformed or out of range;
     /// [`Error::Unsupported`] for a field that [`fields::all`] says is refused: its neglect
     /// would give wrong numbers.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
@@ -90,14 +107,22 @@ impl ModelConfig {
             path: "",
             map: &map,
         };
-        let warnings = fields::check(file, &map)?;
+        let architecture = architecture(&fields)?;
+        let family = Family::of(&architecture)?;
+        let mut warnings = fields::check(file, &map)?;
+        family.check_model_type(&fields)?;
         check_layers(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
         let (heads, kv_heads, head_dim) = head_sizes(&fields, hidden_size)?;
         let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
         let labels = labels(&fields)?;
+        let window = family.window(&fields, POSITIONS_MAX)?;
+        let served = window.map_or(max_positions, |window| window.min(max_positions));
+        if served < max_positions {
+            warnings.push(window_warning(file, served, max_positions));
+        }
         let config = Self {
-            architecture: architecture(&fields)?,
+            architecture,
             hidden_size,
             num_hidden_layers: fields.required_count("num_hidden_layers", LAYERS_MAX)?,
             num_attention_heads: heads,
@@ -105,11 +130,12 @@ impl ModelConfig {
             head_dim,
             intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
-            max_position_embeddings: max_positions,
+            max_position_embeddings: served,
             rms_norm_eps: fields
                 .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
                 .unwrap_or(1e-6) as f32,
-            attention_bias: fields.boolean("attention_bias")?.unwrap_or(false),
+            biases: family.biases(&fields)?,
+            qk_norm: family.has_qk_norm(),
             tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
             dtype: dtype(&fields)?,
             rope: RopeConfig::read(&fields, max_positions)?,
@@ -149,6 +175,15 @@ impl ModelConfig {
             scale: (self.head_dim as f64).powf(-0.5) as f32,
         }
     }
+}
+
+/// Up to its window, attention that looks back no further sees the whole text: such texts are
+/// served, longer ones are not.
+fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
+    format!(
+        "{file}: texts of up to {served} tokens are served, not {max_positions}: attention over a \
+         sliding window (`sliding_window`) is not computed, and within one it is the same"
+    )
 }
 
 /// Returns the numbers of query and of key-value heads, and the size of a head.
@@ -251,169 +286,4 @@ fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-    use crate::testing::golden_models;
-
-    fn minimal() -> Value {
-        json!({
-            "architectures": ["Qwen3ForCausalLM"], "hidden_size": 96, "intermediate_size": 200,
-            "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
-            "head_dim": 24, "vocab_size": 4096, "max_position_embeddings": 4096,
-        })
-    }
-
-    fn parse(change: Value) -> Result<ModelConfig, String> {
-        let mut config = minimal();
-        for (key, value) in change.as_object().unwrap() {
-            config[key] = value.clone();
-        }
-        ModelConfig::from_json("config.json", config.to_string().as_bytes())
-            .map_err(|e| e.to_string())
-    }
-
-    fn refuses(change: Value, part: &str) {
-        let error = parse(change.clone()).expect_err(&change.to_string());
-        assert!(error.contains(part), "{error}");
-    }
-
-    #[test]
-    fn defaults_and_derived_values() {
-        let config = parse(json!({})).unwrap();
-        assert_eq!(config.rms_norm_eps, 1e-6);
-        assert!(!config.tie_word_embeddings && !config.attention_bias);
-        assert!(config.eos_token_ids.is_empty());
-        assert_eq!(config.labels, ["LABEL_0", "LABEL_1"]);
-        assert_eq!(parse(json!({"head_dim": null})).unwrap().head_dim, 12);
-        let shape = config.attn_shape();
-        assert_eq!((shape.qkv_width(), shape.out_width()), (12 * 24, 8 * 24));
-        assert_eq!(shape.scale, 24f32.powf(-0.5));
-    }
-
-    #[test]
-    fn lists_and_labels() {
-        let eos = |v: Value| parse(json!({ "eos_token_id": v })).unwrap().eos_token_ids;
-        assert_eq!(eos(json!(7)), [7]);
-        assert_eq!(eos(json!([7, 9])), [7, 9]);
-        let map: serde_json::Map<String, Value> = (0..12)
-            .rev()
-            .map(|i| (i.to_string(), json!(format!("class {i}"))))
-            .collect();
-        let labels = parse(json!({ "id2label": map })).unwrap().labels;
-        assert_eq!((&*labels[2], &*labels[11]), ("class 2", "class 11"));
-    }
-
-    #[test]
-    fn bad_values_are_named() {
-        refuses(
-            json!({"hidden_size": 0}),
-            "`hidden_size` must be an integer in 1..=",
-        );
-        refuses(json!({"hidden_size": null}), "`hidden_size` is missing");
-        refuses(json!({"hidden_size": "96"}), "not \"96\"");
-        refuses(json!({"hidden_size": 1u64 << 60}), "`hidden_size`");
-        refuses(json!({"num_hidden_layers": -1}), "`num_hidden_layers`");
-        refuses(json!({"num_attention_heads": 0}), "`num_attention_heads`");
-        refuses(
-            json!({"num_key_value_heads": 3}),
-            "must divide the 8 query heads",
-        );
-        refuses(json!({"head_dim": 25}), "must be even");
-        refuses(json!({"head_dim": null, "hidden_size": 97}), "is missing");
-        refuses(json!({"vocab_size": 1u64 << 40}), "`vocab_size`");
-        refuses(
-            json!({"max_position_embeddings": 1.5}),
-            "`max_position_embeddings`",
-        );
-        refuses(json!({"rms_norm_eps": 0}), "`rms_norm_eps`");
-        refuses(json!({"eos_token_id": 4096}), "outside the vocabulary");
-        refuses(
-            json!({"eos_token_id": [1, "x"]}),
-            "a token id or a list of them",
-        );
-        refuses(json!({"architectures": []}), "`architectures` is missing");
-        refuses(
-            json!({"id2label": {"0": "a", "2": "b"}}),
-            "\"2\" does not fit",
-        );
-        refuses(json!({"id2label": {"0": "a", "00": "b"}}), "does not fit");
-        refuses(json!({"id2label": {}}), "`id2label`");
-        refuses(
-            json!({"hidden_act": "gelu"}),
-            "`hidden_act` of \"gelu\" (only",
-        );
-        refuses(
-            json!({"use_sliding_window": true}),
-            "`use_sliding_window` of true (only false",
-        );
-        refuses(json!({"layer_types": ["sliding_attention"]}), "layer type");
-        refuses(
-            json!({"quantization_config": {"bits": 4}}),
-            "`quantization_config`",
-        );
-        refuses(json!({"torch_dtype": "float8"}), "float8");
-    }
-
-    #[test]
-    fn windows_that_are_off_are_fine() {
-        parse(json!({"sliding_window": 4096, "use_sliding_window": false, "max_window_layers": 2}))
-            .unwrap();
-    }
-
-    #[test]
-    fn golden_configs() {
-        for (name, checkpoint) in golden_models() {
-            let c = checkpoint.config();
-            let expected = match &*name {
-                "demo-lm" | "demo-classifier" => (192, 6, 2, 32, 4096),
-                "rand-untied-sharded" => (96, 8, 2, 24, 4096),
-                "rand-yarn-reward" => (80, 8, 1, 32, 4096),
-                "rand-embed" => (72, 3, 3, 40, 4079),
-                "rand-cls3" => (56, 4, 2, 16, 4096),
-                other => panic!("no expectation for {other}"),
-            };
-            let got = (
-                c.hidden_size,
-                c.num_attention_heads,
-                c.num_key_value_heads,
-                c.head_dim,
-                c.vocab_size,
-            );
-            assert_eq!(got, expected, "{name}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
-
-        /// Random damage to a real configuration: an answer, never a panic.
-        #[test]
-        fn damaged_configs_never_panic(
-            edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
-        ) {
-            let mut bytes = minimal().to_string().into_bytes();
-            for (at, value) in edits {
-                let at = at.index(bytes.len());
-                bytes[at] = value;
-            }
-            let _ = ModelConfig::from_json("config.json", &bytes);
-        }
-
-        /// Any number in any field, likewise, and what is accepted is within bounds.
-        #[test]
-        fn odd_numbers_never_panic(field in 0usize..9, value in any::<i64>(), tenths in any::<bool>()) {
-            const FIELDS: [&str; 9] = [
-                "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rope_theta",
-            ];
-            let value = if tenths { json!(value as f64 / 10.0) } else { json!(value % 4096) };
-            if let Ok(config) = parse(json!({ FIELDS[field]: value })) {
-                prop_assert!(config.attn_shape().qkv_width() <= 3 * HEADS_MAX * HEAD_DIM_MAX);
-                prop_assert!(config.rope.inv_freq(config.head_dim).iter().all(|f| f.is_finite()));
-            }
-        }
-    }
-}
+mod tests;

@@ -139,10 +139,10 @@ mod tests {
                 }
             };
             let expected = match &*name {
-                "demo-lm" | "rand-untied-sharded" => None,
+                "demo-lm" | "rand-untied-sharded" | "rand-llama" | "rand-qwen2" => None,
                 "demo-classifier" => Some(77),
-                "rand-yarn-reward" => Some(1),
-                "rand-cls3" => Some(3),
+                "rand-yarn-reward" | "rand-qwen2-reward" => Some(1),
+                "rand-cls3" | "rand-llama-cls3" | "rand-mistral-cls3" => Some(3),
                 "rand-embed" => Some(0),
                 other => panic!("no expectation for {other}"),
             };

@@ -29,7 +29,9 @@ mod checkpoint;
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod decoder;
 mod error;
+mod family;
 pub mod fields;
 mod file;
 mod generation;
@@ -39,7 +41,6 @@ mod model;
 #[cfg(any(test, feature = "conformance"))]
 mod naive;
 mod ops;
-mod qwen3;
 mod registry;
 mod rope;
 pub mod step;
@@ -50,14 +51,14 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles};
-pub use config::ModelConfig;
+pub use config::{Biases, ModelConfig};
+pub use decoder::Decoder;
 pub use error::{Error, TensorDefects};
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
 pub use model::{ForwardState, Model, SliceWork};
-pub use ops::{AttnShape, Ops};
-pub use qwen3::Qwen3;
+pub use ops::{AttnShape, Ops, QkNorm};
 pub use registry::load_model;
-pub use rope::{RopeConfig, RopeScaling, Yarn, rotation};
+pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};
 pub use tensor::{DType, TensorView};
 pub use weights::{WeightLoader, stacked_shape};

@@ -51,6 +51,26 @@ impl AttnShape {
     }
 }
 
+/// Norms of each head of a layer's queries and keys, as [`Ops::rms_norm`].
+#[derive(Debug)]
+pub struct QkNorm<'a, W> {
+    /// Weight of the queries' norm: `[D]`.
+    pub q: &'a W,
+    /// Weight of the keys' norm: `[D]`.
+    pub k: &'a W,
+    /// Added to the mean square inside the root.
+    pub eps: f32,
+}
+
+// Derived, they would ask the same of `W`.
+impl<W> Clone for QkNorm<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for QkNorm<'_, W> {}
+
 /// Fused operations on one device, during one step.
 pub trait Ops {
     /// A cheap handle to `[rows, width]` activations in the step's arena.
@@ -139,11 +159,11 @@ pub trait Ops {
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// Normalises each head of q and k (`q_norm`, `k_norm`: `[D]`, as [`Ops::rms_norm`]), rotates
-    /// them by their token's absolute position (element `i` with `i + D/2`; `rope` as made by the
-    /// loader), and places K and V where this step's attention and, for kept tokens, later steps
-    /// find them. `qkv`: chunk tensor `[_, (Hq + 2 Hkv) · D]`, q then k then v; q is rewritten in
-    /// place, the k and v parts are unspecified afterwards.
+    /// Normalises each head of q and k if there is a `norm`, rotates them by their token's absolute
+    /// position (element `i` with `i + D/2`; `rope` as made by the loader), and places K and V where
+    /// this step's attention and, for kept tokens, later steps find them. `qkv`: chunk tensor
+    /// `[_, (Hq + 2 Hkv) · D]`, q then k then v; q is rewritten in place, the k and v parts are
+    /// unspecified afterwards.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -157,9 +177,7 @@ pub trait Ops {
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        q_norm: &Self::Weight,
-        k_norm: &Self::Weight,
-        eps: f32,
+        norm: Option<QkNorm<'_, Self::Weight>>,
         rope: &Self::Weight,
         qkv: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;

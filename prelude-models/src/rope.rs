@@ -1,7 +1,8 @@
 //! Rotary position embeddings: inverse frequencies and their scaling.
 //!
-//! Su et al., RoFormer (2021), §3.2; Peng et al., YaRN (2023), §3.2 and §3.4. YaRN is static here,
-//! as in published checkpoints: it changes short prompts too.
+//! Su et al., RoFormer (2021), §3.2; Peng et al., YaRN (2023), §3.2 and §3.4; Llama Team, The Llama 3
+//! Herd of Models (2024). Scalings are static here, as in published checkpoints: they change short
+//! prompts too.
 
 use std::f64::consts::PI;
 
@@ -26,6 +27,22 @@ pub enum RopeScaling {
     None,
     /// Slow pairs are slowed by `factor`, fast ones kept, those between interpolated.
     Yarn(Yarn),
+    /// As YaRN, but interpolated by turns instead of by pairs, and without a factor on cos and sin.
+    Llama3(Llama3),
+}
+
+/// Parameters of the scaling of Llama 3.1 and later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3 {
+    /// How many times longer than the original length, at least 1.
+    pub factor: f64,
+    /// Pairs that turn less often than this over the original length are slowed by the whole
+    /// factor.
+    pub low_freq_factor: f64,
+    /// Pairs that turn more often than this are kept; above `low_freq_factor`.
+    pub high_freq_factor: f64,
+    /// The length that the model was first trained on, in tokens.
+    pub original_max_position_embeddings: usize,
 }
 
 /// Parameters of YaRN.
@@ -45,6 +62,55 @@ pub struct Yarn {
     pub truncate: bool,
 }
 
+/// Returns the factor by which a text may be longer than the original length.
+fn factor(fields: &Fields<'_>) -> Result<f64, Error> {
+    let is_factor = |f: f64| (1.0..=10_000.0).contains(&f);
+    fields
+        .number("factor", "a number in 1..=10000", is_factor)?
+        .ok_or_else(|| fields.wrong("factor", "is missing"))
+}
+
+impl Llama3 {
+    fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        const LENGTH: &str = "original_max_position_embeddings";
+        let turns = |name| {
+            let turns = fields.number(name, "a number in 1e-6..=1e6", |t| {
+                (1e-6..=1e6).contains(&t)
+            })?;
+            turns.ok_or_else(|| fields.wrong(name, "is missing"))
+        };
+        let scaling = Self {
+            factor: factor(fields)?,
+            low_freq_factor: turns("low_freq_factor")?,
+            high_freq_factor: turns("high_freq_factor")?,
+            original_max_position_embeddings: fields
+                .count(LENGTH, POSITIONS_MAX)?
+                .ok_or_else(|| fields.wrong(LENGTH, "is missing"))?,
+        };
+        // Compared as f32, in which their difference divides.
+        if scaling.low_freq_factor as f32 >= scaling.high_freq_factor as f32 {
+            return Err(fields.wrong("high_freq_factor", "must be above `low_freq_factor`"));
+        }
+        Ok(scaling)
+    }
+
+    /// Slows a frequency, in the reference's order of f32 operations.
+    fn scaled(&self, frequency: f32) -> f32 {
+        let original = self.original_max_position_embeddings as f64;
+        let (low, high) = (self.low_freq_factor, self.high_freq_factor);
+        let factor = self.factor as f32;
+        let wavelength = 2.0 * PI as f32 / frequency;
+        if wavelength > (original / low) as f32 {
+            frequency / factor
+        } else if wavelength < (original / high) as f32 {
+            frequency
+        } else {
+            let kept = (original as f32 / wavelength - low as f32) / (high - low) as f32;
+            (1.0 - kept) * frequency / factor + kept * frequency
+        }
+    }
+}
+
 impl Yarn {
     fn read(fields: &Fields<'_>, max_positions: usize) -> Result<Self, Error> {
         if fields.get("mscale").is_some() || fields.get("mscale_all_dim").is_some() {
@@ -60,11 +126,7 @@ impl Yarn {
             .count("original_max_position_embeddings", POSITIONS_MAX)?
             .unwrap_or(max_positions);
         let yarn = Self {
-            factor: fields
-                .number("factor", "a number in 1..=10000", |f| {
-                    (1.0..=10_000.0).contains(&f)
-                })?
-                .ok_or_else(|| fields.wrong("factor", "is missing"))?,
+            factor: factor(fields)?,
             original_max_position_embeddings: original,
             attention_factor: fields
                 .number("attention_factor", "in (0, 100]", |f| f > 0.0 && f <= 100.0)?,
@@ -118,6 +180,7 @@ impl RopeConfig {
         let scaling = match kind {
             "default" => RopeScaling::None,
             "yarn" => RopeScaling::Yarn(Yarn::read(&fields, max_positions)?),
+            "llama3" => RopeScaling::Llama3(Llama3::read(&fields)?),
             other => return Err(fields.unsupported(format!("rope type {other:?}"))),
         };
         Ok(Self { theta, scaling })
@@ -137,6 +200,7 @@ impl RopeConfig {
         let powers = (0..head_dim / 2).map(power);
         match self.scaling {
             RopeScaling::None => powers.map(|p| 1.0 / p).collect(),
+            RopeScaling::Llama3(llama3) => powers.map(|p| llama3.scaled(1.0 / p)).collect(),
             RopeScaling::Yarn(yarn) => {
                 let (low, high) = yarn.interpolated(self.theta, head_dim);
                 powers
@@ -156,7 +220,7 @@ impl RopeConfig {
     #[must_use]
     pub fn attention_scaling(&self) -> f32 {
         match self.scaling {
-            RopeScaling::None => 1.0,
+            RopeScaling::None | RopeScaling::Llama3(_) => 1.0,
             RopeScaling::Yarn(yarn) => {
                 yarn.attention_factor
                     .unwrap_or_else(|| 0.1 * yarn.factor.ln() + 1.0) as f32
@@ -247,6 +311,7 @@ mod tests {
                 let got = match rope.scaling {
                     RopeScaling::None => None,
                     RopeScaling::Yarn(yarn) => Some(yarn.factor),
+                    RopeScaling::Llama3(llama3) => Some(llama3.factor),
                 };
                 assert_eq!(got, factor);
             }
@@ -275,6 +340,18 @@ mod tests {
         check(
             r#"{"rope_scaling":{"rope_type":"yarn","factor":4,"mscale":1.0}}"#,
             Err("mscale"),
+        );
+        let llama3 = |low: &str, high: &str| {
+            let shared = r#""rope_type":"llama3","factor":8,"original_max_position_embeddings":64"#;
+            format!("{{\"rope_scaling\":{{{shared}{low}{high}}}}}")
+        };
+        let (low, high) = (r#","low_freq_factor":1"#, r#","high_freq_factor":4"#);
+        check(&llama3(low, high), Ok((1e4, Some(8.0))));
+        let missing = "`rope_scaling.low_freq_factor` is missing";
+        check(&llama3("", high), Err(missing));
+        check(
+            &llama3(low, r#","high_freq_factor":1"#),
+            Err("`rope_scaling.high_freq_factor` must be above"),
         );
         check(
             r#"{"rope_scaling":{"rope_type":"linear","factor":4}}"#,

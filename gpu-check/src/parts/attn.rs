@@ -4,7 +4,7 @@ use anyhow::Result;
 use half::bf16;
 use prelude_core::{BlockId, ForwardBatch};
 use prelude_exec_cuda::measure::{Device, Room, Times, times};
-use prelude_models::Ops as _;
+use prelude_models::{Ops as _, QkNorm};
 
 use super::{Layer, checked};
 use crate::{
@@ -193,9 +193,11 @@ fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> 
             0,
             0..tokens,
             shape,
-            &q_norm,
-            &k_norm,
-            1e-6,
+            Some(QkNorm {
+                q: &q_norm,
+                k: &k_norm,
+                eps: 1e-6,
+            }),
             &rope,
             &mut qkv,
         )?;

@@ -8,7 +8,7 @@ use prelude_exec_cuda::{
     CudaConfig, CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
     measure::{Device, Times, WeightCycle, times},
 };
-use prelude_models::{Checkpoint, Ops as _};
+use prelude_models::{Checkpoint, Ops as _, QkNorm};
 
 use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES};
 use crate::{
@@ -389,9 +389,11 @@ fn operation_times(
                     0,
                     0..t,
                     shape,
-                    &on.head_norm,
-                    &on.head_norm,
-                    1e-6,
+                    Some(QkNorm {
+                        q: &on.head_norm,
+                        k: &on.head_norm,
+                        eps: 1e-6,
+                    }),
                     &on.rope,
                     &mut qkv,
                 )

@@ -1,6 +1,6 @@
 // qk_norm_rope_store: for each token of qkv `[rows, (Hq + 2 Hkv) · D]` and each head of q and k
 //
-//   y = x / sqrt(mean(x²) + eps) · w            w is q_norm or k_norm, [D]
+//   y = x / sqrt(mean(x²) + eps) · w            w is q_norm or k_norm, [D]; without them y = x
 //   z[i]       = y[i] · cos − y[i + D/2] · sin  i < D/2; cos and sin of the token's position
 //   z[i + D/2] = y[i + D/2] · cos + y[i] · sin
 //
@@ -29,7 +29,7 @@ struct QkNormRopeStoreParams {
     Global<const i32> positions;
     Global<const i32> slots;
     Global<const float> rope;
-    Global<const bf16> q_norm;
+    Global<const bf16> q_norm;  // or null, as k_norm: heads are turned as they are
     Global<const bf16> k_norm;
     Global<bf16> k_pages;
     Global<bf16> v_pages;
@@ -69,6 +69,12 @@ PRELUDE_DEVICE Part load_part(Global<const bf16> head, u32 i, u32 half) {
         x.low[e] = to_f32(low[e]);
         x.high[e] = to_f32(high[e]);
     }
+    return x;
+}
+
+PRELUDE_DEVICE Part ones() {
+    Part x;
+    for (u32 e = 0; e < EACH; e++) x.low[e] = x.high[e] = 1.0f;
     return x;
 }
 
@@ -126,11 +132,13 @@ PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
     }
     if (!has_part) return;
     if (!is_value) {
-        float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.head_dim)), p.eps)));
+        Global<const bf16> norm = is_query ? p.q_norm : p.k_norm;
+        float scale =
+            norm ? div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.head_dim)), p.eps))) : 1.0f;
         i32 position = load_ro(p.positions + row);
         bool is_known = position >= 0 && u32(position) < p.rope_positions;
         if (!is_known) scale = bit_cast<float>(0x7fc00000u);
-        Part w = load_part(is_query ? p.q_norm : p.k_norm, i, half);
+        Part w = norm ? load_part(norm, i, half) : ones();
         Global<const float> angles = p.rope + u64(is_known ? position : 0) * p.head_dim;
         x = turn(x, scale, w, angles, i, half);
         store_part(at, i, half, x);

@@ -12,9 +12,9 @@ params! {
         pub slots: DevicePtr,
         /// f32 `[rope_positions, D]`: D/2 cosines, then D/2 sines.
         pub rope: DevicePtr,
-        /// `[D]`.
+        /// `[D]`, or null where heads are not normalised, as `k_norm` then.
         pub q_norm: DevicePtr,
-        /// `[D]`.
+        /// `[D]`, or null.
         pub k_norm: DevicePtr,
         /// This layer's: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,

@@ -17,6 +17,8 @@ struct Case {
     block_size: usize,
     /// True if K and V go to a buffer of the step too.
     step: bool,
+    /// True if heads are normalised.
+    norm: bool,
     live: Option<u32>,
 }
 
@@ -32,11 +34,14 @@ fn table(dim: usize) -> Vec<f32> {
 }
 
 /// Norm and rotation of one head, with the bound of each element.
-fn reference(x: &[f64], w: &[f64], angles: &[f32]) -> Vec<(f64, f64)> {
+fn reference(x: &[f64], w: Option<&[f64]>, angles: &[f32]) -> Vec<(f64, f64)> {
     let half = x.len() / 2;
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + f64::from(EPS)).sqrt();
-    let y: Vec<f64> = x.iter().zip(w).map(|(x, w)| x * scale * w).collect();
+    let y: Vec<f64> = match w {
+        Some(w) => x.iter().zip(w).map(|(x, w)| x * scale * w).collect(),
+        None => x.to_vec(),
+    };
     let turned = |i: usize| {
         let (cos, sin) = (
             f64::from(angles[i % half]),
@@ -86,6 +91,10 @@ fn check(device: &Device, case: Case) {
     let before = values.bf16s(rows * stride, -3.0, 3.0);
     let q_norm = values.bf16s(dim, 0.25, 4.0);
     let k_norm = values.bf16s(dim, 0.25, 4.0);
+    let norm_at = |norm: &[bf16]| match case.norm {
+        true => upload(device, norm),
+        false => DevicePtr::NULL,
+    };
     let rope = table(dim);
     let page = kv_heads * block_size * dim;
     let qkv = upload(device, &before);
@@ -104,8 +113,8 @@ fn check(device: &Device, case: Case) {
         positions: upload(device, &positions),
         slots: upload(device, &slots),
         rope: upload(device, &rope),
-        q_norm: upload(device, &q_norm),
-        k_norm: upload(device, &k_norm),
+        q_norm: norm_at(&q_norm),
+        k_norm: norm_at(&k_norm),
         k_pages: pages[0],
         v_pages: pages[1],
         k_step: step[0],
@@ -141,7 +150,8 @@ fn check(device: &Device, case: Case) {
             } else {
                 let w = if head < heads { &q_norm } else { &k_norm };
                 let angles = &rope[positions[row] as usize * dim..][..dim];
-                let expected = reference(&wide(&before[range.clone()]), &wide(w), angles);
+                let w = case.norm.then(|| wide(w));
+                let expected = reference(&wide(&before[range.clone()]), w.as_deref(), angles);
                 let what = format!("{what} row {row} head {head}");
                 assert_within(&what, &wide(&after[range.clone()]), expected.into_iter());
             }
@@ -194,9 +204,12 @@ fn check(device: &Device, case: Case) {
 fn turns_and_places() {
     under_all_schedules(|device| {
         for (heads, kv_heads, dim) in [(2, 1, 128), (4, 2, 32), (3, 3, 40), (8, 2, 24), (1, 1, 8)] {
-            for (block_size, step, live) in
-                [(16, false, None), (64, true, None), (16, true, Some(4))]
-            {
+            for (block_size, step, live, norm) in [
+                (16, false, None, true),
+                (64, true, None, true),
+                (16, true, Some(4), true),
+                (16, true, None, false),
+            ] {
                 check(
                     device,
                     Case {
@@ -205,6 +218,7 @@ fn turns_and_places() {
                         dim,
                         block_size,
                         step,
+                        norm,
                         live,
                     },
                 );

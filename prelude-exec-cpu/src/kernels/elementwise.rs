@@ -145,6 +145,22 @@ pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: 
     }
 }
 
+/// Rotates a head: element `i` with `i + D/2`, by the angles whose cosines and sines are the two
+/// halves of `rotation`.
+#[inline(always)]
+pub(crate) fn rotate(head: &mut [f32], rotation: &[f32]) {
+    let half = head.len() / 2;
+    let (first, second) = head.split_at_mut(half);
+    let (cos, sin) = rotation.split_at(half);
+    // Equal lengths that the compiler sees, so that it makes vectors of the loop.
+    let (second, cos, sin) = (&mut second[..half], &cos[..half], &sin[..half]);
+    for i in 0..half {
+        let (a, b) = (first[i], second[i]);
+        first[i] = a * cos[i] - b * sin[i];
+        second[i] = b * cos[i] + a * sin[i];
+    }
+}
+
 /// `out = silu(gate) · up`.
 #[inline(always)]
 pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {

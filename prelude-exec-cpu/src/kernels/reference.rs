@@ -28,12 +28,19 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 
 /// Normalises a head and rotates it: element `i` with `i + D/2`. `rotation`: cosines, then sines.
 pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
-    let half = head.len() / 2;
     let root = (dot(head, head) / head.len() as f32 + eps).sqrt();
+    for (x, w) in head.iter_mut().zip(weight) {
+        *x = *x / root * w;
+    }
+    rotate(head, rotation);
+}
+
+/// Rotates a head: element `i` with `i + D/2`. `rotation`: cosines, then sines.
+pub(crate) fn rotate(head: &mut [f32], rotation: &[f32]) {
+    let half = head.len() / 2;
     let (cos, sin) = rotation.split_at(half);
     for i in 0..half {
-        let a = head[i] / root * weight[i];
-        let b = head[i + half] / root * weight[i + half];
+        let (a, b) = (head[i], head[i + half]);
         head[i] = a * cos[i] - b * sin[i];
         head[i + half] = b * cos[i] + a * sin[i];
     }

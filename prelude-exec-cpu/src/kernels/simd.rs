@@ -51,6 +51,8 @@ multiversion! {
     rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
     /// [`elementwise::norm_rotate`].
     norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]);
+    /// [`elementwise::rotate`].
+    rotate(head: &mut [f32], rotation: &[f32]);
     /// [`elementwise::silu_mul`].
     silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
     /// [`elementwise::softmax_tile`].

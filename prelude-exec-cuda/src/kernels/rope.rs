@@ -22,10 +22,8 @@ pub(crate) struct QkNormRopeStore {
     pub(crate) slots: View<i32>,
     /// `[positions, D]`: D/2 cosines, then D/2 sines.
     pub(crate) rope: View<f32>,
-    /// `[1, D]`.
-    pub(crate) q_norm: View<bf16>,
-    /// `[1, D]`.
-    pub(crate) k_norm: View<bf16>,
+    /// Weights of the norms of q and of k, `[1, D]` each, if heads are normalised.
+    pub(crate) norms: Option<[View<bf16>; 2]>,
     pub(crate) eps: f32,
     /// This layer's keys and values in the pool, a row for each block.
     pub(crate) pages: (View<bf16>, View<bf16>),
@@ -47,7 +45,8 @@ impl QkNormRopeStore {
             self.positions.width() >= n && self.slots.width() >= n
                 => "fewer positions or slots than rows",
             self.rope.width() == dim => "rotations of another width",
-            self.q_norm.width() == dim && self.k_norm.width() == dim => "norms of another width",
+            self.norms.iter().flatten().all(|norm| norm.width() == dim)
+                => "norms of another width",
         }
         let (k_pages, v_pages) = self.pages;
         rules! {
@@ -70,20 +69,22 @@ impl QkNormRopeStore {
             writes.extend([access("k_step", k), access("v_step", v)]);
         }
         let (k_step, v_step) = self.step.unzip();
-        let reads = [
+        let mut reads = vec![
             access("positions", self.positions),
             access("slots", self.slots),
             access("rope", self.rope),
-            access("q_norm", self.q_norm),
-            access("k_norm", self.k_norm),
         ];
+        if let Some([q, k]) = self.norms {
+            reads.extend([access("q_norm", q), access("k_norm", k)]);
+        }
+        let norm_ptr = |which: usize| self.norms.map_or(DevicePtr::NULL, |n| n[which].ptr());
         let params = QkNormRopeStoreParams {
             qkv: qkv.ptr(),
             positions: self.positions.ptr(),
             slots: self.slots.ptr(),
             rope: self.rope.ptr(),
-            q_norm: self.q_norm.ptr(),
-            k_norm: self.k_norm.ptr(),
+            q_norm: norm_ptr(0),
+            k_norm: norm_ptr(1),
             k_pages: k_pages.ptr(),
             v_pages: v_pages.ptr(),
             k_step: k_step.map_or(DevicePtr::NULL, |k| k.ptr()),

@@ -89,7 +89,7 @@ impl WeightLoader for Sink {
 }
 
 fn load(checkpoint: &Checkpoint) -> Result<(), Error> {
-    crate::Qwen3::load(checkpoint, 16, &mut Sink).map(|_| ())
+    crate::Decoder::load(checkpoint, 16, &mut Sink).map(|_| ())
 }
 
 fn assert_error<T>(result: Result<T, Error>, part: &str) {
@@ -173,7 +173,7 @@ fn attention_biases_are_read_if_configured() {
         biased.insert(name, vec![out]);
     }
     let mut loader = NaiveLoader::default();
-    crate::Qwen3::load(&open(&biased), 16, &mut loader).unwrap();
+    crate::Decoder::load(&open(&biased), 16, &mut loader).unwrap();
     let layer = "model.layers.0.self_attn";
     let expected = [
         (format!("{layer}.qkv_proj.weight"), 8),

@@ -14,7 +14,7 @@ use super::{
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{
-    AttnShape, Ops, WeightLoader,
+    AttnShape, Ops, QkNorm, WeightLoader,
     naive::{
         self,
         layout::{KvOrigin, Token, lay_out},
@@ -33,6 +33,9 @@ const SHAPES: [(usize, usize, usize); 8] = [
     (1, 1, 64),
     (2, 2, 24),
 ];
+
+/// Shapes that run without norms of queries and keys, too.
+const WITHOUT_NORMS: [(usize, usize, usize); 2] = [(4, 2, 16), (1, 1, 64)];
 
 /// Steps of more tokens run in one chunk and for narrow shapes only: the twin needs time in the
 /// square of them, and shorter steps have edges enough.
@@ -57,7 +60,9 @@ const OUTPUT_BF16: f64 = 0.04;
 /// # Panics
 /// If the device is wrong.
 pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
-    for (heads, kv_heads, head_dim) in SHAPES {
+    let normed = SHAPES.map(|shape| (shape, true));
+    let plain = WITHOUT_NORMS.map(|shape| (shape, false));
+    for ((heads, kv_heads, head_dim), has_norm) in normed.into_iter().chain(plain) {
         let shape = AttnShape {
             heads,
             kv_heads,
@@ -74,12 +79,15 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
                 if long && chunk == 16 {
                     continue;
                 }
-                let name = format!("{name}, {heads}/{kv_heads} heads of {head_dim}, chunk {chunk}");
-                LayerRun::new(demands.precision, shape, name).steps(&steps, chunk, &open);
+                let norms = if has_norm { "" } else { " without norms" };
+                let shaped = format!("{heads}/{kv_heads} heads of {head_dim}{norms}");
+                let name = format!("{name}, {shaped}, chunk {chunk}");
+                LayerRun::new(demands.precision, (shape, has_norm), name)
+                    .steps(&steps, chunk, &open);
             }
         }
         if demands.batch_invariant {
-            same_bits(demands.precision, shape, &open);
+            same_bits(demands.precision, (shape, has_norm), &open);
         }
     }
 }
@@ -272,8 +280,8 @@ struct LayerRun {
     shape: AttnShape,
     name: String,
     inv_freq: Vec<f32>,
-    q_norm: Vec<f32>,
-    k_norm: Vec<f32>,
+    /// Weights of the norms of q and of k, if there are any.
+    norms: Option<[Vec<f32>; 2]>,
     pool: HashMap<(usize, BlockId, u32), KeyValue>,
 }
 
@@ -281,9 +289,10 @@ struct LayerRun {
 const SCALING: f32 = 1.125;
 
 impl LayerRun {
-    fn new(precision: Precision, shape: AttnShape, name: String) -> Self {
+    fn new(precision: Precision, (shape, has_norm): (AttnShape, bool), name: String) -> Self {
         let half = shape.head_dim / 2;
         let mut values = Values::new(precision, 20);
+        let norms = [(); 2].map(|()| values.many(shape.head_dim, 0.5, 1.5));
         Self {
             precision,
             shape,
@@ -291,8 +300,7 @@ impl LayerRun {
             inv_freq: (0..half)
                 .map(|i| 1e4f32.powf(-(i as f32) / half as f32))
                 .collect(),
-            q_norm: values.many(shape.head_dim, 0.5, 1.5),
-            k_norm: values.many(shape.head_dim, 0.5, 1.5),
+            norms: has_norm.then_some(norms),
             pool: HashMap::new(),
         }
     }
@@ -356,7 +364,8 @@ impl LayerRun {
                 .vector("norm", &stored.view())
                 .expect("a vector loads")
         };
-        let (q_norm, k_norm) = (vector(&self.q_norm), vector(&self.k_norm));
+        let norms = self.norms.as_ref();
+        let norms = norms.map(|norms| norms.each_ref().map(|norm| vector(norm)));
         let rope = loader
             .rope(&self.inv_freq, SCALING, MAX_POSITIONS)
             .expect("a table loads");
@@ -381,9 +390,7 @@ impl LayerRun {
                         layer,
                         rows.clone(),
                         shape,
-                        &q_norm,
-                        &k_norm,
-                        EPS,
+                        norms.as_ref().map(|[q, k]| QkNorm { q, k, eps: EPS }),
                         &rope,
                         &mut qkv,
                     )
@@ -441,8 +448,16 @@ impl LayerRun {
         }
     }
 
-    fn head(&self, head: &[f32], norm: &[f32], position: usize) -> Vec<f64> {
-        let head = naive::rms_norm(&wide(head), &wide(norm), f64::from(EPS));
+    /// A head after its norm: the first, of q, or the second, of k.
+    fn normed(&self, head: &[f32], which: usize) -> Vec<f64> {
+        match &self.norms {
+            Some(norms) => naive::rms_norm(&wide(head), &wide(&norms[which]), f64::from(EPS)),
+            None => wide(head),
+        }
+    }
+
+    fn head(&self, head: &[f32], which: usize, position: usize) -> Vec<f64> {
+        let head = self.normed(head, which);
         naive::rotate(&head, position, &self.inv_freq, SCALING)
     }
 
@@ -451,7 +466,7 @@ impl LayerRun {
         let (k, v) =
             row[self.shape.out_width()..].split_at(self.shape.kv_heads * self.shape.head_dim);
         let heads = k.chunks_exact(self.shape.head_dim);
-        let k = heads.flat_map(|head| self.head(head, &self.k_norm, token.position));
+        let k = heads.flat_map(|head| self.head(head, 1, token.position));
         (k.collect(), wide(v))
     }
 
@@ -461,8 +476,8 @@ impl LayerRun {
         let d = self.shape.head_dim;
         let (mut q, mut magnitudes) = (Vec::new(), Vec::new());
         for head in row[..self.shape.out_width()].chunks_exact(d) {
-            q.extend(self.head(head, &self.q_norm, token.position));
-            let normed = naive::rms_norm(&wide(head), &wide(&self.q_norm), f64::from(EPS));
+            q.extend(self.head(head, 0, token.position));
+            let normed = self.normed(head, 0);
             let pair = |i: usize| normed[i % (d / 2)].abs() + normed[i % (d / 2) + d / 2].abs();
             magnitudes.extend((0..d).map(|i| f64::from(SCALING) * pair(i)));
         }
@@ -523,7 +538,7 @@ struct Got {
 /// inside a block, and decoded at the end: the same bits every time.
 fn same_bits<D: ConformanceDevice>(
     precision: Precision,
-    shape: AttnShape,
+    (shape, has_norm): (AttnShape, bool),
     open: &impl Fn(&Spec) -> D,
 ) {
     const LEN: u32 = 90;
@@ -559,7 +574,7 @@ fn same_bits<D: ConformanceDevice>(
     let cached = vec![prefix.oneshot(), rest.oneshot(), ForwardBatch::Decode(last)];
     let outputs = |steps: &[ForwardBatch], chunk| {
         let name = format!("same bits, {shape:?}");
-        let run = LayerRun::new(precision, shape, name);
+        let run = LayerRun::new(precision, (shape, has_norm), name);
         let mut device = run.open(steps, chunk, open);
         let mut outputs = HashMap::new();
         for step in steps {

@@ -313,7 +313,7 @@ impl<'g> GoldenComparison<'g> {
         }
         if self.logprobs.is_some() {
             let scores = OutputHead::LabelScores {
-                labels: [7, 4000, 9].into(),
+                labels: [7, 200, 9].into(),
                 normalise: Normalise::OverVocab,
             };
             outputs.push((last, scores));

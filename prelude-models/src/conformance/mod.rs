@@ -133,7 +133,8 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             vocab_size: VOCAB,
             max_position_embeddings: MAX_POSITIONS,
             rms_norm_eps: EPS,
-            attention_bias: false,
+            biases: crate::Biases::default(),
+            qk_norm: true,
             tie_word_embeddings: false,
             dtype: None,
             rope: RopeConfig {

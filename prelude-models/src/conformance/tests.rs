@@ -75,6 +75,7 @@ const SUITES: [(&str, Suite, &[Fault]); 4] = [
             Fault::KvHeadByRemainder,
             Fault::RotatesBeforeNorm,
             Fault::RotatesNeighbours,
+            Fault::NormsWithoutWeights,
             Fault::ForgetsRopeScaling,
             Fault::KeepsBesideItsSlot,
             Fault::SeesItsSiblings,

@@ -6,17 +6,21 @@ rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]
         "the first is the model's class: a language model, a classifier or a bare body";
-    Refused(r#""qwen3""#) ["model_type"] "transformers takes the class from it";
+    Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#) ["model_type"]
+        "transformers takes the class from it, which must be that of `architectures`";
     Obeyed [
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-        "num_key_value_heads", "head_dim", "vocab_size", "attention_bias",
+        "num_key_value_heads", "head_dim", "vocab_size",
     ] "shape of the model; the tensors must fit it";
+    Obeyed ["attention_bias"]
+        "biases of attention in Qwen3 and Llama; Qwen2 has some always, Mistral never";
+    Obeyed ["mlp_bias"] "biases of the MLP in Llama";
     Obeyed ["tie_word_embeddings"] "the output head is the embedding matrix";
     Obeyed ["max_position_embeddings"] "longest text served";
     Obeyed ["rms_norm_eps"] "part of every norm";
     Obeyed ["rope_theta"] "base of the rotary frequencies";
     Obeyed ["rope_scaling", "rope_parameters"]
-        "rotary embeddings of type `default` or `yarn`; other types, sets per layer type and `mscale` are refused";
+        "rotary embeddings of type `default`, `yarn` or `llama3`; other types, sets per layer type and `mscale` are refused";
     Refused("1") ["partial_rotary_factor"] "whole heads are rotated";
     Checked ["dtype", "torch_dtype"]
         "bfloat16, float16, float32 or auto; the tensors say their type themselves";
@@ -32,8 +36,10 @@ rows! {
     Refused("false") ["use_bidirectional_attention", "use_sliding_window"]
         "attention looks back over the whole text, and never ahead";
     Checked ["layer_types"] "every layer is `full_attention`";
-    NoEffect ["sliding_window", "max_window_layers"]
-        "read with `use_sliding_window`, which is refused";
+    Obeyed ["sliding_window"]
+        "longest text served of a Mistral, 4096 if the file does not say: within its window attention sees the whole text; elsewhere read with `use_sliding_window`, which is refused";
+    NoEffect ["max_window_layers"] "read with `use_sliding_window`, which is refused";
+    Refused("false") ["use_mrope"] "a position is one number";
     Refused() ["quantization_config", "compression_config"] "a quantised checkpoint";
     Refused("false") ["is_encoder_decoder", "add_cross_attention"] "a decoder alone is computed";
     Refused("{}") ["pruned_heads", "per_layer_config"] "all layers have one shape";
@@ -53,7 +59,7 @@ rows! {
     NoEffect ["pad_token_id"]
         "nothing is padded; a classifier is read at the last token, as by vLLM, where transformers skips padding tokens at the end of a text";
     NoEffect ["tokenizer_class", "prefix", "task_specific_params", "finetuning_task"]
-        "not read by Qwen3's classes";
+        "not read by the classes of decoders";
     NoEffect [
         "transformers_version", "_name_or_path", "name_or_path", "_commit_hash",
         "unsloth_version", "unsloth_fixed", "transformers.js_config", "base_model_tp_plan",

@@ -10,7 +10,7 @@ use prelude_core::{
 };
 
 use super::layout::{KvOrigin, Token, lay_out};
-use crate::{AttnShape, Ops, TensorView, WeightLoader, naive};
+use crate::{AttnShape, Ops, QkNorm, TensorView, WeightLoader, naive};
 
 /// A plausible mistake, made on purpose to see that a test notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub(crate) enum Fault {
     KvHeadByRemainder,
     RotatesBeforeNorm,
     RotatesNeighbours,
+    NormsWithoutWeights,
     ForgetsRopeScaling,
     KeepsBesideItsSlot,
     SeesItsSiblings,
@@ -64,7 +65,7 @@ impl Rows {
 #[derive(Clone, Default)]
 pub(crate) struct Weight {
     pub(crate) values: Vec<f64>,
-    bias: Vec<f64>,
+    pub(crate) bias: Vec<f64>,
     inv_freq: Vec<f32>,
     scaling: f32,
 }
@@ -339,9 +340,7 @@ impl Ops for NaiveOps {
         layer: usize,
         rows: Range<usize>,
         shape: AttnShape,
-        q_norm: &Weight,
-        k_norm: &Weight,
-        eps: f32,
+        norm: Option<QkNorm<'_, Weight>>,
         rope: &Weight,
         qkv: &mut Rows,
     ) -> Result<(), Infallible> {
@@ -351,10 +350,19 @@ impl Ops for NaiveOps {
         } else {
             rope.scaling
         };
-        let turn = |head: &[f64], norm: &Weight, position| {
-            let norm = |head: &[f64]| naive::rms_norm(head, &norm.values, f64::from(eps));
+        let eps = norm.map_or(0.0, |norm| f64::from(norm.eps));
+        let weights = norm.map_or((None, None), |norm| (Some(norm.q), Some(norm.k)));
+        let fault = self.fault;
+        let turn = |head: &[f64], norm: Option<&Weight>, position| {
+            let norm = |head: &[f64]| match norm {
+                Some(norm) => naive::rms_norm(head, &norm.values, eps),
+                None if fault == Some(Fault::NormsWithoutWeights) => {
+                    naive::rms_norm(head, &vec![1.0; head.len()], f64::from(1e-6f32))
+                }
+                None => head.to_vec(),
+            };
             let rotate = |head: &[f64]| naive::rotate(head, position, &rope.inv_freq, scaling);
-            match self.fault {
+            match fault {
                 Some(Fault::RotatesBeforeNorm) => norm(&rotate(head)),
                 Some(Fault::RotatesNeighbours) => {
                     let d = head.len();
@@ -372,11 +380,11 @@ impl Ops for NaiveOps {
             let row = qkv.row_mut(i);
             let (q, kv) = row.split_at_mut(shape.out_width());
             for head in q.chunks_exact_mut(shape.head_dim) {
-                head.copy_from_slice(&turn(head, q_norm, position));
+                head.copy_from_slice(&turn(head, weights.0, position));
             }
             let (k, v) = kv.split_at(shape.kv_heads * shape.head_dim);
             let k = k.chunks_exact(shape.head_dim);
-            let k: Vec<f64> = k.flat_map(|head| turn(head, k_norm, position)).collect();
+            let k: Vec<f64> = k.flat_map(|head| turn(head, weights.1, position)).collect();
             assert_eq!(
                 self.placed[layer].len() + i,
                 t,

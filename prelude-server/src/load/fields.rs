@@ -25,8 +25,12 @@ enum Base {
     LmWithMap,
     Classifier,
     Embedder,
-    /// A cross-encoder of one class, which only the workspace has.
+    /// A cross-encoder of one class, which only the workspace has, as those below.
     Reward,
+    /// A classifier with a window.
+    Mistral,
+    /// A classifier that may have biases.
+    Llama,
 }
 
 /// A field's new value: file, name, value.
@@ -63,13 +67,15 @@ impl Base {
             Self::Lm | Self::LmWithMap | Self::Embedder => Some(demo.join("demo-lm")),
             Self::Classifier => Some(demo.join("demo-classifier")),
             Self::Reward => Some(testing::golden("rand-yarn-reward")?.join("model")),
+            Self::Mistral => Some(testing::golden("rand-mistral-cls3")?.join("model")),
+            Self::Llama => Some(testing::golden("rand-llama-cls3")?.join("model")),
         }
     }
 
     fn changes(self) -> Vec<Change> {
         let template = (TOKENIZER_CONFIG, "chat_template", json!(TEMPLATE));
         match self {
-            Self::Classifier | Self::Reward => Vec::new(),
+            Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
             Self::Lm => vec![template],
             Self::LmWithMap => vec![
                 template,
@@ -194,7 +200,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
                 json!({"prompt": "card ".repeat(60), "max_tokens": 1, "temperature": 0}),
             ),
         ],
-        Base::Classifier => vec![
+        Base::Classifier | Base::Mistral | Base::Llama => vec![
             ("/classify", json!({"input": text})),
             ("/pooling", json!({"input": text})),
         ],
@@ -243,6 +249,8 @@ fn shown_by(file: &str, name: &'static str) -> (Base, Vec<Change>) {
         (CONFIG, "num_attention_heads") => one(json!(4)),
         (CONFIG, "head_dim") => one(json!(16)),
         (CONFIG, "attention_bias") => one(json!(true)),
+        (CONFIG, "mlp_bias") => (Base::Llama, vec![(CONFIG, name, json!(true))]),
+        (CONFIG, "sliding_window") => (Base::Mistral, vec![(CONFIG, name, json!(16))]),
         (CONFIG, "tie_word_embeddings") => (Base::Lm, vec![(CONFIG, name, json!(false))]),
         (CONFIG, "max_position_embeddings") => one(json!(64)),
         (CONFIG, "rms_norm_eps") => one(json!(0.01)),

@@ -20,12 +20,15 @@ use crate::{
 const BYTES_MAX: u64 = 48_000_000;
 
 /// Models and recorded outputs that go along.
-const GOLDEN: [&str; 5] = [
+const GOLDEN: [&str; 8] = [
     "demo-lm",
     "rand-untied-sharded",
     "rand-yarn-reward",
     "rand-embed",
     "rand-cls3",
+    "rand-llama",
+    "rand-mistral-cls3",
+    "rand-qwen2",
 ];
 
 /// Builds the bundle anew; its folder. One that is `carried` to a GPU has compiled kernels.

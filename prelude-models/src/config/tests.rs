@@ -1,0 +1,275 @@
+//! `config.json` in its spellings, whole, wrong and damaged.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::testing::golden_models;
+
+fn minimal() -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 96, "intermediate_size": 200,
+        "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 24, "vocab_size": 4096, "max_position_embeddings": 4096,
+    })
+}
+
+fn parse(change: Value) -> Result<ModelConfig, String> {
+    let mut config = minimal();
+    for (key, value) in change.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    ModelConfig::from_json("config.json", config.to_string().as_bytes()).map_err(|e| e.to_string())
+}
+
+fn refuses(change: Value, part: &str) {
+    let error = parse(change.clone()).expect_err(&change.to_string());
+    assert!(error.contains(part), "{error}");
+}
+
+#[test]
+fn defaults_and_derived_values() {
+    let config = parse(json!({})).unwrap();
+    assert_eq!(config.rms_norm_eps, 1e-6);
+    assert!(!config.tie_word_embeddings && config.biases == Biases::default());
+    assert!(config.eos_token_ids.is_empty());
+    assert_eq!(config.labels, ["LABEL_0", "LABEL_1"]);
+    assert_eq!(parse(json!({"head_dim": null})).unwrap().head_dim, 12);
+    let shape = config.attn_shape();
+    assert_eq!((shape.qkv_width(), shape.out_width()), (12 * 24, 8 * 24));
+    assert_eq!(shape.scale, 24f32.powf(-0.5));
+}
+
+#[test]
+fn lists_and_labels() {
+    let eos = |v: Value| parse(json!({ "eos_token_id": v })).unwrap().eos_token_ids;
+    assert_eq!(eos(json!(7)), [7]);
+    assert_eq!(eos(json!([7, 9])), [7, 9]);
+    let map: serde_json::Map<String, Value> = (0..12)
+        .rev()
+        .map(|i| (i.to_string(), json!(format!("class {i}"))))
+        .collect();
+    let labels = parse(json!({ "id2label": map })).unwrap().labels;
+    assert_eq!((&*labels[2], &*labels[11]), ("class 2", "class 11"));
+}
+
+#[test]
+fn bad_values_are_named() {
+    refuses(
+        json!({"hidden_size": 0}),
+        "`hidden_size` must be an integer in 1..=",
+    );
+    refuses(json!({"hidden_size": null}), "`hidden_size` is missing");
+    refuses(json!({"hidden_size": "96"}), "not \"96\"");
+    refuses(json!({"hidden_size": 1u64 << 60}), "`hidden_size`");
+    refuses(json!({"num_hidden_layers": -1}), "`num_hidden_layers`");
+    refuses(json!({"num_attention_heads": 0}), "`num_attention_heads`");
+    refuses(
+        json!({"num_key_value_heads": 3}),
+        "must divide the 8 query heads",
+    );
+    refuses(json!({"head_dim": 25}), "must be even");
+    refuses(json!({"head_dim": null, "hidden_size": 97}), "is missing");
+    refuses(json!({"vocab_size": 1u64 << 40}), "`vocab_size`");
+    refuses(
+        json!({"max_position_embeddings": 1.5}),
+        "`max_position_embeddings`",
+    );
+    refuses(json!({"rms_norm_eps": 0}), "`rms_norm_eps`");
+    refuses(json!({"eos_token_id": 4096}), "outside the vocabulary");
+    refuses(
+        json!({"eos_token_id": [1, "x"]}),
+        "a token id or a list of them",
+    );
+    refuses(json!({"architectures": []}), "`architectures` is missing");
+    refuses(
+        json!({"id2label": {"0": "a", "2": "b"}}),
+        "\"2\" does not fit",
+    );
+    refuses(json!({"id2label": {"0": "a", "00": "b"}}), "does not fit");
+    refuses(json!({"id2label": {}}), "`id2label`");
+    refuses(
+        json!({"hidden_act": "gelu"}),
+        "`hidden_act` of \"gelu\" (only",
+    );
+    refuses(
+        json!({"use_sliding_window": true}),
+        "`use_sliding_window` of true (only false",
+    );
+    refuses(json!({"layer_types": ["sliding_attention"]}), "layer type");
+    refuses(
+        json!({"quantization_config": {"bits": 4}}),
+        "`quantization_config`",
+    );
+    refuses(json!({"torch_dtype": "float8"}), "float8");
+}
+
+#[test]
+fn windows_that_are_off_are_fine() {
+    parse(json!({"sliding_window": 4096, "use_sliding_window": false, "max_window_layers": 2}))
+        .unwrap();
+}
+
+/// Files in the form of published ones, read without a warning but of the window.
+#[test]
+fn published_forms_are_read() {
+    let check = |document: Value, expected: (usize, usize, bool), warned: bool| {
+        let text = document.to_string();
+        let config = ModelConfig::from_json("config.json", text.as_bytes()).unwrap();
+        let got = (
+            config.head_dim,
+            config.max_position_embeddings,
+            config.biases.qkv,
+        );
+        assert_eq!(got, expected);
+        let told: Vec<_> = config
+            .warnings
+            .iter()
+            .map(|w| w.contains("window"))
+            .collect();
+        assert_eq!(
+            told,
+            vec![true; usize::from(warned)],
+            "{:?}",
+            config.warnings
+        );
+    };
+    check(
+        json!({
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "attention_bias": false, "attention_dropout": 0.0, "mlp_bias": false,
+            "bos_token_id": 128_000, "eos_token_id": [128_001, 128_008, 128_009],
+            "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192,
+            "initializer_range": 0.02, "max_position_embeddings": 131_072,
+            "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+            "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+            "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+            "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+            "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 128_256,
+        }),
+        (64, 131_072, false),
+        false,
+    );
+    check(
+        json!({
+            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+            "attention_dropout": 0.0, "bos_token_id": 151_643, "eos_token_id": 151_645,
+            "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+            "max_position_embeddings": 32_768, "max_window_layers": 21,
+            "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "sliding_window": 32_768,
+            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_mrope": false,
+            "transformers_version": "4.43.1", "use_cache": true,
+            "use_sliding_window": false, "vocab_size": 151_936,
+        }),
+        (64, 32_768, true),
+        false,
+    );
+    check(
+        json!({
+            "architectures": ["MistralModel"], "model_type": "mistral", "hidden_act": "silu",
+            "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 4096,
+            "initializer_range": 0.02, "intermediate_size": 14_336,
+            "max_position_embeddings": 32_768, "num_attention_heads": 32,
+            "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 2,
+            "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "sliding_window": 4096,
+            "tie_word_embeddings": false, "torch_dtype": "float16",
+            "transformers_version": "4.34.0", "use_cache": false, "vocab_size": 32_000,
+        }),
+        (128, 4096, false),
+        true,
+    );
+}
+
+/// A Mistral is served up to its window, where the window is the whole text.
+#[test]
+fn windows_bound_the_texts_of_a_mistral() {
+    let check = |window: Value, expected: usize| {
+        let named = json!({"architectures": ["MistralModel"], "sliding_window": window});
+        let config = parse(named).unwrap();
+        assert_eq!(config.max_position_embeddings, expected);
+        let told = config
+            .warnings
+            .iter()
+            .any(|w| w.contains("`sliding_window`"));
+        assert_eq!(told, expected < 4096, "{:?}", config.warnings);
+    };
+    check(json!(1000), 1000);
+    check(json!(4096), 4096);
+    check(json!(9999), 4096);
+    check(json!(null), 4096);
+}
+
+#[test]
+fn families_have_their_parts() {
+    let of = |name: &str| parse(json!({ "architectures": [name] })).unwrap();
+    assert!(of("Qwen3Model").qk_norm);
+    assert!(!of("Qwen2Model").qk_norm && of("Qwen2Model").biases.qkv);
+    refuses(
+        json!({"architectures": ["LlamaModel"], "model_type": "qwen3"}),
+        "`model_type` of \"qwen3\" beside an architecture of Llama",
+    );
+    // The architecture is named before anything else that is wrong with such a file.
+    refuses(
+        json!({"architectures": ["BertModel"], "hidden_act": "gelu"}),
+        "architecture \"BertModel\" is not supported",
+    );
+}
+
+#[test]
+fn golden_configs() {
+    for (name, checkpoint) in golden_models() {
+        let c = checkpoint.config();
+        let expected = match &*name {
+            "demo-lm" | "demo-classifier" => (192, 6, 2, 32, 4096),
+            "rand-untied-sharded" => (96, 8, 2, 24, 4096),
+            "rand-yarn-reward" => (80, 8, 1, 32, 4096),
+            "rand-embed" => (72, 3, 3, 40, 4079),
+            "rand-cls3" => (56, 4, 2, 16, 4096),
+            "rand-llama" | "rand-llama-cls3" => (48, 3, 1, 16, 288),
+            "rand-mistral-cls3" => (48, 4, 1, 16, 288),
+            "rand-qwen2" | "rand-qwen2-reward" => (64, 4, 2, 16, 288),
+            other => panic!("no expectation for {other}"),
+        };
+        let got = (
+            c.hidden_size,
+            c.num_attention_heads,
+            c.num_key_value_heads,
+            c.head_dim,
+            c.vocab_size,
+        );
+        assert_eq!(got, expected, "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Random damage to a real configuration: an answer, never a panic.
+    #[test]
+    fn damaged_configs_never_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+    ) {
+        let mut bytes = minimal().to_string().into_bytes();
+        for (at, value) in edits {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let _ = ModelConfig::from_json("config.json", &bytes);
+    }
+
+    /// Any number in any field, likewise, and what is accepted is within bounds.
+    #[test]
+    fn odd_numbers_never_panic(field in 0usize..9, value in any::<i64>(), tenths in any::<bool>()) {
+        const FIELDS: [&str; 9] = [
+            "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rope_theta",
+        ];
+        let value = if tenths { json!(value as f64 / 10.0) } else { json!(value % 4096) };
+        if let Ok(config) = parse(json!({ FIELDS[field]: value })) {
+            prop_assert!(config.attn_shape().qkv_width() <= 3 * HEADS_MAX * HEAD_DIM_MAX);
+            prop_assert!(config.rope.inv_freq(config.head_dim).iter().all(|f| f.is_finite()));
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Dense decoders: layers with grouped queries, rotary positions, RMS norms and SwiGLU.
+//!
+//! Touvron et al., LLaMA (2023), §2.2; Jiang et al., Mistral 7B (2023), §2; Qwen Team, Qwen2 (2024),
+//! §2.2.1, and Qwen3 (2025), §2. The families differ in biases and in norms of queries and keys,
+//! which a checkpoint's configuration says. One definition serves text generation, classification
+//! and embedding; they differ in the head alone.
+
+use std::ops::Range;
+
+use crate::{
+    AttnShape, ForwardState, Model, Ops, QkNorm,
+    model::{ChunkTensors, KeptTensors},
+};
+
+mod weights;
+
+/// A loaded dense decoder over weights of one device.
+#[derive(Debug)]
+pub struct Decoder<W> {
+    hidden: usize,
+    intermediate: usize,
+    shape: AttnShape,
+    eps: f32,
+    embed: W,
+    layers: Vec<Layer<W>>,
+    norm: W,
+    rope: W,
+    head: Head<W>,
+}
+
+#[derive(Debug)]
+struct Layer<W> {
+    input_norm: W,
+    qkv: W,
+    /// Norms of each head of queries and of keys, if the family has them.
+    qk_norm: Option<(W, W)>,
+    o: W,
+    post_norm: W,
+    gate_up: W,
+    down: W,
+}
+
+#[derive(Debug)]
+enum Head<W> {
+    /// The embedding matrix itself.
+    Tied,
+    Vocabulary(W),
+    Score(W),
+    /// A bare body: hidden states can be pooled, nothing else.
+    None,
+}
+
+impl<O: Ops> Model<O> for Decoder<O::Weight>
+where
+    O::Weight: Send + Sync,
+{
+    fn advance(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        state: &mut ForwardState<O::Tensor>,
+        layer_tokens: usize,
+    ) -> Result<bool, O::Error> {
+        let tokens = ops.num_tokens(inputs);
+        if tokens == 0 {
+            return Ok(true);
+        }
+        let size = (tokens, self.layers.len());
+        let slice = state.next_slice(size, ops.chunk_tokens(), layer_tokens);
+        let kept = match &mut state.kept {
+            Some(kept) => kept,
+            kept => kept.insert(self.begin(ops, inputs)?),
+        };
+        let mut chunk = self.alloc_chunk(ops, tokens)?;
+        // A layer's chunks run in token order and ancestors precede descendants in it, so the K/V
+        // of everything that a query sees have been placed when its chunk attends.
+        for (layer, rows) in slice.chunks() {
+            self.run_layer(layer, ops, inputs, rows, kept, &mut chunk)?;
+        }
+        state.layer_tokens = slice.end();
+        if slice.is_last() {
+            self.run_outputs(ops, inputs, kept, &mut chunk)?;
+        }
+        Ok(slice.is_last())
+    }
+}
+
+impl<W> Decoder<W> {
+    /// Takes the tensors that stay as long as the step does, and embeds its tokens.
+    fn begin<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+    ) -> Result<KeptTensors<O::Tensor>, O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        let mut h = ops.alloc_kept(tokens, self.hidden)?;
+        // Few output positions: the others leave the last layer once their K/V are placed. With
+        // many, taking the few others out costs more memory than it saves work.
+        let is_pruned = 2 * outputs <= tokens && !self.layers.is_empty();
+        let attended = match is_pruned {
+            true => Some(ops.alloc_kept(outputs, self.shape.out_width())?),
+            false => None,
+        };
+        ops.embed(inputs, &self.embed, &mut h)?;
+        Ok(KeptTensors { h, attended })
+    }
+
+    /// Takes the intermediates of a chunk of a step of `tokens` tokens.
+    fn alloc_chunk<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        tokens: usize,
+    ) -> Result<ChunkTensors<O::Tensor>, O::Error> {
+        let room = tokens.min(ops.chunk_tokens().max(1));
+        Ok(ChunkTensors {
+            x: ops.alloc(room, self.hidden)?,
+            qkv: ops.alloc(room, self.shape.qkv_width())?,
+            attn: ops.alloc(room, self.shape.out_width())?,
+            gate_up: ops.alloc(room, 2 * self.intermediate)?,
+            act: ops.alloc(room, self.intermediate)?,
+        })
+    }
+
+    /// Runs a layer on a chunk. Of a pruned step's last layer, nothing but K/V and the output
+    /// positions' hidden states is ever read (suffix discard, PrefillOnly §5.1, by rows).
+    fn run_layer<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        kept: &mut KeptTensors<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let KeptTensors { h, attended } = kept;
+        match attended {
+            Some(attended) if index + 1 == self.layers.len() => {
+                if ops.has_outputs(inputs, rows.clone()) {
+                    self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
+                    return ops.gather_rows(inputs, &chunk.attn, rows, attended);
+                }
+                self.place(index, ops, inputs, rows, h, chunk)
+            }
+            _ => {
+                let layer = &self.layers[index];
+                self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
+                ops.linear_add(&chunk.attn, rows.clone(), &layer.o, h)?;
+                self.run_mlp(layer, ops, rows, h, chunk)
+            }
+        }
+    }
+
+    /// Takes out the output positions' hidden states, ends their last layer if it is pruned, and
+    /// runs the heads.
+    fn run_outputs<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        kept: &mut KeptTensors<O::Tensor>,
+        chunk: &mut ChunkTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        let KeptTensors { h, attended } = kept;
+        if attended.is_some() && outputs == 0 {
+            return Ok(());
+        }
+        let mut picked = ops.alloc(outputs, self.hidden)?;
+        ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
+        if let Some((attended, layer)) = attended.as_ref().zip(self.layers.last()) {
+            ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?;
+            let room = tokens.min(ops.chunk_tokens().max(1));
+            for start in (0..outputs).step_by(room) {
+                let rows = start..outputs.min(start + room);
+                self.run_mlp(layer, ops, rows, &mut picked, chunk)?;
+            }
+        }
+        self.run_heads(ops, inputs, &picked)
+    }
+
+    /// Norm, fused product and rotation of a chunk; its K/V are placed.
+    fn place<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        h: &O::Tensor,
+        chunk: &mut ChunkTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let layer = &self.layers[index];
+        ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, &mut chunk.x)?;
+        ops.linear(&chunk.x, rows.len(), &layer.qkv, &mut chunk.qkv)?;
+        let eps = self.eps;
+        let norm = layer.qk_norm.as_ref();
+        let norm = norm.map(|(q, k)| QkNorm { q, k, eps });
+        ops.qk_norm_rope_store(
+            inputs,
+            index,
+            rows,
+            self.shape,
+            norm,
+            &self.rope,
+            &mut chunk.qkv,
+        )
+    }
+
+    /// Computes and keeps keys and values, then writes what the queries attend to into
+    /// `chunk.attn`.
+    fn attend<O: Ops<Weight = W>>(
+        &self,
+        index: usize,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        h: &O::Tensor,
+        chunk: &mut ChunkTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        self.place(index, ops, inputs, rows.clone(), h, chunk)?;
+        let ChunkTensors { qkv, attn, .. } = chunk;
+        ops.attention(inputs, index, rows, self.shape, qkv, attn)
+    }
+
+    /// The second half of a layer, added to rows of `h`.
+    fn run_mlp<O: Ops<Weight = W>>(
+        &self,
+        layer: &Layer<W>,
+        ops: &mut O,
+        rows: Range<usize>,
+        h: &mut O::Tensor,
+        chunk: &mut ChunkTensors<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let ChunkTensors {
+            x, gate_up, act, ..
+        } = chunk;
+        ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
+        ops.mlp_add(x, rows, &layer.gate_up, &layer.down, gate_up, act, h)
+    }
+
+    /// `picked`: hidden states of the output positions, of which there is one.
+    fn run_heads<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        picked: &O::Tensor,
+    ) -> Result<(), O::Error> {
+        let outputs = ops.num_outputs(inputs);
+        let mut hidden = ops.alloc(outputs, self.hidden)?;
+        ops.rms_norm(picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
+        ops.pooling_heads(inputs, &hidden)?;
+        match &self.head {
+            Head::Tied => ops.vocabulary_heads(inputs, &hidden, &self.embed),
+            Head::Vocabulary(head) => ops.vocabulary_heads(inputs, &hidden, head),
+            Head::Score(score) => ops.class_heads(inputs, &hidden, score),
+            Head::None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

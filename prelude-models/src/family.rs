@@ -1,0 +1,181 @@
+//! Names of architectures, and what distinguishes the families of models that bear them.
+
+use crate::{Biases, Error, json::Fields};
+
+/// A family of dense decoders: models whose layers have the same parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+}
+
+const FAMILIES: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+
+/// Ends of the names of a family's architectures: a language model, a classifier, a bare body.
+const CLASSES: [&str; 3] = ["ForCausalLM", "ForSequenceClassification", "Model"];
+
+impl Family {
+    /// Returns the family of an architecture, such as `Qwen3ForCausalLM`.
+    ///
+    /// # Errors
+    /// [`Error::Architecture`] for a name of no family.
+    pub(crate) fn of(architecture: &str) -> Result<Self, Error> {
+        let is_of = |family: &Self| {
+            let class = architecture.strip_prefix(family.name());
+            class.is_some_and(|class| CLASSES.contains(&class))
+        };
+        let found = FAMILIES.iter().copied().find(is_of);
+        found.ok_or_else(|| Error::Architecture {
+            name: architecture.to_owned(),
+            known: known(),
+        })
+    }
+
+    /// The beginning of the names of the family's architectures.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "Llama",
+            Self::Mistral => "Mistral",
+            Self::Qwen2 => "Qwen2",
+            Self::Qwen3 => "Qwen3",
+        }
+    }
+
+    /// Checks that `model_type`, by which transformers chooses the class, names this family.
+    pub(crate) fn check_model_type(self, fields: &Fields<'_>) -> Result<(), Error> {
+        match fields.text("model_type")? {
+            Some(other) if other != self.name().to_lowercase() => Err(fields.unsupported(format!(
+                "`model_type` of {other:?} beside an architecture of {}",
+                self.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if heads of queries and keys are normalised.
+    pub(crate) fn has_qk_norm(self) -> bool {
+        self == Self::Qwen3
+    }
+
+    /// Returns which projections have biases: Qwen2's always the same, of others what the
+    /// configuration says where transformers reads it.
+    pub(crate) fn biases(self, fields: &Fields<'_>) -> Result<Biases, Error> {
+        let field = |name| Ok(fields.boolean(name)?.unwrap_or(false));
+        let mut biases = Biases::default();
+        match self {
+            Self::Qwen2 => biases.qkv = true,
+            Self::Mistral => {}
+            Self::Qwen3 | Self::Llama => {
+                biases.qkv = field("attention_bias")?;
+                biases.o = biases.qkv;
+            }
+        }
+        biases.mlp = self == Self::Llama && field("mlp_bias")?;
+        Ok(biases)
+    }
+
+    /// Returns the number of positions that attention looks back over, its own included, if that
+    /// is not the whole text.
+    pub(crate) fn window(self, fields: &Fields<'_>, max: usize) -> Result<Option<usize>, Error> {
+        // Transformers' default, where the file does not say; null is no window.
+        const MISTRAL: usize = 4096;
+        match (self, fields.map.contains_key("sliding_window")) {
+            (Self::Mistral, true) => fields.count("sliding_window", max),
+            (Self::Mistral, false) => Ok(Some(MISTRAL)),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Lists the architectures that are supported.
+fn known() -> String {
+    let names = FAMILIES.map(|family| CLASSES.map(|class| format!("{}{class}", family.name())));
+    names.concat().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn with<T>(config: &Value, read: impl FnOnce(&Fields<'_>) -> T) -> T {
+        let map = config.as_object().unwrap();
+        read(&Fields {
+            file: "config.json",
+            path: "",
+            map,
+        })
+    }
+
+    #[test]
+    fn unknown_architectures_are_named() {
+        let check = |name, expected: Option<Family>| match (Family::of(name), expected) {
+            (Ok(found), Some(expected)) => assert_eq!(found, expected, "{name}"),
+            (Err(error), None) => {
+                let text = error.to_string();
+                let part = format!("{name:?} is not supported; known: LlamaForCausalLM, ");
+                assert!(text.contains(&part), "{text}");
+            }
+            (found, _) => panic!("{name}: {found:?}"),
+        };
+        check("Qwen3ForCausalLM", Some(Family::Qwen3));
+        check("Qwen2ForSequenceClassification", Some(Family::Qwen2));
+        check("LlamaModel", Some(Family::Llama));
+        check("MistralForCausalLM", Some(Family::Mistral));
+        for name in [
+            "Qwen3MoeForCausalLM",
+            "Qwen2ForRewardModel",
+            "LlamaForTokenClassification",
+            "Mistral",
+            "BertModel",
+        ] {
+            check(name, None);
+        }
+        assert_eq!(known().split(", ").count(), 12);
+    }
+
+    #[test]
+    fn the_type_is_the_family() {
+        let check = |family: Family, config: Value| {
+            with(&config, |fields| family.check_model_type(fields)).map_err(|e| e.to_string())
+        };
+        assert_eq!(check(Family::Qwen2, json!({"model_type": "qwen2"})), Ok(()));
+        assert_eq!(check(Family::Llama, json!({})), Ok(()));
+        let error = check(Family::Llama, json!({"model_type": "mistral"})).unwrap_err();
+        assert!(error.contains("`model_type` of \"mistral\""), "{error}");
+    }
+
+    #[test]
+    fn biases_by_family() {
+        let all = json!({"attention_bias": true, "mlp_bias": true});
+        let check = |family: Family, config: &Value, expected: [bool; 3]| {
+            let found = with(config, |fields| family.biases(fields)).unwrap();
+            assert_eq!([found.qkv, found.o, found.mlp], expected, "{family:?}");
+        };
+        check(Family::Llama, &all, [true, true, true]);
+        check(Family::Qwen3, &all, [true, true, false]);
+        check(Family::Qwen2, &all, [true, false, false]);
+        check(Family::Mistral, &all, [false, false, false]);
+        check(Family::Llama, &json!({}), [false, false, false]);
+        check(Family::Qwen2, &json!({}), [true, false, false]);
+    }
+
+    #[test]
+    fn windows_by_family() {
+        let check = |family: Family, config: Value, expected: Option<usize>| {
+            let found = with(&config, |fields| family.window(fields, 9000)).unwrap();
+            assert_eq!(found, expected, "{family:?} {config}");
+        };
+        check(Family::Mistral, json!({}), Some(4096));
+        check(Family::Mistral, json!({"sliding_window": null}), None);
+        check(Family::Mistral, json!({"sliding_window": 512}), Some(512));
+        check(Family::Llama, json!({"sliding_window": 512}), None);
+        check(Family::Qwen2, json!({"sliding_window": 512}), None);
+        let zero = json!({"sliding_window": 0});
+        let error = with(&zero, |fields| Family::Mistral.window(fields, 9000)).unwrap_err();
+        assert!(error.to_string().contains("`sliding_window`"), "{error}");
+    }
+}
