@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     AttnShape, ClassActivation, DType, Error, RopeConfig,
-    family::Family,
+    family::{Biases, Family},
     fields,
     json::{self, Fields},
 };
@@ -69,18 +69,6 @@ pub struct ModelConfig {
     pub pad_token_id: Option<TokenId>,
     /// Notes for the operator: fields of the file that are passed over.
     pub warnings: Vec<String>,
-}
-
-/// The projections of a layer that have biases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Biases {
-    /// True of queries, keys and values.
-    pub qkv: bool,
-    /// True of attention's output.
-    pub o: bool,
-    /// True of the MLP's three.
-    pub mlp: bool,
 }
 
 /// The documents beside the weights.

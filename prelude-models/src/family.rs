@@ -1,6 +1,18 @@
 //! Names of architectures, and what distinguishes the families of models that bear them.
 
-use crate::{Biases, Error, json::Fields};
+use crate::{Error, json::Fields};
+
+/// The projections of a layer that have biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Biases {
+    /// True of queries, keys and values.
+    pub qkv: bool,
+    /// True of attention's output.
+    pub o: bool,
+    /// True of the MLP's three.
+    pub mlp: bool,
+}
 
 /// A family of dense decoders: models whose layers have the same parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

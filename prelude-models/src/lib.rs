@@ -51,9 +51,10 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles};
-pub use config::{Biases, ModelConfig};
+pub use config::ModelConfig;
 pub use decoder::Decoder;
 pub use error::{Error, TensorDefects};
+pub use family::Biases;
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
 pub use model::{ForwardState, Model, SliceWork};
