@@ -36,6 +36,7 @@ mod alphabet;
 mod bpe;
 mod cache;
 mod chain;
+mod collect;
 mod compare;
 mod compiled;
 #[cfg(target_arch = "x86_64")]
