@@ -78,6 +78,7 @@ mod truncation;
 mod unicode;
 mod unigram;
 mod vocab;
+mod warning;
 mod window;
 mod wordpiece;
 
@@ -94,6 +95,7 @@ pub use padding::{Padding, PaddingLength};
 pub use special::SpecialTokens;
 pub use tokenizer::Tokenizer;
 pub use truncation::{Side, Truncation, TruncationStrategy};
+pub use warning::Warning;
 
 /// The examples of the README are tests.
 #[cfg(doctest)]
