@@ -33,12 +33,14 @@
 
 mod added;
 mod alphabet;
+mod base64;
 mod bpe;
 mod cache;
 mod chain;
 mod collect;
 mod compare;
 mod compiled;
+mod convert;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 mod decode;
@@ -84,6 +86,7 @@ mod wordpiece;
 
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;
+pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};
 pub use decode::{StreamDecoder, StreamState};
 pub use encode_error::EncodeError;
 pub use encoding::Encoding;
