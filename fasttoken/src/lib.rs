@@ -7,7 +7,8 @@
 //! *Exact* means: the ids of the crate `tokenizers` 0.23, the reference, with its
 //! Oniguruma regular expressions. A file that asks for something this crate does
 //! not implement exactly is refused by [`Tokenizer::from_file`] with an
-//! [`Error`] that names the component; ids are never silently different.
+//! [`Error`] that names the component; ids are never silently different. Split patterns with unusual
+//! syntax are not refused but named by [`Tokenizer::warnings`].
 //!
 //! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
 //! [`EncodeOptions`].
