@@ -11,6 +11,7 @@
 //! and sets the bit after it, which finds the ends of runs.
 
 use super::Scanner;
+use super::cased::add_cased;
 use super::grammar::{Grammar, Shape, Tail, Word};
 use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
 use crate::unicode::{Kind, char_at};
@@ -56,6 +57,8 @@ pub(super) struct Rules {
     /// o200k: words also end between lower and upper case, and contractions belong to
     /// the word before them.
     cased: bool,
+    /// A run of Han characters is a word of its own.
+    han: bool,
     contractions: bool,
     tail: Tail,
     last_blanks: bool,
@@ -66,6 +69,7 @@ impl Rules {
         digits_max: 0,
         plain: true,
         cased: false,
+        han: false,
         contractions: true,
         tail: Tail::None,
         last_blanks: false,
@@ -78,6 +82,7 @@ impl Rules {
             digits_max: shape.digits_max,
             plain: false,
             cased: matches!(shape.word, Word::Cased),
+            han: shape.han,
             contractions: shape.contractions,
             tail: shape.tail,
             last_blanks: shape.last_blanks,
@@ -147,32 +152,29 @@ fn certain_ends<L: Lanes>(
         let mask = word_ends::<false>(rules, &planes, other, u64::MAX, block, valid_mask, last);
         return (mask != 0 || last).then_some((mask, last));
     }
-    if rules.cased {
-        // Letters beyond ASCII have cases of their own; take what is before them.
-        let valid = planes.non_ascii.trailing_zeros();
-        if valid == 0 {
+    let wide = if rules.cased {
+        let wide = add_cased::<L>(rules.han, scanner, at, &mut planes, block)?;
+        if planes.both != 0 && planes.quote & planes.letter << 1 != 0 {
+            // A contraction ends a word, which the letters after it do not show.
             return None;
         }
-        let valid_mask = u64::MAX >> (BLOCK as u32 - valid);
-        planes = planes.and(valid_mask);
-        let other = !(planes.letter | planes.number | planes.space) & valid_mask;
-        let mask = word_ends::<false>(rules, &planes, other, u64::MAX, block, valid_mask, false);
-        return (mask != 0).then_some((mask, false));
-    }
-    let wide = add_wide::<L>(scanner, at, &mut planes, block)?;
+        wide
+    } else {
+        add_wide::<L>(scanner, at, &mut planes, block)?
+    };
     if rules.digits_max > 1 && planes.number & wide.bytes != 0 {
         // Numbers of several bytes are counted by the plain scanner.
         return None;
     }
     let valid_mask = valid_mask & wide.valid_mask;
     let last = last && wide.valid_mask == u64::MAX;
-    let other = !(planes.letter | planes.number | planes.space) & valid_mask;
+    let other = !(planes.letter | planes.number | planes.space | planes.han) & valid_mask;
     let mask = word_ends::<true>(rules, &planes, other, wide.leads, block, valid_mask, last);
     (mask != 0 || last).then_some((mask, last))
 }
 
 impl Planes {
-    fn and(self, mask: u64) -> Self {
+    pub(super) fn and(self, mask: u64) -> Self {
         Self {
             letter: self.letter & mask,
             upper: self.upper & mask,
@@ -182,19 +184,21 @@ impl Planes {
             newline: self.newline & mask,
             quote: self.quote & mask,
             slash: self.slash & mask,
+            both: self.both & mask,
+            han: self.han & mask,
             non_ascii: self.non_ascii & mask,
         }
     }
 }
 
 /// The bytes of characters of several bytes in a block.
-struct Wide {
+pub(super) struct Wide {
     /// First bytes of characters, ASCII too.
-    leads: u64,
+    pub(super) leads: u64,
     /// The bytes of characters beyond ASCII.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Without a last character that the block cuts.
-    valid_mask: u64,
+    pub(super) valid_mask: u64,
 }
 
 /// Adds the characters beyond ASCII to the planes, all their bytes to the plane of
@@ -266,7 +270,9 @@ fn certain(rules: Rules, planes: &Planes, other: u64, valid_mask: u64) -> u64 {
     } = *planes;
     let valid = 64 - valid_mask.leading_zeros();
     let change = |plane: u64| plane ^ plane << 1;
-    let starts = (change(letter) | change(number) | change(space) | change(other)) & valid_mask;
+    let han = planes.han;
+    let starts = change(letter) | change(number) | change(space) | change(other) | change(han);
+    let starts = starts & valid_mask;
     let run = 63 - (starts | 1).leading_zeros();
     if rules.digits_max == 1 && number >> (valid - 1) & 1 == 1 {
         u64::MAX
@@ -376,8 +382,11 @@ fn word_ends<const WIDE: bool>(
             prefix |= prefix << 1 & tail;
         }
         starts |= letter_start & !((prefix | words_space & !newline) << 1);
+        if WIDE && rules.han {
+            starts |= planes.han & !(planes.han << 1);
+        }
         if rules.cased {
-            starts |= planes.upper & (letter & !planes.upper) << 1;
+            starts |= case_starts::<WIDE>(planes);
         }
         let number_start = number & !(number << 1);
         if rules.digits_max == 1 {
@@ -417,6 +426,39 @@ fn word_ends<const WIDE: bool>(
         starts = change(candidates, block, valid, last, starts, &mut limit);
     }
     starts & limit & !1 & valid_mask
+}
+
+/// Returns the upper-case letters with which a word begins inside of a run of letters.
+///
+/// A word is upper case, then lower case, and letters without case count as both. So it ends before
+/// an upper-case letter that follows lower case, or lower case and letters without case. A run of
+/// letters that ends in upper case would be a word without lower case: if letters without case are
+/// before these last ones, the word ends with them.
+#[inline(always)]
+fn case_starts<const WIDE: bool>(planes: &Planes) -> u64 {
+    let Planes {
+        letter,
+        upper,
+        both,
+        ..
+    } = *planes;
+    if !WIDE {
+        return upper & (letter & !upper) << 1;
+    }
+    let after_lower = (letter & !upper & !both) << 1;
+    let caseless = both & after_lower;
+    let mut starts = upper & (after_lower | both.wrapping_add(caseless) & !both);
+    let mut left = upper & both << 1;
+    while left != 0 {
+        let start = left & left.wrapping_neg();
+        left &= left - 1;
+        // The bit after the run, or none at the end of the block.
+        let after = upper.wrapping_add(start) & !upper;
+        if after & letter == 0 {
+            starts |= start;
+        }
+    }
+    starts
 }
 
 /// Returns the starts of runs of `inner`, blanks that are no line ends, after the last line end of

@@ -12,6 +12,7 @@
 //! The plain reference version of every scanner is [`crate::pattern`] on the same pattern.
 
 mod block;
+mod cased;
 mod deepseek;
 mod fill;
 mod grammar;

@@ -140,6 +140,9 @@ fn traps() {
             "!!\u{301}a",
             "1\u{301}1 \u{301}\n\u{301}",
             "/\n/!/\n/a",
+            "漢АБ漢аБ АБвГД漢ABc漢AB!",
+            "a漢B漢C漢 бアВ one's漢B",
+            "ءABء!ABءab ﬁXアỲỳỶ",
             "a\n  ",
             "a \n \n",
             "!\n  ",
@@ -158,24 +161,28 @@ fn parts() -> impl Strategy<Value = String> {
         r"[a-cX-Z]{1,9}",
         r"[0-9½Ⅷ]{1,4}",
         r"[\u{301}\u{940}\u{20DD}ǅʰ漢ñÜ🙂\u{200B}\u{85}]",
-        r"[×÷\u{4DC0}\u{4DFF}]{1,3}|[⺀〇々〡漢ア]{1,4}|[\u{301}\u{940}a!]{1,5}",
+        r"[aBяЯ漢アء'ỳỶß]{1,12}|[×÷\u{4DC0}\u{4DFF}]{1,3}|[⺀〇々〡漢ア]{1,4}|[\u{301}\u{940}a!]{1,5}",
         r"[Привет]{1,9}|[éÃ×÷ß]{1,6}|[한국\u{AFFF}\u{B000}\u{CFFF}\u{D000}]{1,9}|[䶿一\u{4DC0}]{1,6}|[ѿҀ҂]{1,3}",
         r"[ \n]{0,5}|[ /\n!]{0,5}|[ \t]{0,70}|[0-9]{0,80}|[aB]{0,70}|[漢字]{0,30}",
     ];
     prop::collection::vec(part, 0..60).prop_map(|parts| parts.concat())
 }
 
+fn check_ways(grammar: Grammar, text: &str) {
+    let scanner = Scanner::new(text);
+    let (mut at, mut scanned) = (0, Vec::new());
+    while at < text.len() {
+        let end = scanner.end_of_match(grammar, at);
+        scanned.push((at, end));
+        at = end;
+    }
+    check_fill(scanner, grammar, &scanned);
+}
+
 fn check_blocks(text: &str) {
     for pattern in PATTERNS {
         let grammar = Grammar::recognise(pattern).expect("a constant of this module");
-        let scanner = Scanner::new(text);
-        let (mut at, mut scanned) = (0, Vec::new());
-        while at < text.len() {
-            let end = scanner.end_of_match(grammar, at);
-            scanned.push((at, end));
-            at = end;
-        }
-        check_fill(scanner, grammar, &scanned);
+        check_ways(grammar, text);
     }
 }
 
@@ -231,4 +238,18 @@ fn what_is_not_of_the_family_has_no_scanner() {
         Grammar::recognise(spelled),
         Some(Grammar::Shape(Shape::CL100K))
     );
+}
+
+/// Upper, lower and no case, what ends words, and what is left to the scalar scanner, in every order.
+#[test]
+fn every_six_characters_of_cased_words() {
+    let grammars = [O200K, KIMI].map(|pattern| Grammar::recognise(pattern).expect("known"));
+    let characters = ["A", "б", "漢", "'", "s", "\u{301}", " "];
+    for n in 0..characters.len().pow(6) {
+        let place = |power: u32| characters[n / characters.len().pow(power) % characters.len()];
+        let text: String = (0..6).map(place).collect();
+        for grammar in grammars {
+            check_ways(grammar, &text);
+        }
+    }
 }
