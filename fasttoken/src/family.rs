@@ -2,6 +2,7 @@
 
 use crate::added::{AddedTokens, Recognise, TextSteps};
 use crate::chain::Chain;
+use crate::collect::Collect;
 use crate::encoding::Encoding;
 use crate::pieces::{Stream, Vocab};
 use crate::sentencepiece::SentencePiece;

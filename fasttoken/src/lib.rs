@@ -7,7 +7,8 @@
 //! *Exact* means: the ids of the crate `tokenizers` 0.23, the reference, with its
 //! Oniguruma regular expressions. A file that asks for something this crate does
 //! not implement exactly is refused by [`Tokenizer::from_file`] with an
-//! [`Error`] that names the component; ids are never silently different.
+//! [`Error`] that names the component; ids are never silently different. Split patterns with unusual
+//! syntax are not refused but named by [`Tokenizer::warnings`].
 //!
 //! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
 //! [`EncodeOptions`].
@@ -33,11 +34,14 @@
 
 mod added;
 mod alphabet;
+mod base64;
 mod bpe;
 mod cache;
 mod chain;
+mod collect;
 mod compare;
 mod compiled;
+mod convert;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 mod decode;
@@ -77,11 +81,13 @@ mod truncation;
 mod unicode;
 mod unigram;
 mod vocab;
+mod warning;
 mod window;
 mod wordpiece;
 
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;
+pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};
 pub use decode::{StreamDecoder, StreamState};
 pub use encode_error::EncodeError;
 pub use encoding::Encoding;
@@ -93,6 +99,7 @@ pub use padding::{Padding, PaddingLength};
 pub use special::SpecialTokens;
 pub use tokenizer::Tokenizer;
 pub use truncation::{Side, Truncation, TruncationStrategy};
+pub use warning::Warning;
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

@@ -6,8 +6,9 @@ pub(crate) use words::{PreToken, PreTokens, WordBuffer};
 
 use crate::error::Error;
 use crate::json::Component;
-use crate::pattern::{Frame, Pattern};
+use crate::pattern::{Engine, Frame, Pattern};
 use crate::scan::{ENDS, Grammar, Scanner};
+use crate::warning::Warning;
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
@@ -19,6 +20,8 @@ pub(crate) struct PreTokenizer {
     add_prefix_space: bool,
     /// True if `ByteLevel` splits each piece once more by its own expression.
     use_regex: bool,
+    /// Notes about patterns that are slow or not known to be exact.
+    pub(crate) warnings: Vec<Warning>,
 }
 
 /// One step, which cuts every piece of the step before into smaller ones.
@@ -28,6 +31,11 @@ enum Split {
     Grammar(Grammar),
     Pattern {
         pattern: Pattern,
+        keep: Keep,
+    },
+    /// Splits by a pattern on the general engine.
+    Engine {
+        engine: Engine,
         keep: Keep,
     },
     /// Splits every digit off alone, or (`false`) runs of digits.
@@ -42,6 +50,26 @@ enum Keep {
     All,
     Matches,
     Gaps,
+}
+
+impl Keep {
+    /// Calls `each` with the text between two matches, and the match after it, if they are kept and
+    /// not empty. The text is `from..start`, and the match `start..end`.
+    fn pieces(
+        self,
+        from: usize,
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if from < start && self != Self::Matches {
+            each(from, start)?;
+        }
+        if start < end && self != Self::Gaps {
+            each(start, end)?;
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Memory kept between the pieces of one call.
@@ -82,8 +110,10 @@ impl Drop for Ends {
 impl PreTokenizer {
     /// Returns true if no split drops any part of a text.
     pub(crate) fn keeps_text(&self) -> bool {
-        let drops =
-            |split: &Split| matches!(split, Split::Pattern { keep, .. } if *keep != Keep::All);
+        let drops = |split: &Split| match split {
+            Split::Pattern { keep, .. } | Split::Engine { keep, .. } => *keep != Keep::All,
+            Split::Grammar(_) | Split::Digits { .. } => false,
+        };
         !self.splits.iter().any(drops)
     }
 
@@ -93,6 +123,7 @@ impl PreTokenizer {
             splits: Vec::new(),
             add_prefix_space: false,
             use_regex: false,
+            warnings: Vec::new(),
         }
     }
 
@@ -108,15 +139,17 @@ impl PreTokenizer {
         if last.kind(&last_path)? != "ByteLevel" {
             return Err(missing_byte_level(path));
         }
+        let mut warnings = Vec::new();
         let splits = match known_sequence(&steps) {
             Some(grammar) => vec![Split::Grammar(grammar)],
             None => steps
                 .iter()
-                .map(|(step, path)| Split::load(step, path))
+                .map(|(step, path)| Split::load(step, path, &mut warnings))
                 .collect::<Result<_, _>>()?,
         };
         Ok(Self {
             splits,
+            warnings,
             add_prefix_space: last.bool("add_prefix_space", &last_path)?,
             use_regex: last.bool_or("use_regex", &last_path, true)?,
         })
@@ -220,12 +253,15 @@ impl PreTokenizer {
                     let (start, end) = pattern
                         .find(piece, at, &mut scratch.frames)
                         .unwrap_or((piece.len(), piece.len()));
-                    if at < start && *keep != Keep::Matches {
-                        next(at, start, scratch)?;
-                    }
-                    if start < end && *keep != Keep::Gaps {
-                        next(start, end, scratch)?;
-                    }
+                    keep.pieces(at, start, end, |start, end| next(start, end, scratch))?;
+                    at = end;
+                }
+            }
+            Split::Engine { engine, keep } => {
+                let mut at = 0;
+                let end = std::iter::once((piece.len(), piece.len()));
+                for (start, end) in engine.matches(piece).chain(end) {
+                    keep.pieces(at, start, end, |start, end| next(start, end, scratch))?;
                     at = end;
                 }
             }
@@ -332,9 +368,9 @@ fn known_sequence(steps: &[(Component, String)]) -> Option<Grammar> {
 }
 
 impl Split {
-    fn load(component: &Component, path: &str) -> Result<Self, Error> {
+    fn load(component: &Component, path: &str, warnings: &mut Vec<Warning>) -> Result<Self, Error> {
         match component.kind(path)? {
-            "Split" => Self::load_split(component, path),
+            "Split" => Self::load_split(component, path, warnings),
             "Digits" => Ok(Self::Digits {
                 individual: component.bool("individual_digits", path)?,
             }),
@@ -349,7 +385,11 @@ impl Split {
         }
     }
 
-    fn load_split(component: &Component, path: &str) -> Result<Self, Error> {
+    fn load_split(
+        component: &Component,
+        path: &str,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Self, Error> {
         let invert = component.bool("invert", path)?;
         let keep = match component.string("behavior", path)? {
             "Isolated" => Keep::All,
@@ -375,9 +415,27 @@ impl Split {
         {
             return Ok(Self::Grammar(grammar));
         }
-        let pattern = Pattern::new(regex).map_err(|problem| {
-            Error::unsupported(&pattern_path, format!("pattern {regex:?}: {problem}"))
-        })?;
-        Ok(Self::Pattern { pattern, keep })
+        let (path, given) = (pattern_path.clone(), regex.to_owned());
+        match Pattern::new(regex) {
+            Ok(pattern) => {
+                warnings.push(Warning::SlowPattern {
+                    path,
+                    pattern: given,
+                });
+                Ok(Self::Pattern { pattern, keep })
+            }
+            Err(problem) => {
+                let engine = Engine::new(regex).map_err(|also| {
+                    let what = format!("pattern {regex:?}: {problem}; on a general engine: {also}");
+                    Error::unsupported(&pattern_path, what)
+                })?;
+                warnings.push(Warning::InexactPattern {
+                    path,
+                    pattern: given,
+                    problem,
+                });
+                Ok(Self::Engine { engine, keep })
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::postprocess::{PostProcessor, TemplatePart};
 use crate::pretokenize::{PreToken, PreTokenizer, PreTokens, SplitScratch};
 use crate::truncation::Truncation;
 use crate::vocab::Vocab;
+use crate::warning::Warning;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -256,6 +257,12 @@ impl Tokenizer {
     /// Returns the added tokens and their ids, by rising id.
     pub fn added_tokens(&self) -> impl Iterator<Item = (u32, &AddedToken)> {
         self.added.tokens.iter().map(|(id, token)| (*id, token))
+    }
+
+    /// Returns notes about the file: parts that make encoding slow, or that are not known to be exact.
+    /// There are none for the files of most models.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.pre_tokenizer.warnings
     }
 
     /// Returns the added tokens whose id is not the one that the file states; see [`Reassigned`].

@@ -85,6 +85,17 @@ fn demo_vocabulary_is_exact() {
     check_strings(&both, strings(DEMO_STRINGS));
 }
 
+/// The demo vocabulary, split as other models split.
+#[test]
+fn split_patterns_are_exact() {
+    let all = common::split_patterns().into_iter();
+    for (name, json) in all.filter(|(name, _)| is_wanted(name)) {
+        let both = Both::from_json(&name, &json);
+        check_strings(&both, strings(BUNDLED_STRINGS));
+        check_long_inputs(&both, 1 << 16);
+    }
+}
+
 /// WordPiece and Unigram, of which no real vocabularies are at hand.
 #[test]
 fn small_models_are_exact() {

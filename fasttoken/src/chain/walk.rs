@@ -1,10 +1,8 @@
 //! Encoding: the way of a text through added tokens, normalizers and pre-tokenizers to the model.
 
-use super::collector::Collector;
 use super::presplit::Word;
 use super::{Chain, Found};
 use crate::added::{Part, Pass, Recognise, TextSteps};
-use crate::encoding::Encoding;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
@@ -23,7 +21,7 @@ pub(super) trait Visitor {
 }
 
 impl Chain {
-    fn walk(
+    pub(super) fn walk(
         &self,
         steps: TextSteps<'_>,
         text: &str,
@@ -76,36 +74,6 @@ impl Chain {
         };
         // The visitor never stops early.
         let _ = self.walk(steps, text, recognise, &mut visitor);
-    }
-
-    /// Returns the first `max` ids of `text`, and the number of bytes before the next id.
-    pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
-        let mut collector = Collector::new(self, steps.normalizer, true);
-        collector.break_at = max.saturating_add(1);
-        // The number of ids tells whether the limit was reached.
-        let _ = self.walk(steps, text, Recognise::All, &mut collector);
-        let Encoding {
-            mut ids, offsets, ..
-        } = collector.out;
-        let covered = offsets.get(max).map_or(text.len(), |next| next.0);
-        ids.truncate(max);
-        (ids, covered)
-    }
-
-    /// Encodes one text without a template. With `stop_at`, stops after the word in which that
-    /// number of ids is reached. Returns the encoding, the start of each word (`true`) and added
-    /// token in the ids, and true if it stopped early.
-    pub(crate) fn encode_text(
-        &self,
-        steps: TextSteps<'_>,
-        text: &str,
-        wanted: bool,
-        stop_at: usize,
-    ) -> (Encoding, Vec<(usize, bool)>, bool) {
-        let mut collector = Collector::new(self, steps.normalizer, wanted);
-        collector.stop_at = stop_at;
-        let flow = self.walk(steps, text, Recognise::All, &mut collector);
-        (collector.out, collector.starts, flow.is_break())
     }
 }
 

@@ -9,11 +9,13 @@
 //! A run of one set is a single instruction that gives back one character at a
 //! time, so matching takes one stack entry per run and not per character.
 
+mod engine;
 mod parse;
 mod set;
 
 use crate::unicode::char_at;
-use parse::Node;
+pub(crate) use engine::Engine;
+pub(crate) use parse::{Node, parse};
 use set::CharSet;
 
 /// A compiled pattern that never matches the empty string.
@@ -68,7 +70,7 @@ const PROGRAM_MAX: usize = 2_000;
 impl Pattern {
     /// Compiles a pattern in Oniguruma's syntax; the error says what is not supported.
     pub(crate) fn new(pattern: &str) -> Result<Self, String> {
-        Self::compile(&parse::parse(pattern)?)
+        Self::compile(&parse(pattern)?)
     }
 
     /// Compiles a pattern that matches `text` itself.

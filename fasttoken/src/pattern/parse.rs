@@ -6,7 +6,7 @@
 use super::set::{CharSet, Item, category_mask};
 
 /// A parsed pattern.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
     /// One character of the set.
     Set(CharSet),
@@ -43,10 +43,12 @@ impl Node {
     }
 }
 
-/// Deepest nesting of groups; real patterns have two or three levels.
+/// Deepest nesting of groups or of sets; real patterns have two or three levels.
 const DEPTH_MAX: usize = 32;
 /// Largest count in `{n,m}`, so that a short pattern cannot ask for much.
 const COUNT_MAX: u32 = 1000;
+
+const PLAIN_SETS: &str = "only plain sets of characters are supported in (?i:...)";
 
 pub(crate) fn parse(pattern: &str) -> Result<Node, String> {
     let mut parser = Parser {
@@ -279,47 +281,78 @@ impl Parser<'_> {
             .and_then(|rest| rest.split_once('}'))
             .ok_or("\\p needs a name in braces")?
             .0;
-        let mask = category_mask(name)
-            .ok_or_else(|| format!("only general categories are supported, not \\p{{{name}}}"))?;
         self.rest = &self.rest[name.len() + 2..];
+        if name == "Han" {
+            return Ok(Item::Han(outside));
+        }
+        let mask = category_mask(name).ok_or_else(|| {
+            format!("only general categories and Han are supported, not \\p{{{name}}}")
+        })?;
         Ok(Item::Categories(mask, outside))
     }
 
     /// After `[`.
     fn set(&mut self, fold_case: bool) -> Result<CharSet, String> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err("character sets are nested too deeply".into());
+        }
         let negated = self.eat("^");
-        let mut items = Vec::new();
+        let (mut items, mut intersected) = (Vec::new(), Vec::new());
         loop {
-            let c = self.next().ok_or("a character set is not closed")?;
             let first = items.is_empty();
-            let item = match c {
-                ']' if first => return Err("an empty character set is not supported".into()),
-                ']' => break,
-                '[' => return Err("nested character sets are not supported".into()),
-                '&' if self.peek() == Some('&') => {
-                    return Err("intersections of character sets are not supported".into());
-                }
-                '-' if !first && self.peek() != Some(']') => {
-                    return Err("a bare - inside a character set is not supported".into());
-                }
-                '\\' => self.escape()?,
-                c => Item::Range(c, c),
-            };
-            let item = self.range(item)?;
-            if fold_case {
-                match item {
-                    Item::Range(low, high) if low == high && !negated => items.extend(folded(low)?),
-                    _ => {
-                        return Err(
-                            "only plain sets of characters are supported in (?i:...)".into()
-                        );
-                    }
-                }
-            } else {
-                items.push(item);
+            if !first && self.eat("]") {
+                break;
+            }
+            if !first && self.eat("&&") {
+                intersected.push(CharSet::new(&items, false));
+                items.clear();
+                continue;
+            }
+            self.items(fold_case && !negated, &mut items)?;
+            if fold_case && negated {
+                return Err(PLAIN_SETS.into());
             }
         }
-        Ok(CharSet::new(&items, negated))
+        self.depth -= 1;
+        if intersected.is_empty() {
+            return Ok(CharSet::new(&items, negated));
+        }
+        intersected.push(CharSet::new(&items, false));
+        Ok(CharSet::intersection(intersected, negated))
+    }
+
+    /// Reads the next part of a set.
+    fn items(&mut self, fold_case: bool, items: &mut Vec<Item>) -> Result<(), String> {
+        let c = self.next().ok_or("a character set is not closed")?;
+        let first = items.is_empty();
+        let item = match c {
+            ']' | '&' if first && (c == ']' || self.peek() == Some('&')) => {
+                return Err("an empty character set is not supported".into());
+            }
+            '[' if self.peek() == Some(':') => {
+                return Err("names in brackets such as [:alpha:] are not supported".into());
+            }
+            '[' => {
+                items.push(Item::Set(self.set(false)?));
+                return if fold_case {
+                    Err(PLAIN_SETS.into())
+                } else {
+                    Ok(())
+                };
+            }
+            '-' if !first && self.peek() != Some(']') => {
+                return Err("a bare - inside a character set is not supported".into());
+            }
+            '\\' => self.escape()?,
+            c => Item::Range(c, c),
+        };
+        match self.range(item)? {
+            item if !fold_case => items.push(item),
+            Item::Range(low, high) if low == high => items.extend(folded(low)?),
+            _ => return Err(PLAIN_SETS.into()),
+        }
+        Ok(())
     }
 
     /// Continues `a` with `-z` where that follows.

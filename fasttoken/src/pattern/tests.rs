@@ -40,11 +40,16 @@ const SHAPES: &[&str] = &[
     r"(?i:'s|k)",
     r"\d+|\D",
     r"[\s\S]{1,3}(?!a)",
+    r"[a-c&&[^b]]+|[[9K]x]+",
+    r"[\p{L}&&[^a\p{Lu}]\p{N}&&\S]+",
+    r"[^[a-c]\s]+|[^a-c&&\p{L}]{1,2}",
+    r"[^(\s|[c'])]+|[\p{Han}x]+|\P{Han}",
+    r"[\P{Han}&&\p{L}]+",
 ];
 
 proptest! {
     #[test]
-    fn shapes_match_like_the_reference(text in "[abcxKSſ\u{212A}' \n9٣½Ü]{0,12}") {
+    fn shapes_match_like_the_reference(text in "[abcxKSſ\u{212A}' \n9٣½Ü漢〇々]{0,12}") {
         for pattern in SHAPES {
             check(pattern, &text);
         }
@@ -79,13 +84,17 @@ fn what_is_not_exact_is_refused() {
         "[a",
         "[]",
         "[[:alpha:]]",
-        "[a&&b]",
+        "[a&&]",
+        "[&&a]",
+        "[[a]",
+        r"\p{Latin}",
+        "(?i:[[a]])",
+        "(?i:[^a])",
         "^a",
         "a$",
         ".",
         r"\w",
         r"\b",
-        r"\p{Han}",
         r"\p{^L}",
         "a+?",
         "a{2}+",
@@ -112,6 +121,7 @@ fn what_is_not_exact_is_refused() {
         check_refused(pattern);
     }
     check_refused(&"(".repeat(10_000));
+    check_refused(&"[".repeat(10_000));
     check_refused(&"ab".repeat(10_000));
 }
 

@@ -10,20 +10,20 @@
 //! and `x >> 1` about the byte after. Adding a bit to a run of ones clears the run
 //! and sets the bit after it, which finds the ends of runs.
 
+use super::Scanner;
+use super::cased::add_cased;
+use super::grammar::{Grammar, Shape, Tail, Word};
 use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
-use super::{Grammar, Scanner};
 use crate::unicode::{Kind, char_at};
 
 /// A grammar that is scanned in blocks.
-pub(super) trait Blocks {
-    /// The scalar version of the grammar, for words that are longer than a block.
-    const GRAMMAR: Grammar;
-
+pub(super) trait Blocks: Copy {
     /// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
     /// last before the end of the text. `None` when there is neither. The block is at
     /// `at` of the scanner's text, which has `valid` bytes of it; `last` if these are all
     /// that is left.
     fn certain_ends<L: Lanes>(
+        self,
         scanner: Scanner<'_>,
         at: usize,
         block: &[u8; BLOCK],
@@ -32,64 +32,62 @@ pub(super) trait Blocks {
     ) -> Option<(u64, bool)>;
 }
 
-impl<R: Rules> Blocks for R {
-    const GRAMMAR: Grammar = R::TWIN;
-
+impl Blocks for Rules {
     #[inline(always)]
     fn certain_ends<L: Lanes>(
+        self,
         scanner: Scanner<'_>,
         at: usize,
         block: &[u8; BLOCK],
         valid: usize,
         last: bool,
     ) -> Option<(u64, bool)> {
-        certain_ends::<L, R>(scanner, at, block, valid, last)
+        certain_ends::<L>(self, scanner, at, block, valid, last)
     }
 }
 
-/// The parameters of the grammars of one pattern family.
-pub(super) trait Rules {
-    const TWIN: Grammar;
+/// The choices of one pattern. Where they are constants, everything below is compiled for them.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
     /// Longest run of digits in a word; 0 for no limit.
-    const DIGITS: u32;
+    digits_max: u8,
     /// GPT-2: only a space may precede letters, it may also precede digits, line
     /// ends are blanks like others, and contractions keep to lower case.
-    const PLAIN: bool;
-    /// o200k: words also end between lower and upper case, contractions belong to
-    /// the word before them, and slashes may follow line ends.
-    const CASED: bool;
+    plain: bool,
+    /// o200k: words also end between lower and upper case, and contractions belong to
+    /// the word before them.
+    cased: bool,
+    /// A run of Han characters is a word of its own.
+    han: bool,
+    contractions: bool,
+    tail: Tail,
+    last_blanks: bool,
 }
 
-pub(super) struct Gpt2;
-impl Rules for Gpt2 {
-    const TWIN: Grammar = Grammar::Gpt2;
-    const DIGITS: u32 = 0;
-    const PLAIN: bool = true;
-    const CASED: bool = false;
-}
+impl Rules {
+    pub(super) const GPT2: Self = Self {
+        digits_max: 0,
+        plain: true,
+        cased: false,
+        han: false,
+        contractions: true,
+        tail: Tail::None,
+        last_blanks: false,
+    };
 
-pub(super) struct Qwen2;
-impl Rules for Qwen2 {
-    const TWIN: Grammar = Grammar::Cl100k { digits_max: 1 };
-    const DIGITS: u32 = 1;
-    const PLAIN: bool = false;
-    const CASED: bool = false;
-}
-
-pub(super) struct Cl100k;
-impl Rules for Cl100k {
-    const TWIN: Grammar = Grammar::Cl100k { digits_max: 3 };
-    const DIGITS: u32 = 3;
-    const PLAIN: bool = false;
-    const CASED: bool = false;
-}
-
-pub(super) struct O200k;
-impl Rules for O200k {
-    const TWIN: Grammar = Grammar::O200k;
-    const DIGITS: u32 = 3;
-    const PLAIN: bool = false;
-    const CASED: bool = true;
+    /// Returns the choices of a pattern of the family.
+    #[inline(always)]
+    pub(super) const fn new(shape: Shape) -> Self {
+        Self {
+            digits_max: shape.digits_max,
+            plain: false,
+            cased: matches!(shape.word, Word::Cased),
+            han: shape.han,
+            contractions: shape.contractions,
+            tail: shape.tail,
+            last_blanks: shape.last_blanks,
+        }
+    }
 }
 
 /// Ends of words that one call finds at most; a block adds up to 64 more.
@@ -98,7 +96,9 @@ pub(crate) const ENDS: usize = 2112;
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on, and writes
 /// them after the first `count`; see [`Scanner::fill`].
 #[inline(always)]
-pub(super) fn fill<L: Lanes, B: Blocks>(
+pub(super) fn fill<L: Lanes>(
+    blocks: impl Blocks,
+    grammar: Grammar,
     scanner: Scanner<'_>,
     mut at: usize,
     ends: &mut [usize; ENDS],
@@ -108,10 +108,10 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
     while at < bytes.len() && count < ENDS - BLOCK {
         let rest = &bytes[at..];
         let found = match rest.first_chunk::<BLOCK>() {
-            Some(block) => B::certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
+            Some(block) => blocks.certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
             None => {
                 let block = L::padded(rest);
-                B::certain_ends::<L>(scanner, at, &block, rest.len(), true)
+                blocks.certain_ends::<L>(scanner, at, &block, rest.len(), true)
             }
         };
         if let Some((mask, last)) = found {
@@ -126,7 +126,7 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
             }
             at += 63 - mask.leading_zeros() as usize;
         } else {
-            at = scanner.end_of_match(B::GRAMMAR, at);
+            at = scanner.end_of_match(grammar, at);
             ends[count] = at;
             count += 1;
         }
@@ -136,7 +136,8 @@ pub(super) fn fill<L: Lanes, B: Blocks>(
 
 /// [`Blocks::certain_ends`] by rules.
 #[inline(always)]
-fn certain_ends<L: Lanes, R: Rules>(
+fn certain_ends<L: Lanes>(
+    rules: Rules,
     scanner: Scanner<'_>,
     at: usize,
     block: &[u8; BLOCK],
@@ -148,35 +149,32 @@ fn certain_ends<L: Lanes, R: Rules>(
     if planes.non_ascii == 0 {
         // Bytes after the text are zero, which is in no class of the planes.
         let other = !(planes.letter | planes.number | planes.space) & valid_mask;
-        let mask = word_ends::<R, false>(&planes, other, u64::MAX, block, valid_mask, last);
+        let mask = word_ends::<false>(rules, &planes, other, u64::MAX, block, valid_mask, last);
         return (mask != 0 || last).then_some((mask, last));
     }
-    if R::CASED {
-        // Letters beyond ASCII have cases of their own; take what is before them.
-        let valid = planes.non_ascii.trailing_zeros();
-        if valid == 0 {
+    let wide = if rules.cased {
+        let wide = add_cased::<L>(rules.han, scanner, at, &mut planes, block)?;
+        if planes.both != 0 && planes.quote & planes.letter << 1 != 0 {
+            // A contraction ends a word, which the letters after it do not show.
             return None;
         }
-        let valid_mask = u64::MAX >> (BLOCK as u32 - valid);
-        planes = planes.and(valid_mask);
-        let other = !(planes.letter | planes.number | planes.space) & valid_mask;
-        let mask = word_ends::<R, false>(&planes, other, u64::MAX, block, valid_mask, false);
-        return (mask != 0).then_some((mask, false));
-    }
-    let wide = add_wide::<L>(scanner, at, &mut planes, block)?;
-    if R::DIGITS > 1 && planes.number & wide.bytes != 0 {
+        wide
+    } else {
+        add_wide::<L>(scanner, at, &mut planes, block)?
+    };
+    if rules.digits_max > 1 && planes.number & wide.bytes != 0 {
         // Numbers of several bytes are counted by the plain scanner.
         return None;
     }
     let valid_mask = valid_mask & wide.valid_mask;
     let last = last && wide.valid_mask == u64::MAX;
-    let other = !(planes.letter | planes.number | planes.space) & valid_mask;
-    let mask = word_ends::<R, true>(&planes, other, wide.leads, block, valid_mask, last);
+    let other = !(planes.letter | planes.number | planes.space | planes.han) & valid_mask;
+    let mask = word_ends::<true>(rules, &planes, other, wide.leads, block, valid_mask, last);
     (mask != 0 || last).then_some((mask, last))
 }
 
 impl Planes {
-    fn and(self, mask: u64) -> Self {
+    pub(super) fn and(self, mask: u64) -> Self {
         Self {
             letter: self.letter & mask,
             upper: self.upper & mask,
@@ -186,19 +184,21 @@ impl Planes {
             newline: self.newline & mask,
             quote: self.quote & mask,
             slash: self.slash & mask,
+            both: self.both & mask,
+            han: self.han & mask,
             non_ascii: self.non_ascii & mask,
         }
     }
 }
 
 /// The bytes of characters of several bytes in a block.
-struct Wide {
+pub(super) struct Wide {
     /// First bytes of characters, ASCII too.
-    leads: u64,
+    pub(super) leads: u64,
     /// The bytes of characters beyond ASCII.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Without a last character that the block cuts.
-    valid_mask: u64,
+    pub(super) valid_mask: u64,
 }
 
 /// Adds the characters beyond ASCII to the planes, all their bytes to the plane of
@@ -261,7 +261,7 @@ fn add_wide<L: Lanes>(
 /// Returns the bytes whose word is certain to begin at or before them: the last run of one kind may
 /// go on after the block, and what follows it decides over its inside.
 #[inline(always)]
-fn certain<R: Rules>(planes: &Planes, other: u64, valid_mask: u64) -> u64 {
+fn certain(rules: Rules, planes: &Planes, other: u64, valid_mask: u64) -> u64 {
     let Planes {
         letter,
         number,
@@ -270,9 +270,11 @@ fn certain<R: Rules>(planes: &Planes, other: u64, valid_mask: u64) -> u64 {
     } = *planes;
     let valid = 64 - valid_mask.leading_zeros();
     let change = |plane: u64| plane ^ plane << 1;
-    let starts = (change(letter) | change(number) | change(space) | change(other)) & valid_mask;
+    let han = planes.han;
+    let starts = change(letter) | change(number) | change(space) | change(other) | change(han);
+    let starts = starts & valid_mask;
     let run = 63 - (starts | 1).leading_zeros();
-    if R::DIGITS == 1 && number >> (valid - 1) & 1 == 1 {
+    if rules.digits_max == 1 && number >> (valid - 1) & 1 == 1 {
         u64::MAX
     } else {
         u64::MAX >> (63 - run)
@@ -281,7 +283,8 @@ fn certain<R: Rules>(planes: &Planes, other: u64, valid_mask: u64) -> u64 {
 
 /// Returns the starts of words of blanks, and of words that begin with the last blank of a run.
 #[inline(always)]
-fn space_starts<R: Rules, const WIDE: bool>(
+fn space_starts<const WIDE: bool>(
+    rules: Rules,
     words_space: u64,
     newline: u64,
     leads: u64,
@@ -289,7 +292,7 @@ fn space_starts<R: Rules, const WIDE: bool>(
 ) -> u64 {
     // A run of blanks leaves its last blank to the next word.
     let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
-    let mut last_blank = if R::PLAIN {
+    let mut last_blank = if rules.plain {
         run_end
     } else {
         run_end & !newline
@@ -300,7 +303,7 @@ fn space_starts<R: Rules, const WIDE: bool>(
         last_blank = last_blank & leads | (last_blank & tail) >> 1;
     }
     let mut starts = words_space & !(words_space << 1) | last_blank;
-    if !R::PLAIN {
+    if !rules.plain {
         // Up to the last line end a run of blanks is one word.
         let inner = words_space & !newline;
         starts |= after_last_newline(inner, newline);
@@ -310,12 +313,16 @@ fn space_starts<R: Rules, const WIDE: bool>(
 
 /// Returns the runs of line ends (and slashes) that begin right after a character of `other`.
 #[inline(always)]
-fn line_ends_after<R: Rules>(other: u64, newline: u64, slash: u64) -> u64 {
+fn line_ends_after(rules: Rules, other: u64, newline: u64, slash: u64) -> u64 {
     let after = other << 1 & newline;
     if after == 0 {
         return 0;
     }
-    let tail = if R::CASED { newline | slash } else { newline };
+    let tail = match rules.tail {
+        Tail::None => return 0,
+        Tail::LineEnds => newline,
+        Tail::LineEndsAndSlashes => newline | slash,
+    };
     // The run may begin before its first line end, with a slash that is in the
     // run of other characters, and have several line ends after slashes: the
     // sum clears from the first of `after` on and sets the further ones.
@@ -325,7 +332,8 @@ fn line_ends_after<R: Rules>(other: u64, newline: u64, slash: u64) -> u64 {
 /// Ends of words in bytes 1 to 63. With `WIDE`, characters may have several bytes,
 /// of which `leads` are the first.
 #[inline(always)]
-fn word_ends<R: Rules, const WIDE: bool>(
+fn word_ends<const WIDE: bool>(
+    rules: Rules,
     planes: &Planes,
     other: u64,
     leads: u64,
@@ -346,15 +354,11 @@ fn word_ends<R: Rules, const WIDE: bool>(
     let mut limit = if last {
         u64::MAX
     } else {
-        certain::<R>(planes, other, valid_mask)
+        certain(rules, planes, other, valid_mask)
     };
 
     // Line ends (and slashes) right after other characters belong to their word.
-    let taken = if R::PLAIN {
-        0
-    } else {
-        line_ends_after::<R>(other, newline, planes.slash)
-    };
+    let taken = line_ends_after(rules, other, newline, planes.slash);
     let other = other & !taken;
     let words_space = space & !taken;
     let newline = newline & !taken;
@@ -364,7 +368,7 @@ fn word_ends<R: Rules, const WIDE: bool>(
     let own_other_start = other_start & !(blank << 1);
 
     let mut starts = own_other_start;
-    if R::PLAIN {
+    if rules.plain {
         starts |= letter_start & !(blank << 1);
         starts |= number & !(number << 1) & !(blank << 1);
     } else {
@@ -378,13 +382,19 @@ fn word_ends<R: Rules, const WIDE: bool>(
             prefix |= prefix << 1 & tail;
         }
         starts |= letter_start & !((prefix | words_space & !newline) << 1);
-        if R::CASED {
-            starts |= planes.upper & (letter & !planes.upper) << 1;
+        if WIDE && rules.han {
+            starts |= planes.han & !(planes.han << 1);
         }
-        if R::DIGITS == 1 {
+        if rules.cased {
+            starts |= case_starts::<WIDE>(planes);
+        }
+        let number_start = number & !(number << 1);
+        if rules.digits_max == 1 {
             starts |= number & leads;
+        } else if rules.digits_max == 0 {
+            starts |= number_start;
         } else {
-            let mut third = number & !(number << 1);
+            let mut third = number_start;
             while third != 0 {
                 starts |= third;
                 third = third << 3 & number & number << 1 & number << 2;
@@ -392,18 +402,63 @@ fn word_ends<R: Rules, const WIDE: bool>(
         }
     }
 
-    starts |= space_starts::<R, WIDE>(words_space, newline, leads, valid_mask);
+    starts |= space_starts::<WIDE>(rules, words_space, newline, leads, valid_mask);
+    if rules.last_blanks && last {
+        // The run of blanks that ends with the text is one word.
+        let run = 64 - (!words_space & valid_mask).leading_zeros();
+        if run < valid {
+            starts &= u64::MAX >> (63 - run);
+        }
+    }
 
-    let candidates = planes.quote
-        & if R::CASED {
-            letter << 1
-        } else {
-            own_other_start
+    let before = if rules.cased {
+        letter << 1
+    } else {
+        own_other_start
+    };
+    let candidates = planes.quote & before;
+    if rules.contractions && candidates != 0 {
+        let change = match (rules.plain, rules.cased) {
+            (true, _) => contractions::<true, false>,
+            (false, false) => contractions::<false, false>,
+            (false, true) => contractions::<false, true>,
         };
-    if candidates != 0 {
-        starts = contractions::<R>(candidates, block, valid, last, starts, &mut limit);
+        starts = change(candidates, block, valid, last, starts, &mut limit);
     }
     starts & limit & !1 & valid_mask
+}
+
+/// Returns the upper-case letters with which a word begins inside of a run of letters.
+///
+/// A word is upper case, then lower case, and letters without case count as both. So it ends before
+/// an upper-case letter that follows lower case, or lower case and letters without case. A run of
+/// letters that ends in upper case would be a word without lower case: if letters without case are
+/// before these last ones, the word ends with them.
+#[inline(always)]
+fn case_starts<const WIDE: bool>(planes: &Planes) -> u64 {
+    let Planes {
+        letter,
+        upper,
+        both,
+        ..
+    } = *planes;
+    if !WIDE {
+        return upper & (letter & !upper) << 1;
+    }
+    let after_lower = (letter & !upper & !both) << 1;
+    let caseless = both & after_lower;
+    let mut starts = upper & (after_lower | both.wrapping_add(caseless) & !both);
+    let mut left = upper & both << 1;
+    while left != 0 {
+        let start = left & left.wrapping_neg();
+        left &= left - 1;
+        // The bit after the run, or none at the end of the block.
+        let after = upper.wrapping_add(start) & !upper;
+        if after & letter == 0 {
+            starts |= start;
+        }
+    }
+    starts
 }
 
 /// Returns the starts of runs of `inner`, blanks that are no line ends, after the last line end of
@@ -436,7 +491,7 @@ fn not_before_newline(inner: u64, newline: u64, starts: u64) -> u64 {
 
 /// Moves the ends of words where an apostrophe begins a contraction.
 #[inline(never)]
-fn contractions<R: Rules>(
+fn contractions<const PLAIN: bool, const CASED: bool>(
     candidates: u64,
     block: &[u8; BLOCK],
     valid: u32,
@@ -449,13 +504,13 @@ fn contractions<R: Rules>(
     while left != 0 {
         let at = left.trailing_zeros();
         left &= left - 1;
-        if R::CASED && at == done {
+        if CASED && at == done {
             // Right after a contraction: begins the next word.
             continue;
         }
         if at + 2 >= valid && !last {
             // Whether the next bytes are a contraction is not known yet.
-            *limit &= if R::CASED {
+            *limit &= if CASED {
                 (1 << at) - 1
             } else {
                 u64::MAX >> (63 - at)
@@ -466,17 +521,17 @@ fn contractions<R: Rules>(
         let next = if at + 1 < valid { block[end] } else { 0 };
         let end = (at + 2).min(63) as usize;
         let second = if at + 2 < valid { block[end] } else { 0 };
-        let fold = |b: u8| if R::PLAIN { b } else { b.to_ascii_lowercase() };
+        let fold = |b: u8| if PLAIN { b } else { b.to_ascii_lowercase() };
         let len = match (fold(next), fold(second)) {
             (b's' | b't' | b'm' | b'd', _) => 2,
             (b'r' | b'v', b'e') | (b'l', b'l') => 3,
             // U+017F, a long s, in UTF-8
-            (0xC5, 0xBF) if !R::PLAIN => 3,
+            (0xC5, 0xBF) if !PLAIN => 3,
             _ => continue,
         };
         done = at + len;
         // The first byte keeps its end, unless the contraction belongs to the word.
-        let first = at + u32::from(!R::CASED);
+        let first = at + u32::from(!CASED);
         starts &= !(((1u64 << (done - first)) - 1) << first);
         if done < valid.min(64) {
             starts |= 1u64 << done;

@@ -9,9 +9,10 @@
 //! The third one matches no control, format or unassigned character but the one right before
 //! a letter. What it leaves between two matches is one piece, and counts as a match here.
 
+use super::Scanner;
 use super::block::{Blocks, after_last_newline};
+use super::grammar::Tail;
 use super::planes::{BLOCK, Lanes, WidePlanes};
-use super::{Grammar, Scanner};
 use crate::unicode::char_at;
 
 /// The patterns of the splits, in their order.
@@ -139,7 +140,7 @@ impl Scanner<'_> {
     fn signs(self, kind: Kind, at: usize) -> usize {
         let end = self.run_in_deepseek(kind, at);
         if kind == Kind::SIGN {
-            self.newlines(end, false)
+            self.tail(end, Tail::LineEnds)
         } else {
             end
         }
@@ -177,13 +178,13 @@ impl Scanner<'_> {
 }
 
 /// [`DEEPSEEK3`] in blocks.
+#[derive(Clone, Copy)]
 pub(super) struct DeepSeek3;
 
 impl Blocks for DeepSeek3 {
-    const GRAMMAR: Grammar = Grammar::DeepSeek3;
-
     #[inline(always)]
     fn certain_ends<L: Lanes>(
+        self,
         scanner: Scanner<'_>,
         at: usize,
         block: &[u8; BLOCK],

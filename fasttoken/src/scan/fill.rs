@@ -7,6 +7,8 @@
     )
 )]
 
+use super::block::Rules;
+use super::grammar::Shape;
 use super::planes;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
 
@@ -67,14 +69,20 @@ fn fill_blocks<L: planes::Lanes>(
     ends: &mut [usize; ENDS],
     count: usize,
 ) -> usize {
+    let scanner = scanner.with_kinds(grammar);
+    // The most common patterns are compiled each for itself, since `rules` is a constant there.
+    macro_rules! fill {
+        ($rules:expr) => {
+            block::fill::<L>($rules, grammar, scanner, at, ends, count)
+        };
+    }
     match grammar {
-        Grammar::Gpt2 => block::fill::<L, block::Gpt2>(scanner, at, ends, count),
-        Grammar::Cl100k { digits_max: 1 } => {
-            block::fill::<L, block::Qwen2>(scanner, at, ends, count)
-        }
-        Grammar::Cl100k { .. } => block::fill::<L, block::Cl100k>(scanner, at, ends, count),
-        Grammar::O200k => block::fill::<L, block::O200k>(scanner, at, ends, count),
-        Grammar::DeepSeek3 => block::fill::<L, deepseek::DeepSeek3>(scanner, at, ends, count),
+        Grammar::Gpt2 => fill!(Rules::GPT2),
+        Grammar::Shape(Shape::QWEN2 | Shape::QWEN35) => fill!(const { Rules::new(Shape::QWEN2) }),
+        Grammar::Shape(Shape::CL100K) => fill!(const { Rules::new(Shape::CL100K) }),
+        Grammar::Shape(Shape::O200K) => fill!(const { Rules::new(Shape::O200K) }),
+        Grammar::Shape(shape) => fill!(Rules::new(shape)),
+        Grammar::DeepSeek3 => fill!(deepseek::DeepSeek3),
     }
 }
 

@@ -1,6 +1,22 @@
-//! The split patterns that have a scanner.
+//! The split patterns that have a scanner, and how a pattern is told to be one of them.
+//!
+//! Most models split by one family of patterns, whose alternatives are, in this order:
+//!
+//! 1. contractions such as `'s`, unless they belong to the word before them;
+//! 2. a run of Han characters, in few patterns;
+//! 3. a word of letters, with one character before it that is neither letter, number nor line end;
+//! 4. one to n numbers;
+//! 5. a space and a run of other characters, with the line ends (and slashes) after them;
+//! 6. the blanks at the end of the text, in few patterns;
+//! 7. blanks up to the last line end;
+//! 8. blanks but the last one, which is left to the word after them; any blanks.
+//!
+//! [`Shape`] is the choices that a pattern of the family makes. [`Shape::of`] reads them from the
+//! parsed pattern: it compares each alternative with the known forms of its place, as parsed too,
+//! so that the spelling of a set does not matter.
 
 use super::deepseek::DEEPSEEK3;
+use crate::pattern::{Node, parse};
 
 /// The regular expression that `ByteLevel` splits by when `use_regex` is set.
 pub(crate) const GPT2: &str =
@@ -12,31 +28,196 @@ pub(crate) const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]
 /// GPT-4o and its successors.
 pub(crate) const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The hand-written scanner of a pattern.
+/// The scanner of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grammar {
     /// [`GPT2`]
     Gpt2,
-    /// [`QWEN2`] (one digit) and [`CL100K`] (up to three).
-    Cl100k {
-        /// Longest run of digits in one piece.
-        digits_max: u8,
-    },
-    /// [`O200K`]
-    O200k,
+    /// A pattern of the family.
+    Shape(Shape),
     /// [`DEEPSEEK3`]
     DeepSeek3,
 }
 
+/// The choices of one pattern of the family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(super) word: Word,
+    /// True if `'s` and the like are matched: as words of their own before [`Word::Letters`], and as
+    /// the end of [`Word::Cased`].
+    pub(super) contractions: bool,
+    /// True if a run of Han characters is a word of its own.
+    pub(super) han: bool,
+    /// Largest number of digits in a word; 0 for no limit.
+    pub(super) digits_max: u8,
+    pub(super) tail: Tail,
+    /// True if all blanks at the end of the text are one word.
+    pub(super) last_blanks: bool,
+}
+
+/// The words of letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// `\p{L}+`
+    Letters,
+    /// `[\p{L}\p{M}]+`, where other characters exclude `\p{M}`.
+    Marked,
+    /// Letters with upper case first: words also end between lower and upper case.
+    Cased,
+}
+
+/// The characters that follow a run of other characters in its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tail {
+    None,
+    /// `[\r\n]*`
+    LineEnds,
+    /// `[\r\n/]*`
+    LineEndsAndSlashes,
+}
+
+impl Shape {
+    /// [`CL100K`]
+    pub(super) const CL100K: Self = Self {
+        word: Word::Letters,
+        contractions: true,
+        han: false,
+        digits_max: 3,
+        tail: Tail::LineEnds,
+        last_blanks: false,
+    };
+    /// [`QWEN2`]
+    pub(super) const QWEN2: Self = Self {
+        digits_max: 1,
+        ..Self::CL100K
+    };
+    /// [`O200K`]
+    pub(super) const O200K: Self = Self {
+        word: Word::Cased,
+        tail: Tail::LineEndsAndSlashes,
+        ..Self::CL100K
+    };
+    /// The pattern of Qwen 3.5.
+    pub(super) const QWEN35: Self = Self {
+        word: Word::Marked,
+        ..Self::QWEN2
+    };
+
+    /// Returns the choices of a parsed pattern, or `None` if it is not of the family.
+    fn of(pattern: &Node) -> Option<Self> {
+        let Node::Alternatives(all) = pattern else {
+            return None;
+        };
+        let mut rest = all.as_slice();
+        let before = take(&mut rest, &[&CONTRACTIONS]).is_some();
+        let han = take(&mut rest, &[&[r"\p{Han}+", r"[\p{Han}]+"]]).is_some();
+        let (word, after) = Self::word(&mut rest, han)?;
+        let digits = [
+            &[r"\p{N}", r"\p{N}{1}"],
+            &[r"\p{N}{1,3}", r"\p{N}{1,3}"],
+            &[r"\p{N}+", r"\p{N}++"],
+        ];
+        let digits_max = [1, 3, 0][take(&mut rest, &digits.map(<[_; 2]>::as_slice))?];
+        let tail = Self::tail(&mut rest, word)?;
+        let last_blanks = take(&mut rest, &[&[r"\s+(?![\s\S])", r"\s++(?![\s\S])"]]).is_some();
+        take(&mut rest, &[LINE_ENDS])?;
+        take(&mut rest, &[&[r"\s+(?!\S)"]])?;
+        // A single blank is all that is left by the alternative before.
+        take(&mut rest, &[&[r"\s+", r"\s"]])?;
+        // Contractions are words of their own exactly if they do not belong to the word before.
+        if !rest.is_empty() || before && word == Word::Cased || han && word != Word::Cased {
+            return None;
+        }
+        Some(Self {
+            word,
+            contractions: before || after,
+            han,
+            digits_max,
+            tail,
+            last_blanks,
+        })
+    }
+
+    /// Takes the alternatives for words, and returns their kind, and true if contractions are a part
+    /// of them.
+    fn word(rest: &mut &[Node], han: bool) -> Option<(Word, bool)> {
+        let prefix = r"[^\r\n\p{L}\p{N}]?";
+        let plain = |letters: &str| {
+            [
+                format!("{prefix}{letters}+"),
+                format!("{prefix}+{letters}++"),
+            ]
+        };
+        if take(rest, &[&plain(r"\p{L}")]).is_some() {
+            return Some((Word::Letters, false));
+        }
+        if take(rest, &[&plain(r"[\p{L}\p{M}]")]).is_some() {
+            return Some((Word::Marked, false));
+        }
+        let without = if han { r"&&[^\p{Han}]" } else { "" };
+        let upper = format!(r"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]");
+        let lower = format!(r"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]");
+        let contractions = format!("{}?", CONTRACTIONS[0]);
+        for end in ["", &contractions] {
+            let first = format!("{prefix}{upper}*{lower}+{end}");
+            let second = format!("{prefix}{upper}+{lower}*{end}");
+            if take(rest, &[&[first]]).is_some() {
+                take(rest, &[&[second]])?;
+                return Some((Word::Cased, !end.is_empty()));
+            }
+        }
+        None
+    }
+
+    /// Takes the alternative for other characters, and returns what may follow them.
+    fn tail(rest: &mut &[Node], word: Word) -> Option<Tail> {
+        let other = match word {
+            Word::Marked => r"[^\s\p{L}\p{M}\p{N}]",
+            Word::Letters | Word::Cased => r"[^\s\p{L}\p{N}]",
+        };
+        let forms = |tail: &str, possessive: &str| {
+            [
+                format!(" ?{other}+{tail}"),
+                format!(" ?{other}++{possessive}"),
+            ]
+        };
+        let tails = [
+            &forms("", "")[..],
+            &forms(r"[\r\n]*", r"[\r\n]*+"),
+            &forms(r"[\r\n/]*", r"[\r\n/]*+"),
+        ];
+        match take(rest, &tails)? {
+            0 => Some(Tail::None),
+            1 => Some(Tail::LineEnds),
+            _ => Some(Tail::LineEndsAndSlashes),
+        }
+    }
+}
+
+/// Forms of the contractions of English without regard to case.
+const CONTRACTIONS: [&str; 2] = ["(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)"];
+/// Forms of the blanks up to the last line end; the run of blanks takes all line ends but the last.
+const LINE_ENDS: &[&str] = &[r"\s*[\r\n]+", r"\s*[\r\n]"];
+
+/// Takes the first of `rest` if it is one of some forms, and returns the number of their list.
+fn take<S: AsRef<str>>(rest: &mut &[Node], lists: &[&[S]]) -> Option<usize> {
+    let (first, after) = rest.split_first()?;
+    let is = |form: &S| parse(form.as_ref()).is_ok_and(|node| node == *first);
+    let found = lists.iter().position(|forms| forms.iter().any(is))?;
+    *rest = after;
+    Some(found)
+}
+
 impl Grammar {
-    /// The scanner for a pattern spelled exactly as one of the constants.
+    /// The scanner for a pattern that matches as one of those here.
     pub(crate) fn recognise(pattern: &str) -> Option<Self> {
+        // The patterns of most files need no parsing.
         match pattern {
             GPT2 => Some(Self::Gpt2),
-            QWEN2 => Some(Self::Cl100k { digits_max: 1 }),
-            CL100K => Some(Self::Cl100k { digits_max: 3 }),
-            O200K => Some(Self::O200k),
-            _ => None,
+            QWEN2 => Some(Self::Shape(Shape::QWEN2)),
+            CL100K => Some(Self::Shape(Shape::CL100K)),
+            O200K => Some(Self::Shape(Shape::O200K)),
+            _ => Shape::of(&parse(pattern).ok()?).map(Self::Shape),
         }
     }
 

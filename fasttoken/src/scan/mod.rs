@@ -12,18 +12,20 @@
 //! The plain reference version of every scanner is [`crate::pattern`] on the same pattern.
 
 mod block;
+mod cased;
 mod deepseek;
 mod fill;
 mod grammar;
 mod planes;
 
-use crate::unicode::{Classes, Kind, char_at, classes};
+use crate::unicode::{Classes, Kind, char_at, classes, classes_with_marks, is_han};
 pub(crate) use block::ENDS;
 #[cfg(test)]
 pub(crate) use deepseek::DEEPSEEK3;
 pub(crate) use grammar::Grammar;
 #[cfg(test)]
 pub(crate) use grammar::{CL100K, GPT2, O200K, QWEN2};
+use grammar::{Shape, Tail, Word};
 pub(crate) use planes::BLOCK;
 
 /// A scanner over one piece of text.
@@ -41,14 +43,26 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Selects the kinds of characters that `grammar` distinguishes.
+    #[inline]
+    fn with_kinds(self, grammar: Grammar) -> Self {
+        match grammar {
+            Grammar::Shape(shape) if shape.word == Word::Marked => Self {
+                text: self.text,
+                classes: classes_with_marks(),
+            },
+            _ => self,
+        }
+    }
+
     /// End of the match that begins at `at`, which must be inside the text and on
     /// a character boundary. The result is larger than `at`.
     #[inline]
     pub(crate) fn end_of_match(self, grammar: Grammar, at: usize) -> usize {
         match grammar {
             Grammar::Gpt2 => self.gpt2(at),
-            Grammar::Cl100k { digits_max } => self.cl100k(usize::from(digits_max), at),
-            Grammar::O200k => self.o200k(at),
+            Grammar::Shape(shape) if shape.word == Word::Cased => self.cased(shape, at),
+            Grammar::Shape(shape) => self.with_kinds(grammar).spaced(shape, at),
             Grammar::DeepSeek3 => self.deepseek3(at),
         }
     }
@@ -69,9 +83,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn cl100k(self, digits_max: usize, at: usize) -> usize {
+    /// A pattern of which words do not end between lower and upper case.
+    fn spaced(self, shape: Shape, at: usize) -> usize {
         let first = self.byte(at);
         if first == Some(b'\'')
+            && shape.contractions
             && let Some(end) = self.contraction(at, true)
         {
             return end;
@@ -82,7 +98,7 @@ impl<'a> Scanner<'a> {
         let next = at + len;
         match kind {
             Kind::Letter => self.run(Kind::Letter, next),
-            Kind::Number => self.digits(digits_max, next),
+            Kind::Number => self.digits(shape.digits_max, next),
             Kind::Space | Kind::Other => {
                 let newline = matches!(first, Some(b'\r' | b'\n'));
                 let follow = self.kind(next);
@@ -91,23 +107,21 @@ impl<'a> Scanner<'a> {
                 {
                     return self.run(Kind::Letter, next + len);
                 }
-                match (kind, follow) {
-                    (Kind::Other, _) => self.newlines(self.run(Kind::Other, next), false),
-                    (_, Some((Kind::Other, len))) if first == Some(b' ') => {
-                        self.newlines(self.run(Kind::Other, next + len), false)
-                    }
-                    _ => self.blanks_with_newlines(at, next),
-                }
+                self.no_word(shape, kind, at, next)
             }
         }
     }
 
-    fn o200k(self, at: usize) -> usize {
+    /// A pattern of which words end between lower and upper case.
+    fn cased(self, shape: Shape, at: usize) -> usize {
         let first = self.byte(at);
         let Some((kind, len)) = self.kind(at) else {
             return at;
         };
         let next = at + len;
+        if shape.han && self.is_han(at) {
+            return self.han_run(next);
+        }
         let newline = matches!(first, Some(b'\r' | b'\n'));
         // With the optional prefix, and without it where that cannot match. A mark
         // can be either the prefix or the first of the word.
@@ -115,27 +129,54 @@ impl<'a> Scanner<'a> {
         let starts = [prefixed.then_some(next), Some(at)];
         for word in [Self::lower_word, Self::upper_word] {
             for start in starts.into_iter().flatten() {
-                if let Some(end) = word(self, start) {
-                    return self.contraction(end, true).unwrap_or(end);
+                if let Some(end) = word(self, shape.han, start) {
+                    let contraction = shape.contractions.then(|| self.contraction(end, true));
+                    return contraction.flatten().unwrap_or(end);
                 }
             }
         }
         match kind {
-            Kind::Number => self.digits(3, next),
-            Kind::Other => self.newlines(self.run(Kind::Other, next), true),
-            _ => match self.kind(next) {
-                Some((Kind::Other, len)) if first == Some(b' ') => {
-                    self.newlines(self.run(Kind::Other, next + len), true)
-                }
-                _ => self.blanks_with_newlines(at, next),
-            },
+            Kind::Number => self.digits(shape.digits_max, next),
+            _ => self.no_word(shape, kind, at, next),
         }
     }
 
+    /// End of the match that begins with a blank or other character at `at`, and goes on at `next`
+    /// with no word.
+    #[inline]
+    fn no_word(self, shape: Shape, kind: Kind, at: usize, next: usize) -> usize {
+        match (kind, self.kind(next)) {
+            (Kind::Other, _) => self.tail(self.run(Kind::Other, next), shape.tail),
+            (_, Some((Kind::Other, len))) if self.byte(at) == Some(b' ') => {
+                self.tail(self.run(Kind::Other, next + len), shape.tail)
+            }
+            _ if shape.last_blanks && self.blank_run(at, next).0 == self.text.len() => {
+                self.text.len()
+            }
+            _ => self.blanks_with_newlines(at, next),
+        }
+    }
+
+    fn is_han(self, at: usize) -> bool {
+        char_at(self.text, at).is_some_and(is_han)
+    }
+
+    /// End of the run of Han characters that goes on at `at`.
+    fn han_run(self, mut at: usize) -> usize {
+        while let Some(c) = char_at(self.text, at) {
+            if !is_han(c) {
+                break;
+            }
+            at += c.len_utf8();
+        }
+        at
+    }
+
+    /// Without Han characters if these are words of their own (`han`):
     /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
-    fn lower_word(self, start: usize) -> Option<usize> {
+    fn lower_word(self, han: bool, start: usize) -> Option<usize> {
         let (mut at, mut low_end) = (start, None);
-        while let Some((case, len)) = self.case(at) {
+        while let Some((case, len)) = self.case(han, at) {
             if case == Case::Lower {
                 break;
             }
@@ -145,7 +186,7 @@ impl<'a> Scanner<'a> {
             }
         }
         let lower_start = at;
-        while let Some((Case::Lower | Case::Both, len)) = self.case(at) {
+        while let Some((Case::Lower | Case::Both, len)) = self.case(han, at) {
             at += len;
         }
         // Without a lower-case letter the upper run gives back to its last
@@ -153,16 +194,17 @@ impl<'a> Scanner<'a> {
         if at > lower_start { Some(at) } else { low_end }
     }
 
+    /// Without Han characters if these are words of their own (`han`):
     /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
-    fn upper_word(self, start: usize) -> Option<usize> {
+    fn upper_word(self, han: bool, start: usize) -> Option<usize> {
         let mut at = start;
-        while let Some((Case::Upper | Case::Both, len)) = self.case(at) {
+        while let Some((Case::Upper | Case::Both, len)) = self.case(han, at) {
             at += len;
         }
         if at == start {
             return None;
         }
-        while let Some((Case::Lower | Case::Both, len)) = self.case(at) {
+        while let Some((Case::Lower | Case::Both, len)) = self.case(han, at) {
             at += len;
         }
         Some(at)
@@ -177,8 +219,9 @@ impl<'a> Scanner<'a> {
         self.classes.kind_at(self.text, at)
     }
 
-    /// Returns which of the two letter runs of [`grammar::O200K`] accept the character at `at`.
-    fn case(self, at: usize) -> Option<(Case, usize)> {
+    /// Returns which of the two letter runs of [`grammar::O200K`] accept the character at `at`,
+    /// of those that are not Han if `han`.
+    fn case(self, han: bool, at: usize) -> Option<(Case, usize)> {
         let c = char_at(self.text, at)?;
         let case = if c.is_ascii() {
             match c {
@@ -191,6 +234,7 @@ impl<'a> Scanner<'a> {
             match self.classes.class(c).category() {
                 0 | 2 => Case::Upper,
                 1 => Case::Lower,
+                3..=7 if han && is_han(c) => return None,
                 3..=7 => Case::Both,
                 _ => return None,
             }
@@ -232,8 +276,11 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// End of up to `max` numbers, of which the first ends at `at`.
-    fn digits(self, max: usize, mut at: usize) -> usize {
+    /// End of up to `max` numbers (0: of any number of them), of which the first ends at `at`.
+    fn digits(self, max: u8, mut at: usize) -> usize {
+        if max == 0 {
+            return self.run(Kind::Number, at);
+        }
         for _ in 1..max {
             match self.kind(at) {
                 Some((Kind::Number, len)) => at += len,
@@ -243,10 +290,15 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// `[\r\n]*`, or `[\r\n/]*` with `slash`.
-    fn newlines(self, mut at: usize, slash: bool) -> usize {
+    /// End of the characters that follow a run of other characters in its word.
+    fn tail(self, mut at: usize, tail: Tail) -> usize {
         while let Some(b) = self.byte(at) {
-            if !(matches!(b, b'\r' | b'\n') || slash && b == b'/') {
+            let belongs = match (tail, b) {
+                (Tail::LineEnds | Tail::LineEndsAndSlashes, b'\r' | b'\n') => true,
+                (Tail::LineEndsAndSlashes, b'/') => true,
+                _ => false,
+            };
+            if !belongs {
                 break;
             }
             at += 1;

@@ -35,6 +35,11 @@ pub(super) struct Planes {
     pub(super) slash: u64,
     /// bytes of characters beyond ASCII
     pub(super) non_ascii: u64,
+    /// bytes of letters without case (`Lm`, `Lo`), for patterns that tell case; none of ASCII
+    pub(super) both: u64,
+    /// bytes of letters of the script Han, which are no `letter`, for patterns of which a run of
+    /// them is a word; none of ASCII
+    pub(super) han: u64,
 }
 
 /// Bytes of characters beyond ASCII, of a block of UTF-8.
@@ -129,6 +134,8 @@ pub(super) trait Lanes {
             quote: within(b'\'', 1),
             slash: within(b'/', 1),
             non_ascii: within(0x80, 0x80),
+            both: 0,
+            han: 0,
         }
     }
     #[inline(always)]

@@ -4,60 +4,43 @@ use super::SentencePiece;
 use super::encode::Visitor;
 use super::merge::Scratch;
 use super::split::{Part, Word};
-use crate::encoding::Encoding;
-use crate::normalize::Normalizer;
+use crate::added::{Recognise, TextSteps};
+use crate::collect::{Collect, Collected};
 use crate::pieces::META;
 use std::ops::{ControlFlow, Range};
 
+impl Collect for SentencePiece {
+    fn collect(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        collected: &mut Collected<'_>,
+    ) -> ControlFlow<()> {
+        let mut collector = Collector {
+            family: self,
+            scratch: Scratch::default(),
+            normalized: String::new(),
+            places: Vec::new(),
+            placed: None,
+            collected,
+        };
+        self.walk(steps, text, Recognise::All, &mut collector)
+    }
+}
+
 /// Keeps ids, offsets and word ids.
-pub(super) struct Collector<'a> {
+struct Collector<'a, 'c> {
     family: &'a SentencePiece,
-    normalizer: &'a Normalizer,
     scratch: Scratch,
-    /// True if offsets and word ids are wanted.
-    wanted: bool,
-    /// Number of ids with which the text ends at the next end of a word.
-    pub(super) stop_at: usize,
-    /// Number of ids with which the text ends at once.
-    pub(super) break_at: usize,
-    start: usize,
-    /// The range in the raw segment of each byte of the normalized one.
-    alignment: Vec<(usize, usize)>,
     normalized: String,
     /// The byte in the normalized segment of each byte of the current part.
     places: Vec<usize>,
     /// The part that `places` describes.
     placed: Option<Range<usize>>,
-    pub(super) starts: Vec<(usize, bool)>,
-    words: u32,
-    pub(super) out: Encoding,
+    collected: &'a mut Collected<'c>,
 }
 
-impl<'a> Collector<'a> {
-    pub(super) fn new(family: &'a SentencePiece, normalizer: &'a Normalizer, wanted: bool) -> Self {
-        Self {
-            family,
-            normalizer,
-            scratch: Scratch::default(),
-            wanted,
-            stop_at: usize::MAX,
-            break_at: usize::MAX,
-            start: 0,
-            alignment: Vec::new(),
-            normalized: String::new(),
-            places: Vec::new(),
-            placed: None,
-            starts: Vec::new(),
-            words: 0,
-            out: Encoding::default(),
-        }
-    }
-
-    fn begin(&mut self, is_word: bool) {
-        self.starts.push((self.out.ids.len(), is_word));
-        self.words += 1;
-    }
-
+impl Collector<'_, '_> {
     /// Finds where the bytes of a part's text come from.
     fn place(&mut self, part: &Part) {
         if self.placed.as_ref() == Some(&part.range) {
@@ -81,39 +64,31 @@ impl<'a> Collector<'a> {
         self.placed = Some(part.range.clone());
     }
 
-    /// Range in the text of bytes of the normalized segment.
-    fn range(&self, first: usize, last: usize) -> (usize, usize) {
-        let of = |at: usize| self.alignment.get(at).copied().unwrap_or_default();
-        (self.start + of(first).0, self.start + of(last).1)
-    }
-
-    fn push(&mut self, id: u32, range: (usize, usize)) -> ControlFlow<()> {
-        self.out.ids.push(id);
-        if self.wanted {
-            self.out.offsets.push(range);
-            self.out.word_ids.push(Some(self.words - 1));
+    /// Adds an id that stands for bytes `at..end` of its part's text.
+    fn add(&mut self, id: u32, at: usize, end: usize) -> ControlFlow<()> {
+        let mut range = (0, 0);
+        if self.collected.wanted
+            && let (Some(&first), Some(&last)) = (self.places.get(at), self.places.get(end - 1))
+        {
+            range = self.collected.range(first, last);
         }
-        if self.out.ids.len() >= self.break_at {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        self.collected.push(id, range)
     }
 }
 
-impl Visitor for Collector<'_> {
+impl Visitor for Collector<'_, '_> {
     fn segment(&mut self, start: usize, raw: &str, normalized: &str) {
-        self.start = start;
+        self.collected.begin_segment(start, raw);
         self.placed = None;
-        if self.wanted {
-            self.alignment = self.normalizer.alignment(raw);
+        if self.collected.wanted {
             self.normalized.clear();
             self.normalized.push_str(normalized);
         }
     }
 
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
-        self.begin(true);
-        if self.wanted {
+        self.collected.begin_word();
+        if self.collected.wanted {
             self.place(word.part);
         }
         let model = &self.family.model;
@@ -138,33 +113,14 @@ impl Visitor for Collector<'_> {
         };
         self.scratch = scratch;
         flow?;
-        if self.out.ids.len() >= self.stop_at {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        self.collected.end_word()
     }
 
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        self.push(id, (range.start, range.end))
+        self.collected.raw_token(id, range)
     }
 
     fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        let range = self.range(range.start, range.end - 1);
-        self.push(id, range)
-    }
-}
-
-impl Collector<'_> {
-    /// Adds an id that stands for bytes `at..end` of its part's text.
-    fn add(&mut self, id: u32, at: usize, end: usize) -> ControlFlow<()> {
-        let mut range = (0, 0);
-        if self.wanted
-            && let (Some(&first), Some(&last)) = (self.places.get(at), self.places.get(end - 1))
-        {
-            range = self.range(first, last);
-        }
-        self.push(id, range)
+        self.collected.normalized_token(id, range)
     }
 }

@@ -1,13 +1,11 @@
 //! Encoding with SentencePiece-style models: ids and offsets.
 
 use super::SentencePiece;
-use super::collect::Collector;
 use super::direct::Direct;
 use super::merge::Scratch;
 use super::split::Word;
 use crate::added::{Part as Found, Pass, Recognise, TextSteps};
 use crate::bpe::ThreadScratch;
-use crate::encoding::Encoding;
 use std::cell::OnceCell;
 use std::ops::{ControlFlow, Range};
 
@@ -30,7 +28,7 @@ pub(super) trait Visitor {
 }
 
 impl SentencePiece {
-    fn walk(
+    pub(super) fn walk(
         &self,
         steps: TextSteps<'_>,
         text: &str,
@@ -93,36 +91,6 @@ impl SentencePiece {
         };
         // The visitor never stops early.
         let _ = self.walk(steps, text, recognise, &mut visitor);
-    }
-
-    /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
-    pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
-        let mut collector = Collector::new(self, steps.normalizer, true);
-        collector.break_at = max.saturating_add(1);
-        // The number of ids tells whether the limit was reached.
-        let _ = self.walk(steps, text, Recognise::All, &mut collector);
-        let Encoding {
-            mut ids, offsets, ..
-        } = collector.out;
-        let covered = offsets.get(max).map_or(text.len(), |next| next.0);
-        ids.truncate(max);
-        (ids, covered)
-    }
-
-    /// Encodes one text without a template. With `stop_at`, stops after the word in which that
-    /// number of ids is reached. Returns the encoding, the start of each word (`true`) and added
-    /// token in the ids, and true if it stopped early.
-    pub(crate) fn encode_text(
-        &self,
-        steps: TextSteps<'_>,
-        text: &str,
-        wanted: bool,
-        stop_at: usize,
-    ) -> (Encoding, Vec<(usize, bool)>, bool) {
-        let mut collector = Collector::new(self, steps.normalizer, wanted);
-        collector.stop_at = stop_at;
-        let flow = self.walk(steps, text, Recognise::All, &mut collector);
-        (collector.out, collector.starts, flow.is_break())
     }
 }
 

@@ -8,10 +8,12 @@
 //! `scripts/unicode_table.rs` writes it; `tests/suite/unicode_table.rs` compares it
 //! with the reference over all code points.
 
+mod han;
 mod old;
 mod old_table;
 mod table;
 
+pub(crate) use han::{HAN, is_han};
 pub(crate) use old::{is_old_mark, is_old_other, is_old_punctuation};
 
 use std::collections::HashMap;
@@ -82,15 +84,22 @@ pub(crate) struct Classes {
     ascii_kinds: [Kind; 128],
 }
 
-static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::build);
+static CLASSES: LazyLock<Classes> = LazyLock::new(|| Classes::build(false));
+static WITH_MARKS: LazyLock<Classes> = LazyLock::new(|| Classes::build(true));
 
 /// The shared table. Keep the reference: each call checks that it was built.
 pub(crate) fn classes() -> &'static Classes {
     &CLASSES
 }
 
+/// Returns the table in which marks are letters too, as in `[\p{L}\p{M}]`.
+pub(crate) fn classes_with_marks() -> &'static Classes {
+    &WITH_MARKS
+}
+
 impl Classes {
-    fn build() -> Self {
+    /// Builds the table; with `marks`, the kind of marks is [`Kind::Letter`].
+    fn build(marks: bool) -> Self {
         let mut index = Vec::with_capacity(0x1100);
         let mut blocks: Vec<u8> = Vec::new();
         let mut seen = HashMap::new();
@@ -122,6 +131,7 @@ impl Classes {
                 .map(|name| name.as_bytes()[0])
             {
                 Some(b'L') => Kind::Letter,
+                Some(b'M') if marks => Kind::Letter,
                 Some(b'N') => Kind::Number,
                 _ if class.is_space() => Kind::Space,
                 _ => Kind::Other,

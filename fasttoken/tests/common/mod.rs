@@ -9,6 +9,7 @@ pub(crate) mod tiktoken;
 pub(crate) mod words;
 
 use fasttoken::{EncodeOptions, Offsets, Tokenizer};
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use tokenizers::Tokenizer as Reference;
 
@@ -428,6 +429,19 @@ impl Both {
 }
 
 pub(crate) const DEMO: &[u8] = include_bytes!("../data/tokenizer.json");
+
+/// Returns the names of the split patterns of some models, each with the demo vocabulary split by it.
+pub(crate) fn split_patterns() -> Vec<(String, Vec<u8>)> {
+    let patterns = include_str!("../data/patterns.json");
+    let patterns: Map<String, Value> = serde_json::from_str(patterns).expect("JSON");
+    let file = |pattern| {
+        let mut file: Value = serde_json::from_slice(DEMO).expect("JSON");
+        file["pre_tokenizer"]["pretokenizers"][0]["pattern"] = json!({ "Regex": pattern });
+        file.to_string().into_bytes()
+    };
+    let all = patterns.into_iter();
+    all.map(|(name, pattern)| (name, file(pattern))).collect()
+}
 
 /// The real vocabularies beside the repository, or a visible line that there are none.
 pub(crate) fn shared_vocabularies() -> Vec<(String, PathBuf)> {

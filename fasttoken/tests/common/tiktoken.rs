@@ -51,6 +51,38 @@ pub(crate) fn bundled() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     BUNDLED.iter().map(|bundled| (bundled.name, bundled.json()))
 }
 
+/// Returns tiktoken's names of the vocabularies, with what encodes by them and the contents of their
+/// files of ranks.
+pub(crate) fn real_ranks() -> impl Iterator<Item = (&'static str, &'static CoreBPE, Vec<u8>)> {
+    let names = ["r50k_base", "p50k_base", "cl100k_base", "o200k_base"];
+    names.into_iter().zip(BUNDLED).map(|(name, bundled)| {
+        let bpe = (bundled.load)();
+        let line = |(token, rank): (Vec<u8>, u32)| format!("{} {rank}\n", base64(&token));
+        let lines: String = ranks(bpe).into_iter().map(line).collect();
+        (name, bpe, lines.into_bytes())
+    })
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = group
+            .iter()
+            .fold(0, |bits, byte| bits << 8 | usize::from(*byte));
+        let bits = bits << (8 * (3 - group.len()));
+        for n in 0..4 {
+            let digit = DIGITS[bits >> (18 - 6 * n) & 63];
+            text.push(if n <= group.len() {
+                char::from(digit)
+            } else {
+                '='
+            });
+        }
+    }
+    text
+}
+
 impl Bundled {
     /// Ids need not be tiktoken's, and are where the ranks leave no holes: both crates
     /// read the same file, and that is what is compared.

@@ -1,8 +1,8 @@
 //! Files that must be refused, and damaged ones that must not do harm.
 
 use crate::common::small::{Small, byte_level, sequence, split};
-use crate::common::{DEMO, Rng};
-use fasttoken::{Error, Tokenizer};
+use crate::common::{DEMO, Rng, split_patterns};
+use fasttoken::{Error, Tokenizer, Warning};
 use serde_json::{Value, json};
 
 fn error(json: &[u8]) -> Error {
@@ -77,7 +77,7 @@ fn unsupported_components_are_named() {
         with("pre_tokenizer", merged),
         "$.pre_tokenizer.pretokenizers[0].behavior",
     );
-    for pattern in [r"\p{Han}+", "a*", r"\w+", "(a+)+", "^a"] {
+    for pattern in ["(a", "[z-a]", r"\p{Nothing}"] {
         let steps = sequence(vec![split(pattern, "Isolated", false)]);
         check_unsupported(
             with("pre_tokenizer", steps),
@@ -392,4 +392,31 @@ fn words_that_were_made_to_collide_are_found() {
     for (n, word) in words.iter().enumerate() {
         assert_eq!(tokenizer.encode(word, false), [256 + n as u32], "{word}");
     }
+}
+
+/// Files load without warnings if their pattern has a scanner, and otherwise with one that names it.
+#[test]
+fn slow_patterns_and_those_not_known_to_be_exact_are_warned_of() {
+    for (name, json) in split_patterns() {
+        let tokenizer = Tokenizer::from_bytes(&json).expect("loads");
+        assert_eq!(tokenizer.warnings().is_empty(), name != "bloom", "{name}");
+    }
+    let warnings = |pattern: &str| {
+        let steps = sequence(vec![split(pattern, "Isolated", false)]);
+        let tokenizer = Tokenizer::from_bytes(&Small::new().with("pre_tokenizer", steps).bytes());
+        tokenizer.expect("loads").warnings().to_vec()
+    };
+    let place = "$.pre_tokenizer.pretokenizers[0].pattern";
+    let slow = Warning::SlowPattern {
+        path: place.to_owned(),
+        pattern: r"\d+|\D".to_owned(),
+    };
+    assert_eq!(warnings(r"\d+|\D"), [slow]);
+    let found = warnings(r"\b\w+");
+    assert!(
+        matches!(found.as_slice(), [Warning::InexactPattern { path, pattern, .. }]
+            if path == place && pattern == r"\b\w+"),
+        "{found:?}"
+    );
+    assert!(found[0].to_string().contains(place));
 }

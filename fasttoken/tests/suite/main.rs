@@ -5,6 +5,7 @@
 mod common;
 
 mod compiled;
+mod convert;
 mod deepseek;
 mod load;
 mod merges;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::Tokenizer;
 use crate::pattern::Pattern;
+use crate::scan::Grammar;
 use crate::scan::planes::tests::Naive;
 use crate::scan::tests::check_fill;
 use proptest::prelude::*;

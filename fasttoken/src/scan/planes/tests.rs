@@ -23,6 +23,8 @@ impl Lanes for Naive {
             quote: plane(|b| b == b'\''),
             slash: plane(|b| b == b'/'),
             non_ascii: plane(|b| b >= 0x80),
+            both: 0,
+            han: 0,
         }
     }
 
