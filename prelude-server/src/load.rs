@@ -115,6 +115,8 @@ pub fn load(
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
     let mut warnings = std::mem::take(&mut assets.warnings);
     warnings.extend(reassigned(&assets.tokenizer));
+    let of_tokenizer = assets.tokenizer.warnings().iter();
+    warnings.extend(of_tokenizer.map(|warning| format!("tokenizer.json: {warning}")));
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match &template {

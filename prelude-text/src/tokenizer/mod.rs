@@ -1,8 +1,9 @@
 //! The tokenizer of a served model: fasttoken, or the reference crate for files it refuses.
 //!
 //! fasttoken computes the ids of `tokenizers` 0.23 exactly, and refuses a file that asks for
-//! something it cannot do exactly. With the feature `hf-fallback` such a file is served by
-//! `tokenizers` itself: slower, but with the right ids.
+//! something it cannot do exactly, or warns of it where only the split pattern is unusual. With the
+//! feature `hf-fallback` such a file is served by `tokenizers` itself: slower, but with the right
+//! ids.
 
 mod escape;
 #[cfg(feature = "hf-fallback")]
@@ -10,7 +11,7 @@ pub mod reference;
 
 use std::{borrow::Cow, path::Path};
 
-use fasttoken::{CacheUse, Error, Reassigned, StreamState};
+use fasttoken::{CacheUse, Error, Reassigned, StreamState, Warning};
 use thiserror::Error as ThisError;
 
 pub use escape::Escaper;
@@ -76,7 +77,7 @@ impl Tokenizer {
     /// [`TokenizerError::Refused`], or [`TokenizerError::RefusedByBoth`] with the feature `hf-fallback`.
     pub fn from_bytes(json: &[u8]) -> Result<(Self, Option<String>), TokenizerError> {
         match fasttoken::Tokenizer::from_bytes(json) {
-            Ok(tokenizer) => Ok((tokenizer.into(), None)),
+            Ok(tokenizer) => Ok(Self::exact(json, tokenizer, None)),
             Err(why) => Self::fall_back(json, why),
         }
     }
@@ -96,9 +97,9 @@ impl Tokenizer {
             Ok((tokenizer, CacheUse::NotWritten(why))) => {
                 let cache = cache.display();
                 let warning = format!("the compiled tokenizer cannot be kept in {cache}: {why}");
-                Ok((tokenizer.into(), Some(warning)))
+                Ok(Self::exact(json, tokenizer, Some(warning)))
             }
-            Ok((tokenizer, _)) => Ok((tokenizer.into(), None)),
+            Ok((tokenizer, _)) => Ok(Self::exact(json, tokenizer, None)),
             Err(why) => Self::fall_back(json, why),
         }
     }
@@ -110,21 +111,56 @@ impl Tokenizer {
         }
         match reference::Reference::from_bytes(json) {
             Ok(reference) => {
-                let warning = format!(
-                    "tokenizer.json is served by the reference crate `tokenizers`, many times \
-                     slower than fasttoken, which does not support it: {why}"
-                );
-                let tokenizer = Self {
-                    kind: Kind::Reference(Box::new(reference)),
-                    bytes_per_token: None,
-                };
-                Ok((tokenizer, Some(warning)))
+                let why = format!("does not support it: {why}");
+                Ok(Self::of_reference(reference, &why))
             }
             Err(reference) => Err(TokenizerError::RefusedByBoth {
                 unsupported: why,
                 reference,
             }),
         }
+    }
+
+    /// Returns fasttoken's tokenizer of a file, or the reference's if that is at hand and fasttoken's
+    /// is not known to be exact.
+    #[cfg(feature = "hf-fallback")]
+    fn exact(
+        json: &[u8],
+        tokenizer: fasttoken::Tokenizer,
+        warning: Option<String>,
+    ) -> (Self, Option<String>) {
+        let is_inexact = |warning: &&Warning| matches!(warning, Warning::InexactPattern { .. });
+        let inexact = tokenizer.warnings().iter().find(is_inexact);
+        match inexact.map(|why| (why, reference::Reference::from_bytes(json))) {
+            Some((why, Ok(reference))) => {
+                let why = format!("may differ from it: {why}");
+                Self::of_reference(reference, &why)
+            }
+            _ => (tokenizer.into(), warning),
+        }
+    }
+
+    #[cfg(not(feature = "hf-fallback"))]
+    fn exact(
+        _: &[u8],
+        tokenizer: fasttoken::Tokenizer,
+        warning: Option<String>,
+    ) -> (Self, Option<String>) {
+        (tokenizer.into(), warning)
+    }
+
+    /// Returns the reference's tokenizer, and the note that tells why fasttoken's is not used.
+    #[cfg(feature = "hf-fallback")]
+    fn of_reference(reference: reference::Reference, why: &str) -> (Self, Option<String>) {
+        let warning = format!(
+            "tokenizer.json is served by the reference crate `tokenizers`, many times slower than \
+             fasttoken, which {why}"
+        );
+        let tokenizer = Self {
+            kind: Kind::Reference(Box::new(reference)),
+            bytes_per_token: None,
+        };
+        (tokenizer, Some(warning))
     }
 
     #[cfg(not(feature = "hf-fallback"))]
@@ -242,6 +278,17 @@ impl Tokenizer {
         }
     }
 
+    /// Returns notes about a file that loads, but is slow to encode with or perhaps not exact; none
+    /// for a file that the reference serves.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        match &self.kind {
+            Kind::Fast(tokenizer) => tokenizer.warnings(),
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(_) => &[],
+        }
+    }
+
     /// Creates a decoder for ids that arrive one by one.
     pub fn stream(&self, skip_special_tokens: bool) -> Stream {
         match &self.kind {
@@ -298,5 +345,34 @@ fn advice(why: &Error) -> &'static str {
         ""
     } else {
         "; a server built with `--features hf-fallback` serves such files, more slowly"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::DEMO_TOKENIZER;
+
+    /// The reference serves the file if it is at hand; otherwise fasttoken does, with a note.
+    #[test]
+    fn an_inexact_pattern_is_never_passed_over() {
+        let mut file: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
+        let pattern = json!(r"(?<=a)b+|\w+|\W");
+        file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern;
+        let (tokenizer, warning) = Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap();
+        if cfg!(feature = "hf-fallback") {
+            assert!(tokenizer.warnings().is_empty());
+            let warning = warning.unwrap();
+            assert!(warning.contains("reference crate"), "{warning}");
+        } else {
+            assert_eq!(warning, None);
+            let noted = tokenizer.warnings();
+            assert!(
+                matches!(noted, [Warning::InexactPattern { .. }]),
+                "{noted:?}"
+            );
+        }
     }
 }
