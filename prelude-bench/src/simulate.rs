@@ -104,6 +104,9 @@ pub(crate) struct Args {
     /// high or too low.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
     time_error: u8,
+    /// Factor by which the first engine takes longer than its model and the routers say.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    slow_first: f64,
     /// Largest number of tokens in a step of an engine [default: the preset's chunk size].
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=65_536))]
     step_tokens: Option<u32>,
@@ -163,6 +166,11 @@ pub(crate) fn run(args: Args) -> Result<String> {
 /// Returns the experiments of each router with each policy, with the same requests.
 fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
     ensure!(args.block_size > 0, "--block-size must be at least 1");
+    let slow = args.slow_first;
+    ensure!(
+        (1.0..=1000.0).contains(&slow),
+        "--slow-first must be from 1 to 1000, not {slow}"
+    );
     let source = source(args, rate)?;
     let model = match &args.profile {
         Some(path) => EngineModel::Measured(Arc::new(profile::read(path)?)),
@@ -175,6 +183,7 @@ fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
             let mut config = EngineConfig::new(model.clone(), policy);
             config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
             config.block_size = args.block_size;
+            config.slow_first = args.slow_first;
             if let Some(tokens) = args.step_tokens {
                 config = config.with_step_tokens(tokens);
             }
@@ -302,6 +311,7 @@ mod tests {
             "--workload video --clients 2 --rate 3",
             "cannot be used with",
         );
+        check("--workload video --slow-first 0.5", "from 1 to 1000");
         check("--workload video --block-size 0", "--block-size must be");
         check("--workload video --kv-tokens 3", "capacity.num_blocks is 0");
         check(

@@ -93,8 +93,24 @@ pub struct E2Config {
     /// caches, `R_imb` (default 0.7): decoding leaves arithmetic units idle that prefills use.
     /// Prompts that themselves decode more than that are not attracted.
     pub decode_ratio: f64,
-    /// Moving and copying of prefixes between endpoints (§6.3); none turns it off.
-    pub rebalance: Option<RebalanceConfig>,
+    /// The load that is weighed (default the work under way).
+    pub load: E2Load,
+    /// Ratio of what a prompt costs at the endpoint that caches it to what it costs elsewhere, the
+    /// computing anew included, beyond which it goes elsewhere (default 2), at least 1; none never
+    /// leaves. Lower copies popular prefixes sooner, and finds less in caches.
+    pub leave_ratio: Option<f64>,
+}
+
+/// The load of an endpoint that E2 weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum E2Load {
+    /// The work of the requests that are under way: it follows an endpoint that is slow, and needs
+    /// to be told when requests end.
+    #[default]
+    UnderWay,
+    /// The work of the window's requests, ended or not, as in the paper.
+    Window,
 }
 
 impl Default for E2Config {
@@ -103,31 +119,8 @@ impl Default for E2Config {
             window_ms: 180_000,
             max_window_requests: 1 << 20,
             decode_ratio: 0.7,
-            rebalance: Some(RebalanceConfig::default()),
-        }
-    }
-}
-
-/// Knobs of moving and copying prefixes between endpoints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RebalanceConfig {
-    /// Ratio of the greatest to the least load beyond which prefixes move, `Th_bal`
-    /// (default 1.5).
-    pub threshold: f64,
-    /// Requests of the window for each endpoint, on average, before anything moves (default 50).
-    pub min_requests: u32,
-    /// Most nodes one after the other below a prefix that moves (default 3), at most 100: what
-    /// grows step by step, as agents' prompts do, would leave its later steps behind.
-    pub max_chain: u32,
-}
-
-impl Default for RebalanceConfig {
-    fn default() -> Self {
-        Self {
-            threshold: 1.5,
-            min_requests: 50,
-            max_chain: 3,
+            load: E2Load::UnderWay,
+            leave_ratio: Some(2.0),
         }
     }
 }
@@ -282,17 +275,8 @@ impl PolicyConfig {
                     positive("policy.e2.max_window_requests", config.max_window_requests),
                     share("policy.e2.decode_ratio", config.decode_ratio),
                 ];
-                if let Some(RebalanceConfig {
-                    threshold,
-                    max_chain,
-                    ..
-                }) = config.rebalance
-                {
-                    let (field, is_fine) = ("policy.e2.rebalance.max_chain", max_chain <= 100);
-                    checks.extend([
-                        ratio("policy.e2.rebalance.threshold", threshold),
-                        check(field, max_chain, is_fine, "at most 100"),
-                    ]);
+                if let Some(leave) = config.leave_ratio {
+                    checks.push(ratio("policy.e2.leave_ratio", leave));
                 }
                 checks
             }

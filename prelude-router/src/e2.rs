@@ -1,25 +1,26 @@
 //! E2, exploit and explore (Srivatsa et al., Preble, ICLR 2025, §3.2 and algorithm 1).
 //!
 //! A prompt of which more is cached somewhere than is missing goes there: computing it anew costs
-//! more than waiting. Any other goes where it costs least: the load of the last minutes, what its
-//! evictions will cost those who come back, and its own prefill. Endpoints that mostly decode
-//! attract such prompts. Prefixes that make an endpoint too busy are moved or copied
-//! ([`rebalance`]).
+//! more than waiting. Any other goes where it costs least: the load there, what its evictions will
+//! cost those who come back, and its own prefill. Endpoints that mostly decode attract such
+//! prompts.
+//!
+//! The load is the work under way, where the paper has that of the last minutes, and a prompt
+//! leaves the endpoint that caches it where waiting costs far more than computing it anew. So a
+//! prefix that is too popular for one endpoint is copied to as many as it needs, at once, where
+//! the paper moves and copies prefixes after minutes of load have shown the need.
 
 mod outputs;
-mod rebalance;
 mod window;
 
 use std::time::Duration;
 
 use prelude_core::{RequestId, Timestamp};
-use rebalance::Rebalance;
 
 use crate::{
     cached::Cached,
-    config::{E2Config, RouterConfig},
+    config::{E2Config, E2Load, RouterConfig},
     endpoint::{EndpointId, Fleet},
-    index::Override,
     policy::{Choice, Finished, Policy, Query, Reason, least_of},
     random::Random,
     service::Cost,
@@ -44,7 +45,6 @@ pub(crate) struct E2 {
     cached: Cached,
     window: Window,
     outputs: Outputs,
-    rebalance: Option<Rebalance>,
     newcomers: Vec<Newcomer>,
     random: Random,
     /// The expected length of that prompt's output.
@@ -68,7 +68,6 @@ impl E2 {
             cached: Cached::new(router),
             window: Window::new(span, config.max_window_requests as usize),
             outputs: Outputs::new(span, DEFAULT_OUTPUT_TOKENS),
-            rebalance: config.rebalance.clone().map(|r| Rebalance::new(r, span)),
             newcomers: Vec::new(),
             random: Random::new(router.seed),
             output: 0.0,
@@ -76,8 +75,8 @@ impl E2 {
         }
     }
 
-    /// Forgets what has become too old, and moves prefixes if it is time.
-    fn advance(&mut self, now: Timestamp, fleet: &Fleet) {
+    /// Forgets what has become too old.
+    fn advance(&mut self, now: Timestamp) {
         while let Some(entry) = self.window.pop(now) {
             if let Some(leaf) = entry.leaf {
                 self.cached.index.expire(entry.endpoint, leaf);
@@ -85,9 +84,6 @@ impl E2 {
         }
         self.outputs.advance(now);
         self.newcomers.retain(|newcomer| now < newcomer.until);
-        if let Some(rebalance) = &mut self.rebalance {
-            rebalance.pass(now, fleet, &mut self.cached.index, &mut self.window);
-        }
     }
 
     /// Returns the cost of the prompt itself at the endpoint at a position.
@@ -103,7 +99,11 @@ impl E2 {
     /// `LoadCost`: the load there, what evictions will cost, and the prompt's prefill.
     fn load_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let (prefill, _) = self.own_cost(fleet, query, at);
-        self.window.loads()[at].sum + self.eviction_cost(fleet, query, at) + prefill
+        let load = match self.config.load {
+            E2Load::UnderWay => fleet.endpoints()[at].outstanding().work,
+            E2Load::Window => self.window.loads()[at].sum,
+        };
+        load + self.eviction_cost(fleet, query, at) + prefill
     }
 
     /// `M`: for what must be evicted, the time to compute it again, as often as it is asked for.
@@ -112,7 +112,10 @@ impl E2 {
         let missed = query.tokens.saturating_sub(self.cached.tokens(at));
         let needed = u64::from(missed.div_ceil(self.cached.granule_tokens));
         let mut needed = needed.saturating_sub(self.cached.index.free(endpoint.id()));
-        let requests = self.window.loads()[at].requests;
+        // The mean of the endpoints: by its own number, an endpoint would seem the cheaper to evict
+        // from, the more requests it gets.
+        let loads = self.window.loads();
+        let requests = loads.iter().map(|load| load.requests).sum::<u64>() / loads.len() as u64;
         let mut sum = Cost::ZERO;
         if needed == 0 || requests == 0 {
             return sum;
@@ -150,9 +153,6 @@ impl E2 {
 
     /// Where the prompt goes of which `known` tokens are cached.
     fn exploit(&mut self, fleet: &Fleet, query: &Query<'_>, known: u32) -> (usize, Reason) {
-        if let Some(at) = self.redirected(fleet, query) {
-            return (at, Reason::Redirected);
-        }
         let holders = || {
             query
                 .eligible
@@ -160,33 +160,37 @@ impl E2 {
                 .filter(|&&at| self.cached.tokens(at) == known)
         };
         let only = holders().next().filter(|_| holders().count() == 1).copied();
-        let pick = only
+        let holder = only
             .or_else(|| self.cheapest(fleet, query, |this, at| this.cached.tokens(at) == known));
-        let pick = pick.unwrap_or(query.eligible[0]);
-        (pick, Reason::Cached)
+        let holder = holder.unwrap_or(query.eligible[0]);
+        match self.far_cheaper(fleet, query, holder) {
+            Some(at) => (at, Reason::Backlog),
+            None => (holder, Reason::Cached),
+        }
     }
 
-    /// Where the prompt's key portion is now, if it was moved or copied.
-    fn redirected(&mut self, fleet: &Fleet, query: &Query<'_>) -> Option<usize> {
-        let mut deepest: Option<&Override> = None;
-        for id in self.cached.index.through(&self.cached.path) {
-            if self.cached.index.is_key_portion(id) {
-                // What is above it moved with other prompts, which have no deeper one.
-                deepest = None;
-            }
-            let redirect = self.cached.index.redirect(id);
-            // One that no request asked for within the window has ended.
-            let lives = |_: &&Override| self.cached.index.windows(id).any(|(_, count)| count > 0);
-            if let Some(redirect) = redirect.filter(lives)
-                && deepest.is_none_or(|above| redirect.since >= above.since)
-            {
-                deepest = Some(redirect);
-            }
+    /// Returns the position of another endpoint at which the prompt costs so much less that it
+    /// leaves the endpoint that caches it.
+    fn far_cheaper(&mut self, fleet: &Fleet, query: &Query<'_>, holder: usize) -> Option<usize> {
+        let ratio = self.config.leave_ratio?;
+        // An idle endpoint serves what it caches at once.
+        if fleet.endpoints()[holder].outstanding().requests == 0 {
+            return None;
         }
-        let deepest = deepest?.clone();
-        self.cheapest(fleet, query, |_, at| {
-            deepest.has(fleet.endpoints()[at].id())
-        })
+        let here = self.load_cost(fleet, query, holder).as_ms();
+        let count = fleet.endpoints().len() as u64;
+        let other = self.cheapest(fleet, query, |this, at| {
+            at != holder && !this.has_had_enough(fleet, at, count)
+        })?;
+        let there = self.load_cost(fleet, query, other).as_ms();
+        (here > ratio * there).then_some(other)
+    }
+
+    /// Returns whether an endpoint has just joined and has got half of its share of new prompts.
+    fn has_had_enough(&self, fleet: &Fleet, at: usize, count: u64) -> bool {
+        let id = fleet.endpoints()[at].id();
+        let mut new = self.newcomers.iter();
+        new.any(|n| n.endpoint == id && n.own * 2 * count > n.all)
     }
 
     /// Returns whether the prompt would lower the share of decoding at an endpoint to the
@@ -214,12 +218,7 @@ impl E2 {
             return (at, Reason::DecodeHeavy);
         }
         let count = fleet.endpoints().len() as u64;
-        let has_had_enough = |this: &Self, at: usize| {
-            let id = fleet.endpoints()[at].id();
-            let mut new = this.newcomers.iter();
-            new.any(|n| n.endpoint == id && n.own * 2 * count > n.all)
-        };
-        let among = |this: &Self, at| !has_had_enough(this, at);
+        let among = |this: &Self, at| !this.has_had_enough(fleet, at, count);
         let at = self.cheapest(fleet, query, among);
         let at = at.or_else(|| self.cheapest(fleet, query, |_, _| true));
         (at.unwrap_or(query.eligible[0]), Reason::LeastCost)
@@ -228,7 +227,7 @@ impl E2 {
 
 impl Policy for E2 {
     fn pick(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
-        self.advance(now, fleet);
+        self.advance(now);
         self.output = self.outputs.expected(query.root, query.max_output_tokens);
         self.cached.look(fleet, query);
         let known = query.eligible.iter().map(|&at| self.cached.tokens(at));
@@ -261,7 +260,6 @@ impl Policy for E2 {
             at: now,
             request: Some(query.id),
             endpoint,
-            charged: endpoint,
             leaf,
             prefill,
             decode,
@@ -284,9 +282,6 @@ impl Policy for E2 {
     fn finished(&mut self, now: Timestamp, finish: &Finished) {
         if let Some(tokens) = finish.output_tokens {
             self.outputs.note(now, finish.root, tokens);
-        }
-        if let (Some(rebalance), Some(ms)) = (&mut self.rebalance, finish.queue_ms) {
-            rebalance.note_delay(now, finish.endpoint, ms);
         }
     }
 
@@ -311,9 +306,6 @@ impl Policy for E2 {
         self.window.leave(endpoint);
         self.cached.index.leave(endpoint);
         self.newcomers.retain(|n| n.endpoint != endpoint);
-        if let Some(rebalance) = &mut self.rebalance {
-            rebalance.leave(endpoint);
-        }
     }
 
     fn index_nodes(&self) -> (usize, u64) {

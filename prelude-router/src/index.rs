@@ -14,21 +14,15 @@
 mod arena;
 mod mirror;
 mod node;
-mod redirect;
 
 use ahash::RandomState;
 use arena::{Arena, List, NONE};
 use mirror::Mirror;
 pub(crate) use node::NodeId;
 use node::{Holding, Node};
-pub(crate) use redirect::Override;
 use smallvec::SmallVec;
 
 use crate::endpoint::EndpointId;
-
-/// Most nodes that are looked at to tell whether prompts grow step by step below a node: where they
-/// do, the first ones show it, and thousands of questions may hang on one document.
-const MAX_BELOW: u32 = 64;
 
 /// Never iterated, so its order reaches no decision.
 #[expect(
@@ -308,71 +302,11 @@ impl Index {
         self.adopt(upper.parent, child);
     }
 
-    /// The nodes from `id` to the first one of its prompt.
-    pub(crate) fn upward(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let next = |at: &NodeId| Some(self.nodes[at.0].parent).filter(|&at| at != NONE);
-        std::iter::successors(Some(id), move |at| next(at).map(NodeId))
-    }
-
-    /// Returns whether a node has more granules than all nodes before it together.
-    pub(crate) fn is_key_portion(&self, id: NodeId) -> bool {
-        let node = &self.nodes[id.0];
-        node.hashes.len() > node.start as usize
-    }
-
-    /// Returns the key portion of the prompts that end at a node: the deepest node of their path
-    /// that has more granules than all before it (Preble, appendix A).
-    pub(crate) fn key_portion(&self, leaf: NodeId) -> NodeId {
-        let mut path = self.upward(leaf);
-        let key = path.find(|&id| self.is_key_portion(id));
-        key.expect("nothing is before the first node, and it has a granule")
-    }
-
-    /// Granules of the prompts that end at a node.
-    #[cfg(test)]
-    pub(crate) fn granules(&self, id: NodeId) -> usize {
-        self.nodes[id.0].end()
-    }
-
     /// How many requests of the window went through a node to each endpoint.
+    #[cfg(test)]
     pub(crate) fn windows(&self, id: NodeId) -> impl Iterator<Item = (EndpointId, u32)> + '_ {
         let holdings = self.nodes[id.0].holdings.iter();
         holdings.map(|&(endpoint, at)| (endpoint, self.holdings[at].window))
-    }
-
-    /// Returns whether more than `most` nodes come one after the other below a node, among those
-    /// below it that are looked at: `MAX_BELOW`, and the chain of the first.
-    pub(crate) fn is_deep_below(&self, id: NodeId, most: u32) -> bool {
-        let mut left = MAX_BELOW + most;
-        self.is_deep(id.0, most, &mut left)
-    }
-
-    fn is_deep(&self, id: u32, most: u32, left: &mut u32) -> bool {
-        let mut child = self.nodes[id].first_child;
-        while child != NONE && *left > 0 {
-            *left -= 1;
-            if most == 0 || self.is_deep(child, most - 1, left) {
-                return true;
-            }
-            child = self.nodes[child].siblings.1;
-        }
-        false
-    }
-
-    /// Where requests through a node are sent. Nodes that went have none, and ids of theirs that
-    /// others were given have those of the others.
-    pub(crate) fn redirect(&self, id: NodeId) -> Option<&Override> {
-        self.nodes[id.0].redirect.as_deref()
-    }
-
-    pub(crate) fn redirect_mut(&mut self, id: NodeId) -> &mut Option<Box<Override>> {
-        &mut self.nodes[id.0].redirect
-    }
-
-    /// The nodes of a path that the prompt goes through as a whole, from the first on.
-    pub(crate) fn through<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = NodeId> + 'a {
-        let whole = |&&(id, same): &&(u32, u32)| self.nodes[id].hashes.len() == same as usize;
-        path.steps.iter().filter(whole).map(|&(id, _)| NodeId(id))
     }
 
     fn mirror(&self, endpoint: EndpointId) -> usize {

@@ -62,8 +62,8 @@ mod router;
 mod service;
 
 pub use config::{
-    CacheAwareConfig, ConfigError, E2Config, PolicyConfig, PrefixHashConfig, RebalanceConfig,
-    RouterConfig, UserStickyConfig,
+    CacheAwareConfig, ConfigError, E2Config, E2Load, PolicyConfig, PrefixHashConfig, RouterConfig,
+    UserStickyConfig,
 };
 pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding};
 pub use error::{RouteError, UnknownEndpoint};

@@ -106,8 +106,6 @@ pub enum Reason {
     LeastCost,
     /// Little of the prompt is cached anywhere, and there decoding leaves room for a prefill.
     DecodeHeavy,
-    /// Its prefix was moved or copied there.
-    Redirected,
     /// The endpoint that caches it has too much to do.
     Backlog,
     /// The rule of a policy that looks at neither.

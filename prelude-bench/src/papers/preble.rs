@@ -159,10 +159,11 @@ fn rate_claims(bench: &Bench<'_>, ratios: [[Vec<f64>; 2]; 2]) -> Result<Vec<Clai
 }
 
 /// The steps of the ablation that routes and policies allow.
-const STEPS: [(&str, Router, (&str, PolicyConfig)); 4] = [
+const STEPS: [(&str, Router, (&str, PolicyConfig)); 5] = [
     ("round robin", Router::RoundRobin, FCFS),
-    ("+ E2", Router::E2Still, FCFS),
-    ("+ moving and copying prefixes", Router::E2, FCFS),
+    ("+ E2 by the load of three minutes", Router::E2Still, FCFS),
+    ("+ by the work under way", Router::E2Stay, FCFS),
+    ("+ leaving a busy engine", Router::E2, FCFS),
     (
         "+ priority groups",
         Router::E2,
@@ -170,8 +171,8 @@ const STEPS: [(&str, Router, (&str, PolicyConfig)); 4] = [
     ),
 ];
 /// Workloads of the ablation, with rates that round robin does not sustain: the paper's, and one
-/// whose hot document makes one engine too busy.
-const ABLATION: [(&str, Load, Option<u32>); 2] = [
+/// whose hot document makes one engine too busy, and one whose documents change their ranks.
+const ABLATION: [(&str, Load, Option<u32>); 3] = [
     (
         "tools by Zipf's law, 30/s",
         (Kind::Zipf, 30.0, 10_800),
@@ -181,6 +182,11 @@ const ABLATION: [(&str, Load, Option<u32>); 2] = [
         "hot spot of 16 documents, 9/s",
         (Kind::HotSpot, 9.0, 2_700),
         Some(16),
+    ),
+    (
+        "documents whose popularity drifts, 9/s",
+        (Kind::Drift, 9.0, 5_400),
+        None,
     ),
 ];
 
@@ -212,8 +218,8 @@ fn ablation(bench: &Bench<'_>) -> Result<Section> {
                   E2 gains most of mean and P99, moving prefixes some more at P99, groups at P99 \
                   alone.\n\
                   Its step \"prefill/decode-aware\" is part of E2 here and has no switch.\n\
-                  Prefixes move only when an engine has much more to do than another, which \
-                  exploring alone keeps from happening on the tools; on the hot spot it happens."
+                  In place of its moving and copying of prefixes, E2 here weighs the work under \
+                  way, and prompts leave an engine that has far more to do than another."
                 .to_owned(),
         tables,
         claims: Vec::new(),

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use prelude_core::Timestamp;
+use prelude_sched::ConfigError;
 
 use super::{Arrival, Engine, EngineConfig, Record, Workload, serves::Serves};
 
@@ -102,7 +103,10 @@ pub fn run(
     done: impl FnMut(),
 ) -> Result<Served> {
     ensure!(engines > 0, "a cluster has at least one engine");
-    let built: Result<Vec<_>, _> = (0..engines).map(|_| Engine::new(config)).collect();
+    let slowdown = |at| if at == 0 { config.slow_first } else { 1.0 };
+    let built: Result<Vec<_>, _> = (0..engines)
+        .map(|at| Ok::<_, ConfigError>(Engine::new(config)?.slowed(slowdown(at))))
+        .collect();
     drive(workload, built?, route, done)
 }
 
@@ -428,5 +432,21 @@ mod tests {
         let order: Vec<Event> = std::iter::from_fn(|| queue.pop()).map(|(_, h)| h).collect();
         let expected = [Event::Arrival(9), Event::Engine(1), Event::Arrival(0)];
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn the_first_engine_of_a_cluster_can_be_slow() {
+        let workload = few(Kind::Toolbench, Order::Shuffled, 1);
+        let busy = |slow_first| {
+            let config = EngineConfig {
+                slow_first,
+                ..config(PolicyConfig::Fcfs)
+            };
+            round_robin(&workload, 2, &config).busy
+        };
+        let (as_it_is, slow) = (busy(1.0), busy(3.0));
+        // Not three times as long: more requests share a step.
+        assert!(slow[0] > as_it_is[0], "{slow:?} {as_it_is:?}");
+        assert_eq!(slow[1], as_it_is[1]);
     }
 }

@@ -30,6 +30,9 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Most tokens that a step computes; the model's chunk budget by default.
     pub step_tokens: u32,
+    /// The factor by which the first engine of a cluster takes longer for a step than the model
+    /// says, and than routers are told; 1 by default.
+    pub slow_first: f64,
     /// Its scheduler's knobs.
     pub scheduler: SchedulerConfig,
 }
@@ -45,6 +48,7 @@ impl EngineConfig {
             kv_tokens: model.kv_tokens(),
             block_size: 16,
             step_tokens: model.chunk_tokens(),
+            slow_first: 1.0,
             scheduler: SchedulerConfig {
                 max_batch_tokens: model.chunk_tokens(),
                 prefill_chunk_tokens: model.chunk_tokens(),
@@ -119,6 +123,8 @@ pub struct Engine {
     first_token: BTreeMap<RequestId, Timestamp>,
     sampling: Arc<SamplingParams>,
     busy: Duration,
+    /// The factor by which steps take longer than the model says.
+    slowdown: f64,
     events: Vec<Event>,
 }
 
@@ -132,6 +138,12 @@ impl Engine {
         Ok(Self::of(config.model.clone(), scheduler))
     }
 
+    /// The same engine, whose steps take so many times as long as its model says.
+    pub(super) const fn slowed(mut self, by: f64) -> Self {
+        self.slowdown = by;
+        self
+    }
+
     fn of(model: EngineModel, scheduler: Scheduler) -> Self {
         Self {
             model,
@@ -141,6 +153,7 @@ impl Engine {
             first_token: BTreeMap::new(),
             sampling: Arc::new(SamplingParams::default()),
             busy: Duration::ZERO,
+            slowdown: 1.0,
             events: Vec::new(),
         }
     }
@@ -198,6 +211,11 @@ impl Engine {
             return again;
         };
         let takes = self.model.iteration(pieces(&batch));
+        // Exactly the model's time but for an engine that is slow.
+        let takes = match self.slowdown > 1.0 {
+            true => takes.mul_f64(self.slowdown),
+            false => takes,
+        };
         self.busy += takes;
         let ends = now.saturating_add(takes);
         let output = answer(id, &batch);

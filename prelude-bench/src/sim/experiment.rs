@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use prelude_router::{
-    CacheAwareConfig, E2Config, PolicyConfig, PrefixHashConfig, UserStickyConfig,
+    CacheAwareConfig, E2Config, E2Load, PolicyConfig, PrefixHashConfig, UserStickyConfig,
 };
 use serde::Serialize;
 
@@ -14,7 +14,11 @@ use super::{EngineConfig, Figures, Kind, Report, Routed, Served, Setting, Worklo
 pub enum Router {
     /// Preble's E2: the engine that caches the prompt, or the engine with the lowest cost.
     E2,
-    /// E2 without moving and copying prefixes.
+    /// E2 whose prompts never leave the engine that caches them.
+    E2Stay,
+    /// E2 with the paper's load, that of the last three minutes, in place of the work under way.
+    E2Window,
+    /// Both at once: the paper's E2 without its moving and copying of prefixes.
     E2Still,
     /// One engine after another.
     RoundRobin,
@@ -40,6 +44,8 @@ impl Router {
         match self {
             Self::E2 => "e2",
             Self::E2Still => "e2-still",
+            Self::E2Stay => "e2-stay",
+            Self::E2Window => "e2-window",
             Self::RoundRobin => "round-robin",
             Self::LeastOutstanding => "least-outstanding",
             Self::PrefixHash => "prefix-hash",
@@ -53,8 +59,17 @@ impl Router {
     fn policy(self) -> PolicyConfig {
         match self {
             Self::E2 => PolicyConfig::E2(E2Config::default()),
+            Self::E2Stay => PolicyConfig::E2(E2Config {
+                leave_ratio: None,
+                ..E2Config::default()
+            }),
+            Self::E2Window => PolicyConfig::E2(E2Config {
+                load: E2Load::Window,
+                ..E2Config::default()
+            }),
             Self::E2Still => PolicyConfig::E2(E2Config {
-                rebalance: None,
+                load: E2Load::Window,
+                leave_ratio: None,
                 ..E2Config::default()
             }),
             Self::RoundRobin => PolicyConfig::RoundRobin,

@@ -8,6 +8,7 @@
 mod agent;
 mod conversation;
 mod draw;
+mod drift;
 mod hot_spot;
 mod kind;
 mod mixed;

@@ -1,6 +1,6 @@
 //! The requests of the last three minutes or so, and what they cost each endpoint.
 
-use std::{collections::VecDeque, ops::Range, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use prelude_core::{RequestId, Timestamp};
 
@@ -14,8 +14,6 @@ pub(super) struct Entry {
     pub(super) request: Option<RequestId>,
     /// Where it went.
     pub(super) endpoint: EndpointId,
-    /// The endpoint whose load includes the request: another one if its prefix was moved since.
-    pub(super) charged: EndpointId,
     /// The last node of its prompt, if that has one.
     pub(super) leaf: Option<NodeId>,
     pub(super) prefill: Cost,
@@ -36,7 +34,7 @@ pub(super) struct Load {
     pub(super) sum: Cost,
     /// How much of that is decoding.
     pub(super) decode: Cost,
-    /// Requests that went there, whichever endpoint is charged with them.
+    /// Requests that went there.
     pub(super) requests: u64,
 }
 
@@ -44,11 +42,13 @@ impl Load {
     fn add(&mut self, entry: &Entry) {
         self.sum += entry.cost();
         self.decode += entry.decode;
+        self.requests += u64::from(entry.request.is_some());
     }
 
     fn subtract(&mut self, entry: &Entry) {
         self.sum -= entry.cost();
         self.decode -= entry.decode;
+        self.requests -= u64::from(entry.request.is_some());
     }
 
     /// Share of decoding in its load.
@@ -63,8 +63,6 @@ pub(super) struct Window {
     span: Duration,
     max_entries: usize,
     entries: VecDeque<Entry>,
-    /// How many have been taken out at the old end.
-    popped: u64,
     /// By id of the endpoint, as the fleet has them.
     loads: Vec<Load>,
 }
@@ -75,7 +73,6 @@ impl Window {
             span,
             max_entries,
             entries: VecDeque::new(),
-            popped: 0,
             loads: Vec::new(),
         }
     }
@@ -87,16 +84,6 @@ impl Window {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The numbers of the requests, in the order in which they came. When an endpoint leaves, those
-    /// that stay are numbered anew.
-    pub(super) fn numbers(&self) -> Range<u64> {
-        self.popped..self.popped + self.entries.len() as u64
     }
 
     fn load(&mut self, endpoint: EndpointId) -> Option<&mut Load> {
@@ -117,46 +104,21 @@ impl Window {
             at: now,
             request: None,
             endpoint,
-            charged: endpoint,
             leaf: None,
             prefill: least,
             decode: Cost::ZERO,
         });
     }
 
-    /// Forgets an endpoint and its requests. What it was charged with for another one's requests
-    /// is that one's again.
+    /// Forgets an endpoint and its requests.
     pub(super) fn leave(&mut self, endpoint: EndpointId) {
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.retain_mut(|entry| {
-            if entry.endpoint != endpoint && entry.charged != endpoint {
-                return true;
-            }
-            let (charged, own) = (entry.charged, entry.endpoint);
-            if let Some(load) = self.load(charged) {
-                load.subtract(entry);
-            }
-            if own == endpoint {
-                return false;
-            }
-            entry.charged = own;
-            if let Some(load) = self.load(own) {
-                load.add(entry);
-            }
-            true
-        });
-        self.entries = entries;
+        self.entries.retain(|entry| entry.endpoint != endpoint);
         self.loads.retain(|l| l.endpoint != endpoint);
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
-        if let Some(load) = self.load(entry.charged) {
+        if let Some(load) = self.load(entry.endpoint) {
             load.add(&entry);
-        }
-        if entry.request.is_some()
-            && let Some(load) = self.load(entry.endpoint)
-        {
-            load.requests += 1;
         }
         self.entries.push_back(entry);
     }
@@ -169,19 +131,13 @@ impl Window {
             return None;
         }
         let entry = self.entries.pop_front()?;
-        self.popped += 1;
         self.take_back(&entry);
         Some(entry)
     }
 
     fn take_back(&mut self, entry: &Entry) {
-        if let Some(load) = self.load(entry.charged) {
+        if let Some(load) = self.load(entry.endpoint) {
             load.subtract(entry);
-        }
-        if entry.request.is_some()
-            && let Some(load) = self.load(entry.endpoint)
-        {
-            load.requests -= 1;
         }
     }
 
@@ -190,43 +146,13 @@ impl Window {
     pub(super) fn serve(&mut self, request: RequestId, endpoint: EndpointId) -> Option<Entry> {
         let mut recent = self.entries.iter().enumerate().rev();
         let (at, &was) = recent.find(|(_, e)| e.request == Some(request))?;
-        let entry = Entry {
-            endpoint,
-            charged: endpoint,
-            ..was
-        };
+        let entry = Entry { endpoint, ..was };
         self.take_back(&was);
         self.entries[at] = entry;
         if let Some(load) = self.load(endpoint) {
             load.add(&entry);
-            load.requests += 1;
         }
         Some(was)
-    }
-
-    /// Charges requests, of those with these numbers, to the endpoints that `to` says.
-    pub(super) fn charge(
-        &mut self,
-        numbers: Range<u64>,
-        to: impl Fn(&Entry) -> Option<EndpointId>,
-    ) {
-        let place = |number: u64| {
-            let place = number.saturating_sub(self.popped);
-            usize::try_from(place).map_or(self.entries.len(), |at| at.min(self.entries.len()))
-        };
-        for at in place(numbers.start)..place(numbers.end) {
-            let entry = self.entries[at];
-            let Some(to) = to(&entry).filter(|&to| to != entry.charged) else {
-                continue;
-            };
-            if let Some(load) = self.load(entry.charged) {
-                load.subtract(&entry);
-            }
-            self.entries[at].charged = to;
-            if let Some(load) = self.load(to) {
-                load.add(&entry);
-            }
-        }
     }
 }
 
@@ -240,7 +166,6 @@ mod tests {
     enum Step {
         Push(u32, u128),
         Serve(u64, u32),
-        Charge(u32, u32),
         Leave(u32),
         Wait(u64),
     }
@@ -250,7 +175,6 @@ mod tests {
         prop_oneof![
             6 => (endpoint.clone(), 1..100u128).prop_map(|(e, cost)| Step::Push(e, cost)),
             1 => (0..40u64, endpoint.clone()).prop_map(|(r, e)| Step::Serve(r, e)),
-            1 => (endpoint.clone(), endpoint.clone()).prop_map(|(a, b)| Step::Charge(a, b)),
             1 => endpoint.prop_map(Step::Leave),
             2 => (0..5u64).prop_map(Step::Wait),
         ]
@@ -260,13 +184,12 @@ mod tests {
     fn recount(window: &Window) -> Vec<Load> {
         let ids = window.loads.iter().map(|l| l.endpoint);
         let of = |endpoint| {
-            let charged = || window.entries().filter(|e| e.charged == endpoint);
-            let own = window.entries().filter(|e| e.endpoint == endpoint);
+            let own = || window.entries().filter(|e| e.endpoint == endpoint);
             Load {
                 endpoint,
-                sum: charged().fold(Cost::ZERO, |sum, e| sum + e.cost()),
-                decode: charged().fold(Cost::ZERO, |sum, e| sum + e.decode),
-                requests: own.filter(|e| e.request.is_some()).count() as u64,
+                sum: own().fold(Cost::ZERO, |sum, e| sum + e.cost()),
+                decode: own().fold(Cost::ZERO, |sum, e| sum + e.decode),
+                requests: own().filter(|e| e.request.is_some()).count() as u64,
             }
         };
         ids.map(of).collect()
@@ -292,18 +215,12 @@ mod tests {
                         at: now,
                         request: Some(RequestId(request)),
                         endpoint: ids[endpoint as usize],
-                        charged: ids[endpoint as usize],
                         leaf: None,
                         prefill: Cost(cost),
                         decode: Cost(cost / 3),
                     }),
                     Step::Serve(request, endpoint) => {
                         window.serve(RequestId(request), ids[endpoint as usize]);
-                    }
-                    Step::Charge(from, to) => {
-                        let (from, to) = (ids[from as usize], ids[to as usize]);
-                        let is_moved = |e: &Entry| e.charged == from && e.prefill.0.is_multiple_of(2);
-                        window.charge(window.numbers(), |e| is_moved(e).then_some(to));
                     }
                     Step::Leave(endpoint) => {
                         window.leave(ids[endpoint as usize]);

@@ -46,9 +46,6 @@ impl Index {
         let mut id = self.recent.oldest;
         while id != NONE {
             let next = self.nodes[id].links.newer;
-            if let Some(redirect) = &mut self.nodes[id].redirect {
-                redirect.leave(endpoint);
-            }
             if let Ok(place) = self.nodes[id].place(endpoint) {
                 let (_, holding) = self.nodes[id].holdings.remove(place);
                 if self.holdings[holding].cached > 0 {
@@ -325,9 +322,7 @@ impl Index {
     pub(super) fn are_alike(&self, id: u32, child: u32) -> bool {
         let (upper, lower) = (&self.nodes[id], &self.nodes[child]);
         let pairs = upper.holdings.iter().zip(&lower.holdings);
-        upper.redirect.is_none()
-            && lower.redirect.is_none()
-            && upper.holdings.len() == lower.holdings.len()
+        upper.holdings.len() == lower.holdings.len()
             && pairs.into_iter().all(|((a, upper_at), (b, lower_at))| {
                 let (first, second) = (&self.holdings[*upper_at], &self.holdings[*lower_at]);
                 let whole = first.cached as usize == upper.hashes.len();

@@ -2,10 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{
-    arena::{Linked, Links, NONE},
-    redirect::Override,
-};
+use super::arena::{Linked, Links, NONE};
 use crate::endpoint::EndpointId;
 
 /// Names a node for as long as a request of the window ends there.
@@ -27,8 +24,6 @@ pub(super) struct Node {
     /// The holdings of the endpoints whose caches or windows have it.
     pub(super) holdings: SmallVec<[(EndpointId, u32); 2]>,
     pub(super) links: Links,
-    /// Where requests through it are sent instead of where its cache is.
-    pub(super) redirect: Option<Box<Override>>,
 }
 
 impl Default for Node {
@@ -41,7 +36,6 @@ impl Default for Node {
             hashes: Vec::new(),
             holdings: SmallVec::new(),
             links: Links::default(),
-            redirect: None,
         }
     }
 }

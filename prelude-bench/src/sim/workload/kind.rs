@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{
     Arrival, Builder, Gaps, Order, Workload, agent, conversation,
     draw::poisson,
-    hot_spot, mixed, prefill_only,
+    drift, hot_spot, mixed, prefill_only,
     shared_prefix::{Prefixes, Shape},
 };
 
@@ -30,6 +30,8 @@ pub enum Kind {
     Mixed,
     /// Documents, of which one takes 40 % of the traffic after 120 s (Prelude's own).
     HotSpot,
+    /// Documents by Zipf's law, whose ranks are drawn anew every 120 s (Prelude's own).
+    Drift,
     /// Post recommendation: 50 posts for each of 20 users (PrefillOnly).
     Posts,
     /// Credit verification: 60 long histories without shared prefixes (PrefillOnly).
@@ -97,6 +99,7 @@ impl Kind {
             Self::Zipf => "zipf",
             Self::Mixed => "mixed",
             Self::HotSpot => "hot-spot",
+            Self::Drift => "drift",
             Self::Posts => "posts",
             Self::Credit => "credit",
             Self::Conversation => "conversation",
@@ -118,6 +121,8 @@ impl Kind {
             Self::Zipf => (320, 18.0, 5400),
             Self::Mixed => (350, 8.0, 4500),
             Self::HotSpot => (24, 0.77, 370),
+            // What the caches of two engines hold, at a rate that keeps them busy.
+            Self::Drift => (8, 4.5, 2700),
             Self::Posts => (prefill_only::POST_USERS, 8.0, 1000),
             Self::Credit => (prefill_only::CREDIT_USERS, 0.1, 60),
             // One engine caches 32 histories with room to spare.
@@ -181,6 +186,10 @@ impl Kind {
                 let arrivals = hot_spot::arrivals(prefixes, requests, rate, build);
                 return Ok(self.named(arrivals));
             }
+            Self::Drift => {
+                let requests = drift::requests(setting, rate);
+                return Ok(self.named(drift::arrivals(prefixes, requests, rate, build)));
+            }
             Self::Posts => {
                 let users = setting.prefixes.unwrap_or(amount.prefixes);
                 let arrivals = prefill_only::posts(users, setting.order, rate, build);
@@ -194,6 +203,15 @@ impl Kind {
         let mut arrivals = setting.order.line_up(groups, &mut build.random);
         poisson(&mut arrivals, rate, &mut build.random);
         Ok(self.named(arrivals))
+    }
+
+    /// Returns true if each request has a key portion drawn for it, so that there is no order to
+    /// choose.
+    const fn is_unordered(self) -> bool {
+        matches!(
+            self,
+            Self::HotSpot | Self::Drift | Self::Credit | Self::Conversation
+        )
     }
 
     fn check(self, setting: &Setting) -> Result<()> {
@@ -215,7 +233,7 @@ impl Kind {
             "{} has as many requests as its prefixes say",
             self.name()
         );
-        let unordered = matches!(self, Self::HotSpot | Self::Credit | Self::Conversation);
+        let unordered = self.is_unordered();
         ensure!(
             !unordered || setting.order == Order::Shuffled,
             "{} has no order but {}: each request has a key portion drawn for it",
@@ -257,8 +275,10 @@ mod tests {
     #[test]
     fn a_seed_makes_one_list_and_it_is_sorted() {
         for &kind in Kind::value_variants() {
-            let unordered = matches!(kind, Kind::HotSpot | Kind::Credit | Kind::Conversation);
-            for order in ORDERS.into_iter().skip(if unordered { 2 } else { 0 }) {
+            for order in ORDERS
+                .into_iter()
+                .skip(if kind.is_unordered() { 2 } else { 0 })
+            {
                 let make = |seed| {
                     let setting = Setting {
                         seed,
