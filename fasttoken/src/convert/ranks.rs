@@ -23,6 +23,9 @@ use twox_hash::XxHash3_64;
 /// Upper bound of the bytes of a token, so that a file cannot ask for much time.
 const TOKEN_BYTES_MAX: usize = 1024;
 
+/// Two tokens that join to a third.
+type Pair<'a> = (&'a [u8], &'a [u8]);
+
 /// Tokens by rising rank.
 pub(super) struct Ranks<'a> {
     tokens: &'a [(Vec<u8>, u32)],
@@ -55,7 +58,7 @@ impl<'a> Ranks<'a> {
     }
 
     /// Returns the two tokens of each merge rule, by rising rank of what they make.
-    pub(super) fn merges(&self) -> Result<Vec<(&'a [u8], &'a [u8])>, Error> {
+    pub(super) fn merges(&self) -> Result<Vec<Pair<'a>>, Error> {
         let mut merges = Vec::with_capacity(self.tokens.len());
         let mut ends = Vec::new();
         for (token, rank) in self.tokens.iter().filter(|(token, _)| token.len() > 1) {

@@ -388,27 +388,12 @@ fn word_ends<const WIDE: bool>(
         if rules.cased {
             starts |= case_starts::<WIDE>(planes);
         }
-        let number_start = number & !(number << 1);
-        if rules.digits_max == 1 {
-            starts |= number & leads;
-        } else if rules.digits_max == 0 {
-            starts |= number_start;
-        } else {
-            let mut third = number_start;
-            while third != 0 {
-                starts |= third;
-                third = third << 3 & number & number << 1 & number << 2;
-            }
-        }
+        starts |= number_starts(rules, number, leads);
     }
 
     starts |= space_starts::<WIDE>(rules, words_space, newline, leads, valid_mask);
     if rules.last_blanks && last {
-        // The run of blanks that ends with the text is one word.
-        let run = 64 - (!words_space & valid_mask).leading_zeros();
-        if run < valid {
-            starts &= u64::MAX >> (63 - run);
-        }
+        starts &= without_last_blanks(words_space, valid_mask);
     }
 
     let before = if rules.cased {
@@ -426,6 +411,36 @@ fn word_ends<const WIDE: bool>(
         starts = change(candidates, block, valid, last, starts, &mut limit);
     }
     starts & limit & !1 & valid_mask
+}
+
+/// Returns the starts of words of numbers.
+#[inline(always)]
+fn number_starts(rules: Rules, number: u64, leads: u64) -> u64 {
+    let number_start = number & !(number << 1);
+    match rules.digits_max {
+        0 => number_start,
+        1 => number & leads,
+        _ => {
+            let (mut starts, mut third) = (0, number_start);
+            while third != 0 {
+                starts |= third;
+                third = third << 3 & number & number << 1 & number << 2;
+            }
+            starts
+        }
+    }
+}
+
+/// Returns all bytes but those inside of the run of blanks that ends with the text, which is one word.
+#[inline(always)]
+fn without_last_blanks(words_space: u64, valid_mask: u64) -> u64 {
+    let valid = 64 - valid_mask.leading_zeros();
+    let run = 64 - (!words_space & valid_mask).leading_zeros();
+    if run < valid {
+        u64::MAX >> (63 - run)
+    } else {
+        u64::MAX
+    }
 }
 
 /// Returns the upper-case letters with which a word begins inside of a run of letters.

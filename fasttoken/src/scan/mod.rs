@@ -293,9 +293,9 @@ impl<'a> Scanner<'a> {
     /// End of the characters that follow a run of other characters in its word.
     fn tail(self, mut at: usize, tail: Tail) -> usize {
         while let Some(b) = self.byte(at) {
-            let belongs = match (tail, b) {
-                (Tail::LineEnds | Tail::LineEndsAndSlashes, b'\r' | b'\n') => true,
-                (Tail::LineEndsAndSlashes, b'/') => true,
+            let belongs = match b {
+                b'\r' | b'\n' => tail != Tail::None,
+                b'/' => tail == Tail::LineEndsAndSlashes,
                 _ => false,
             };
             if !belongs {
