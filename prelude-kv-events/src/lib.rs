@@ -20,7 +20,9 @@ mod msgpack;
 mod publisher;
 mod replay;
 mod ring;
+mod sent;
 mod subscriber;
+mod update;
 pub mod zmtp;
 
 pub use address::{Address, BadAddress};
@@ -29,4 +31,5 @@ pub use error::Error;
 pub use follower::{Follower, Step};
 pub use msgpack::MsgpackError;
 pub use publisher::{Publisher, PublisherConfig};
-pub use subscriber::{Subscriber, SubscriberConfig, Update};
+pub use subscriber::{Subscriber, SubscriberConfig};
+pub use update::Update;

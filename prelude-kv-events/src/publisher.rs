@@ -10,32 +10,27 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
 use prelude_core::KvEvent;
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _},
+    io::AsyncWrite,
     net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
-    sync::{Semaphore, mpsc, watch},
+    sync::{Semaphore, mpsc},
     task::AbortHandle,
-    time::{sleep, timeout},
+    time::sleep,
 };
 
 use crate::{
     Address, Batch, Error, Format, replay,
-    ring::Ring,
+    sent::{Sent, write},
     zmtp::{self, Received, Socket},
 };
 
-/// Upper bound of the bytes of all messages kept for replay.
-const RING_BYTES: usize = 64 << 20;
 /// Upper bound of the connections to a socket.
 const MAX_PEERS: usize = 256;
 /// Upper bound of the subscriptions of a connection.
 const MAX_SUBSCRIPTIONS: usize = 64;
 /// Upper bound of the bytes of a message that a peer sends.
 const REQUEST_BYTES: usize = 4 << 10;
-/// Seconds that a peer may take nothing.
-const STALL_S: u64 = 60;
 
 /// The sockets to bind and the form of messages.
 #[derive(Clone, Debug)]
@@ -55,26 +50,11 @@ pub struct PublisherConfig {
 /// Publishes events. Dropping it closes its sockets.
 #[derive(Debug)]
 pub struct Publisher {
-    shared: Arc<Shared>,
+    sent: Arc<Sent>,
     format: Format,
     address: SocketAddr,
     replay_address: Option<SocketAddr>,
     tasks: Vec<AbortHandle>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Shared {
-    ring: Mutex<Ring>,
-    /// The number of the next message, for tasks that wait for it.
-    next: watch::Sender<u64>,
-    topic: Vec<u8>,
-}
-
-impl Shared {
-    pub(crate) fn ring(&self) -> MutexGuard<'_, Ring> {
-        // The ring is valid between statements.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Publisher {
@@ -89,11 +69,8 @@ impl Publisher {
     /// # Errors
     /// [`Error::Io`] if an address cannot be bound.
     pub async fn bind(config: &PublisherConfig) -> Result<Self, Error> {
-        let shared = Arc::new(Shared {
-            ring: Mutex::new(Ring::new(config.buffer_steps, RING_BYTES)),
-            next: watch::Sender::new(0),
-            topic: config.topic.clone().into_bytes(),
-        });
+        let topic = config.topic.clone().into_bytes();
+        let sent = Arc::new(Sent::new(topic, config.buffer_steps));
         let listener = TcpListener::bind(config.endpoint.to_bind()).await?;
         let address = listener.local_addr()?;
         let mut tasks = Vec::new();
@@ -101,13 +78,13 @@ impl Publisher {
         if let Some(endpoint) = &config.replay_endpoint {
             let listener = TcpListener::bind(endpoint.to_bind()).await?;
             replay_address = Some(listener.local_addr()?);
-            let accepting = accept(listener, Arc::clone(&shared), replay::serve);
+            let accepting = accept(listener, Arc::clone(&sent), replay::serve);
             tasks.push(tokio::spawn(accepting).abort_handle());
         }
-        let accepting = accept(listener, Arc::clone(&shared), serve_subscriber);
+        let accepting = accept(listener, Arc::clone(&sent), serve_subscriber);
         tasks.push(tokio::spawn(accepting).abort_handle());
         Ok(Self {
-            shared,
+            sent,
             format: config.format,
             address,
             replay_address,
@@ -133,19 +110,15 @@ impl Publisher {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = since.unwrap_or_default().as_secs_f64();
         let payload = Batch { time, events }.encode(self.format);
-        let mut ring = self.shared.ring();
-        ring.push(payload.into());
-        let next = ring.next();
-        drop(ring);
-        self.shared.next.send_replace(next);
+        self.sent.push(payload.into());
     }
 }
 
 /// Accepts connections, and serves each in a task that ends with this one.
 async fn accept<F>(
     listener: TcpListener,
-    shared: Arc<Shared>,
-    serve: impl Fn(TcpStream, Arc<Shared>) -> F,
+    sent: Arc<Sent>,
+    serve: impl Fn(TcpStream, Arc<Sent>) -> F,
 ) where
     F: Future<Output = Result<(), Error>> + Send + 'static,
 {
@@ -159,7 +132,7 @@ async fn accept<F>(
         match listener.accept().await {
             Ok((stream, _)) => {
                 let _ = stream.set_nodelay(true);
-                let serving = serve(stream, Arc::clone(&shared));
+                let serving = serve(stream, Arc::clone(&sent));
                 tasks.spawn(async move {
                     // A peer that fails reconnects, and finds by the numbers what it has missed.
                     let _ = serving.await;
@@ -172,14 +145,14 @@ async fn accept<F>(
     }
 }
 
-async fn serve_subscriber(mut stream: TcpStream, shared: Arc<Shared>) -> Result<(), Error> {
+async fn serve_subscriber(mut stream: TcpStream, sent: Arc<Sent>) -> Result<(), Error> {
     zmtp::handshake(&mut stream, Socket::Pub).await?;
     let (reader, writer) = stream.into_split();
     let subscriptions = Mutex::new(Vec::new());
     let (pong, pongs) = mpsc::channel(4);
     tokio::select! {
         ended = read_subscriptions(reader, &subscriptions, pong) => ended,
-        ended = write_messages(writer, &subscriptions, pongs, &shared) => ended,
+        ended = write_messages(writer, &subscriptions, pongs, &sent) => ended,
     }
 }
 
@@ -230,16 +203,16 @@ async fn write_messages(
     mut writer: impl AsyncWrite + Unpin,
     subscriptions: &Subscriptions,
     mut pongs: mpsc::Receiver<Vec<u8>>,
-    shared: &Shared,
+    sent: &Sent,
 ) -> Result<(), Error> {
-    let mut next = shared.next.subscribe();
-    let mut seq = shared.ring().next();
+    let mut next = sent.subscribe();
+    let mut seq = sent.next();
     loop {
-        while let Some((at, payload)) = first_from(shared, seq) {
+        while let Some((at, payload)) = sent.first_from(seq) {
             seq = at + 1;
-            let is_wanted = |known: &Vec<u8>| shared.topic.starts_with(known);
+            let is_wanted = |known: &Vec<u8>| sent.topic().starts_with(known);
             if lock(subscriptions).iter().any(is_wanted) {
-                let frames: [&[u8]; 3] = [&shared.topic, &at.to_be_bytes(), &payload];
+                let frames: [&[u8]; 3] = [sent.topic(), &at.to_be_bytes(), &payload];
                 write(&mut writer, &zmtp::message(&frames)).await?;
             }
         }
@@ -252,18 +225,4 @@ async fn write_messages(
             Some(pong) = pongs.recv() => write(&mut writer, &pong).await?,
         }
     }
-}
-
-fn first_from(shared: &Shared, seq: u64) -> Option<(u64, Bytes)> {
-    shared.ring().from(seq).next()
-}
-
-/// Writes bytes, unless the peer takes none for too long.
-pub(crate) async fn write(
-    writer: &mut (impl AsyncWrite + Unpin),
-    bytes: &[u8],
-) -> Result<(), Error> {
-    let written = timeout(Duration::from_secs(STALL_S), writer.write_all(bytes)).await;
-    written.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))?;
-    Ok(())
 }

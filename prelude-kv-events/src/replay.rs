@@ -13,7 +13,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use crate::{
     Address, Error,
-    publisher::{Shared, write},
+    sent::{Sent, write},
     zmtp::{self, Received, Socket},
 };
 
@@ -27,7 +27,7 @@ pub(crate) const MESSAGE_BYTES: usize = 64 << 20;
 const REPLY_S: u64 = 5;
 
 /// Answers the requests of a connection.
-pub(crate) async fn serve(mut stream: TcpStream, shared: Arc<Shared>) -> Result<(), Error> {
+pub(crate) async fn serve(mut stream: TcpStream, sent: Arc<Sent>) -> Result<(), Error> {
     zmtp::handshake(&mut stream, Socket::Router).await?;
     loop {
         let frames = match zmtp::receive(&mut stream, REQUEST_BYTES).await? {
@@ -46,14 +46,14 @@ pub(crate) async fn serve(mut stream: TcpStream, shared: Arc<Shared>) -> Result<
         };
         let number = number.ok_or(Error::Protocol("a request's last frame is no number"))?;
         let mut first = u64::from_be_bytes(number);
-        let end = shared.ring().next();
+        let end = sent.next();
         let reply = |frames: [&[u8]; 2]| {
             let envelope = envelope.iter().map(Vec::as_slice);
             zmtp::message(&envelope.chain(frames).collect::<Vec<_>>())
         };
         // One by one: what a slow reader has not taken holds no memory but the ring's.
         while first < end {
-            let next = shared.ring().from(first).next();
+            let next = sent.first_from(first);
             let Some((seq, payload)) = next.filter(|&(seq, _)| seq < end) else {
                 break;
             };

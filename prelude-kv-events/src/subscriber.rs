@@ -2,7 +2,6 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use prelude_core::KvEvent;
 use tokio::{
     net::TcpStream,
     sync::mpsc,
@@ -10,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    Address, Error, Follower, Step,
+    Address, Error, Follower, Step, Update,
     replay::{self, MESSAGE_BYTES},
     zmtp::{self, Received, Socket},
 };
@@ -34,27 +33,6 @@ pub struct SubscriberConfig {
     pub topic: String,
     /// Time without a message after which the reader asks whether it has missed the last ones.
     pub check_every: Duration,
-}
-
-/// A change of what a reader knows of an engine.
-#[derive(Debug)]
-pub enum Update {
-    /// Forget all blocks of the engine.
-    Reset,
-    /// Apply events, in order. Events about unknown blocks are to be ignored.
-    Events(Vec<KvEvent>),
-    /// The connection failed; the subscriber tries again.
-    Disconnected(Error),
-}
-
-impl PartialEq for Update {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Reset, Self::Reset) => true,
-            (Self::Events(a), Self::Events(b)) => a == b,
-            _ => false,
-        }
-    }
 }
 
 /// Follows the events of one engine.
