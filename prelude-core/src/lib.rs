@@ -25,6 +25,7 @@ mod capacity;
 mod constraint;
 mod executor;
 mod ids;
+mod kv_event;
 mod profile;
 mod prompt;
 mod request;
@@ -40,6 +41,7 @@ pub use capacity::{Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
 pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use kv_event::{KvEvent, StoredBlocks};
 pub use profile::{
     BadServiceTime, FitError, Fitted, Profile, ProfileError, Regression, Sample, ServiceTime,
     StepWork,

@@ -15,6 +15,11 @@ pub struct EngineConfig {
     pub command_queue: usize,
     /// Steps remembered for [`recent_steps`](crate::EngineHandle::recent_steps), default 256.
     pub recent_steps: usize,
+    /// True if the blocks that the KV cache stores and drops are recorded for
+    /// [`kv_events`](crate::EngineHandle::kv_events) (default false). It copies the tokens of each
+    /// stored block once, and events that are not read take as much memory as the tokens of twice
+    /// the pool.
+    pub kv_events: bool,
 }
 
 impl Default for EngineConfig {
@@ -23,6 +28,7 @@ impl Default for EngineConfig {
             scheduler: SchedulerConfig::default(),
             command_queue: 1024,
             recent_steps: 256,
+            kv_events: false,
         }
     }
 }

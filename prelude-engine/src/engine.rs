@@ -5,14 +5,14 @@ use std::{
     thread::JoinHandle,
 };
 
-use prelude_core::Executor;
+use prelude_core::{Executor, KvEvent};
 use prelude_sched::{Scheduler, SchedulerPolicy};
 
 use crate::{
     EngineConfig, EngineError, EngineHandle,
     engine_core::{EngineCore, Over},
     inline_step::SharedCore,
-    shared::{Shared, lock},
+    shared::{Shared, kv_event_blocks, lock},
 };
 
 /// A running engine. Dropping it stops the thread and waits for it; requests that have not
@@ -56,11 +56,15 @@ impl ScheduledEngine {
     fn start(
         name: &str,
         config: &EngineConfig,
-        scheduler: Scheduler,
+        mut scheduler: Scheduler,
         executor: Box<dyn Executor>,
     ) -> Result<Self, EngineError> {
         let capacity = executor.capacity();
         let shared = Arc::new(Shared::new(config, capacity));
+        if let Some(events) = &shared.kv_events {
+            scheduler.record_kv_events(kv_event_blocks(capacity));
+            events.push(vec![KvEvent::Cleared], || vec![KvEvent::Cleared]);
+        }
         let core = EngineCore::new(scheduler, executor);
         let core: Arc<SharedCore> = Arc::new(Mutex::new(Some(core)));
         let thread = std::thread::Builder::new()

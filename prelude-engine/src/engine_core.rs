@@ -279,9 +279,15 @@ impl EngineCore {
         }
     }
 
-    /// Copies the scheduler's gauges to where handles see them.
-    fn publish(&self, shared: &Shared) {
+    /// Copies the scheduler's gauges, and events of its cache, to where handles see them.
+    fn publish(&mut self, shared: &Shared) {
         shared.reports().snapshot.scheduler = self.scheduler.stats();
+        if let Some(queue) = &shared.kv_events {
+            let events = self.scheduler.take_kv_events();
+            if !events.is_empty() {
+                queue.push(events, || self.scheduler.kv_contents());
+            }
+        }
     }
 }
 

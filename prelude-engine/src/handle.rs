@@ -9,7 +9,7 @@ use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec
 use tokio::sync::mpsc;
 
 use crate::{
-    Answer, AnswerEvent, EngineSnapshot, StepReport, SubmitError,
+    Answer, AnswerEvent, EngineSnapshot, KvEventStream, StepReport, SubmitError,
     inbox::Submission,
     inline_step::{self, SharedCore},
     report::{self, Reports},
@@ -184,6 +184,13 @@ impl EngineHandle {
     #[must_use]
     pub fn recent_steps(&self) -> Vec<StepReport> {
         self.reports().recent.iter().cloned().collect()
+    }
+
+    /// Returns the events of the KV cache, if [`EngineConfig::kv_events`](crate::EngineConfig)
+    /// asks for them. Each event goes to one stream, so an engine has one reader.
+    #[must_use]
+    pub fn kv_events(&self) -> Option<KvEventStream> {
+        KvEventStream::new(&self.shared)
     }
 
     /// Returns whether the engine still serves: false once it has stopped or lost its device.

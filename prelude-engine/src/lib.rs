@@ -23,6 +23,8 @@ mod handle;
 mod histogram;
 mod inbox;
 mod inline_step;
+mod kv_events;
+mod kv_stream;
 mod report;
 mod shared;
 mod step_times;
@@ -34,6 +36,7 @@ pub use error::{AnswerError, EngineError, SubmitError};
 pub use event::AnswerEvent;
 pub use handle::{EngineHandle, RequestSpec};
 pub use histogram::Histogram;
+pub use kv_stream::KvEventStream;
 pub use report::{ClassTotals, EngineSnapshot, FinishedRequests, StepKind, StepReport, StepTotals};
 
 pub use prelude_sched::{

@@ -11,7 +11,7 @@ use std::{
 use prelude_core::{Capacity, StepWork, Timestamp};
 use prelude_sched::SchedulerConfig;
 
-use crate::{EngineConfig, inbox::Inbox, report::Reports};
+use crate::{EngineConfig, inbox::Inbox, kv_events::KvEventQueue, report::Reports};
 
 /// State that the engine thread and its handles share.
 pub(crate) struct Shared {
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     /// Prompt tokens of requests that the engine thread has not looked at.
     pub(crate) unseen_tokens: AtomicU64,
     pub(crate) next_id: AtomicU64,
+    /// `Some` if events of the KV cache are recorded.
+    pub(crate) kv_events: Option<KvEventQueue>,
 }
 
 impl Shared {
@@ -43,6 +45,7 @@ impl Shared {
             fastest_tiny_ns: AtomicU64::new(u64::MAX),
             unseen_tokens: AtomicU64::new(0),
             next_id: AtomicU64::new(0),
+            kv_events: { config.kv_events }.then(|| KvEventQueue::new(kv_event_blocks(capacity))),
         }
     }
 
@@ -60,7 +63,16 @@ impl Shared {
     pub(crate) fn close(&self) {
         self.alive.store(false, Ordering::Release);
         drop(self.inbox.close());
+        if let Some(events) = &self.kv_events {
+            events.close();
+        }
     }
+}
+
+/// Upper bound of the blocks named by events that were not read: the contents of the cache take half
+/// of it, so each time that they replace events, as many events came before as they are long.
+pub(crate) const fn kv_event_blocks(capacity: Capacity) -> usize {
+    2 * capacity.num_blocks as usize
 }
 
 /// Returns the prompt tokens that full steps compute in a second by the time of steps, if that is

@@ -93,6 +93,15 @@ pub(crate) struct ServeArgs {
     /// finds the same shared beginnings and takes less time.
     #[arg(long, value_name = "FILE")]
     pub(crate) tokenizer: Option<PathBuf>,
+    /// The port at which each engine publishes its KV events, beside its address: what an engine
+    /// drops, and that it was started anew, is then known and not guessed. Of Prelude's servers,
+    /// the port of `kv_events.endpoint`.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) kv_events: Option<u16>,
+    /// The port at which each engine replays them (`kv_events.replay_endpoint`). Without it, a lost
+    /// message makes the picker forget what the engine has cached.
+    #[arg(long, value_name = "PORT", requires = "kv_events", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) kv_events_replay: Option<u16>,
     /// Knobs of the router as TOML: policy, granule_tokens, shed_ms, fallbacks and others.
     #[arg(long, value_name = "FILE")]
     pub(crate) router_config: Option<PathBuf>,

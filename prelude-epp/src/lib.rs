@@ -14,6 +14,7 @@ pub mod config;
 pub mod endpoints;
 pub mod envoy;
 pub mod exchange;
+pub mod kv_events;
 pub mod log;
 pub mod picker;
 pub mod probe;

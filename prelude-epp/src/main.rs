@@ -15,6 +15,7 @@ use prelude_epp::{
     Config, Picker,
     endpoints::read_endpoints,
     envoy::EnvoyConfig,
+    kv_events::{KvEventPorts, follow_kv_events},
     log,
     probe::{ProbeConfig, watch_health},
     server::{Limits, serve},
@@ -107,6 +108,11 @@ async fn answer(picker: Arc<Picker>, args: &ServeArgs) -> Result<()> {
             ..ProbeConfig::default()
         };
         tokio::spawn(watch_health(Arc::clone(&picker), config));
+    }
+    if let Some(events) = args.kv_events {
+        let replay = args.kv_events_replay;
+        let ports = KvEventPorts { events, replay };
+        tokio::spawn(follow_kv_events(Arc::clone(&picker), ports));
     }
     let limits = Limits {
         drain_timeout: args.drain_timeout,

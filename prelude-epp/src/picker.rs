@@ -290,6 +290,15 @@ impl Picker {
         members.set_health(now, router, address, health)
     }
 
+    /// Notes how many tokens an engine's cache holds. Returns whether the engine is known.
+    pub fn cache_holds(&self, address: SocketAddr, tokens: u64) -> bool {
+        let mut state = self.lock();
+        let State {
+            router, members, ..
+        } = &mut *state;
+        { members.get(address) }.is_some_and(|id| router.cache_holds(id, tokens).is_ok())
+    }
+
     /// Returns the engines and their health, in the order of their addresses.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {

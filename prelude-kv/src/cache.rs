@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use prelude_core::{BlockId, TokenId};
+use prelude_core::{BlockId, KvEvent, TokenId};
 
-use crate::{BlockHash, BlockPool, PrefixTrie, Released};
+use crate::{BlockHash, BlockPool, PrefixTrie, Released, event_log::EventLog};
 
 /// The blocks of one executor's KV cache: their holders and the tokens whose keys and values they
 /// store.
@@ -21,6 +21,8 @@ pub struct KvCache {
     published: u64,
     /// Prefixes that came or went since they were asked for, if anybody asks.
     changes: Option<Vec<BlockHash>>,
+    /// Blocks stored and removed, once [`KvCache::record_events`] was called.
+    events: Option<EventLog>,
 }
 
 /// The blocks that an allocation may use: free blocks only, or cached ones too.
@@ -75,6 +77,7 @@ impl KvCache {
             evicted: 0,
             published: 0,
             changes: None,
+            events: None,
         }
     }
 
@@ -213,6 +216,32 @@ impl KvCache {
         self.changes.as_deref().unwrap_or_default()
     }
 
+    /// Records from now on which blocks are stored and removed, for [`Self::take_events`]. The cache
+    /// keeps events of at most `max_blocks` blocks: of more it remembers only that there were more.
+    pub fn record_events(&mut self, max_blocks: usize) {
+        self.events = Some(EventLog::new(max_blocks));
+    }
+
+    /// Returns the events since the last call, in order. If they named more blocks than the cache
+    /// keeps events of, the events are those of [`Self::contents`] instead: they lead to the same
+    /// set of blocks. Empty unless [`Self::record_events`] was called.
+    pub fn take_events(&mut self) -> Vec<KvEvent> {
+        let Some(log) = &mut self.events else {
+            return Vec::new();
+        };
+        let recorded = log.take();
+        recorded.unwrap_or_else(|| self.contents())
+    }
+
+    /// Returns events that lead from any cache to this one: `Cleared`, and `Stored` for each block,
+    /// parents first. O(blocks).
+    #[must_use]
+    pub fn contents(&self) -> Vec<KvEvent> {
+        std::iter::once(KvEvent::Cleared)
+            .chain(self.trie.contents())
+            .collect()
+    }
+
     /// A block with undefined contents, held by the caller; `None` if there is none to have.
     pub fn allocate(&mut self, reclaim: Reclaim) -> Option<BlockId> {
         if let Some(block) = self.pool.allocate() {
@@ -226,6 +255,9 @@ impl KvCache {
         self.evicted += 1;
         if let Some(changes) = &mut self.changes {
             changes.push(hash);
+        }
+        if let Some(events) = &mut self.events {
+            events.removed(hash);
         }
         self.pool.allocate()
     }
@@ -257,6 +289,7 @@ impl KvCache {
         let mut hash = self.trie.hash(salt, parent);
         for (i, own) in blocks.iter_mut().enumerate() {
             let tokens = &tokens[i * self.block_size..][..self.block_size];
+            let before = parent.map(|_| hash);
             hash = hash.then(tokens);
             match self.trie.child(salt, parent, hash, tokens) {
                 Some(known) if known == *own => {}
@@ -273,6 +306,9 @@ impl KvCache {
                     self.published += 1;
                     if let Some(changes) = &mut self.changes {
                         changes.push(hash);
+                    }
+                    if let Some(events) = &mut self.events {
+                        events.stored(salt, before, tokens, hash);
                     }
                 }
             }

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod event_log;
 pub mod hash;
 mod pool;
 mod trie;

@@ -8,6 +8,8 @@ use prelude_core::{BlockId, TokenId};
 
 use crate::BlockHash;
 
+mod contents;
+
 /// A trie whose nodes are whole blocks: the path to a node spells the prefix whose keys and
 /// values are in its block. A block is in the trie at most once, so a node *is* its block id.
 ///

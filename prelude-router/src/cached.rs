@@ -2,7 +2,7 @@
 
 use crate::{
     config::RouterConfig,
-    endpoint::{EndpointSpec, Fleet},
+    endpoint::{EndpointId, EndpointSpec, Fleet},
     index::{Index, Path},
     policy::{Choice, Query},
 };
@@ -49,6 +49,17 @@ impl Cached {
         if let Some(leaf) = self.index.insert(query.granules, &mut self.path) {
             self.index.hold(fleet.endpoints()[choice.at].id(), leaf);
         }
+    }
+
+    /// Forgets what was least lately used of an endpoint's cache, down to so many tokens.
+    pub(crate) fn trim(&mut self, endpoint: EndpointId, most_tokens: u64) {
+        let most = most_tokens / u64::from(self.granule_tokens);
+        self.index.trim(endpoint, most);
+    }
+
+    /// Returns the tokens that an endpoint's cache is thought to hold.
+    pub(crate) fn resident(&self, endpoint: EndpointId) -> u64 {
+        self.index.resident(endpoint) * u64::from(self.granule_tokens)
     }
 
     /// Adds the last endpoint of the fleet, and remembers so many tokens of its prompts.

@@ -143,6 +143,18 @@ pub trait Policy: Send {
         let _ = endpoint;
     }
 
+    /// Tells the policy that the cache of an endpoint holds at most so many tokens: of what it was
+    /// thought to hold, what was least lately used is gone.
+    fn cache_holds(&mut self, endpoint: EndpointId, most_tokens: u64) {
+        let _ = (endpoint, most_tokens);
+    }
+
+    /// Returns the tokens that the cache of an endpoint of the fleet is thought to hold.
+    fn cached_tokens(&self, endpoint: EndpointId) -> u64 {
+        let _ = endpoint;
+        0
+    }
+
     /// Returns the number of nodes of the policy's prefix index, and of nodes dropped for want of
     /// room.
     fn index_nodes(&self) -> (usize, u64) {

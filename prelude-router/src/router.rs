@@ -114,6 +114,16 @@ impl Router {
         &self.fleet
     }
 
+    /// Returns the tokens that the cache of an endpoint is thought to hold; 0 if there is none of
+    /// that name, or if the policy does not look at caches.
+    #[must_use]
+    pub fn cached_tokens(&self, id: EndpointId) -> u64 {
+        match self.fleet.get(id) {
+            Some(_) => self.policy.cached_tokens(id),
+            None => 0,
+        }
+    }
+
     /// Nodes of the prefix index, and how many were forgotten, or not made, for want of room.
     #[must_use]
     pub fn index_nodes(&self) -> (usize, u64) {
@@ -155,6 +165,21 @@ impl Router {
     pub fn set_healthy(&mut self, id: EndpointId, healthy: bool) -> Result<(), UnknownEndpoint> {
         let endpoint = self.fleet.get_mut(id).ok_or(UnknownEndpoint(id))?;
         endpoint.healthy = healthy;
+        Ok(())
+    }
+
+    /// Notes that the cache of an endpoint holds so many tokens, as its KV events say. What the
+    /// router thought to be cached beyond them, and beyond the prompts that are under way there, is
+    /// forgotten, least lately used first; 0 forgets all after a restart.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn cache_holds(&mut self, id: EndpointId, tokens: u64) -> Result<(), UnknownEndpoint> {
+        let endpoint = self.fleet.get(id).ok_or(UnknownEndpoint(id))?;
+        // The router counts a prompt as cached at once, and the engine stores it as it computes.
+        let under_way = endpoint.outstanding().tokens;
+        self.policy
+            .cache_holds(id, tokens.saturating_add(under_way));
         Ok(())
     }
 

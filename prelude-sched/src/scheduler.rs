@@ -8,6 +8,7 @@ mod admit;
 mod complete;
 #[cfg(test)]
 pub(crate) mod invariants;
+mod kv_events;
 mod life;
 mod oneshot;
 mod passes;

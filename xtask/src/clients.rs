@@ -7,6 +7,7 @@
 
 use std::{
     fs,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -53,9 +54,15 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
     let model = long_model(&work)?;
     let key_file = work.join("keys");
     fs::write(&key_file, KEY)?;
-    let demo = start_with(&[])?;
+    let events = KvEventPorts::free()?;
+    let (maps, arrays) = (work.join("maps.toml"), work.join("arrays.toml"));
+    fs::write(&maps, events.settings([0, 1], "maps", "full"))?;
+    fs::write(&arrays, events.settings([2, 4], "arrays", "demo"))?;
+    let demo = start_with(&["--config".as_ref(), arrays.as_os_str()])?;
     let full = start_with(&[
         model.as_os_str(),
+        "--config".as_ref(),
+        maps.as_os_str(),
         "--served-model-name=demo-lm".as_ref(),
         "--dtype=f32".as_ref(),
         "--pooling=last".as_ref(),
@@ -75,7 +82,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
                 skipped.push(client.name.clone());
                 continue;
             }
-            Ok(home) => match ask(client, &home, [&demo, &full], &model) {
+            Ok(home) => match ask(client, &home, [&demo, &full], &model, &events) {
                 Ok(()) => {
                     println!("pass");
                     passed += 1;
@@ -201,7 +208,50 @@ fn quiet(command: &mut Command) -> Result<()> {
     bail!("{} ({line})", output.status)
 }
 
-fn ask(client: &Client, home: &Path, [demo, full]: [&DemoServer; 2], model: &Path) -> Result<()> {
+/// Ports for the KV events of the servers, as the first of [`KvEventPorts::COUNT`] in a row.
+struct KvEventPorts(u16);
+
+impl KvEventPorts {
+    /// One port for the full server's model and two for the demo models, and as many for replay.
+    const COUNT: u16 = 6;
+
+    /// Finds ports that are free.
+    fn free() -> Result<Self> {
+        for _ in 0..1_000 {
+            let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+            let end = first.checked_add(Self::COUNT);
+            if end.is_some_and(|end| (first..end).all(is_free)) {
+                return Ok(Self(first));
+            }
+        }
+        bail!("no {} free ports in a row", Self::COUNT)
+    }
+
+    /// Returns the address with the n-th port.
+    fn address(&self, n: u16) -> String {
+        format!("tcp://127.0.0.1:{}", self.0 + n)
+    }
+
+    /// Returns the settings of a server that publishes from the n-th port on, and replays from the
+    /// `replay`-th on.
+    fn settings(&self, [n, replay]: [u16; 2], format: &str, server: &str) -> String {
+        format!(
+            "[kv_events]\nendpoint = '{}'\nreplay_endpoint = '{}'\nformat = '{format}'\n\
+             topic = 'kv@{server}@{{model}}'\n",
+            self.address(n),
+            self.address(replay),
+        )
+    }
+}
+
+fn ask(
+    client: &Client,
+    home: &Path,
+    [demo, full]: [&DemoServer; 2],
+    model: &Path,
+    events: &KvEventPorts,
+) -> Result<()> {
     let mut command = if client.is_node {
         // Node looks for packages beside the script.
         let script = home.join("client.mjs");
@@ -222,6 +272,10 @@ fn ask(client: &Client, home: &Path, [demo, full]: [&DemoServer; 2], model: &Pat
         .env("PRELUDE_FULL_URL", format!("http://{}", full.address))
         .env("PRELUDE_KEY", KEY)
         .env("PRELUDE_MODEL_DIR", model)
+        .env("PRELUDE_KV_MAPS", events.address(0))
+        .env("PRELUDE_KV_MAPS_REPLAY", events.address(1))
+        .env("PRELUDE_KV_ARRAYS", events.address(2))
+        .env("PRELUDE_KV_ARRAYS_REPLAY", events.address(4))
         // Programs of the client's own, before those of the machine.
         .env("PRELUDE_CLIENT_BIN", home.join("bin"))
         .env("HF_HUB_OFFLINE", "1")

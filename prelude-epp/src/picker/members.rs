@@ -19,6 +19,8 @@ pub struct Member {
     pub is_healthy: bool,
     /// Requests under way there.
     pub requests: u64,
+    /// Tokens that its cache is thought to hold; 0 under a policy that does not look at caches.
+    pub cached_tokens: u64,
 }
 
 /// The engines that joined and left.
@@ -169,6 +171,7 @@ impl Members {
                 address: *address,
                 is_healthy: endpoint.is_some_and(|endpoint| endpoint.is_healthy()),
                 requests: endpoint.map_or(0, |endpoint| endpoint.outstanding().requests),
+                cached_tokens: router.cached_tokens(known.id),
             }
         };
         self.by_address.iter().map(member).collect()

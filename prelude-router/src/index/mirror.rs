@@ -250,6 +250,15 @@ impl Index {
         }
     }
 
+    /// Evicts from the cache of an endpoint until it holds at most so many granules.
+    pub(crate) fn trim(&mut self, endpoint: EndpointId, most: u64) {
+        let mirror = self.mirror(endpoint);
+        let capacity = self.mirrors[mirror].capacity;
+        self.mirrors[mirror].capacity = capacity.min(most);
+        self.evict(mirror);
+        self.mirrors[mirror].capacity = capacity;
+    }
+
     /// Granules that the cache of an endpoint has room for without evicting anything.
     pub(crate) fn free(&self, endpoint: EndpointId) -> u64 {
         let mirror = &self.mirrors[self.mirror(endpoint)];

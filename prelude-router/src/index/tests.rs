@@ -37,6 +37,10 @@ impl Twin {
         for (depth, hash) in hashes.iter().take(capacity).enumerate() {
             self.cached.insert((endpoint, *hash), (self.uses, depth));
         }
+        self.trim(endpoint, capacity);
+    }
+
+    fn trim(&mut self, endpoint: EndpointId, capacity: usize) {
         loop {
             let own = self.cached.iter().filter(|((of, _), _)| *of == endpoint);
             if own.clone().count() <= capacity {
@@ -173,6 +177,7 @@ enum Step {
     Expire,
     Withdraw(usize),
     Leave(usize),
+    Trim(usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -183,7 +188,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (endpoint.clone(), prompt()).prop_map(|(e, p)| Step::Hold(e, p)),
         4 => Just(Step::Expire),
         1 => (0..9usize).prop_map(Step::Withdraw),
-        1 => endpoint.prop_map(Step::Leave),
+        1 => endpoint.clone().prop_map(Step::Leave),
+        1 => (endpoint, 0..9u64).prop_map(|(e, most)| Step::Trim(e, most)),
     ]
 }
 
@@ -229,6 +235,12 @@ proptest! {
                         index.withdraw(endpoint, leaf);
                         twin.withdraw(endpoint, &hashes);
                     }
+                }
+                Step::Trim(endpoint, most) => {
+                    let endpoint = ENDPOINTS[endpoint];
+                    index.trim(endpoint, most);
+                    prop_assert!(index.resident(endpoint) <= most);
+                    twin.trim(endpoint, most as usize);
                 }
                 Step::Leave(endpoint) => {
                     let endpoint = ENDPOINTS[endpoint];
@@ -284,6 +296,7 @@ proptest! {
                         index.hold(ENDPOINTS[endpoint], leaf);
                     }
                 }
+                Step::Trim(endpoint, most) => index.trim(ENDPOINTS[endpoint], most),
                 Step::Expire | Step::Withdraw(_) | Step::Leave(_) => {
                     if let Some((endpoint, leaf)) = requests.pop_front() {
                         index.expire(endpoint, leaf);

@@ -80,6 +80,14 @@ impl Policy for CacheAware {
         self.trees.index.leave(endpoint);
     }
 
+    fn cache_holds(&mut self, endpoint: EndpointId, most_tokens: u64) {
+        self.trees.trim(endpoint, most_tokens);
+    }
+
+    fn cached_tokens(&self, endpoint: EndpointId) -> u64 {
+        self.trees.resident(endpoint)
+    }
+
     fn index_nodes(&self) -> (usize, u64) {
         (self.trees.index.len(), self.trees.index.dropped())
     }

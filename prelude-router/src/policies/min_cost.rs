@@ -47,6 +47,14 @@ impl Policy for MinCost {
         self.cached.index.leave(endpoint);
     }
 
+    fn cache_holds(&mut self, endpoint: EndpointId, most_tokens: u64) {
+        self.cached.trim(endpoint, most_tokens);
+    }
+
+    fn cached_tokens(&self, endpoint: EndpointId) -> u64 {
+        self.cached.resident(endpoint)
+    }
+
     fn index_nodes(&self) -> (usize, u64) {
         (self.cached.index.len(), self.cached.index.dropped())
     }

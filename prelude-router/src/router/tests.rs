@@ -96,6 +96,47 @@ fn prompts_in_granules_of_another_size_are_refused() {
 }
 
 #[test]
+fn a_cache_that_holds_less_is_thought_to_hold_less() {
+    let with_index = [
+        PolicyConfig::E2(E2Config::default()),
+        PolicyConfig::CacheAware(CacheAwareConfig::default()),
+        PolicyConfig::MinCost,
+    ];
+    for policy in with_index {
+        let mut router = router(policy.clone(), 1);
+        let only = router.fleet().endpoints()[0].id();
+        let mut next = 0;
+        let mut cached = |router: &mut Router, start: u32| {
+            next += 1;
+            let tokens = prefix(&(start..start + 256).collect::<Vec<_>>());
+            let pick = router
+                .route(ms(next), &request(next, &tokens))
+                .expect("a pick");
+            router.finished(ms(next), RequestId(next), Finish::default());
+            pick.cached_tokens
+        };
+        assert_eq!(cached(&mut router, 0), 0);
+        assert_eq!(cached(&mut router, 1_000), 0);
+        assert_eq!(cached(&mut router, 1_000), 256, "{policy:?}");
+        // The older prompt and half of the newer one are gone.
+        router.cache_holds(only, 128).expect("it is there");
+        assert_eq!(cached(&mut router, 1_000), 128, "{policy:?}");
+        assert_eq!(cached(&mut router, 0), 0, "{policy:?}");
+        router.cache_holds(only, 0).expect("it is there");
+        assert_eq!(cached(&mut router, 1_000), 0, "{policy:?}");
+        // A prompt that is under way is going to be stored.
+        let tokens = prefix(&(5_000..5_256).collect::<Vec<_>>());
+        { router.route(ms(99), &request(99, &tokens)) }.expect("a pick");
+        router.cache_holds(only, 0).expect("it is there");
+        assert_eq!(cached(&mut router, 5_000), 256, "{policy:?}");
+    }
+    let mut router = router(PolicyConfig::MinCost, 1);
+    let gone = router.fleet().endpoints()[0].id();
+    router.leave(gone).expect("it is there");
+    assert_eq!(router.cache_holds(gone, 1), Err(UnknownEndpoint(gone)));
+}
+
+#[test]
 fn requests_end_once() {
     let mut router = router(PolicyConfig::LeastOutstanding, 2);
     let tokens = prefix(&[0; 100]);
@@ -263,6 +304,7 @@ enum Step {
     Join,
     Leave(usize),
     Health(usize, bool),
+    CacheHolds(usize, u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -278,6 +320,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Join),
         1 => (0..4usize).prop_map(Step::Leave),
         1 => (0..4usize, any::<bool>()).prop_map(|(e, h)| Step::Health(e, h)),
+        1 => (0..4usize, 0..600u64).prop_map(|(e, t)| Step::CacheHolds(e, t)),
     ]
 }
 
@@ -355,6 +398,11 @@ fn play(policy: &PolicyConfig, steps: &[Step]) -> Vec<Result<Pick, RouteError>> 
             Step::Health(n, healthy) => {
                 if let Some(id) = id_of(&router, *n) {
                     router.set_healthy(id, *healthy).expect("it is there");
+                }
+            }
+            Step::CacheHolds(n, tokens) => {
+                if let Some(id) = id_of(&router, *n) {
+                    router.cache_holds(id, *tokens).expect("it is there");
                 }
             }
         }

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::ModelArgs;
 
 pub(crate) mod cuda;
+pub(crate) mod kv_events;
 pub(crate) mod one_shot;
 pub(crate) mod profile;
 pub(crate) mod run_batch;
@@ -94,6 +95,8 @@ pub(crate) struct Settings {
     pub(crate) executor: ExecutorConfig,
     /// The pool of KV blocks.
     pub(crate) kv: KvSettings,
+    /// Events of the KV cache.
+    pub(crate) kv_events: kv_events::KvEventSettings,
     /// Memory and libraries on NVIDIA GPUs.
     pub(crate) cuda: CudaConfig,
     /// Text to ids.

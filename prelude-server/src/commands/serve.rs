@@ -15,7 +15,7 @@ use prelude_server::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Code, Environment, Failure, Settings, Source, on_terminal, print, say};
+use super::{Code, Environment, Failure, Settings, Source, kv_events, on_terminal, print, say};
 use crate::args::{GenerationConfig, LogLevel, ServeArgs};
 
 /// Runs until told to stop.
@@ -178,15 +178,22 @@ async fn serve(
     let address = server
         .local_addr()
         .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
+    let sources = sources(args)?;
+    let publishers = settings.kv_events.bind(&names(args, &sources)).await?;
     let serving = tokio::spawn(server.run());
     watch_signals(&app, args)?;
     let loading = tokio::task::spawn_blocking({
         let (args, app) = (args.clone(), Arc::clone(&app));
-        move || load_all(&args, &settings, profile.as_ref(), &devices, &app)
+        move || load_all(&args, sources, &settings, profile.as_ref(), &devices, &app)
     });
     let engines = loading
         .await
         .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??;
+    for (publisher, engine) in publishers.into_iter().zip(&engines) {
+        if let Some(events) = engine.handle().kv_events() {
+            tokio::spawn(kv_events::publish(publisher, events));
+        }
+    }
     announce(app.models(), address, started.elapsed());
     if args.model.is_none() {
         suggest(address);
@@ -206,8 +213,33 @@ async fn serve(
     }
 }
 
+/// Returns the models to load: that of the command line, or the demo models.
+fn sources(args: &ServeArgs) -> Result<Vec<Source>, Failure> {
+    match &args.model {
+        Some(folder) => Ok(vec![Source::Folder(folder.clone())]),
+        None if !args.served_model_name.is_empty() => {
+            let message = "--served-model-name needs a MODEL_DIR before it: everything behind it \
+                           is a name, and the demo models keep theirs";
+            Err(Failure::new(Code::Usage, message))
+        }
+        None => Ok(vec![
+            Source::Embedded(demo::LM),
+            Source::Embedded(demo::CLASSIFIER),
+        ]),
+    }
+}
+
+/// Returns the names of the models to load.
+fn names(args: &ServeArgs, sources: &[Source]) -> Vec<String> {
+    match args.served_model_name.first() {
+        Some(name) => vec![name.clone()],
+        None => sources.iter().map(Source::name).collect(),
+    }
+}
+
 fn load_all(
     args: &ServeArgs,
+    sources: Vec<Source>,
     settings: &Settings,
     profile: Option<&Profile>,
     devices: &executor::Devices,
@@ -215,20 +247,9 @@ fn load_all(
 ) -> Result<Vec<ScheduledEngine>, Failure> {
     let mut options = settings.load_options(&args.model_args);
     options.generation_config = args.generation_config == GenerationConfig::Auto;
+    options.engine.kv_events = settings.kv_events.is_on();
     let mut names = args.served_model_name.iter().cloned();
     options.name = names.next();
-    let sources = match &args.model {
-        Some(folder) => vec![Source::Folder(folder.clone())],
-        None if options.name.is_some() => {
-            let message = "--served-model-name needs a MODEL_DIR before it: everything behind it \
-                           is a name, and the demo models keep theirs";
-            return Err(Failure::new(Code::Usage, message));
-        }
-        None => vec![
-            Source::Embedded(demo::LM),
-            Source::Embedded(demo::CLASSIFIER),
-        ],
-    };
     if let Some(profile) = profile {
         check_profile(profile, &sources)?;
     }

@@ -4,6 +4,7 @@
 mod bombs;
 mod drain;
 mod hostile;
+mod kv_events;
 mod logs;
 mod salts;
 mod support;
