@@ -114,9 +114,7 @@ pub fn load(
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
     let mut warnings = std::mem::take(&mut assets.warnings);
-    warnings.extend(reassigned(&assets.tokenizer));
-    let of_tokenizer = assets.tokenizer.warnings().iter();
-    warnings.extend(of_tokenizer.map(|warning| format!("tokenizer.json: {warning}")));
+    warnings.extend(tokenizer_warnings(&assets.tokenizer));
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match &template {
@@ -408,6 +406,13 @@ fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Decid
         .map_err(|e| e.to_string())?;
     DecideLabels::resolve(&prompt, |text| tokenizer.encode(text, false))
         .map_err(|e: Unfit| e.to_string())
+}
+
+/// Notes for the operator about the tokenizer's file.
+fn tokenizer_warnings(tokenizer: &Tokenizer) -> impl Iterator<Item = String> {
+    let patterns = tokenizer.warnings().iter();
+    let patterns = patterns.map(|warning| format!("tokenizer.json: {warning}"));
+    reassigned(tokenizer).into_iter().chain(patterns)
 }
 
 /// A warning if the tokenizer's file states other ids for added tokens than it gets: the model

@@ -36,7 +36,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("vllm:prefix_cache_hits_total", "counter", ENGINE),
     ("vllm:prompt_tokens_total", "counter", ENGINE),
     ("vllm:generation_tokens_total", "counter", ENGINE),
-    ("prelude:rows_without_room_total", "counter", ENGINE),
+    ("prelude:rows_without_room_total", "counter", MODEL),
     ("vllm:num_preemptions_total", "counter", ENGINE),
     (
         "vllm:request_success_total",
