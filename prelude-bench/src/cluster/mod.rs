@@ -3,7 +3,7 @@
 //! Real processes on one machine: stock Envoy, `prelude-epp`, and engines that are `prelude serve`
 //! with a KV cache that cannot hold all states. Decisions of one question each about shared states
 //! arrive apart, in an open loop. The same requests at the same times go through Envoy and the
-//! picker (E2, as it is by default), and through Envoy's own round robin over engines of the same
+//! picker (E2 with service times that are measured first), and through Envoy's own round robin over engines of the same
 //! kind. The two run in turns, each time with new processes, so that no cache is warm but by the
 //! workload itself, and a ratio is taken of the two runs of a seed.
 
@@ -84,6 +84,8 @@ pub fn run(config: &Config) -> Result<Report> {
         tokenizer: tokenizer()?,
         bar: Bar::new(),
     };
+    session.bar.says("service times of an engine");
+    setup::measure(config)?;
     let capacity = session.capacity()?;
     let rate = config.load * capacity.value;
     let (mut picked, mut in_turn) = (Vec::new(), Vec::new());

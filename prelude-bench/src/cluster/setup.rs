@@ -1,7 +1,7 @@
 //! Envoy, a picker or none, and engines, as processes.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -219,6 +219,41 @@ fn start_engines(
     (0..config.engines).map(start).collect()
 }
 
+/// Seconds for which an engine is measured.
+const PROFILE_SECONDS: &str = "8";
+
+/// Measures the service times of an engine on the cores of the first one, for the picker.
+///
+/// # Errors
+/// If the program fails; its output is in `profile.log`.
+pub(super) fn measure(config: &Config) -> Result<()> {
+    let log = config.out.join("profile.log");
+    let mut command = Command::new(&config.programs.prelude);
+    command.args(["profile", "--seconds", PROFILE_SECONDS, "--output"]);
+    command.arg(profile(config));
+    command.env_remove(ENVOY_VARIABLE);
+    let mut run = || -> Result<()> {
+        let file = File::create(&log)?;
+        command.stdout(file.try_clone()?).stderr(file);
+        let status = command.status()?;
+        ensure!(
+            status.success(),
+            "`prelude profile` failed; see {}",
+            log.display()
+        );
+        Ok(())
+    };
+    match cores(config.engines) {
+        Some(cores) => cores::within(&cores[0], run),
+        None => run(),
+    }
+}
+
+/// Returns the file of an engine's service times.
+fn profile(config: &Config) -> PathBuf {
+    config.out.join("profile.json")
+}
+
 fn start_picker(
     config: &Config,
     engines: &[&str],
@@ -229,7 +264,8 @@ fn start_picker(
     let mut command = Command::new(&config.programs.picker);
     command.args(["--listen", &address, "--drain-delay", "10ms"]);
     command.args(["--drain-timeout", "1s"]);
-    command.args(["--kv-tokens", &kv_tokens.to_string()]);
+    command.args(["--kv-tokens", &kv_tokens.to_string(), "--profile"]);
+    command.arg(profile(config));
     command.args(engines.iter().flat_map(|engine| ["--endpoint", engine]));
     Process::listening(&mut command, address, log, READY_WITHIN)
 }
