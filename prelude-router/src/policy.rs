@@ -171,8 +171,6 @@ pub struct Finished {
     pub root: Root,
     /// The number of tokens that it generated.
     pub output_tokens: Option<u32>,
-    /// The time that it waited there, in milliseconds.
-    pub queue_ms: Option<f64>,
 }
 
 /// Returns the choice of a rule that looks at no cache.

@@ -51,8 +51,6 @@ pub struct Pick {
 pub struct Finish {
     /// How many tokens it generated.
     pub output_tokens: Option<u32>,
-    /// How long it waited at the endpoint before it ran.
-    pub queue: Option<Duration>,
     /// How long computing its prompt took, with how many of its tokens were cached: teaches the
     /// router how fast the endpoint is.
     pub prefill: Option<(Duration, u32)>,
@@ -295,7 +293,6 @@ impl Router {
             endpoint: work.endpoint,
             root: work.root,
             output_tokens: finish.output_tokens,
-            queue_ms: finish.queue.map(|queue| queue.as_secs_f64() * 1e3),
         };
         self.policy.finished(now, &finished);
         true

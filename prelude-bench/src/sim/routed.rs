@@ -93,7 +93,6 @@ impl Route for Routed {
     fn finished(&mut self, now: Timestamp, _: usize, record: &Record) {
         let finish = Finish {
             output_tokens: Some(u32::try_from(record.output_tokens).unwrap_or(u32::MAX)),
-            queue: Some(record.queue),
             prefill: None,
         };
         self.router

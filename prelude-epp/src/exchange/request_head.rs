@@ -71,8 +71,7 @@ impl RequestHead {
     }
 }
 
-/// Reads what a server of Prelude says about a request: how long it waited and, if one pass over its
-/// prompt answered it, how long that took.
+/// Reads how long a server of Prelude computed a request, if one pass over its prompt answered it.
 pub(super) fn finish(headers: &HttpHeaders) -> Finish {
     let get = |name| headers.headers.as_ref().and_then(|map| map.get(name));
     let time = |name| {
@@ -84,7 +83,6 @@ pub(super) fn finish(headers: &HttpHeaders) -> Finish {
     let prefill = time("x-prelude-exec-ms").zip(cached);
     Finish {
         output_tokens: None,
-        queue: time("x-prelude-queue-ms"),
         prefill: prefill.filter(|_| is_one_shot),
     }
 }

@@ -375,7 +375,6 @@ fn play(policy: &PolicyConfig, steps: &[Step]) -> Vec<Result<Pick, RouteError>> 
                 let id = open.swap_remove(n % open.len());
                 let finish = Finish {
                     output_tokens: Some(*n as u32),
-                    queue: Some(Duration::from_millis(*n as u64)),
                     prefill: Some((Duration::from_millis(30 * *n as u64), *n as u32)),
                 };
                 router.finished(ms(now), RequestId(id), finish);
