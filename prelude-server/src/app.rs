@@ -27,6 +27,9 @@ pub struct App {
     models: OnceLock<Vec<Arc<ServedModel>>>,
 }
 
+/// Names that routers write in place of a model's name that they have not read.
+const PLACEHOLDERS: [&str; 2] = ["unknown", "default"];
+
 impl App {
     /// An app that answers 503 `loading` until [`App::set_models`].
     #[must_use]
@@ -93,11 +96,13 @@ impl App {
         }
     }
 
-    /// The model named `name`, which must serve `task`; without a name the first that does.
+    /// The model named `name`, which must serve `task`; without a name the first that does, and for
+    /// a router's placeholder the only one.
     ///
     /// # Errors
     /// The errors of [`App::model`], and 400 `unsupported_task`.
     pub fn model_for(&self, name: Option<&str>, task: Task) -> Result<&Arc<ServedModel>, ApiError> {
+        let name = name.filter(|name| !self.is_placeholder(name, task));
         if name.is_none()
             && let Some(model) = self.models().iter().find(|m| m.serves(task))
         {
@@ -114,6 +119,14 @@ impl App {
             task.as_str(),
             &serves.join(", "),
         ))
+    }
+
+    /// Returns true if `name` is what a router writes for the name of a model that it has not read,
+    /// and one model alone serves `task`.
+    fn is_placeholder(&self, name: &str, task: Task) -> bool {
+        PLACEHOLDERS.contains(&name)
+            && self.model(Some(name)).is_err()
+            && self.models().iter().filter(|m| m.serves(task)).count() == 1
     }
 
     /// The first model that serves `task` and is fit for it, or else as [`App::model_for`] without
