@@ -1,7 +1,7 @@
 //! Decoding: from ids back to text, at once or as the ids arrive.
 
+use crate::family::Stream;
 use crate::parallel::{in_parallel, worth};
-use crate::pieces::Stream;
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
@@ -111,8 +111,8 @@ pub struct StreamState {
     /// Bytes of `held` that hold something.
     len: usize,
     held: [u8; HELD_MAX],
-    /// The state of a model whose tokens are text.
-    pieces: Stream,
+    /// The state of a model that is not byte-level.
+    family: Stream,
 }
 
 /// Upper bound of bytes that a stream may hold back.
@@ -125,7 +125,7 @@ impl StreamState {
             skip_special_tokens,
             len: 0,
             held: [0; HELD_MAX],
-            pieces: Stream::default(),
+            family: Stream::default(),
         }
     }
 
@@ -133,7 +133,7 @@ impl StreamState {
     #[inline]
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         if let Some(family) = &tokenizer.family {
-            return family.push(&mut self.pieces, id, self.skip_special_tokens, out);
+            return family.push(&mut self.family, id, self.skip_special_tokens, out);
         }
         let piece = tokenizer.vocab.shown_piece(id, self.skip_special_tokens);
         match std::str::from_utf8(piece) {
@@ -148,7 +148,7 @@ impl StreamState {
     /// U+FFFD, and the state is as new.
     pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
         if let Some(family) = &tokenizer.family {
-            return family.finish(&mut self.pieces, out);
+            return family.finish(&mut self.family, out);
         }
         push_lossy(&self.held[..self.len], out);
         self.len = 0;

@@ -73,6 +73,7 @@ mod sentencepiece;
 mod short_tokens;
 mod small_merge;
 mod special;
+mod spm;
 mod store;
 mod table;
 mod tokenizer;

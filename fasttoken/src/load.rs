@@ -14,6 +14,7 @@ use crate::json::{File, ModelJson};
 use crate::pairs::PairTable;
 use crate::pieces::Tokens;
 use crate::sentencepiece;
+use crate::spm::Spm;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
@@ -44,6 +45,28 @@ impl Tokenizer {
     /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
         load(json, |_| Room::default())
+    }
+
+    /// Loads the contents of a SentencePiece `.model` file with a Unigram or BPE model.
+    ///
+    /// Ids and texts are those of the library SentencePiece, which differ in places from those of a
+    /// `tokenizer.json` that was converted from the file. So control symbols such as `</s>` are
+    /// found in no text, and `encode` adds none of them: the file does not say which ones a model
+    /// expects. User-defined symbols are found by [`Tokenizer::encode`], and not by
+    /// [`Tokenizer::encode_plain_into`]. [`Tokenizer::decode`] with `skip_special_tokens` returns the
+    /// text of the library; without it, control symbols are written by their names. Offsets give
+    /// every byte of an unknown character the range of the character.
+    ///
+    /// # Errors
+    /// When the bytes are malformed or contradict themselves, when the model is of type WORD or CHAR,
+    /// normalizes decoded text, or is a BPE model with unused pieces.
+    pub fn from_sentencepiece(model: &[u8]) -> Result<Self, Error> {
+        let family = Family::Spm(Box::new(Spm::read(model)?));
+        // Everything besides the model is as in a file that says nothing.
+        let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
+        let settings = Settings::load_for_family(&file)?;
+        let added = settings.added_tokens(&file, 0, |_| None)?;
+        settings.finish_family(added, family)
     }
 }
 

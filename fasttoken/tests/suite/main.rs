@@ -13,6 +13,7 @@ mod properties;
 mod segments;
 mod sentencepiece;
 mod settings;
+mod spm;
 mod traps;
 mod unicode_table;
 mod unigram;
