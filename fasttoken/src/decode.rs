@@ -37,12 +37,12 @@ impl Tokenizer {
         &self,
         sequences: &[impl AsRef<[u32]>],
         skip_special_tokens: bool,
-        threads: usize,
+        threads: impl Into<Option<usize>>,
     ) -> Vec<String> {
         // `as_ref` is the caller's code, which the threads must not run.
         let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
         // Decoding an id takes about as long as encoding a byte.
-        let threads = worth(threads, sequences.iter().map(|ids| ids.len()).sum());
+        let threads = worth(threads.into(), sequences.iter().map(|ids| ids.len()).sum());
         in_parallel(sequences.len(), threads, |n| {
             self.decode(sequences[n], skip_special_tokens)
         })
@@ -88,6 +88,55 @@ impl Tokenizer {
 pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
     state: StreamState,
+}
+
+impl<'t> StreamDecoder<'t> {
+    /// Returns the chunks of text that `ids` complete, none of them empty, and at the end the rest.
+    ///
+    /// ```
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
+    /// let tokenizer = fasttoken::Tokenizer::from_file(file)?;
+    /// let ids = tokenizer.encode("pay 5 €", false);
+    /// let chunks: Vec<String> = tokenizer.stream_decoder(true).chunks(ids).collect();
+    /// assert_eq!(chunks.concat(), "pay 5 €");
+    /// # Ok::<(), fasttoken::Error>(())
+    /// ```
+    pub fn chunks<I>(self, ids: I) -> Chunks<'t, I::IntoIter>
+    where
+        I: IntoIterator<Item = u32>,
+    {
+        Chunks {
+            decoder: self,
+            ids: ids.into_iter(),
+            ended: false,
+        }
+    }
+}
+
+/// An iterator of chunks of text. Made by [`StreamDecoder::chunks`].
+#[derive(Debug, Clone)]
+pub struct Chunks<'t, I> {
+    decoder: StreamDecoder<'t>,
+    ids: I,
+    ended: bool,
+}
+
+impl<I: Iterator<Item = u32>> Iterator for Chunks<'_, I> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut text = String::new();
+        while text.is_empty() && !self.ended {
+            match self.ids.next() {
+                Some(id) => self.decoder.push(id, &mut text),
+                None => {
+                    self.decoder.finish(&mut text);
+                    self.ended = true;
+                }
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
 }
 
 impl StreamDecoder<'_> {

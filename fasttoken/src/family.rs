@@ -123,6 +123,11 @@ impl Family {
         (!renamed).then_some(id)
     }
 
+    /// Returns one more than the largest id.
+    pub(crate) fn end(&self) -> u32 {
+        self.vocab().end()
+    }
+
     pub(crate) fn size(&self) -> usize {
         self.vocab().size
     }

@@ -8,6 +8,7 @@ mod compiled;
 mod convert;
 mod deepseek;
 mod load;
+mod lookups;
 mod merges;
 mod properties;
 mod segments;
