@@ -123,7 +123,7 @@ impl Work<'_> {
         while let Some(c) = self.chunk[start..].chars().next() {
             let rest = &self.chunk.as_bytes()[start..];
             let symbol = self.symbols.and_then(|symbols| symbols.longest(rest));
-            let len = symbol.map_or(c.len_utf8(), |(len, _)| len);
+            let len = symbol.map_or_else(|| c.len_utf8(), |(len, _)| len);
             let id = match symbol {
                 Some((_, id)) => Some(id),
                 None => self.id(start, len),

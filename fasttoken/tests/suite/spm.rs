@@ -5,11 +5,13 @@ use fasttoken::Tokenizer;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// A text, its ids, the offsets of the pieces in bytes, and the decoded text.
+type Text = (String, Vec<u32>, Vec<(usize, usize)>, String);
+
 /// The records of `scripts/spm_models.py` for one model.
 #[derive(Deserialize)]
 struct Records {
-    /// Texts with their ids, the offsets of the pieces in bytes, and the decoded text.
-    texts: Vec<(String, Vec<u32>, Vec<(usize, usize)>, String)>,
+    texts: Vec<Text>,
     /// Random ids and their text.
     sequences: Vec<(Vec<u32>, String)>,
 }
