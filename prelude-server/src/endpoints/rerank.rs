@@ -218,7 +218,10 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
     // Zero asks for all, as no number does.
-    let top_n = asked.top_n.or(asked.top_k).and_then(|n| usize::try_from(n.get()).ok());
+    let top_n = asked
+        .top_n
+        .or(asked.top_k)
+        .and_then(|n| usize::try_from(n.get()).ok());
     let top_n = top_n.filter(|&n| n > 0);
     let return_documents = asked.return_documents.unwrap_or(!is_cohere);
     if asked.instruction.is_some() && asked.instruct.is_some() {
