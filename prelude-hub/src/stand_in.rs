@@ -1,0 +1,425 @@
+//! A server on this machine that answers as the Hub does, or fails as it is told, and logs what it
+//! was asked. For tests: it stops a test that cannot go on by a panic.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    fmt::Write as _,
+    io::{BufRead as _, BufReader},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::checksum::{Checksum, Hasher};
+
+/// A failure of one answer.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The connection ends after this many bytes of the body.
+    Cut(usize),
+    /// The answer is this status with these header lines, each with its line end.
+    Status(u16, String),
+    /// The answer leads to this address.
+    Redirect(String),
+    /// The answer announces this size and sends the file.
+    Announce(u64),
+    /// The body has another last byte.
+    Damage,
+    /// The body has no announced size and a byte too many.
+    Longer,
+    /// Ranges are ignored: the answer is the whole file.
+    Whole,
+    /// Nothing is sent, ever.
+    Silence,
+    /// The body stops after this many bytes until [`StandIn::release`].
+    Hold(usize),
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The method and the path with its query: `GET /a/b`.
+    pub what: String,
+    /// The header `Range`.
+    pub range: Option<String>,
+    /// The header `Authorization`.
+    pub authorization: Option<String>,
+}
+
+/// A model as the stand-in serves it.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// The name: `owner/model`.
+    pub name: String,
+    /// The commit that `main` points to.
+    pub commit: String,
+    /// Contents by path.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// The token that a gated model asks for.
+    pub token: Option<String>,
+}
+
+/// The running server. Its threads end with the process.
+#[derive(Clone, Debug)]
+pub struct StandIn {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    released: Condvar,
+    connections: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    models: Vec<Model>,
+    /// Contents by path, outside of models.
+    others: HashMap<String, Vec<u8>>,
+    /// The failures of a path's next answers.
+    faults: HashMap<String, VecDeque<Fault>>,
+    log: Vec<Asked>,
+    is_released: bool,
+}
+
+impl Default for StandIn {
+    fn default() -> Self {
+        Self::start()
+    }
+}
+
+impl StandIn {
+    /// Starts a server on a free port.
+    ///
+    /// # Panics
+    /// If the system has no port.
+    #[must_use]
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let stand_in = Self {
+            address: listener.local_addr().expect("a bound port"),
+            shared: Arc::default(),
+        };
+        let shared = Arc::clone(&stand_in.shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                shared.connections.fetch_add(1, Ordering::Relaxed);
+                let shared = Arc::clone(&shared);
+                // A client that is gone is none of the test's faults.
+                thread::spawn(move || drop(shared.talk(&stream)));
+            }
+        });
+        stand_in
+    }
+
+    /// Returns the address, as `HF_ENDPOINT` takes it.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Serves a model, in place of one of the same name.
+    pub fn serve(&self, model: Model) {
+        let mut state = self.shared.state();
+        state.models.retain(|other| other.name != model.name);
+        state.models.push(model);
+    }
+
+    /// Serves bytes at a path that belongs to no model.
+    pub fn put(&self, path: &str, bytes: &[u8]) {
+        let others = &mut self.shared.state().others;
+        others.insert(path.to_owned(), bytes.to_vec());
+    }
+
+    /// Makes the next answers to `GET path` fail, one after the other.
+    pub fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
+        let mut state = self.shared.state();
+        state
+            .faults
+            .entry(path.to_owned())
+            .or_default()
+            .extend(faults);
+    }
+
+    /// Lets bodies go on that a [`Fault::Hold`] stopped.
+    pub fn release(&self) {
+        self.shared.state().is_released = true;
+        self.shared.released.notify_all();
+    }
+
+    /// Returns the requests so far.
+    #[must_use]
+    pub fn log(&self) -> Vec<Asked> {
+        self.shared.state().log.clone()
+    }
+
+    /// Returns the number of connections so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// An answer before failures.
+struct Answer {
+    status: u16,
+    headers: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn refusal(status: u16, code: &str) -> Self {
+        Self {
+            status,
+            headers: format!("X-Error-Code: {code}\r\n"),
+            body: Vec::new(),
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers the requests of one connection.
+    fn talk(&self, mut stream: &TcpStream) -> std::io::Result<()> {
+        let mut lines = BufReader::new(stream);
+        loop {
+            let mut head = Vec::new();
+            loop {
+                let mut line = String::new();
+                if lines.read_line(&mut line)? == 0 {
+                    return Ok(());
+                }
+                match line.trim_end() {
+                    "" => break,
+                    line => head.push(line.to_owned()),
+                }
+            }
+            let header = |name: &str| {
+                let mut pairs = head.iter().filter_map(|line| line.split_once(": "));
+                let found = pairs.find(|(n, _)| n.eq_ignore_ascii_case(name));
+                found.map(|(_, value)| value.to_owned())
+            };
+            let what = head[0].trim_end_matches(" HTTP/1.1").to_owned();
+            let asked = Asked {
+                what: what.clone(),
+                range: header("range"),
+                authorization: header("authorization"),
+            };
+            let (method, path) = what.split_once(' ').unwrap_or_default();
+            let (answer, fault) = {
+                let mut state = self.state();
+                state.log.push(asked.clone());
+                let faults = state.faults.get_mut(path).filter(|_| method == "GET");
+                let fault = faults.and_then(VecDeque::pop_front);
+                (state.answer(path, &asked), fault)
+            };
+            self.send(&mut stream, method, answer, fault, asked.range.as_deref())?;
+        }
+    }
+
+    fn send(
+        &self,
+        stream: &mut impl std::io::Write,
+        method: &str,
+        mut answer: Answer,
+        fault: Option<Fault>,
+        range: Option<&str>,
+    ) -> std::io::Result<()> {
+        let total = answer.body.len();
+        let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+        let from: Option<usize> = from.and_then(|from| from.parse().ok());
+        if let Some(from) =
+            from.filter(|_| answer.status == 200 && !matches!(fault, Some(Fault::Whole)))
+        {
+            if from < total {
+                answer.status = 206;
+                answer.body.drain(..from);
+                let last = total - 1;
+                let _ = write!(
+                    answer.headers,
+                    "Content-Range: bytes {from}-{last}/{total}\r\n"
+                );
+            } else {
+                answer = Answer::refusal(416, "");
+            }
+        }
+        let mut length = Some(answer.body.len() as u64);
+        let mut cut = None;
+        match fault {
+            Some(Fault::Silence) => loop {
+                thread::park();
+            },
+            Some(Fault::Status(status, headers)) => {
+                answer = Answer {
+                    status,
+                    headers,
+                    body: Vec::new(),
+                };
+                length = Some(0);
+            }
+            Some(Fault::Redirect(to)) => {
+                answer = Answer {
+                    status: 302,
+                    headers: format!("Location: {to}\r\n"),
+                    body: Vec::new(),
+                };
+                length = Some(0);
+            }
+            Some(Fault::Announce(size)) => length = Some(size),
+            Some(Fault::Damage) => answer
+                .body
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|b| *b ^= 1),
+            Some(Fault::Longer) => {
+                answer.body.push(0);
+                length = None;
+            }
+            Some(Fault::Cut(at)) => cut = Some((at, false)),
+            Some(Fault::Hold(at)) => cut = Some((at, true)),
+            Some(Fault::Whole) | None => (),
+        }
+        let length = length.map_or_else(
+            || "Connection: close\r\n".to_owned(),
+            |length| format!("Content-Length: {length}\r\n"),
+        );
+        let is_closed = !length.starts_with("Content") || matches!(cut, Some((_, false)));
+        let head = format!(
+            "HTTP/1.1 {} X\r\n{length}{}\r\n",
+            answer.status, answer.headers
+        );
+        stream.write_all(head.as_bytes())?;
+        if method == "HEAD" {
+            return Ok(());
+        }
+        let (before, after) = match cut {
+            Some((at, _)) => answer.body.split_at(at.min(answer.body.len())),
+            None => (&answer.body[..], &[][..]),
+        };
+        stream.write_all(before)?;
+        if matches!(cut, Some((_, true))) {
+            let state = self.state();
+            let wait = self.released.wait_while(state, |state| !state.is_released);
+            drop(wait.unwrap_or_else(PoisonError::into_inner));
+            stream.write_all(after)?;
+        }
+        match is_closed {
+            true => Err(std::io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl State {
+    fn answer(&self, path: &str, asked: &Asked) -> Answer {
+        if let Some(bytes) = self.others.get(path) {
+            return Answer {
+                status: 200,
+                headers: String::new(),
+                body: bytes.clone(),
+            };
+        }
+        let rest = path
+            .trim_start_matches("/api/models")
+            .trim_start_matches('/');
+        let is_named = |model: &&Model| rest.starts_with(&format!("{}/", model.name));
+        let Some(model) = self.models.iter().find(is_named) else {
+            // The Hub does not tell strangers which private models exist.
+            let status = if asked.authorization.is_some() {
+                404
+            } else {
+                401
+            };
+            return Answer::refusal(status, "RepoNotFound");
+        };
+        if let Some(token) = &model.token
+            && asked.authorization.as_deref() != Some(&format!("Bearer {token}"))
+        {
+            let status = if asked.authorization.is_some() {
+                403
+            } else {
+                401
+            };
+            return Answer::refusal(status, "GatedRepo");
+        }
+        let rest = &rest[model.name.len() + 1..];
+        let is_known = |revision: &str| revision == "main" || revision == model.commit;
+        if let Some(revision) = rest.strip_prefix("revision/") {
+            let revision = revision.split('?').next().unwrap_or_default();
+            if !is_known(revision) {
+                return Answer::refusal(404, "RevisionNotFound");
+            }
+            return Answer {
+                status: 200,
+                headers: String::new(),
+                body: model.description().into_bytes(),
+            };
+        }
+        let file = rest
+            .strip_prefix("resolve/")
+            .and_then(|rest| rest.split_once('/'));
+        let Some((_, file)) = file.filter(|(revision, _)| is_known(revision)) else {
+            return Answer::refusal(404, "RevisionNotFound");
+        };
+        match model.files.get(file) {
+            None => Answer::refusal(404, "EntryNotFound"),
+            Some(bytes) => Answer {
+                status: 200,
+                headers: format!(
+                    "ETag: \"{}\"\r\nX-Repo-Commit: {}\r\n",
+                    checksum(file, bytes),
+                    model.commit
+                ),
+                body: bytes.clone(),
+            },
+        }
+    }
+}
+
+impl Model {
+    /// Returns the description of the model as the Hub's API gives it with `blobs=true`.
+    fn description(&self) -> String {
+        let sibling = |(path, bytes): (&String, &Vec<u8>)| {
+            let git = hash(&Checksum::Git(String::new()), bytes);
+            let size = bytes.len();
+            let lfs = match path.ends_with(".safetensors") {
+                true => format!(
+                    r#","lfs":{{"sha256":"{}","size":{size},"pointerSize":130}}"#,
+                    checksum(path, bytes)
+                ),
+                false => String::new(),
+            };
+            format!(r#"{{"rfilename":"{path}","size":{size},"blobId":"{git}"{lfs}}}"#)
+        };
+        let siblings: Vec<String> = self.files.iter().map(sibling).collect();
+        let (name, commit) = (&self.name, &self.commit);
+        format!(
+            r#"{{"id":"{name}","sha":"{commit}","siblings":[{}]}}"#,
+            siblings.join(",")
+        )
+    }
+}
+
+/// Returns the published hash of a file: SHA-256 of weights, git's hash of others.
+#[must_use]
+pub fn checksum(path: &str, bytes: &[u8]) -> String {
+    match path.ends_with(".safetensors") {
+        true => hash(&Checksum::Sha256(String::new()), bytes),
+        false => hash(&Checksum::Git(String::new()), bytes),
+    }
+}
+
+fn hash(kind: &Checksum, bytes: &[u8]) -> String {
+    let mut hasher = Hasher::new(kind, bytes.len() as u64);
+    hasher.update(bytes);
+    hasher.finish()
+}
