@@ -126,7 +126,7 @@ impl Client {
             .no(&config.proxies.no)
             .build();
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls::config(config.endpoint.starts_with("https"))?)
+            .with_tls_config(tls::client(config)?)
             .https_or_http()
             .enable_http1()
             .wrap_connector(Route::new(http, proxies));

@@ -26,6 +26,8 @@ pub struct HubConfig {
     pub offline: bool,
     /// The proxies in between.
     pub proxies: Proxies,
+    /// A PEM file of the authorities that certify servers, in place of the system's.
+    pub authorities: Option<PathBuf>,
     /// Bounds of every wait.
     pub timing: Timing,
 }
@@ -75,6 +77,7 @@ impl fmt::Debug for HubConfig {
             .field("token", &self.token.as_ref().map(|_| "secret"))
             .field("offline", &self.offline)
             .field("proxies", &self.proxies)
+            .field("authorities", &self.authorities)
             .field("timing", &self.timing)
             .finish()
     }
@@ -90,7 +93,7 @@ impl fmt::Debug for Proxies {
 impl HubConfig {
     /// Reads the environment variables that Python's library reads: `HF_ENDPOINT`, `HF_HOME`,
     /// `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`,
-    /// `XDG_CACHE_HOME`, those of proxies, and the older names of these. `variable` returns the
+    /// `XDG_CACHE_HOME`, `SSL_CERT_FILE`, those of proxies, and the older names of these. `variable` returns the
     /// value of one; an empty value counts as none.
     ///
     /// # Errors
@@ -126,6 +129,7 @@ impl HubConfig {
                 all: proxy("ALL_PROXY", "all_proxy")?,
                 no: proxy("NO_PROXY", "no_proxy")?,
             },
+            authorities: variables.path(&["SSL_CERT_FILE"])?,
             timing: Timing::default(),
         })
     }

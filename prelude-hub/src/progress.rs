@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 
+use serde::Serialize;
+
 /// The state of a download: files and bytes, done and in total.
 ///
 /// What was in the cache already counts as done. The totals grow once, when the list of a sharded
 /// model's weights has arrived.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {
     /// Files that are complete.
     pub files: u64,

@@ -4,8 +4,8 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     fmt::Write as _,
-    io::{BufRead as _, BufReader},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::{BufRead as _, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -13,7 +13,12 @@ use std::{
     thread,
 };
 
-use crate::checksum::{Checksum, Hasher};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::{
+    checksum::{Checksum, Hasher},
+    tls,
+};
 
 /// A failure of one answer.
 #[derive(Clone, Debug)]
@@ -66,6 +71,7 @@ pub struct Model {
 #[derive(Clone, Debug)]
 pub struct StandIn {
     address: SocketAddr,
+    is_encrypted: bool,
     shared: Arc<Shared>,
 }
 
@@ -100,18 +106,38 @@ impl StandIn {
     /// If the system has no port.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_by(None)
+    }
+
+    /// Starts a server with encryption, by a certificate for `localhost` and its key in PEM.
+    ///
+    /// # Panics
+    /// If the system has no port, or these are not a certificate and its key.
+    #[must_use]
+    pub fn start_encrypted(certificate: &[u8], key: &[u8]) -> Self {
+        Self::start_by(Some(Arc::new(tls::server(certificate, key))))
+    }
+
+    fn start_by(encryption: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let stand_in = Self {
             address: listener.local_addr().expect("a bound port"),
+            is_encrypted: encryption.is_some(),
             shared: Arc::default(),
         };
         let shared = Arc::clone(&stand_in.shared);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                let shared = Arc::clone(&shared);
+                let (shared, encryption) = (Arc::clone(&shared), encryption.clone());
                 // A client that is gone is none of the test's faults.
-                thread::spawn(move || drop(shared.talk(&stream)));
+                thread::spawn(move || match encryption {
+                    None => drop(shared.talk(stream)),
+                    Some(config) => {
+                        let session = ServerConnection::new(config).expect("a valid configuration");
+                        drop(shared.talk(StreamOwned::new(session, stream)));
+                    }
+                });
             }
         });
         stand_in
@@ -120,7 +146,10 @@ impl StandIn {
     /// Returns the address, as `HF_ENDPOINT` takes it.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        match self.is_encrypted {
+            true => format!("https://localhost:{}", self.address.port()),
+            false => format!("http://{}", self.address),
+        }
     }
 
     /// Serves a model, in place of one of the same name.
@@ -188,7 +217,7 @@ impl Shared {
     }
 
     /// Answers the requests of one connection.
-    fn talk(&self, mut stream: &TcpStream) -> std::io::Result<()> {
+    fn talk(&self, stream: impl Read + Write) -> std::io::Result<()> {
         let mut lines = BufReader::new(stream);
         loop {
             let mut head = Vec::new();
@@ -221,13 +250,15 @@ impl Shared {
                 let fault = faults.and_then(VecDeque::pop_front);
                 (state.answer(path, &asked), fault)
             };
-            self.send(&mut stream, method, answer, fault, asked.range.as_deref())?;
+            let stream = lines.get_mut();
+            self.send(stream, method, answer, fault, asked.range.as_deref())?;
+            stream.flush()?;
         }
     }
 
     fn send(
         &self,
-        stream: &mut impl std::io::Write,
+        stream: &mut impl Write,
         method: &str,
         mut answer: Answer,
         fault: Option<Fault>,

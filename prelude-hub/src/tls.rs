@@ -8,32 +8,51 @@
 use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore, crypto::CryptoProvider};
+use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 
-use crate::Error;
+use crate::{Error, HubConfig};
 
-/// Returns the configuration of encrypted connections. Where encryption is not `required`, missing
-/// certificates are no error: each encrypted connection then fails by itself.
+/// Returns the configuration of a client's encrypted connections. Where the endpoint is not
+/// encrypted, missing certificates are no error: each encrypted connection then fails by itself.
 ///
 /// # Errors
 /// [`Error::Tls`].
-pub(crate) fn config(required: bool) -> Result<ClientConfig, Error> {
-    let provider = provider()?;
-    let loaded = rustls_native_certs::load_native_certs();
+pub(crate) fn client(config: &HubConfig) -> Result<ClientConfig, Error> {
+    let loaded = match &config.authorities {
+        Some(file) => load_certs_from_paths(Some(file), None),
+        None => load_native_certs(),
+    };
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(loaded.certs);
-    if required && roots.is_empty() {
-        let why = loaded
-            .errors
-            .first()
-            .map_or_else(String::new, |e| format!(" ({e})"));
+    if config.endpoint.starts_with("https") && roots.is_empty() {
+        let why = loaded.errors.first();
+        let why = why.map_or_else(String::new, |e| format!(" ({e})"));
         return Err(Error::Tls(format!(
-            "this system has no certificates of authorities{why}; install the package ca-certificates, or set SSL_CERT_FILE"
+            "there are no certificates of authorities{why}; install the package ca-certificates, or set SSL_CERT_FILE"
         )));
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider));
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider()?));
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| Error::Tls(e.to_string()))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Returns the configuration of a server of the stand-in, by a certificate and its key in PEM.
+///
+/// # Panics
+/// If they are not.
+#[cfg(feature = "stand-in")]
+pub(crate) fn server(certificate: &[u8], key: &[u8]) -> rustls::ServerConfig {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+    let provider = Arc::new(provider().expect("a processor with the instructions"));
+    let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_slice(key).expect("a key");
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("the key is that of the certificate")
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -74,6 +74,7 @@ impl World {
             token: None,
             offline: false,
             proxies: Proxies::default(),
+            authorities: None,
             timing: Timing {
                 read: Duration::from_secs(20),
                 retry: Duration::from_millis(1),
@@ -621,4 +622,36 @@ fn a_cache_without_a_list_is_served_when_the_hub_is_away() {
     assert_eq!(world.asked().len(), before + 1);
     world.check(&world.open().unwrap());
     assert_eq!(world.asked().len(), before + 1);
+}
+
+#[test]
+fn encrypted_connections_need_a_known_authority() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let read = |name: &str| fs::read(data.join(name)).unwrap();
+    let mut world = World::new();
+    world.stand_in = StandIn::start_encrypted(&read("cert.pem"), &read("key.pem"));
+    world.serve(None);
+    let open = |authorities: &str| {
+        let hub = world.hub(|c| c.authorities = Some(data.join(authorities)));
+        hub.open(&repo(), &Revision::default(), &|_| ())
+    };
+    world.check(&open("cert.pem").unwrap());
+    // A file without certificates, and an authority that did not sign this one's.
+    fs::remove_dir_all(&world.cache).unwrap();
+    let error = open("README.md").unwrap_err();
+    assert!(matches!(&error, Error::Tls(_)), "{error}");
+    assert!(error.to_string().contains("SSL_CERT_FILE"), "{error}");
+    let error = world.open().unwrap_err();
+    assert!(matches!(&error, Error::Network { .. }), "{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    // A redirection from encryption to none is not followed.
+    let plain = StandIn::start();
+    plain.put("/blob", &world.weights);
+    world.stand_in.fail(
+        WEIGHTS,
+        [Fault::Redirect(format!("{}/blob", plain.endpoint()))],
+    );
+    let error = open("cert.pem").unwrap_err();
+    assert!(matches!(&error, Error::Redirect { .. }), "{error}");
+    assert_eq!(plain.connections(), 0);
 }
