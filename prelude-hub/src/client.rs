@@ -132,8 +132,6 @@ impl Client {
             .wrap_connector(Route::new(http, proxies));
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            // A request that a kept connection lost is an attempt like any other.
-            .retry_canceled_requests(false)
             .build(connector);
         let token = config.token.as_ref().map(|token| {
             let value = HeaderValue::from_str(&format!("Bearer {token}"));
@@ -179,7 +177,9 @@ impl Client {
         );
         let mut attempts = Attempts::new(&self.timing);
         loop {
-            match self.document(&url).await {
+            // Silence has a bound, and so have answers that come drop by drop.
+            let document = timeout(self.timing.read * 4, self.document(&url)).await;
+            match document.unwrap_or_else(|_| Err(self.silence(&url))) {
                 Ok(Ok(bytes)) => return Ok(bytes),
                 Ok(Err(refusal)) => attempts.wait(self.refused(refusal, repo, revision)).await?,
                 Err(failed) => attempts.wait(failed).await?,
@@ -231,7 +231,10 @@ impl Client {
 
     fn silence(&self, url: &str) -> Failed {
         let seconds = self.timing.read.as_secs_f64();
-        Failed::network(url, format!("the server was silent for {seconds} s"))
+        Failed::network(
+            url,
+            format!("the server sent nothing, or too little, for {seconds} s"),
+        )
     }
 
     /// Sends a request for all bytes from `from` on, and follows redirections. The token goes to the

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    fmt::Write as _,
     io::{BufRead as _, BufReader, Read, Write},
     net::{SocketAddr, TcpListener},
     sync::{
@@ -202,12 +201,47 @@ struct Answer {
 }
 
 impl Answer {
-    fn refusal(status: u16, code: &str) -> Self {
+    fn empty(status: u16, headers: String) -> Self {
         Self {
             status,
-            headers: format!("X-Error-Code: {code}\r\n"),
+            headers,
             body: Vec::new(),
         }
+    }
+
+    fn refusal(status: u16, code: &str) -> Self {
+        Self::empty(status, format!("X-Error-Code: {code}\r\n"))
+    }
+
+    /// Returns the part of a file that a request asks for by its range.
+    fn part(mut self, range: Option<&str>) -> Self {
+        let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+        let from: Option<usize> = from.and_then(|from| from.parse().ok());
+        let Some(from) = from.filter(|_| self.status == 200) else {
+            return self;
+        };
+        let total = self.body.len();
+        if from >= total {
+            return Self::empty(416, String::new());
+        }
+        let last = total - 1;
+        let range = format!("Content-Range: bytes {from}-{last}/{total}\r\n");
+        self.headers.push_str(&range);
+        self.body.drain(..from);
+        self.status = 206;
+        self
+    }
+
+    fn with_byte(mut self) -> Self {
+        self.body.push(0);
+        self
+    }
+
+    fn damaged(mut self) -> Self {
+        if let Some(last) = self.body.last_mut() {
+            *last ^= 1;
+        }
+        self
     }
 }
 
@@ -252,10 +286,10 @@ impl Shared {
             };
             let stream = lines.get_mut();
             self.send(stream, method, answer, fault, asked.range.as_deref())?;
-            stream.flush()?;
         }
     }
 
+    /// Sends an answer, or what the fault makes of it.
     fn send(
         &self,
         stream: &mut impl Write,
@@ -264,89 +298,55 @@ impl Shared {
         fault: Option<Fault>,
         range: Option<&str>,
     ) -> std::io::Result<()> {
-        let total = answer.body.len();
-        let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
-        let from: Option<usize> = from.and_then(|from| from.parse().ok());
-        if let Some(from) =
-            from.filter(|_| answer.status == 200 && !matches!(fault, Some(Fault::Whole)))
-        {
-            if from < total {
-                answer.status = 206;
-                answer.body.drain(..from);
-                let last = total - 1;
-                let _ = write!(
-                    answer.headers,
-                    "Content-Range: bytes {from}-{last}/{total}\r\n"
-                );
-            } else {
-                answer = Answer::refusal(416, "");
-            }
+        if !matches!(fault, Some(Fault::Whole)) {
+            answer = answer.part(range);
         }
-        let mut length = Some(answer.body.len() as u64);
-        let mut cut = None;
-        match fault {
+        let size = answer.body.len() as u64;
+        let (answer, announced) = match &fault {
             Some(Fault::Silence) => loop {
                 thread::park();
             },
+            Some(Fault::Announce(size)) => (answer, Some(*size)),
+            // Without a size, the end of the connection is that of the body.
+            Some(Fault::Longer) => (answer.with_byte(), None),
+            Some(Fault::Damage) => (answer.damaged(), Some(size)),
             Some(Fault::Status(status, headers)) => {
-                answer = Answer {
-                    status,
-                    headers,
-                    body: Vec::new(),
-                };
-                length = Some(0);
+                (Answer::empty(*status, headers.clone()), Some(0))
             }
             Some(Fault::Redirect(to)) => {
-                answer = Answer {
-                    status: 302,
-                    headers: format!("Location: {to}\r\n"),
-                    body: Vec::new(),
-                };
-                length = Some(0);
+                (Answer::empty(302, format!("Location: {to}\r\n")), Some(0))
             }
-            Some(Fault::Announce(size)) => length = Some(size),
-            Some(Fault::Damage) => answer
-                .body
-                .iter_mut()
-                .last()
-                .into_iter()
-                .for_each(|b| *b ^= 1),
-            Some(Fault::Longer) => {
-                answer.body.push(0);
-                length = None;
-            }
-            Some(Fault::Cut(at)) => cut = Some((at, false)),
-            Some(Fault::Hold(at)) => cut = Some((at, true)),
-            Some(Fault::Whole) | None => (),
-        }
-        let length = length.map_or_else(
-            || "Connection: close\r\n".to_owned(),
-            |length| format!("Content-Length: {length}\r\n"),
-        );
-        let is_closed = !length.starts_with("Content") || matches!(cut, Some((_, false)));
-        let head = format!(
-            "HTTP/1.1 {} X\r\n{length}{}\r\n",
-            answer.status, answer.headers
-        );
-        stream.write_all(head.as_bytes())?;
+            Some(Fault::Cut(_) | Fault::Hold(_) | Fault::Whole) | None => (answer, Some(size)),
+        };
+        let length = match announced {
+            Some(size) => format!("Content-Length: {size}\r\n"),
+            None => "Connection: close\r\n".to_owned(),
+        };
+        let Answer {
+            status,
+            headers,
+            body,
+        } = answer;
+        write!(stream, "HTTP/1.1 {status} X\r\n{length}{headers}\r\n")?;
         if method == "HEAD" {
             return Ok(());
         }
-        let (before, after) = match cut {
-            Some((at, _)) => answer.body.split_at(at.min(answer.body.len())),
-            None => (&answer.body[..], &[][..]),
+        let at = match fault {
+            Some(Fault::Cut(at) | Fault::Hold(at)) => at.min(body.len()),
+            _ => body.len(),
         };
-        stream.write_all(before)?;
-        if matches!(cut, Some((_, true))) {
-            let state = self.state();
-            let wait = self.released.wait_while(state, |state| !state.is_released);
-            drop(wait.unwrap_or_else(PoisonError::into_inner));
-            stream.write_all(after)?;
+        stream.write_all(&body[..at])?;
+        stream.flush()?;
+        if matches!(fault, Some(Fault::Cut(_))) || announced.is_none() {
+            return Err(std::io::ErrorKind::ConnectionAborted.into());
         }
-        match is_closed {
-            true => Err(std::io::ErrorKind::ConnectionAborted.into()),
-            false => Ok(()),
+        if at < body.len() {
+            let wait = |state: &mut State| !state.is_released;
+            let released = self.released.wait_while(self.state(), wait);
+            drop(released.unwrap_or_else(PoisonError::into_inner));
+            stream.write_all(&body[at..])?;
         }
+        stream.flush()
     }
 }
 
