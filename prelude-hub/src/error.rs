@@ -4,32 +4,15 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error as ThisError;
 
-use crate::{Repo, Revision};
+use crate::name::{BadName, Repo, Revision};
 
 /// The reason why a model is not available.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text is not the name of a model.
-    #[error(
-        "{name:?} is not the name of a model on the Hub: {why}; a name is OWNER/MODEL, such as Qwen/Qwen3-0.6B"
-    )]
-    Name {
-        /// The text.
-        name: String,
-        /// The rule that the text breaks.
-        why: &'static str,
-    },
-    /// A text is not a revision.
-    #[error(
-        "{revision:?} is not a revision: {why}; give a branch, a tag or the 40 hexadecimal digits of a commit"
-    )]
-    Revision {
-        /// The text.
-        revision: String,
-        /// The rule that the text breaks.
-        why: &'static str,
-    },
+    /// A text is not the name of a model, or not a revision.
+    #[error(transparent)]
+    Name(#[from] BadName),
     /// A setting or an environment variable cannot be used.
     #[error("{name} cannot be used: {why}")]
     Config {

@@ -42,5 +42,5 @@ mod tls;
 pub use config::{HubConfig, Proxies, Timing};
 pub use error::Error;
 pub use hub::{Hub, Snapshot};
-pub use name::{Repo, Revision};
+pub use name::{BadName, Repo, Revision};
 pub use progress::Progress;

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::Error;
+use thiserror::Error as ThisError;
 
 /// Upper bound of a name's part in bytes, as on the Hub.
 const MAX_PART: usize = 96;
@@ -10,6 +10,16 @@ const MAX_PART: usize = 96;
 const MAX_REVISION: usize = 255;
 /// Upper bound of a file's path inside a model in bytes.
 const MAX_PATH: usize = 512;
+
+/// A text that is not the name of a model, or not a revision.
+#[derive(Clone, Debug, PartialEq, Eq, ThisError)]
+#[error("{text:?} is not {what}: {why}; {advice}")]
+pub struct BadName {
+    text: String,
+    what: &'static str,
+    why: &'static str,
+    advice: &'static str,
+}
 
 /// The name of a model on the Hub: `Qwen/Qwen3-0.6B`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,17 +41,19 @@ impl fmt::Display for Repo {
 }
 
 impl FromStr for Repo {
-    type Err = Error;
+    type Err = BadName;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, BadName> {
         let fault = match text.split_once('/') {
             None => Some("it has no owner"),
             Some((owner, name)) => part_fault(owner).or_else(|| part_fault(name)),
         };
         match fault {
-            Some(why) => Err(Error::Name {
-                name: shortened(text),
+            Some(why) => Err(BadName {
+                text: shortened(text),
+                what: "the name of a model on the Hub",
                 why,
+                advice: "a name is OWNER/MODEL, such as Qwen/Qwen3-0.6B",
             }),
             None => Ok(Self {
                 text: text.to_owned(),
@@ -101,9 +113,9 @@ impl fmt::Display for Revision {
 }
 
 impl FromStr for Revision {
-    type Err = Error;
+    type Err = BadName;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, BadName> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.+/@=".contains(c);
         let why = if text.len() > MAX_REVISION {
             "it is longer than 255 characters"
@@ -116,9 +128,11 @@ impl FromStr for Revision {
                 text: text.to_owned(),
             });
         };
-        Err(Error::Revision {
-            revision: shortened(text),
+        Err(BadName {
+            text: shortened(text),
+            what: "a revision",
             why,
+            advice: "give a branch, a tag or the 40 hexadecimal digits of a commit",
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The cache is that of Python's `huggingface_hub`: each program reads what the other one wrote.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use std::{
     collections::BTreeMap,

@@ -2,8 +2,6 @@
 
 use std::{env, ffi::OsString};
 
-use prelude_hub::HubConfig;
-
 use crate::commands::{Code, Environment, Failure, Settings};
 
 const PREFIX: &str = "PRELUDE_";
@@ -39,14 +37,6 @@ pub(crate) fn filled(name: &str) -> Result<Option<OsString>, Failure> {
         return Err(Failure::new(Code::Usage, message));
     }
     Ok(Some(value))
-}
-
-/// Reads the settings of the Hugging Face Hub, which are those of Python's library.
-///
-/// # Errors
-/// If a variable cannot be used, or the file of the token cannot be read.
-pub(crate) fn hub() -> Result<HubConfig, prelude_hub::Error> {
-    HubConfig::from_variables(|name| env::var_os(name))
 }
 
 /// Reads the settings that all commands take from the environment.

@@ -2,15 +2,19 @@
 //! take in place of folders.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use prelude_hub::{Error, Hub, Progress, Repo, Revision, Snapshot};
+use prelude_hub::{BadName, Error, Hub, HubConfig, Progress, Repo, Revision, Snapshot};
 
 use super::{Code, Failure, print, say};
-use crate::{args::PullArgs, variables};
+use crate::args::PullArgs;
+
+/// A method of the Hub: [`Hub::open`] or [`Hub::pull`].
+type Get = fn(&Hub, &Repo, &Revision, &dyn Fn(Progress)) -> Result<Snapshot, Error>;
 
 /// A model on the Hub, named on the command line.
 #[derive(Clone, Debug)]
@@ -49,12 +53,8 @@ impl HubModel {
     }
 
     /// Calls a method of the Hub, with a bar on a terminal and two lines in a log.
-    fn with_bar(
-        &self,
-        report: &dyn Fn(Progress),
-        get: fn(&Hub, &Repo, &Revision, &dyn Fn(Progress)) -> Result<Snapshot, Error>,
-    ) -> Result<PathBuf, Error> {
-        let config = variables::hub()?;
+    fn with_bar(&self, report: &dyn Fn(Progress), get: Get) -> Result<PathBuf, Error> {
+        let config = HubConfig::from_variables(|name| env::var_os(name))?;
         let endpoint = config.endpoint.clone();
         let hub = Hub::new(config)?;
         // Drawn on stderr, and only if that is a terminal.
@@ -97,14 +97,17 @@ fn style() -> ProgressStyle {
 }
 
 fn revision_of(text: Option<&str>) -> Result<Revision, Failure> {
-    let parsed = text.map(str::parse).transpose().map_err(|e| failure(&e))?;
+    let parsed = text
+        .map(str::parse)
+        .transpose()
+        .map_err(|e: BadName| failure(&e.into()))?;
     Ok(parsed.unwrap_or_default())
 }
 
 /// `prelude pull`.
 pub(crate) fn pull(args: &PullArgs) -> Result<(), Failure> {
     let model = HubModel {
-        repo: args.name.parse().map_err(|e| failure(&e))?,
+        repo: args.name.parse().map_err(|e: BadName| failure(&e.into()))?,
         revision: revision_of(args.revision.as_deref())?,
     };
     let folder = model
@@ -115,7 +118,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<(), Failure> {
 
 fn failure(error: &Error) -> Failure {
     let code = match error {
-        Error::Name { .. } | Error::Revision { .. } | Error::Config { .. } => Code::Usage,
+        Error::Name(_) | Error::Config { .. } => Code::Usage,
         _ => Code::Model,
     };
     Failure::new(code, error)
