@@ -1,6 +1,8 @@
 //! The state that all requests share: models, limits, counters, the phase of the process.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use prelude_hub::Progress;
 
 use crate::{
     admission::Admission,
@@ -25,6 +27,8 @@ pub struct App {
     pub(crate) in_flight: InFlight,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
+    /// The progress of the download that loading waits for.
+    download: Mutex<Option<Progress>>,
 }
 
 /// Names that routers write in place of a model's name that they have not read.
@@ -43,6 +47,7 @@ impl App {
             in_flight: InFlight::default(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
+            download: Mutex::new(None),
             config,
         })
     }
@@ -66,6 +71,25 @@ impl App {
         self.lifecycle.advance(Phase::Ready);
     }
 
+    /// Sets the progress of a download, which answers of 503 tell until the models are in service;
+    /// `None` after its end.
+    pub fn set_download(&self, progress: Option<Progress>) {
+        *self.download.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// Returns the progress of the download that loading waits for, if there is one.
+    pub(crate) fn download(&self) -> Option<Progress> {
+        *self.download.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error for requests before the models are in service.
+    pub(crate) fn loading(&self) -> ApiError {
+        match self.download() {
+            Some(progress) => ApiError::downloading(&progress),
+            None => ApiError::loading(),
+        }
+    }
+
     /// Replaces the keys.
     pub fn set_keys(&self, keys: ApiKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
@@ -86,7 +110,7 @@ impl App {
     /// 503 `loading`, 404 `model_not_found`.
     pub fn model(&self, name: Option<&str>) -> Result<&Arc<ServedModel>, ApiError> {
         let models = self.models();
-        let default = models.first().ok_or_else(ApiError::loading)?;
+        let default = models.first().ok_or_else(|| self.loading())?;
         match name {
             None => Ok(default),
             Some(name) => models
@@ -152,7 +176,7 @@ impl App {
     /// 503 `loading`, `draining` or `engine_dead`.
     pub(crate) fn accepting(&self) -> Result<(), ApiError> {
         match self.lifecycle.phase() {
-            Phase::Loading => Err(ApiError::loading()),
+            Phase::Loading => Err(self.loading()),
             _ if self.engine_lost() => Err(ApiError::engine_dead()),
             Phase::Draining | Phase::Ending => Err(ApiError::draining()),
             Phase::Ready | Phase::Leaving => Ok(()),
