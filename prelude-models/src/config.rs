@@ -1,23 +1,24 @@
 //! `config.json`: the shape of a model.
 
-use prelude_core::TokenId;
+use prelude_core::{Attention, TokenId};
 use serde_json::Value;
 
 use crate::{
-    AttnShape, ClassActivation, DType, Error, RopeConfig,
+    AttnShape, ClassActivation, DType, EncoderConfig, Error, RopeConfig,
+    encoder::{self, EncoderFamily},
     family::{Biases, Family},
     fields,
     json::{self, Fields},
 };
 
 // Far above any published model, far below where a product of two overflows.
-const HIDDEN_MAX: usize = 1 << 17;
-const INTERMEDIATE_MAX: usize = 1 << 20;
-const LAYERS_MAX: usize = 1 << 10;
-const HEADS_MAX: usize = 1 << 10;
+pub(crate) const HIDDEN_MAX: usize = 1 << 17;
+pub(crate) const INTERMEDIATE_MAX: usize = 1 << 20;
+pub(crate) const LAYERS_MAX: usize = 1 << 10;
+pub(crate) const HEADS_MAX: usize = 1 << 10;
 const HEAD_DIM_MAX: usize = 1 << 10;
-const VOCAB_MAX: usize = 1 << 22;
-const POSITIONS_MAX: usize = 1 << 24;
+pub(crate) const VOCAB_MAX: usize = 1 << 22;
+pub(crate) const POSITIONS_MAX: usize = 1 << 24;
 const LABELS_MAX: usize = 1 << 20;
 
 /// A model's shape, as `config.json` says it. Every field has been checked.
@@ -67,6 +68,8 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// Padding token, which Prelude never needs.
     pub pad_token_id: Option<TokenId>,
+    /// The rest of the shape, if the model is an encoder.
+    pub encoder: Option<EncoderConfig>,
     /// Notes for the operator: fields of the file that are passed over.
     pub warnings: Vec<String>,
 }
@@ -96,6 +99,9 @@ impl ModelConfig {
             map: &map,
         };
         let architecture = architecture(&fields)?;
+        if let Some(family) = EncoderFamily::of(&architecture) {
+            return encoder::read_config(file, &fields, (architecture, family));
+        }
         let family = Family::of(&architecture)?;
         let mut warnings = fields::check(file, &map)?;
         family.check_model_type(&fields)?;
@@ -132,13 +138,14 @@ impl ModelConfig {
             labels,
             eos_token_ids: fields.token_ids("eos_token_id")?,
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
+            encoder: None,
             warnings,
         };
         config.check_special_ids(&fields)?;
         Ok(config)
     }
 
-    fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
+    pub(crate) fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
         let mut special = self.eos_token_ids.iter().chain(&self.pad_token_id);
         match special.find(|&&id| id as usize >= self.vocab_size) {
             None => Ok(()),
@@ -152,6 +159,22 @@ impl ModelConfig {
         }
     }
 
+    /// The tokens of its prompt that a token sees.
+    #[must_use]
+    pub const fn attention(&self) -> Attention {
+        match self.encoder {
+            None => Attention::Causal,
+            Some(_) => Attention::Full,
+        }
+    }
+
+    /// The number of ids that tokens have: those of an encoder say their type as well.
+    #[must_use]
+    pub fn num_ids(&self) -> usize {
+        let types = self.encoder.as_ref().map_or(1, |of| of.token_types);
+        self.vocab_size * types
+    }
+
     /// Shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
@@ -161,6 +184,7 @@ impl ModelConfig {
             head_dim: self.head_dim,
             // From the configured head size, which need not be hidden / heads.
             scale: (self.head_dim as f64).powf(-0.5) as f32,
+            attention: self.attention(),
         }
     }
 }
@@ -222,7 +246,7 @@ fn architecture(fields: &Fields<'_>) -> Result<String, Error> {
     }
 }
 
-fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
+pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
     let name = match fields.text("dtype")? {
         Some(name) => Some(name),
         None => fields.text("torch_dtype")?,
@@ -237,7 +261,7 @@ fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
 }
 
 /// Class names by number. Keys are numbers written as strings, in any order: "10" follows "9".
-fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
+pub(crate) fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
     let Some(map) = fields.object("id2label")? else {
         // transformers names two classes if the file names none.
         let count = fields.count("num_labels", LABELS_MAX)?.unwrap_or(2);

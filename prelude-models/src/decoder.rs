@@ -199,7 +199,7 @@ impl<W> Decoder<W> {
             rows,
             self.shape,
             norm,
-            &self.rope,
+            Some(&self.rope),
             &mut chunk.qkv,
         )
     }

@@ -1,6 +1,6 @@
 //! Names of architectures, and what distinguishes the families of models that bear them.
 
-use crate::{Error, json::Fields};
+use crate::{Error, encoder, json::Fields};
 
 /// The projections of a layer that have biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Family {
         let found = FAMILIES.iter().copied().find(is_of);
         found.ok_or_else(|| Error::Architecture {
             name: architecture.to_owned(),
-            known: known(),
+            known: format!("{}, {}", known(), encoder::known()),
         })
     }
 
@@ -142,7 +142,7 @@ mod tests {
             "Qwen2ForRewardModel",
             "LlamaForTokenClassification",
             "Mistral",
-            "BertModel",
+            "BertForTokenClassification",
         ] {
             check(name, None);
         }

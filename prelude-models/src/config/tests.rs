@@ -212,8 +212,8 @@ fn families_have_their_parts() {
     );
     // The architecture is named before anything else that is wrong with such a file.
     refuses(
-        json!({"architectures": ["BertModel"], "hidden_act": "gelu"}),
-        "architecture \"BertModel\" is not supported",
+        json!({"architectures": ["ElectraModel"], "hidden_act": "gelu"}),
+        "architecture \"ElectraModel\" is not supported",
     );
 }
 
@@ -230,6 +230,12 @@ fn golden_configs() {
             "rand-llama" | "rand-llama-cls3" => (48, 3, 1, 16, 288),
             "rand-mistral-cls3" => (48, 4, 1, 16, 288),
             "rand-qwen2" | "rand-qwen2-reward" => (64, 4, 2, 16, 288),
+            "rand-bert-cls3" => (48, 4, 4, 12, 310),
+            "rand-bert-rank" => (64, 2, 2, 32, 300),
+            "rand-bert-embed" => (72, 3, 3, 24, 300),
+            "rand-roberta-cls2" => (40, 4, 4, 10, 340),
+            "rand-xlmr-rank" => (48, 6, 6, 8, 320),
+            "rand-distilbert-cls2" => (56, 2, 2, 28, 300),
             other => panic!("no expectation for {other}"),
         };
         let got = (
