@@ -109,7 +109,7 @@ impl CpuConfig {
     /// keys and values, is computed in no slices, and needs chunks that hold its longest prompt.
     pub(crate) fn for_model(&self, model: &ModelConfig) -> Self {
         let mut config = self.clone();
-        if model.attention() == Attention::Full {
+        if model.attention == Attention::Full {
             let longest = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
             let longest = self.max_context_len.unwrap_or(longest);
             config.chunk_tokens = self.chunk_tokens.max(longest).min(self.max_step_tokens);

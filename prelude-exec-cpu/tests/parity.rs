@@ -164,7 +164,7 @@ impl Parity<'_> {
                 }
             }
             ModelKind::SequenceClassification { .. } => {
-                let read = match self.checkpoint.config().attention() {
+                let read = match self.checkpoint.config().attention {
                     Attention::Causal => last,
                     Attention::Full => 0..1,
                 };

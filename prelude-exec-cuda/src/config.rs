@@ -174,7 +174,7 @@ impl CudaConfig {
 
     /// Refuses what the kernels cannot run of a model; gives its longest context.
     pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<u32, Error> {
-        if model.attention() == Attention::Full {
+        if model.attention == Attention::Full {
             let what = "layer norms and attention over whole texts";
             return Err(Error::no_kernels(what));
         }

@@ -46,6 +46,8 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
+    /// The tokens of its prompt that a token sees.
+    pub attention: Attention,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
     /// The projections that have biases.
@@ -125,6 +127,7 @@ impl ModelConfig {
             intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
             max_position_embeddings: served,
+            attention: attention(&fields)?,
             rms_norm_eps: fields
                 .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
                 .unwrap_or(1e-6) as f32,
@@ -159,15 +162,6 @@ impl ModelConfig {
         }
     }
 
-    /// The tokens of its prompt that a token sees.
-    #[must_use]
-    pub const fn attention(&self) -> Attention {
-        match self.encoder {
-            None => Attention::Causal,
-            Some(_) => Attention::Full,
-        }
-    }
-
     /// The number of ids that tokens have: those of an encoder say their type as well.
     #[must_use]
     pub fn num_ids(&self) -> usize {
@@ -184,7 +178,7 @@ impl ModelConfig {
             head_dim: self.head_dim,
             // From the configured head size, which need not be hidden / heads.
             scale: (self.head_dim as f64).powf(-0.5) as f32,
-            attention: self.attention(),
+            attention: self.attention,
         }
     }
 }
@@ -226,6 +220,17 @@ fn head_sizes(fields: &Fields<'_>, hidden_size: usize) -> Result<(usize, usize, 
         return Err(fields.wrong("head_dim", what));
     }
     Ok((heads, kv_heads, head_dim))
+}
+
+/// Returns the attention of a decoder, by either of the fields with which embedders say that they
+/// look ahead.
+fn attention(fields: &Fields<'_>) -> Result<Attention, Error> {
+    let looks_ahead = fields.boolean("is_causal")? == Some(false)
+        || fields.boolean("use_bidirectional_attention")? == Some(true);
+    Ok(match looks_ahead {
+        true => Attention::Full,
+        false => Attention::Causal,
+    })
 }
 
 /// Refuses layers that do not attend to all of their context.

@@ -38,6 +38,26 @@ impl ModelKind {
         bare: bool,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
+        let kind = Self::by_files(config, documents, bare, warnings)?;
+        let is_embedder = matches!(kind, Self::Embedding { .. });
+        if config.attention == Attention::Full && config.encoder.is_none() && !is_embedder {
+            return Err(Error::Unsupported {
+                file: "config.json".to_owned(),
+                what: "`is_causal` of false, or `use_bidirectional_attention`, of a decoder that is \
+                       no embedder"
+                    .to_owned(),
+            });
+        }
+        Ok(kind)
+    }
+
+    /// Returns the kind that a checkpoint's files say.
+    fn by_files(
+        config: &ModelConfig,
+        documents: &Companions<'_>,
+        bare: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, Error> {
         if config.architecture.ends_with("ForSequenceClassification") {
             if let Some(bytes) = documents.modules {
                 read_modules(bytes, true, warnings)?;
@@ -53,9 +73,9 @@ impl ModelKind {
         let pooling = documents.pooling.map_or(
             // Qwen3's embedding models pool the last token, and sentence-transformers takes the mean
             // where an encoder's folder does not say.
-            Ok(match config.attention() {
-                Attention::Causal => Pooling::Last,
-                Attention::Full => Pooling::Mean,
+            Ok(match config.encoder {
+                None => Pooling::Last,
+                Some(_) => Pooling::Mean,
             }),
             |bytes| read_pooling(bytes, warnings),
         )?;
@@ -156,7 +176,7 @@ mod tests {
                 "rand-roberta-cls2" | "rand-distilbert-cls2" => Some(2),
                 "rand-cls3" | "rand-llama-cls3" | "rand-mistral-cls3" => Some(3),
                 "rand-bert-cls3" => Some(3),
-                "rand-embed" | "rand-bert-embed" => Some(0),
+                "rand-embed" | "rand-bert-embed" | "rand-qwen2-whole" => Some(0),
                 other => panic!("no expectation for {other}"),
             };
             assert_eq!(labels, expected, "{name}");

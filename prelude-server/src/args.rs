@@ -477,6 +477,8 @@ impl From<Kind> for ModelKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PoolingArg {
+    /// The first token, as BERT has it.
+    Cls,
     Last,
     Mean,
 }
@@ -484,6 +486,7 @@ pub(crate) enum PoolingArg {
 impl From<PoolingArg> for prelude_core::Pooling {
     fn from(pooling: PoolingArg) -> Self {
         match pooling {
+            PoolingArg::Cls => Self::First,
             PoolingArg::Last => Self::Last,
             PoolingArg::Mean => Self::Mean,
         }

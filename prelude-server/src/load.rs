@@ -108,7 +108,7 @@ pub fn load(
     if let Some(path) = &options.chat_template {
         assets.chat_template = Some(read_template(path)?);
     }
-    let kind = served_kind(assets.checkpoint.kind(), options.kind)?;
+    let kind = served_kind(&assets.checkpoint, options.kind)?;
     check_generation(&assets, kind, options)?;
     let template = assets.compile_template()?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
@@ -124,6 +124,7 @@ pub fn load(
         _ => None,
     };
     let judge = judge(&assets, kind, options)?;
+    let is_encoder = assets.checkpoint.config().encoder.is_some();
     let rerank_template = judged_template(judge, options)?;
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
@@ -139,6 +140,7 @@ pub fn load(
             decides: labels.is_some(),
             pools: pooling.is_some(),
             ranks: judge.is_some(),
+            is_encoder,
         }),
         kind,
         judge,
@@ -160,7 +162,8 @@ pub fn load(
         hidden_size: u32::try_from(checkpoint.config().hidden_size)
             .expect("the configuration bounds the hidden size"),
         max_model_len,
-        vocab_size: engine.handle().capacity().vocab_size,
+        vocab_size: u32::try_from(checkpoint.config().vocab_size)
+            .expect("the configuration bounds the vocabulary"),
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
@@ -186,7 +189,7 @@ fn judged_template(
     options: &LoadOptions,
 ) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
     match judge {
-        None | Some(Judge::Cosine) => Ok(None),
+        None | Some(Judge::Cosine | Judge::Pair { .. }) => Ok(None),
         Some(_) => Ok(Some(Arc::new(rerank_template(
             options.rerank_template.as_deref(),
         )?))),
@@ -232,11 +235,16 @@ fn served_decide_labels(
 }
 
 fn served_kind(
-    checkpoint: &CheckpointKind,
+    checkpoint: &Checkpoint,
     wanted: Option<ModelKind>,
 ) -> Result<ModelKind, LoadError> {
-    let own = match checkpoint {
+    let is_encoder = checkpoint.config().encoder.is_some();
+    let own = match checkpoint.kind() {
         CheckpointKind::CausalLm => ModelKind::Lm,
+        // An encoder of one class is a cross-encoder, as sentence-transformers has it.
+        CheckpointKind::SequenceClassification { labels } if labels.len() == 1 && is_encoder => {
+            ModelKind::Reranker
+        }
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
         CheckpointKind::SequenceClassification { .. } => ModelKind::Classifier,
         CheckpointKind::Embedding { .. } => ModelKind::Embedding,
@@ -244,6 +252,7 @@ fn served_kind(
     match wanted {
         None => Ok(own),
         Some(wanted) if wanted == own => Ok(own),
+        Some(ModelKind::Reward) if own == ModelKind::Reranker => Ok(ModelKind::Reward),
         // The body of a language model can embed; its head is left unused.
         Some(ModelKind::Embedding) if own == ModelKind::Lm => Ok(ModelKind::Embedding),
         // A name is no evidence: only the operator knows that a model was trained to judge.
@@ -317,7 +326,7 @@ fn pooling(
         (CheckpointKind::CausalLm, _, None) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, None) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, Some(_)) => Err(LoadError::Option(
-            "a classifier has no pooling to choose: its head reads the last token".to_owned(),
+            "a classifier has no pooling to choose: its head reads one token".to_owned(),
         )),
     }
 }
@@ -330,6 +339,8 @@ struct Abilities {
     decides: bool,
     pools: bool,
     ranks: bool,
+    /// True if attention sees whole texts, so that no text is read behind another's.
+    is_encoder: bool,
 }
 
 fn tasks(has: &Abilities) -> Vec<Task> {
@@ -342,7 +353,10 @@ fn tasks(has: &Abilities) -> Vec<Task> {
             Task::Classify,
             classes || (has.kind == ModelKind::Lm && has.chats),
         ),
-        (Task::Score, has.kind != ModelKind::Embedding),
+        (
+            Task::Score,
+            has.kind != ModelKind::Embedding && !has.is_encoder,
+        ),
         (Task::Pairs, has.ranks),
         (Task::Rerank, has.ranks),
         (Task::Pooling, has.pools || classes),
@@ -361,7 +375,13 @@ fn judge(
 ) -> Result<Option<Judge>, LoadError> {
     let (checkpoint, tokenizer) = (assets.checkpoint.kind(), &assets.tokenizer);
     let is_asked = kind == ModelKind::Reranker || options.rerank_template.is_some();
+    let encoder = assets.checkpoint.config().encoder.as_ref();
     match kind {
+        ModelKind::Reranker if options.rerank_template.is_none() && encoder.is_some() => {
+            let types = encoder.map_or(1, |of| of.token_types);
+            let token_types = u32::try_from(types).expect("the configuration bounds the types");
+            Ok(Some(Judge::Pair { token_types }))
+        }
         ModelKind::Embedding if options.rerank_template.is_none() => {
             let is_cosine = assets.sentence.other_similarity.is_none();
             Ok(is_cosine.then_some(Judge::Cosine))
@@ -377,7 +397,12 @@ fn judge(
             let (yes, no) = (token("yes")?, token("no")?);
             Ok(Some(Judge::YesNo { yes, no }))
         }
-        ModelKind::Reranker | ModelKind::Reward => Ok(Some(Judge::Class)),
+        ModelKind::Reranker | ModelKind::Reward if encoder.is_none() => Ok(Some(Judge::Class)),
+        ModelKind::Reranker | ModelKind::Reward => Err(LoadError::Option(
+            "a rerank template is of no use to an encoder, which reads a query and a document as a \
+             pair; leave --rerank-template out"
+                .to_owned(),
+        )),
         _ if !is_asked => Ok(None),
         _ => Err(LoadError::Option(format!(
             "a rerank template is of no use to a model of kind {}",

@@ -136,6 +136,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             intermediate_size: 2 * hidden,
             vocab_size: VOCAB,
             max_position_embeddings: MAX_POSITIONS,
+            attention: shape.attention,
             rms_norm_eps: EPS,
             biases: crate::Biases::default(),
             qk_norm: true,

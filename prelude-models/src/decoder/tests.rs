@@ -175,7 +175,7 @@ fn heads_and_fused_weights_by_kind() {
         let (head, is_head) = match &*name {
             "demo-lm" | "rand-qwen2" => ("Tied", true),
             "rand-untied-sharded" | "rand-llama" => ("Vocabulary", false),
-            "rand-embed" => ("None", false),
+            "rand-embed" | "rand-qwen2-whole" => ("None", false),
             _ => ("Score", false),
         };
         let got = match model.head {
@@ -185,7 +185,8 @@ fn heads_and_fused_weights_by_kind() {
             Head::None => "None",
         };
         assert_eq!((got, loader.embedding_is_head), (head, is_head), "{name}");
-        let prefix = if name == "rand-embed" { "" } else { "model." };
+        let is_bare = ["rand-embed", "rand-qwen2-whole"].contains(&&*name);
+        let prefix = if is_bare { "" } else { "model." };
         let fused = format!("{prefix}layers.1.self_attn.qkv_proj.weight");
         assert!(loader.names.contains(&fused), "{:?}", loader.names);
         let (layer, width) = (&model.layers[1], model.shape.qkv_width());
@@ -193,7 +194,7 @@ fn heads_and_fused_weights_by_kind() {
         let biases = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
         let expected = match &*name {
             "rand-llama" => [width, model.hidden, 2 * model.intermediate, model.hidden],
-            "rand-qwen2" | "rand-qwen2-reward" => [width, 0, 0, 0],
+            "rand-qwen2" | "rand-qwen2-reward" | "rand-qwen2-whole" => [width, 0, 0, 0],
             _ => [0; 4],
         };
         assert_eq!(biases.map(|w| w.bias.len()), expected, "{name}");

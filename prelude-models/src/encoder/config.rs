@@ -1,5 +1,7 @@
 //! `config.json` of an encoder.
 
+use prelude_core::Attention;
+
 use super::EncoderFamily;
 use crate::{
     Activation, Biases, ClassActivation, Error, ModelConfig, RopeConfig, RopeScaling,
@@ -76,6 +78,7 @@ pub(crate) fn read(
         intermediate_size: fields.required_count(names.intermediate, INTERMEDIATE_MAX)?,
         vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
         max_position_embeddings: positions,
+        attention: Attention::Full,
         rms_norm_eps: layer_norm_eps,
         biases: Biases {
             qkv: true,

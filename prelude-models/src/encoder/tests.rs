@@ -35,7 +35,7 @@ fn shapes_by_family() {
     let check = |architecture, change, expected: (usize, usize, u64)| {
         let config = parse(architecture, change).unwrap();
         let encoder = config.encoder.as_ref().unwrap();
-        assert_eq!(config.attention(), Attention::Full);
+        assert_eq!(config.attention, Attention::Full);
         assert_eq!((config.hidden_size, config.head_dim), (48, 12));
         assert_eq!(config.intermediate_size, 96);
         let eps = (f64::from(encoder.layer_norm_eps) * 1e12).round() as u64;

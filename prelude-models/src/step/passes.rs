@@ -23,7 +23,7 @@ const MAX_OUTPUTS: u32 = 256;
 /// If the model has 2³² layers, which its configuration rules out.
 #[must_use]
 pub fn pass_capacity(model: &ModelConfig, tokens: u32, slice_ms: u32) -> Option<PassCapacity> {
-    (tokens > 0 && model.attention() == Attention::Causal).then(|| PassCapacity {
+    (tokens > 0 && model.attention == Attention::Causal).then(|| PassCapacity {
         layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
         tokens,
         passes: MAX_PASSES,

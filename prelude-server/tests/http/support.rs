@@ -299,7 +299,7 @@ fn every_task_options() -> LoadOptions {
     }
 }
 
-fn devices() -> &'static Devices {
+pub(crate) fn devices() -> &'static Devices {
     static DEVICES: OnceLock<Devices> = OnceLock::new();
     DEVICES.get_or_init(Devices::of_machine)
 }
