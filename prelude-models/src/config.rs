@@ -4,21 +4,24 @@ use prelude_core::{Attention, TokenId};
 use serde_json::Value;
 
 use crate::{
-    AttnShape, ClassActivation, DType, EncoderConfig, Error, RopeConfig,
-    encoder::{self, EncoderFamily},
-    family::{Biases, Family},
+    AttnShape, ClassActivation, DType, Error, RopeConfig,
+    family::{Biases, EncoderFamily, Family},
     fields,
     json::{self, Fields},
 };
 
+mod encoder;
+
+pub use encoder::EncoderConfig;
+
 // Far above any published model, far below where a product of two overflows.
-pub(crate) const HIDDEN_MAX: usize = 1 << 17;
-pub(crate) const INTERMEDIATE_MAX: usize = 1 << 20;
-pub(crate) const LAYERS_MAX: usize = 1 << 10;
-pub(crate) const HEADS_MAX: usize = 1 << 10;
+const HIDDEN_MAX: usize = 1 << 17;
+const INTERMEDIATE_MAX: usize = 1 << 20;
+const LAYERS_MAX: usize = 1 << 10;
+const HEADS_MAX: usize = 1 << 10;
 const HEAD_DIM_MAX: usize = 1 << 10;
-pub(crate) const VOCAB_MAX: usize = 1 << 22;
-pub(crate) const POSITIONS_MAX: usize = 1 << 24;
+const VOCAB_MAX: usize = 1 << 22;
+const POSITIONS_MAX: usize = 1 << 24;
 const LABELS_MAX: usize = 1 << 20;
 
 /// A model's shape, as `config.json` says it. Every field has been checked.
@@ -102,7 +105,7 @@ impl ModelConfig {
         };
         let architecture = architecture(&fields)?;
         if let Some(family) = EncoderFamily::of(&architecture) {
-            return encoder::read_config(file, &fields, (architecture, family));
+            return encoder::read(file, &fields, (architecture, family));
         }
         let family = Family::of(&architecture)?;
         let mut warnings = fields::check(file, &map)?;
@@ -148,7 +151,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    pub(crate) fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
+    fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
         let mut special = self.eos_token_ids.iter().chain(&self.pad_token_id);
         match special.find(|&&id| id as usize >= self.vocab_size) {
             None => Ok(()),
@@ -251,7 +254,7 @@ fn architecture(fields: &Fields<'_>) -> Result<String, Error> {
     }
 }
 
-pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
+fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
     let name = match fields.text("dtype")? {
         Some(name) => Some(name),
         None => fields.text("torch_dtype")?,
@@ -266,7 +269,7 @@ pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {
 }
 
 /// Class names by number. Keys are numbers written as strings, in any order: "10" follows "9".
-pub(crate) fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
+fn labels(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
     let Some(map) = fields.object("id2label")? else {
         // transformers names two classes if the file names none.
         let count = fields.count("num_labels", LABELS_MAX)?.unwrap_or(2);

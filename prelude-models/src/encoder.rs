@@ -11,13 +11,7 @@ use std::ops::Range;
 
 use crate::{Activation, AttnShape, EmbedTables, ForwardState, Model, Ops};
 
-mod config;
-mod family;
 mod weights;
-
-pub use config::EncoderConfig;
-pub(crate) use config::read as read_config;
-pub(crate) use family::{EncoderFamily, known};
 
 /// A loaded encoder over weights of one device.
 #[derive(Debug)]

@@ -1,6 +1,10 @@
 //! Names of architectures, and what distinguishes the families of models that bear them.
 
-use crate::{Error, encoder, json::Fields};
+use crate::{Error, json::Fields};
+
+mod encoder;
+
+pub(crate) use encoder::EncoderFamily;
 
 /// The projections of a layer that have biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -43,9 +43,10 @@ impl ModelKind {
         if config.attention == Attention::Full && config.encoder.is_none() && !is_embedder {
             return Err(Error::Unsupported {
                 file: "config.json".to_owned(),
-                what: "`is_causal` of false, or `use_bidirectional_attention`, of a decoder that is \
+                what:
+                    "`is_causal` of false, or `use_bidirectional_attention`, of a decoder that is \
                        no embedder"
-                    .to_owned(),
+                        .to_owned(),
             });
         }
         Ok(kind)

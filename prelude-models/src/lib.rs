@@ -53,9 +53,9 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles};
-pub use config::ModelConfig;
+pub use config::{EncoderConfig, ModelConfig};
 pub use decoder::Decoder;
-pub use encoder::{Encoder, EncoderConfig};
+pub use encoder::Encoder;
 pub use error::{Error, TensorDefects};
 pub use family::Biases;
 pub use generation::GenerationConfig;

@@ -124,7 +124,6 @@ pub fn load(
         _ => None,
     };
     let judge = judge(&assets, kind, options)?;
-    let is_encoder = assets.checkpoint.config().encoder.is_some();
     let rerank_template = judged_template(judge, options)?;
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
@@ -140,7 +139,7 @@ pub fn load(
             decides: labels.is_some(),
             pools: pooling.is_some(),
             ranks: judge.is_some(),
-            is_encoder,
+            is_encoder: checkpoint.config().encoder.is_some(),
         }),
         kind,
         judge,
@@ -159,11 +158,9 @@ pub fn load(
         id2label: class_names(checkpoint.kind()),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
-        hidden_size: u32::try_from(checkpoint.config().hidden_size)
-            .expect("the configuration bounds the hidden size"),
+        hidden_size: bounded(checkpoint.config().hidden_size),
         max_model_len,
-        vocab_size: u32::try_from(checkpoint.config().vocab_size)
-            .expect("the configuration bounds the vocabulary"),
+        vocab_size: bounded(checkpoint.config().vocab_size),
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
@@ -181,6 +178,11 @@ pub fn load(
         warnings,
         memory: opened.memory,
     })
+}
+
+/// Returns a number of a checked configuration, which bounds it.
+fn bounded(number: usize) -> u32 {
+    u32::try_from(number).expect("the configuration bounds it")
 }
 
 /// Returns the template by which a model judges pairs; `None` if it judges none, or by their vectors.
@@ -234,10 +236,7 @@ fn served_decide_labels(
     }
 }
 
-fn served_kind(
-    checkpoint: &Checkpoint,
-    wanted: Option<ModelKind>,
-) -> Result<ModelKind, LoadError> {
+fn served_kind(checkpoint: &Checkpoint, wanted: Option<ModelKind>) -> Result<ModelKind, LoadError> {
     let is_encoder = checkpoint.config().encoder.is_some();
     let own = match checkpoint.kind() {
         CheckpointKind::CausalLm => ModelKind::Lm,
@@ -378,8 +377,7 @@ fn judge(
     let encoder = assets.checkpoint.config().encoder.as_ref();
     match kind {
         ModelKind::Reranker if options.rerank_template.is_none() && encoder.is_some() => {
-            let types = encoder.map_or(1, |of| of.token_types);
-            let token_types = u32::try_from(types).expect("the configuration bounds the types");
+            let token_types = bounded(encoder.map_or(1, |of| of.token_types));
             Ok(Some(Judge::Pair { token_types }))
         }
         ModelKind::Embedding if options.rerank_template.is_none() => {

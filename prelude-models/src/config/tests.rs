@@ -45,9 +45,15 @@ fn defaults_and_derived_values() {
 fn two_fields_say_that_attention_looks_ahead() {
     let read = |change: Value| parse(change).unwrap().attention;
     assert_eq!(read(json!({})), Attention::Causal);
-    assert_eq!(read(json!({"is_causal": true, "use_bidirectional_attention": false})), Attention::Causal);
+    assert_eq!(
+        read(json!({"is_causal": true, "use_bidirectional_attention": false})),
+        Attention::Causal
+    );
     assert_eq!(read(json!({"is_causal": false})), Attention::Full);
-    assert_eq!(read(json!({"use_bidirectional_attention": true})), Attention::Full);
+    assert_eq!(
+        read(json!({"use_bidirectional_attention": true})),
+        Attention::Full
+    );
     refuses(json!({"is_causal": 0}), "`is_causal` must be true or false");
 }
 

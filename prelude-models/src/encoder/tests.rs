@@ -136,6 +136,41 @@ fn weights_by_family() {
     assert_eq!(seen, 6);
 }
 
+/// Norms of old checkpoints have a gamma and a beta.
+#[test]
+fn old_names_of_norms_are_read() {
+    let folder = model_folder("rand-bert-cls3");
+    let config = std::fs::read(folder.join("config.json")).unwrap();
+    let mut weights = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let mut renamed = 0;
+    // The header keeps its length.
+    for (from, to) in [
+        (b"LayerNorm.weight\":", b"LayerNorm.gamma\": "),
+        (b"LayerNorm.bias\":  ", b"LayerNorm.beta\":  "),
+    ] {
+        let from = from.trim_ascii_end();
+        let places: Vec<usize> = { weights.windows(from.len()).enumerate() }
+            .filter(|(_, at)| *at == from)
+            .map(|(at, _)| at)
+            .collect();
+        for at in places {
+            weights[at..at + from.len()].copy_from_slice(&to[..from.len()]);
+            renamed += 1;
+        }
+    }
+    assert_eq!(renamed, 2 * 7);
+    let checkpoint = Checkpoint::from_bytes(&config, weights).unwrap();
+    assert!(checkpoint.contains("bert.embeddings.LayerNorm.gamma"));
+    let encoder = checkpoint.config().encoder.clone().unwrap();
+    let mut loader = NaiveLoader::default();
+    assert!(Encoder::load(&checkpoint, &encoder, &mut loader).is_ok());
+    assert!(
+        loader
+            .names
+            .contains(&"bert.embeddings.LayerNorm.beta".to_owned())
+    );
+}
+
 #[test]
 fn tensors_that_do_not_fit_are_named() {
     let folder = model_folder("rand-bert-cls3");

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Classes, Encoder, EncoderConfig, Layer, Norm};
+use super::{Classes, Encoder, Layer, Norm};
 use crate::{
-    Checkpoint, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
+    Checkpoint, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
     source::{WeightSource, loader_error},
 };
 
@@ -27,6 +27,7 @@ impl<W> Encoder<W> {
             prefix,
             loader,
         };
+        let parts = norm_parts(checkpoint, prefix);
         let words = source.embedding("embeddings.word_embeddings", false)?;
         let positions = position_table(&mut source, encoder, config.max_position_embeddings)?;
         let types = match encoder.family.has_types() {
@@ -34,9 +35,9 @@ impl<W> Encoder<W> {
             false => None,
         };
         let layers = (0..config.num_hidden_layers)
-            .map(|i| Layer::load(&mut source, i, encoder))
+            .map(|i| Layer::load(&mut source, i, encoder, parts))
             .collect::<Result<_, _>>()?;
-        let norm = Norm::load(&mut source, "embeddings.LayerNorm")?;
+        let norm = Norm::load(&mut source, "embeddings.LayerNorm", parts)?;
         let classes = match checkpoint.kind() {
             ModelKind::SequenceClassification { .. } => {
                 let [dense, score] = encoder.family.head_names();
@@ -71,6 +72,7 @@ impl<W> Layer<W> {
         source: &mut WeightSource<'_, L>,
         layer: usize,
         encoder: &EncoderConfig,
+        parts: [&str; 2],
     ) -> Result<Self, Error> {
         let names = encoder.family.layer_names();
         let at = |name: &str| format!("{}.{layer}.{name}", names.layers);
@@ -79,10 +81,10 @@ impl<W> Layer<W> {
         Ok(Self {
             qkv: source.linear(&at("qkv"), &[&q, &k, &v], true)?,
             o: source.linear(&o, &[&o], true)?,
-            attention_norm: Norm::load(source, &at(names.attention_norm))?,
+            attention_norm: Norm::load(source, &at(names.attention_norm), parts)?,
             up: source.linear(&up, &[&up], true)?,
             down: source.linear(&down, &[&down], true)?,
-            output_norm: Norm::load(source, &at(names.output_norm))?,
+            output_norm: Norm::load(source, &at(names.output_norm), parts)?,
         })
     }
 }
@@ -91,10 +93,11 @@ impl<W> Norm<W> {
     fn load<L: WeightLoader<Weight = W>>(
         source: &mut WeightSource<'_, L>,
         name: &str,
+        [weight, bias]: [&str; 2],
     ) -> Result<Self, Error> {
         Ok(Self {
-            weight: source.tensor(&format!("{name}.weight"))?,
-            bias: source.tensor(&format!("{name}.bias"))?,
+            weight: source.tensor(&format!("{name}.{weight}"))?,
+            bias: source.tensor(&format!("{name}.{bias}"))?,
         })
     }
 }
@@ -126,12 +129,21 @@ fn prefix(checkpoint: &Checkpoint, encoder: &EncoderConfig) -> &'static str {
     }
 }
 
+/// Returns the names of the two tensors of a norm: old checkpoints, made from TensorFlow's, have names
+/// of their own, which transformers reads too.
+fn norm_parts(checkpoint: &Checkpoint, prefix: &str) -> [&'static str; 2] {
+    match checkpoint.contains(&format!("{prefix}embeddings.LayerNorm.gamma")) {
+        true => ["gamma", "beta"],
+        false => ["weight", "bias"],
+    }
+}
+
 /// Names and shapes of all tensors that [`Encoder::load`] reads.
 fn expected(
     config: &ModelConfig,
     encoder: &EncoderConfig,
     kind: &ModelKind,
-    prefix: &str,
+    (prefix, norm_parts): (&str, [&str; 2]),
 ) -> BTreeMap<String, Vec<usize>> {
     let (h, i) = (config.hidden_size, config.intermediate_size);
     let mut tensors = BTreeMap::new();
@@ -165,8 +177,9 @@ fn expected(
         products.push((score.to_owned(), labels.len(), h));
     }
     for norm in norms {
-        add(format!("{norm}.weight"), &[h]);
-        add(format!("{norm}.bias"), &[h]);
+        for part in norm_parts {
+            add(format!("{norm}.{part}"), &[h]);
+        }
     }
     for (product, outputs, inputs) in products {
         add(format!("{product}.weight"), &[outputs, inputs]);
@@ -182,7 +195,12 @@ fn check_tensors(
 ) -> Result<(), Error> {
     let config = checkpoint.config();
     let kind = checkpoint.kind();
-    let expected = expected(config, encoder, kind, prefix);
+    let expected = expected(
+        config,
+        encoder,
+        kind,
+        (prefix, norm_parts(checkpoint, prefix)),
+    );
     // Old checkpoints hold the numbers of positions. A bare body's pooler and heads that predict
     // words are read by neither embeddings nor classes.
     const UNREAD: [&str; 6] = [

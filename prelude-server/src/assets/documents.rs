@@ -27,7 +27,11 @@ const SPECIAL_TOKENS: [&str; 7] = [
 const NORMALIZER: [(&str, &str, &str); 3] = [
     ("do_lower_case", "lowercase", "Lowercase"),
     ("strip_accents", "strip_accents", "StripAccents"),
-    ("tokenize_chinese_chars", "handle_chinese_chars", "BertNormalizer"),
+    (
+        "tokenize_chinese_chars",
+        "handle_chinese_chars",
+        "BertNormalizer",
+    ),
 ];
 
 /// The fields of `tokenizer_config.json` that the server needs.
@@ -100,7 +104,9 @@ impl TokenizerConfig {
                 Value::Null if normalizer["type"] == "BertNormalizer" => &normalizer["lowercase"],
                 own => own,
             };
-            let own = own.as_bool().unwrap_or_else(|| has_class(normalizer, class));
+            let own = own
+                .as_bool()
+                .unwrap_or_else(|| has_class(normalizer, class));
             if said.as_bool() != Some(own) {
                 return Err(LoadError::Document {
                     file: TOKENIZER_CONFIG,

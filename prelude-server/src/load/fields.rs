@@ -219,7 +219,10 @@ fn probe(app: &Arc<App>, base: Base) -> String {
             ("/pooling", json!({"input": text})),
         ],
         Base::Bert | Base::Roberta | Base::DistilBert => {
-            vec![("/classify", json!({"input": text})), ("/pooling", json!({"input": text}))]
+            vec![
+                ("/classify", json!({"input": text})),
+                ("/pooling", json!({"input": text})),
+            ]
         }
         Base::CrossEncoder => vec![("/v1/rerank", rank)],
         Base::Reward => vec![("/classify", json!({"input": text})), ("/v1/rerank", rank)],

@@ -160,7 +160,10 @@ async fn by_pair(
         return refuse("instruction", "there is no place for an instruction");
     }
     if options.escapes == Some(true) {
-        return refuse("escape_special_tokens", "special tokens cannot be kept apart");
+        return refuse(
+            "escape_special_tokens",
+            "special tokens cannot be kept apart",
+        );
     }
     let encode = |budget: &Budget<'_>, (query, document): (&str, &str)| {
         let query = capped(model, query, options.max_tokens_per_query);

@@ -83,7 +83,8 @@ fn cross_encoders_rank_pairs() {
         let (prompts, probs) = recorded(name, "f32.cls_probs");
         let mut compared = 0;
         for (prompt, probs) in prompts.iter().zip(&probs) {
-            let Some([query, document]) = prompt["pair"].as_array().map(|pair| [&pair[0], &pair[1]])
+            let Some([query, document]) =
+                prompt["pair"].as_array().map(|pair| [&pair[0], &pair[1]])
             else {
                 continue;
             };
@@ -116,7 +117,11 @@ fn cross_encoders_rank_pairs() {
 
 #[test]
 fn classes_and_vectors_are_the_references() {
-    let classifiers = ["rand-bert-cls3", "rand-roberta-cls2", "rand-distilbert-cls2"];
+    let classifiers = [
+        "rand-bert-cls3",
+        "rand-roberta-cls2",
+        "rand-distilbert-cls2",
+    ];
     let mut names = classifiers.to_vec();
     names.push("rand-bert-embed");
     let server = server(&names);
@@ -162,7 +167,11 @@ fn what_an_encoder_cannot_do_is_refused() {
     let server = server(&["rand-bert-rank", "rand-bert-cls3"]);
     let check = |path: &str, body: Value, (status, reason): (u16, &str)| {
         let response = server.post(path, &body.to_string());
-        assert_eq!((response.status, &*response.reason()), (status, reason), "{path} {body}");
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (status, reason),
+            "{path} {body}"
+        );
     };
     let rank = |more: Value| {
         let mut body = json!({"model": "rand-bert-rank", "query": "q", "documents": ["d"]});
@@ -172,7 +181,11 @@ fn what_an_encoder_cannot_do_is_refused() {
     };
     let unsupported = (400, "unsupported_parameter");
     check("/v1/rerank", rank(json!({"instruction": "i"})), unsupported);
-    check("/v1/rerank", rank(json!({"escape_special_tokens": true})), unsupported);
+    check(
+        "/v1/rerank",
+        rank(json!({"escape_special_tokens": true})),
+        unsupported,
+    );
     let long = json!({"documents": ["word ".repeat(500)]});
     check("/v1/rerank", rank(long), (400, "context_length_exceeded"));
     let prompt = json!({"model": "rand-bert-rank", "prompt": "a"});
@@ -192,8 +205,15 @@ fn settings_that_do_not_fit_are_refused() {
         let assets = Assets::open(&folder(name).join("model")).unwrap();
         load(assets, &options, devices()).unwrap_err().to_string()
     };
-    let template = refused("rand-bert-rank", |o| o.rerank_template = Some("qwen3".into()));
-    assert!(template.contains("leave --rerank-template out"), "{template}");
-    let pooling = refused("rand-bert-cls3", |o| o.pooling = Some(prelude_core::Pooling::Mean));
+    let template = refused("rand-bert-rank", |o| {
+        o.rerank_template = Some("qwen3".into())
+    });
+    assert!(
+        template.contains("leave --rerank-template out"),
+        "{template}"
+    );
+    let pooling = refused("rand-bert-cls3", |o| {
+        o.pooling = Some(prelude_core::Pooling::Mean)
+    });
     assert!(pooling.contains("no pooling to choose"), "{pooling}");
 }

@@ -2,12 +2,13 @@
 
 use prelude_core::Attention;
 
-use super::EncoderFamily;
+use super::{
+    HEADS_MAX, HIDDEN_MAX, INTERMEDIATE_MAX, LAYERS_MAX, ModelConfig, POSITIONS_MAX, VOCAB_MAX,
+    dtype, labels,
+};
 use crate::{
-    Activation, Biases, ClassActivation, Error, ModelConfig, RopeConfig, RopeScaling,
-    config::{self, HEADS_MAX, HIDDEN_MAX, INTERMEDIATE_MAX, LAYERS_MAX, POSITIONS_MAX, VOCAB_MAX},
-    fields,
-    json::Fields,
+    Activation, Biases, ClassActivation, Error, RopeConfig, RopeScaling, family::EncoderFamily,
+    fields, json::Fields,
 };
 
 /// Upper bound of the types of a token.
@@ -32,7 +33,7 @@ pub struct EncoderConfig {
 }
 
 /// Reads and checks the `config.json` of an encoder of this family.
-pub(crate) fn read(
+pub(super) fn read(
     file: &str,
     fields: &Fields<'_>,
     (architecture, family): (String, EncoderFamily),
@@ -67,7 +68,7 @@ pub(crate) fn read(
         true => fields.count("type_vocab_size", TYPES_MAX)?.unwrap_or(2),
         false => 1,
     };
-    let labels = config::labels(fields)?;
+    let labels = labels(fields)?;
     let config = ModelConfig {
         architecture,
         hidden_size,
@@ -87,7 +88,7 @@ pub(crate) fn read(
         },
         qk_norm: false,
         tie_word_embeddings: false,
-        dtype: config::dtype(fields)?,
+        dtype: dtype(fields)?,
         rope: RopeConfig {
             theta: 1e4,
             scaling: RopeScaling::None,
