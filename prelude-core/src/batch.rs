@@ -5,8 +5,8 @@ use std::{ops::Range, sync::Arc};
 use thiserror::Error;
 
 use crate::{
-    BlockId, Capacity, Normalise, PassId, Pooling, SamplingParams, SeqId, StepId, TokenHead,
-    TokenId, TokenMask,
+    Attention, BlockId, Capacity, Normalise, PassId, Pooling, SamplingParams, SeqId, StepId,
+    TokenHead, TokenId, TokenMask,
 };
 
 /// The work of one step.
@@ -501,6 +501,13 @@ impl OneShotBatch {
                 ensure(segment.cached.len == 0, "a child cannot have cached blocks")?;
             }
         }
+        if capacity.attention == Attention::Full {
+            let is_alone = segment.parent.is_none() && segment.context_len == 0;
+            ensure(
+                is_alone && segment.residency == Residency::Transient,
+                "shares tokens with others, though attention sees whole prompts",
+            )?;
+        }
         if let Residency::Keep(span) = segment.residency {
             ensure(
                 span.is_within(&self.block_ids),
@@ -638,6 +645,7 @@ mod tests {
         vocab_size: 100,
         pipeline_depth: 1,
         passes: None,
+        attention: Attention::Causal,
     };
 
     fn segment(tokens: Range<u32>, parent: Option<u32>, context_len: u32) -> Segment {

@@ -37,7 +37,7 @@ pub use batch::{
     BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
     OutputRow, PassSlice, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
-pub use capacity::{Capacity, PassCapacity};
+pub use capacity::{Attention, Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
 pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};

@@ -27,6 +27,7 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    attention: prelude_core::Attention::Causal,
 };
 
 /// The behaviour of the fake executor in `collect`.

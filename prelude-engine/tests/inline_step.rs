@@ -30,6 +30,7 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    attention: prelude_core::Attention::Causal,
 };
 
 /// Far longer than any step of these tests.

@@ -1,5 +1,6 @@
 //! Settings of the executor, and the choices that follow from them.
 
+use prelude_core::Attention;
 use prelude_models::{DType, ModelConfig};
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,20 @@ impl CpuConfig {
         let dtype = self.dtype.unwrap_or(by_checkpoint);
         let act = InputForm::of(isa, dtype);
         Ok((dtype, Backend::Fast { isa, act }))
+    }
+
+    /// Returns the settings that a model leaves free. One whose attention sees whole prompts keeps no
+    /// keys and values, is computed in no slices, and needs chunks that hold its longest prompt.
+    pub(crate) fn for_model(&self, model: &ModelConfig) -> Self {
+        let mut config = self.clone();
+        if model.attention == Attention::Full {
+            let longest = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+            let longest = self.max_context_len.unwrap_or(longest);
+            config.chunk_tokens = self.chunk_tokens.max(longest).min(self.max_step_tokens);
+            config.num_blocks = Some(1);
+            config.max_pass_tokens = Some(0);
+        }
+        config
     }
 
     /// Refuses values that no machine could serve.

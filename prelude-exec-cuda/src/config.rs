@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use prelude_core::PassCapacity;
+use prelude_core::{Attention, PassCapacity};
 use prelude_models::{ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +174,10 @@ impl CudaConfig {
 
     /// Refuses what the kernels cannot run of a model; gives its longest context.
     pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<u32, Error> {
+        if model.attention == Attention::Full {
+            let what = "layer norms and attention over whole texts";
+            return Err(Error::no_kernels(what));
+        }
         let dim = model.head_dim;
         if dim > HEAD_DIM_MAX || !dim.is_multiple_of(8) || dim == 0 {
             return Err(Error::Model(format!(
@@ -234,6 +238,20 @@ mod tests {
         check(|c| c.max_step_tokens = 0, Some("max_step_tokens"));
         check(|c| c.num_blocks = Some(1 << 28), Some("num_blocks"));
         check(|c| c.num_blocks = Some((1 << 27) - 2), None);
+    }
+
+    /// An encoder is refused by what is missing, before anything of it is loaded.
+    #[test]
+    fn encoders_are_refused() {
+        let checkpoint = crate::testing::checkpoint("rand-bert-cls3");
+        let refused = CudaConfig::default().check_model(checkpoint.config());
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::NoKernels { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("layer norms") && text.contains("--device cpu"),
+            "{text}"
+        );
     }
 
     #[test]

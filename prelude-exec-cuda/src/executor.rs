@@ -191,6 +191,7 @@ impl CudaExecutor {
             vocab_size,
             pipeline_depth: config.pipeline_depth,
             passes,
+            attention: prelude_core::Attention::Causal,
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;

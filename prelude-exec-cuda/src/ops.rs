@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_core::PassCapacity;
+use prelude_core::{Attention as VisibleTokens, PassCapacity};
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{
-    AttnShape, ForwardState, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, EmbedTables, ForwardState, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
@@ -500,6 +500,36 @@ impl Ops for CudaOps {
         elementwise::embed(&mut self.launcher, ids, drawn, table.matrix().0, h)
     }
 
+    fn whole_segments(&self, inputs: &StepPlan, start: usize) -> usize {
+        let room = self.plan_config.chunk_tokens;
+        inputs.layout.whole_segments(start, room)
+    }
+
+    fn embed_sum(
+        &mut self,
+        _: &StepPlan,
+        _: Range<usize>,
+        _: EmbedTables<'_, Weight>,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("sums of embedding tables"))
+    }
+
+    fn layer_norm(
+        &mut self,
+        _: &mut ArenaTensor,
+        _: usize,
+        _: &Weight,
+        _: &Weight,
+        _: f32,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("layer norms"))
+    }
+
+    fn activate(&mut self, _: &mut ArenaTensor, _: usize, _: Activation) -> Result<(), Error> {
+        Err(Error::no_kernels("activations without gates"))
+    }
+
     fn rms_norm(
         &mut self,
         h: &ArenaTensor,
@@ -544,9 +574,10 @@ impl Ops for CudaOps {
         rows: Range<usize>,
         shape: AttnShape,
         norm: Option<QkNorm<'_, Weight>>,
-        rope: &Weight,
+        rope: Option<&Weight>,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
+        let rope = rope.ok_or(Error::no_kernels("queries and keys that are not rotated"))?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let step = self.own_kv.as_ref().map(|own| {
             let [k, v] = own.each_ref().map(|t| self.arena.view(t));
@@ -577,6 +608,9 @@ impl Ops for CudaOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
+        if shape.attention == VisibleTokens::Full {
+            return Err(Error::no_kernels("attention over whole texts"));
+        }
         let chunk = chunk(inputs, &rows)?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let attention = Attention {

@@ -29,6 +29,7 @@
 //!     vocab_size: 100,
 //!     pipeline_depth: 1,
 //!     passes: None,
+//!     attention: prelude_core::Attention::Causal,
 //! };
 //! let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
 //! let now = Timestamp::ZERO;

@@ -26,7 +26,9 @@ use std::{
 };
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Timestamp};
+use prelude_core::{
+    Attention, Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Timestamp,
+};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
@@ -140,6 +142,9 @@ impl Scheduler {
         policy: Box<dyn SchedulerPolicy>,
     ) -> Result<Self, ConfigError> {
         config.validate(&capacity)?;
+        let mut config = config;
+        // Keys and values of a token depend on the whole prompt: none is of use to another.
+        config.enable_prefix_caching &= capacity.attention == Attention::Causal;
         let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
         let watch = policy.follows_costs().then(|| {

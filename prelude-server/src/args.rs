@@ -505,6 +505,8 @@ impl From<Kind> for ModelKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PoolingArg {
+    /// The first token, as BERT has it.
+    Cls,
     Last,
     Mean,
 }
@@ -512,6 +514,7 @@ pub(crate) enum PoolingArg {
 impl From<PoolingArg> for prelude_core::Pooling {
     fn from(pooling: PoolingArg) -> Self {
         match pooling {
+            PoolingArg::Cls => Self::First,
             PoolingArg::Last => Self::Last,
             PoolingArg::Mean => Self::Mean,
         }

@@ -121,6 +121,7 @@ impl Layer {
             hidden: shape.hidden,
             mlp: shape.mlp,
             shape: AttnShape {
+                attention: prelude_core::Attention::Causal,
                 heads: shape.heads,
                 kv_heads: shape.kv_heads,
                 head_dim: shape.head_dim,
@@ -201,6 +202,7 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         vocab_size: crate::batches::count(room.model.vocab_size),
         pipeline_depth: 1,
         passes: None,
+        attention: prelude_core::Attention::Causal,
     };
     batch.validate(&capacity)?;
     Ok(batch)

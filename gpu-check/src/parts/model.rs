@@ -394,7 +394,7 @@ fn operation_times(
                         k: &on.head_norm,
                         eps: 1e-6,
                     }),
-                    &on.rope,
+                    Some(&on.rope),
                     &mut qkv,
                 )
             })?,

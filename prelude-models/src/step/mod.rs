@@ -348,6 +348,18 @@ impl StepLayout {
         self.segments.len() - self.row_counts[2]
     }
 
+    /// Returns the end of the longest run of whole segments that begins with the token `start` and
+    /// has at most `room` tokens; of the first segment if that alone is longer.
+    #[must_use]
+    pub fn whole_segments(&self, start: usize, room: usize) -> usize {
+        let first = self.segments.partition_point(|s| s.end() <= start);
+        let ends = self.segments[first..].iter().map(StepSegment::end);
+        let mut fitting = ends
+            .enumerate()
+            .take_while(|&(i, end)| i == 0 || end - start <= room);
+        fitting.by_ref().last().map_or(start, |(_, end)| end)
+    }
+
     /// Returns true if some output position is among these tokens.
     #[must_use]
     pub fn has_outputs(&self, tokens: Range<usize>) -> bool {

@@ -37,8 +37,8 @@ pub(super) struct Candidate {
     needed: u32,
     /// The number of blocks of its cached prefix.
     pub(super) cached: u32,
-    /// True if one step must compute it: its head wants all hidden states at once, or the pool
-    /// cannot hold its prompt.
+    /// True if one step must compute it: its head wants all hidden states at once, attention sees
+    /// the whole prompt, or the pool cannot hold it.
     is_unsplittable: bool,
 }
 
@@ -141,13 +141,13 @@ impl Scheduler {
         };
         let len = live.prompt_len(waiting.row);
         let needed = live.first_needed(waiting.row);
-        let pools_all = row::pools_all(live.head(waiting.row));
+        let is_whole = row::is_whole(live.head(waiting.row), self.capacity.attention);
         Some(Candidate {
             request,
             waiting,
             needed,
             cached,
-            is_unsplittable: pools_all || self.exceeds_pool(len),
+            is_unsplittable: is_whole || self.exceeds_pool(len),
         })
     }
 
@@ -225,7 +225,9 @@ impl Scheduler {
         let len = live.prompt_len(row.waiting.row);
         let computed = row.needed..len;
         let prompt = live.prompt(row.waiting.row, row.cached);
-        let (positions, head) = row::output_of(live.head(row.waiting.row), &prompt, &computed)
+        let attention = self.capacity.attention;
+        let head = live.head(row.waiting.row);
+        let (positions, head) = row::output_of(head, &prompt, &computed, attention)
             .expect("a whole prompt answers its row");
         draft.forest.add(prompt, spot, row.needed, &mut self.cache);
         let tag = RowTag::Row {

@@ -70,6 +70,7 @@ impl World {
             waits: (name != "chaos").then(|| Waits::new(&config, capacity, laps_chunk)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
+                attention: capacity.attention,
             }),
             events: Vec::new(),
             next_id: 0,
@@ -132,6 +133,7 @@ fn capacity(random: &mut Random) -> Capacity {
         vocab_size: 16,
         pipeline_depth: *random.pick(&[1, 2]),
         passes: None,
+        attention: prelude_core::Attention::Causal,
     }
 }
 
