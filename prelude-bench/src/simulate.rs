@@ -379,6 +379,7 @@ mod tests {
                 vocab_size: 9,
                 pipeline_depth: 1,
                 passes: None,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: Vec::new(),

@@ -259,6 +259,7 @@ mod tests {
             vocab_size: 100,
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         };
         change(&mut config, &mut capacity);
         let got = config.validate(&capacity).map_err(|e| e.to_string());

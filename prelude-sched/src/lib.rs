@@ -29,6 +29,7 @@
 //!     vocab_size: 100,
 //!     pipeline_depth: 1,
 //!     passes: None,
+//!     host_blocks: 0,
 //! };
 //! let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
 //! let now = Timestamp::ZERO;

@@ -201,6 +201,7 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         vocab_size: crate::batches::count(room.model.vocab_size),
         pipeline_depth: 1,
         passes: None,
+        host_blocks: 0,
     };
     batch.validate(&capacity)?;
     Ok(batch)

@@ -85,6 +85,7 @@ fn scheduler() -> Result<Scheduler> {
         vocab_size: VOCAB_SIZE,
         pipeline_depth: 1,
         passes: None,
+        host_blocks: 0,
     };
     let config = SchedulerConfig {
         max_batch_tokens: capacity.max_step_tokens,

@@ -59,6 +59,7 @@ impl<'a> World<'a> {
             vocab_size: VOCAB_SIZE,
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         };
         let config = SchedulerConfig {
             policy,

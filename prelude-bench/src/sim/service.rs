@@ -141,6 +141,7 @@ impl EngineModel {
             vocab_size: VOCABULARY,
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         }
     }
 }

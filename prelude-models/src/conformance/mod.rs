@@ -156,6 +156,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             vocab_size: count(VOCAB),
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         },
         chunk_tokens: tokens,
         arena_elements,

@@ -17,6 +17,7 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 100,
     pipeline_depth: 1,
     passes: None,
+    host_blocks: 0,
 };
 /// A prompt, its salt, and how much of it may be read from the cache.
 type Row = (Vec<TokenId>, Option<Arc<str>>, usize);

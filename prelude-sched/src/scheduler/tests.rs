@@ -42,6 +42,7 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    host_blocks: 0,
 };
 
 /// A scheduler, the checking executor, and what came of it.

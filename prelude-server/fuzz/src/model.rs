@@ -54,6 +54,7 @@ pub(crate) fn fake(
             vocab_size: loaded.model.vocab_size,
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         },
         hidden: loaded.model.hidden_size as usize,
         done: None,

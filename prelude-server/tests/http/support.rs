@@ -350,6 +350,7 @@ pub(crate) fn fake_model(fake: &Fake) -> Loaded {
             vocab_size: 4096,
             pipeline_depth: 1,
             passes: None,
+            host_blocks: 0,
         },
         done: None,
     };
