@@ -44,7 +44,11 @@ impl KvCopies {
         self.stores.is_empty() && self.loads.is_empty()
     }
 
-    pub(crate) fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
+    /// Checks that the copies are within `capacity` and have different targets.
+    ///
+    /// # Errors
+    /// [`BatchError::Copies`]. A scheduler never plans such copies; a foreign caller may.
+    pub fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
         let invalid = |what| Err(BatchError::Copies { what });
         let is_known = |block: BlockId, host: HostBlockId| {
             block.0 < capacity.num_blocks && host.0 < capacity.host_blocks

@@ -107,6 +107,7 @@ impl MemoryPlan {
                 .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
             pipeline_depth: 1,
             passes: pass_capacity(model, pass_tokens, SLICE_MS),
+            host_blocks: 0,
         };
         let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();
