@@ -3,6 +3,7 @@
 mod attn;
 mod env;
 mod gemm;
+mod host_copies;
 mod invariance;
 mod kernels;
 mod model;

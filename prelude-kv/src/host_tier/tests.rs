@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use prelude_core::KvEvent;
 use proptest::prelude::*;
 
 use super::*;
@@ -21,6 +22,8 @@ struct World {
     running: Vec<Running>,
     /// Prefixes that were ever published.
     published: BTreeSet<Contents>,
+    /// The blocks of the device, as a reader of events knows them.
+    told: BTreeSet<u64>,
 }
 
 /// A request that holds its blocks.
@@ -41,6 +44,7 @@ impl World {
     fn new(blocks: u32, host_blocks: u32) -> Self {
         let mut cache = KvCache::new(blocks, BLOCK as u32);
         cache.use_host_memory(host_blocks);
+        cache.record_events(1000);
         Self {
             cache,
             device: vec![Contents::default(); blocks as usize],
@@ -48,7 +52,30 @@ impl World {
             salts: [None, Some(Arc::from("x"))],
             running: Vec::new(),
             published: BTreeSet::new(),
+            told: BTreeSet::new(),
         }
+    }
+
+    /// Reads the events, which have to lead to the blocks that are cached on the device.
+    fn read_events(&mut self) {
+        let read = |told: &mut BTreeSet<u64>, events: Vec<KvEvent>| {
+            for event in events {
+                match event {
+                    KvEvent::Stored(stored) => {
+                        assert!(stored.parent.is_none_or(|parent| told.contains(&parent)));
+                        told.extend(stored.hashes);
+                    }
+                    KvEvent::Removed(hashes) => {
+                        assert!(hashes.iter().all(|hash| told.remove(hash)));
+                    }
+                    KvEvent::Cleared => told.clear(),
+                }
+            }
+        };
+        read(&mut self.told, self.cache.take_events());
+        let mut cached = BTreeSet::new();
+        read(&mut cached, self.cache.contents());
+        assert_eq!(self.told, cached);
     }
 
     /// Holds what is cached of a prompt, and blocks for the rest as far as there are any.
@@ -219,6 +246,7 @@ proptest! {
                 Op::Finish(at) if at < world.running.len() => world.finish(at),
                 Op::Finish(_) => {}
             }
+            world.read_events();
             if host > blocks {
                 let orphans = world.cache.orphans();
                 prop_assert_eq!(orphans, 0);
