@@ -100,6 +100,9 @@ fn round(executor: &mut CudaExecutor, seed: u64, blocks: u32, walls: &mut Walls)
     let expected = timed(behind(), &mut walls.read)?;
     timed(behind().after(stores), &mut walls.stored)?;
     let got = timed(behind().after(loads), &mut walls.loaded)?;
-    ensure!(got == expected, "a loaded prefix gives {got:?}, not {expected:?}");
+    ensure!(
+        got == expected,
+        "a loaded prefix gives {got:?}, not {expected:?}"
+    );
     Ok(())
 }
