@@ -104,7 +104,6 @@ mod tests {
             vocab_size: 10,
             pipeline_depth: 1,
             passes: None,
-            host_blocks: 0,
             host_blocks: 3,
         };
         let batch = ForwardBatch::AfterCopies {
@@ -145,7 +144,6 @@ mod tests {
             vocab_size: 10,
             pipeline_depth: 1,
             passes: None,
-            host_blocks: 0,
             host_blocks: 3,
         };
         let inner = ForwardBatch::Decode(DecodeBatch::EMPTY).after(KvCopies::default());
