@@ -32,7 +32,7 @@ pub enum ForwardBatch {
         /// The copies; none where the executor has no host memory for blocks.
         copies: KvCopies,
         /// The work, which is not [`Self::AfterCopies`].
-        then: Box<ForwardBatch>,
+        then: Box<Self>,
     },
 }
 
@@ -128,7 +128,8 @@ impl ForwardBatch {
                     let what = "copies within copies";
                     return Err(BatchError::Copies { what });
                 }
-                copies.validate(capacity)?;
+                let checked = copies.validate(capacity);
+                checked.map_err(|what| BatchError::Copies { what })?;
                 return then.validate(capacity);
             }
             Self::OneShot(_) | Self::Decode(_) | Self::Mixed { .. } => {}

@@ -1,6 +1,6 @@
 //! Copies of KV blocks between an executor's pool and its host memory.
 
-use crate::{BatchError, BlockId, Capacity, HostBlockId};
+use crate::{BlockId, Capacity, HostBlockId};
 
 /// Copies of whole KV blocks that an executor makes before it computes a step.
 ///
@@ -47,22 +47,21 @@ impl KvCopies {
     /// Checks that the copies are within `capacity` and have different targets.
     ///
     /// # Errors
-    /// [`BatchError::Copies`]. A scheduler never plans such copies; a foreign caller may.
-    pub fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
-        let invalid = |what| Err(BatchError::Copies { what });
+    /// The rule that is broken. A scheduler never plans such copies; a foreign caller may.
+    pub fn validate(&self, capacity: &Capacity) -> Result<(), &'static str> {
         let is_known = |block: BlockId, host: HostBlockId| {
             block.0 < capacity.num_blocks && host.0 < capacity.host_blocks
         };
         if !self.stores.iter().all(|s| is_known(s.from, s.to))
             || !self.loads.iter().all(|l| is_known(l.to, l.from))
         {
-            return invalid("a block outside the pool or outside host memory");
+            return Err("a block outside the pool or outside host memory");
         }
         if repeats(self.stores.iter().map(|s| s.to.0)) {
-            return invalid("two stores into one host block");
+            return Err("two stores into one host block");
         }
         if repeats(self.loads.iter().map(|l| l.to.0)) {
-            return invalid("two loads into one block");
+            return Err("two loads into one block");
         }
         Ok(())
     }

@@ -309,7 +309,7 @@ impl CudaExecutor {
     fn copy_kv(&mut self, copies: &KvCopies) -> Result<(), ExecutorError> {
         copies
             .validate(&self.capacity)
-            .map_err(|e| ExecutorError::Step(e.to_string()))?;
+            .map_err(|what| ExecutorError::Step(format!("copies: {what}")))?;
         let copied = self.ops.copy_kv(copies);
         self.note(copied.map_err(|e| {
             ExecutorError::Lost(format!("copying KV blocks from or to host memory: {e}"))

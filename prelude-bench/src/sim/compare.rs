@@ -70,7 +70,6 @@ pub fn compare(reports: &[Report]) -> String {
     } else {
         format!("{}/this", first.route)
     };
-    // A column for those who compare with and without host memory.
     let with_host = reports.iter().any(|r| r.host_tokens.is_some());
     let host = |text: &str| match with_host {
         true => format!("{text:>13}"),
