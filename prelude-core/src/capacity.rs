@@ -20,6 +20,10 @@ pub struct Capacity {
     pub pipeline_depth: u32,
     /// The room for passes that are computed in slices; `None` if the executor computes none.
     pub passes: Option<PassCapacity>,
+    /// Blocks of host memory to which cached KV blocks may be copied: ids `0..host_blocks`; 0 if the
+    /// executor has none.
+    #[serde(default)]
+    pub host_blocks: u32,
     /// The tokens that the model's attention lets a token see.
     #[serde(default)]
     pub attention: Attention,

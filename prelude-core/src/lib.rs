@@ -25,6 +25,7 @@ mod capacity;
 mod constraint;
 mod executor;
 mod ids;
+mod kv_copies;
 mod kv_event;
 mod profile;
 mod prompt;
@@ -40,7 +41,8 @@ pub use batch::{
 pub use capacity::{Attention, Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
-pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use ids::{BlockId, HostBlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use kv_copies::{KvCopies, KvLoad, KvStore};
 pub use kv_event::{KvEvent, StoredBlocks};
 pub use profile::{
     BadServiceTime, FitError, Fitted, Profile, ProfileError, Regression, Sample, ServiceTime,

@@ -164,6 +164,7 @@ mod tests {
                 pipeline_depth: 1,
                 passes: None,
                 attention: crate::Attention::Causal,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: vec![sample],

@@ -28,6 +28,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
     passes: None,
     attention: prelude_core::Attention::Causal,
+    host_blocks: 0,
 };
 
 /// The behaviour of the fake executor in `collect`.

@@ -31,6 +31,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
     passes: None,
     attention: prelude_core::Attention::Causal,
+    host_blocks: 0,
 };
 
 /// Far longer than any step of these tests.

@@ -41,6 +41,10 @@ pub struct CpuConfig {
     /// the longest sequence. Pages are taken from the system when first written.
     #[serde(skip)]
     pub kv_bytes: Option<u64>,
+    /// Bytes of host memory for KV blocks that the prefix cache evicts; only 0, the default, is valid
+    /// here, since the KV blocks themselves are in host memory.
+    #[serde(skip)]
+    pub host_bytes: u64,
     /// Token positions per KV block, a power of two; default 16. Smaller shares prefixes finer,
     /// larger keeps tables shorter.
     #[serde(skip)]
@@ -75,6 +79,7 @@ impl Default for CpuConfig {
             path: None,
             num_blocks: None,
             kv_bytes: None,
+            host_bytes: 0,
             block_size: 16,
             max_step_tokens: 8192,
             max_pass_tokens: None,
@@ -126,6 +131,11 @@ impl CpuConfig {
                 "block_size",
                 "must be a power of two and at most 1024",
             ));
+        }
+        if self.host_bytes > 0 {
+            let what = "must be 0 on the CPU: all KV blocks are in host memory already; raise \
+                        `kv_bytes` to keep more prefixes";
+            return Err(Error::config("host_bytes", what));
         }
         let counts = [
             ("max_step_tokens", self.max_step_tokens, 1 << 22),

@@ -639,6 +639,13 @@ fn memory_is_planned() {
     assert!(matches!(error, crate::Error::Memory { .. }));
     let message = error.to_string();
     assert!(message.contains(&plan.kv_bytes.to_string()), "{message}");
+    // Blocks are in host memory already.
+    let error = load(CpuConfig {
+        host_bytes: 1 << 20,
+        ..small()
+    });
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("host_bytes"), "{message}");
 }
 
 /// Prompts of an encoder in one step, in any number and on any number of threads, get the bits that

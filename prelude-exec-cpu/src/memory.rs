@@ -109,6 +109,7 @@ impl MemoryPlan {
             pipeline_depth: 1,
             passes: pass_capacity(model, pass_tokens, SLICE_MS),
             attention: model.attention,
+            host_blocks: 0,
         };
         let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();

@@ -44,6 +44,11 @@ pub struct CudaConfig {
     /// everything else, less `reserve_bytes`.
     #[serde(skip)]
     pub kv_bytes: Option<u64>,
+    /// Bytes of host memory, locked at start, for KV blocks that the prefix cache evicts; default 0,
+    /// none. A later prompt gets them back by a copy, which for a model of 4 billion parameters and
+    /// more takes less time than to compute them.
+    #[serde(skip)]
+    pub host_bytes: u64,
     /// Bytes of GPU memory left to other programs if the KV blocks take the rest; default 1 GiB.
     /// Less keeps more prefixes, and fails if another program then needs the memory.
     pub reserve_bytes: u64,
@@ -109,6 +114,7 @@ impl Default for CudaConfig {
             image_dir: None,
             num_blocks: None,
             kv_bytes: None,
+            host_bytes: 0,
             reserve_bytes: 1 << 30,
             block_size: 16,
             max_step_tokens: 8192,

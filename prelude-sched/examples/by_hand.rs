@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pipeline_depth: 1,
         passes: None,
         attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
     let mut now = Timestamp::ZERO;

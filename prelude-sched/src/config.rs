@@ -260,6 +260,7 @@ mod tests {
             pipeline_depth: 1,
             passes: None,
             attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         };
         change(&mut config, &mut capacity);
         let got = config.validate(&capacity).map_err(|e| e.to_string());

@@ -30,6 +30,7 @@
 //!     pipeline_depth: 1,
 //!     passes: None,
 //!     attention: prelude_core::Attention::Causal,
+//!     host_blocks: 0,
 //! };
 //! let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
 //! let now = Timestamp::ZERO;

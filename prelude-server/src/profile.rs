@@ -102,6 +102,7 @@ mod tests {
                 pipeline_depth: 1,
                 passes: None,
                 attention: prelude_core::Attention::Causal,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: Vec::new(),

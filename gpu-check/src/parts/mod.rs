@@ -3,6 +3,7 @@
 mod attn;
 mod env;
 mod gemm;
+mod host_copies;
 mod invariance;
 mod kernels;
 mod model;
@@ -203,6 +204,7 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         pipeline_depth: 1,
         passes: None,
         attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     batch.validate(&capacity)?;
     Ok(batch)

@@ -86,6 +86,7 @@ fn scheduler() -> Result<Scheduler> {
         pipeline_depth: 1,
         passes: None,
         attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     let config = SchedulerConfig {
         max_batch_tokens: capacity.max_step_tokens,

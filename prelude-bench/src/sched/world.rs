@@ -60,6 +60,7 @@ impl<'a> World<'a> {
             pipeline_depth: 1,
             passes: None,
             attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         };
         let config = SchedulerConfig {
             policy,

@@ -163,6 +163,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             pipeline_depth: 1,
             passes: None,
             attention: Attention::Causal,
+            host_blocks: 0,
         },
         chunk_tokens: tokens,
         arena_elements,

@@ -134,7 +134,7 @@ impl StepLayout {
     ///
     /// # Errors
     /// [`ExecutorError::Step`] if `sampled` returns `None` for a decode row's token, or for a slice
-    /// of a pass, whose forest is laid out as a batch of one-shot work.
+    /// of a pass, whose forest is laid out as a batch of one-shot work, or for copies.
     pub fn rebuild(
         &mut self,
         batch: ForwardBatch,
@@ -146,6 +146,10 @@ impl StepLayout {
             ForwardBatch::OneShot(oneshot) => self.add_forest(oneshot, 0),
             ForwardBatch::Slice(_) => {
                 let what = "a slice continues the layout of its pass and has none of its own";
+                return Err(ExecutorError::Step(what.to_owned()));
+            }
+            ForwardBatch::AfterCopies { .. } => {
+                let what = "copies of KV blocks are the executor's and have no layout";
                 return Err(ExecutorError::Step(what.to_owned()));
             }
             ForwardBatch::Decode(decode) => self.add_decode(decode, sampled)?,

@@ -18,6 +18,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
     passes: None,
     attention: Attention::Causal,
+    host_blocks: 0,
 };
 /// A prompt, its salt, and how much of it may be read from the cache.
 type Row = (Vec<TokenId>, Option<Arc<str>>, usize);

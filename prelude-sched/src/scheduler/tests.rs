@@ -44,6 +44,7 @@ const CAPACITY: Capacity = Capacity {
     pipeline_depth: 1,
     passes: None,
     attention: Attention::Causal,
+    host_blocks: 0,
 };
 
 /// A scheduler, the checking executor, and what came of it.

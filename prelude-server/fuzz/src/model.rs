@@ -55,6 +55,7 @@ pub(crate) fn fake(
             pipeline_depth: 1,
             passes: None,
             attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         },
         hidden: loaded.model.hidden_size as usize,
         done: None,

@@ -120,6 +120,10 @@ pub(crate) struct KvSettings {
     /// Bytes of all blocks, if `num_blocks` is absent. By default 1 GiB on the CPU, and at most 64
     /// times the longest sequence; on a GPU all that is free, less `cuda.reserve_bytes`.
     pub(crate) kv_bytes: Option<u64>,
+    /// Bytes of host memory for blocks that the prefix cache evicts from a GPU, locked at start
+    /// (default 0: none). A later prompt gets them back by a copy instead of computing them. On the
+    /// CPU, where all blocks are in host memory, only 0 is valid.
+    pub(crate) host_bytes: u64,
 }
 
 /// Settings of loading tokenizers.
@@ -214,6 +218,7 @@ impl Settings {
         executor.dtype = args.dtype.choice().or(executor.dtype);
         executor.num_blocks = args.kv_blocks.or(self.kv.num_blocks);
         executor.kv_bytes = self.kv.kv_bytes;
+        executor.host_bytes = self.kv.host_bytes;
         let size = args.block_size.or(self.kv.block_size);
         executor.block_size = size.unwrap_or(executor.block_size);
         // The engine's queue holds what the server admits.

@@ -62,6 +62,10 @@ pub(crate) struct RerankFields<'a> {
     top_k: Option<Int<0, { i64::MAX }>>,
     /// SGLang's name of the request, which is not used. A body that has it, even as null, is
     /// answered as SGLang does: by a list.
+    #[expect(
+        dead_code,
+        reason = "its presence chooses the dialect before the fields are read"
+    )]
     rid: Option<Text<'a>>,
     return_documents: Option<bool>,
     /// The meaning of relevance.

@@ -351,6 +351,7 @@ pub(crate) fn fake_model(fake: &Fake) -> Loaded {
             pipeline_depth: 1,
             passes: None,
             attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         },
         done: None,
     };

@@ -18,6 +18,7 @@ fn wait_of(policy: PolicyConfig, depth: u32, mut request: Request) -> Option<Dur
         pipeline_depth: depth,
         passes: None,
         attention: Attention::Causal,
+        host_blocks: 0,
     };
     let config = SchedulerConfig {
         policy,
