@@ -161,7 +161,9 @@ impl Laps {
 
     /// Returns whether the endpoint at a position would have the first token in time.
     fn is_in_time(&self, now: Timestamp, fleet: &Fleet, query: &Query<'_>, at: usize) -> bool {
-        let due = query.deadline.map(|deadline| deadline.saturating_since(now));
+        let due = query
+            .deadline
+            .map(|deadline| deadline.saturating_since(now));
         let most_ms = due.unwrap_or(self.target).as_secs_f64() * 1e3;
         self.cost(fleet, query, at).as_ms() <= most_ms
     }

@@ -219,7 +219,11 @@ fn a_pool_without_a_healthy_endpoint_gets_one() {
 /// Something that happens to the router.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Route { tokens: usize, stream: u32, due_ms: u64 },
+    Route {
+        tokens: usize,
+        stream: u32,
+        due_ms: u64,
+    },
     Finish,
     Join(Option<Pool>),
     Leave(usize),
