@@ -32,6 +32,21 @@ pub struct AddedToken {
     pub special: bool,
 }
 
+impl AddedToken {
+    /// Creates a token that is found in raw text, anywhere, without the blanks beside it, and is not
+    /// special: what the reference's `AddedToken::from(content, false).normalized(false)` is.
+    pub fn new(content: impl Into<String>) -> Self {
+        Self {
+            content: content.into(),
+            single_word: false,
+            lstrip: false,
+            rstrip: false,
+            normalized: false,
+            special: false,
+        }
+    }
+}
+
 /// An added token whose id in use is not the one its file states.
 ///
 /// The reference gives an added token the id that the vocabulary has for its

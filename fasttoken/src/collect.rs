@@ -46,6 +46,13 @@ impl<'a> Collected<'a> {
         }
     }
 
+    /// Begins the only segment of a text, given the range in the text of each byte of the normalized
+    /// segment.
+    pub(crate) fn begin_aligned(&mut self, alignment: Vec<(usize, usize)>) {
+        self.start = 0;
+        self.alignment = alignment;
+    }
+
     /// Begins a word.
     pub(crate) fn begin_word(&mut self) {
         self.starts.push((self.out.ids.len(), true));

@@ -1,7 +1,7 @@
 //! Decoding: from ids back to text, at once or as the ids arrive.
 
+use crate::family::Stream;
 use crate::parallel::{in_parallel, worth};
-use crate::pieces::Stream;
 use crate::tokenizer::Tokenizer;
 
 impl Tokenizer {
@@ -37,12 +37,12 @@ impl Tokenizer {
         &self,
         sequences: &[impl AsRef<[u32]>],
         skip_special_tokens: bool,
-        threads: usize,
+        threads: impl Into<Option<usize>>,
     ) -> Vec<String> {
         // `as_ref` is the caller's code, which the threads must not run.
         let sequences: Vec<&[u32]> = sequences.iter().map(AsRef::as_ref).collect();
         // Decoding an id takes about as long as encoding a byte.
-        let threads = worth(threads, sequences.iter().map(|ids| ids.len()).sum());
+        let threads = worth(threads.into(), sequences.iter().map(|ids| ids.len()).sum());
         in_parallel(sequences.len(), threads, |n| {
             self.decode(sequences[n], skip_special_tokens)
         })
@@ -90,6 +90,55 @@ pub struct StreamDecoder<'t> {
     state: StreamState,
 }
 
+impl<'t> StreamDecoder<'t> {
+    /// Returns the chunks of text that `ids` complete, none of them empty, and at the end the rest.
+    ///
+    /// ```
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
+    /// let tokenizer = fasttoken::Tokenizer::from_file(file)?;
+    /// let ids = tokenizer.encode("pay 5 €", false);
+    /// let chunks: Vec<String> = tokenizer.stream_decoder(true).chunks(ids).collect();
+    /// assert_eq!(chunks.concat(), "pay 5 €");
+    /// # Ok::<(), fasttoken::Error>(())
+    /// ```
+    pub fn chunks<I>(self, ids: I) -> Chunks<'t, I::IntoIter>
+    where
+        I: IntoIterator<Item = u32>,
+    {
+        Chunks {
+            decoder: self,
+            ids: ids.into_iter(),
+            ended: false,
+        }
+    }
+}
+
+/// An iterator of chunks of text. Made by [`StreamDecoder::chunks`].
+#[derive(Debug, Clone)]
+pub struct Chunks<'t, I> {
+    decoder: StreamDecoder<'t>,
+    ids: I,
+    ended: bool,
+}
+
+impl<I: Iterator<Item = u32>> Iterator for Chunks<'_, I> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut text = String::new();
+        while text.is_empty() && !self.ended {
+            match self.ids.next() {
+                Some(id) => self.decoder.push(id, &mut text),
+                None => {
+                    self.decoder.finish(&mut text);
+                    self.ended = true;
+                }
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
 impl StreamDecoder<'_> {
     /// Appends to `out` the text that `id` completes.
     pub fn push(&mut self, id: u32, out: &mut String) {
@@ -111,8 +160,8 @@ pub struct StreamState {
     /// Bytes of `held` that hold something.
     len: usize,
     held: [u8; HELD_MAX],
-    /// The state of a model whose tokens are text.
-    pieces: Stream,
+    /// The state of a model that is not byte-level.
+    family: Stream,
 }
 
 /// Upper bound of bytes that a stream may hold back.
@@ -125,7 +174,7 @@ impl StreamState {
             skip_special_tokens,
             len: 0,
             held: [0; HELD_MAX],
-            pieces: Stream::default(),
+            family: Stream::default(),
         }
     }
 
@@ -133,7 +182,7 @@ impl StreamState {
     #[inline]
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         if let Some(family) = &tokenizer.family {
-            return family.push(&mut self.pieces, id, self.skip_special_tokens, out);
+            return family.push(&mut self.family, id, self.skip_special_tokens, out);
         }
         let piece = tokenizer.vocab.shown_piece(id, self.skip_special_tokens);
         match std::str::from_utf8(piece) {
@@ -148,7 +197,7 @@ impl StreamState {
     /// U+FFFD, and the state is as new.
     pub fn finish(&mut self, tokenizer: &Tokenizer, out: &mut String) {
         if let Some(family) = &tokenizer.family {
-            return family.finish(&mut self.pieces, out);
+            return family.finish(&mut self.family, out);
         }
         push_lossy(&self.held[..self.len], out);
         self.len = 0;

@@ -4,8 +4,9 @@ use crate::added::{AddedTokens, Recognise, TextSteps};
 use crate::chain::Chain;
 use crate::collect::Collect;
 use crate::encoding::Encoding;
-use crate::pieces::{Stream, Vocab};
+use crate::pieces::{self, Vocab};
 use crate::sentencepiece::SentencePiece;
+use crate::spm::{self, Spm};
 
 /// A model whose tokens are text, with its vocabulary and decoder.
 #[derive(Debug)]
@@ -14,6 +15,15 @@ pub(crate) enum Family {
     SentencePiece(Box<SentencePiece>),
     /// WordPiece and Unigram.
     Chain(Box<Chain>),
+    /// BPE and Unigram of a SentencePiece `.model` file.
+    Spm(Box<Spm>),
+}
+
+/// The state of decoding id by id, of any family.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stream {
+    pieces: pieces::Stream,
+    spm: spm::Stream,
 }
 
 /// Calls a method that all families have.
@@ -22,6 +32,7 @@ macro_rules! each {
         match $self {
             Self::SentencePiece($family) => $call,
             Self::Chain($family) => $call,
+            Self::Spm($family) => $call,
         }
     };
 }
@@ -35,7 +46,11 @@ impl Family {
         mode: (Recognise, bool),
         out: &mut Vec<u32>,
     ) {
-        each!(self, family => family.encode(steps, text, mode, out));
+        match self {
+            Self::SentencePiece(family) => family.encode(steps, text, mode, out),
+            Self::Chain(family) => family.encode(steps, text, mode, out),
+            Self::Spm(family) => family.encode(text, mode, out),
+        }
     }
 
     /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
@@ -68,12 +83,20 @@ impl Family {
 
     /// Appends the text that `id` completes.
     pub(crate) fn push(&self, state: &mut Stream, id: u32, skip: bool, out: &mut String) {
-        each!(self, family => family.push(state, id, skip, out));
+        match self {
+            Self::SentencePiece(family) => family.push(&mut state.pieces, id, skip, out),
+            Self::Chain(family) => family.push(&mut state.pieces, id, skip, out),
+            Self::Spm(family) => family.push(&mut state.spm, id, skip, out),
+        }
     }
 
     /// Ends a text that was decoded id by id.
     pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
-        each!(self, family => family.finish(state, out));
+        match self {
+            Self::SentencePiece(family) => family.finish(&mut state.pieces, out),
+            Self::Chain(family) => family.finish(&mut state.pieces, out),
+            Self::Spm(family) => family.finish(&mut state.spm, out),
+        }
     }
 
     fn vocab(&self) -> &Vocab {
@@ -98,6 +121,11 @@ impl Family {
         // The vocabulary spells such a token in its normalized form, which is not its name.
         let renamed = added.normalized_forms.contains_key(&id);
         (!renamed).then_some(id)
+    }
+
+    /// Returns one more than the largest id.
+    pub(crate) fn end(&self) -> u32 {
+        self.vocab().end()
     }
 
     pub(crate) fn size(&self) -> usize {

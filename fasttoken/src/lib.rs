@@ -10,6 +10,8 @@
 //! [`Error`] that names the component; ids are never silently different. Split patterns with unusual
 //! syntax are not refused but named by [`Tokenizer::warnings`].
 //!
+//! [`Tokenizer::from_sentencepiece`] loads a `.model` file, with the ids of the library SentencePiece.
+//!
 //! [`Tokenizer::encode_with`] adds pairs, truncation, padding, masks and offsets, set by
 //! [`EncodeOptions`].
 //!
@@ -73,6 +75,7 @@ mod sentencepiece;
 mod short_tokens;
 mod small_merge;
 mod special;
+mod spm;
 mod store;
 mod table;
 mod tokenizer;
@@ -88,7 +91,7 @@ mod wordpiece;
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;
 pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};
-pub use decode::{StreamDecoder, StreamState};
+pub use decode::{Chunks, StreamDecoder, StreamState};
 pub use encode_error::EncodeError;
 pub use encoding::Encoding;
 pub use error::Error;

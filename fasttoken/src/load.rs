@@ -4,16 +4,17 @@ mod model;
 mod quick;
 mod settings;
 
-use crate::added::AddedTokens;
+use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
 use crate::chain::{Chain, Model as ChainModel};
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
-use crate::json::{File, ModelJson};
+use crate::json::{AddedTokenJson, File, ModelJson};
 use crate::pairs::PairTable;
 use crate::pieces::Tokens;
 use crate::sentencepiece;
+use crate::spm::Spm;
 use crate::store::{self, Room};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
@@ -22,6 +23,7 @@ use quick::Quick;
 use settings::Settings;
 use std::ops::Deref;
 use std::path::Path;
+use std::str::FromStr;
 
 impl Tokenizer {
     /// Loads a `tokenizer.json`.
@@ -44,6 +46,73 @@ impl Tokenizer {
     /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
         load(json, |_| Room::default())
+    }
+
+    /// Loads the contents of a `tokenizer.json` with further added tokens, as the reference's
+    /// `add_tokens` adds them after loading. A token that the vocabulary has keeps its id; others get
+    /// the next free ones. Tokens of the file with the same content get the new flags.
+    ///
+    /// ```
+    /// use fasttoken::{AddedToken, Tokenizer};
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
+    /// let json = std::fs::read(file).unwrap();
+    /// let tokenizer = Tokenizer::from_bytes_with_added(&json, &[AddedToken::new("<tool>")])?;
+    /// assert_eq!(tokenizer.encode("<tool>", false).len(), 1);
+    /// # Ok::<(), fasttoken::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Tokenizer::from_bytes`].
+    pub fn from_bytes_with_added(json: &[u8], added: &[AddedToken]) -> Result<Self, Error> {
+        let mut file: File<'_> = serde_json::from_slice(json)?;
+        file.added_tokens
+            .extend(added.iter().map(|token| AddedTokenJson {
+                id: NOT_STATED,
+                content: token.content.clone(),
+                single_word: token.single_word,
+                lstrip: token.lstrip,
+                rstrip: token.rstrip,
+                normalized: token.normalized,
+                special: token.special,
+            }));
+        let mut tokenizer = load_parsed(&file)?;
+        let reassigned = &mut tokenizer.added.reassigned;
+        reassigned.retain(|token| token.stated != NOT_STATED);
+        Ok(tokenizer)
+    }
+
+    /// Loads the contents of a SentencePiece `.model` file with a Unigram or BPE model.
+    ///
+    /// Ids and texts are those of the library SentencePiece, which differ in places from those of a
+    /// `tokenizer.json` that was converted from the file. So control symbols such as `</s>` are
+    /// found in no text, and `encode` adds none of them: the file does not say which ones a model
+    /// expects. User-defined symbols are found by [`Tokenizer::encode`], and not by
+    /// [`Tokenizer::encode_plain_into`]. [`Tokenizer::decode`] with `skip_special_tokens` returns the
+    /// text of the library; without it, control symbols are written by their names. Offsets give
+    /// every byte of an unknown character the range of the character.
+    ///
+    /// # Errors
+    /// When the bytes are malformed or contradict themselves, when the model is of type WORD or CHAR,
+    /// normalizes decoded text, or is a BPE model with unused pieces.
+    pub fn from_sentencepiece(model: &[u8]) -> Result<Self, Error> {
+        let family = Family::Spm(Box::new(Spm::read(model)?));
+        // Everything besides the model is as in a file that says nothing.
+        let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
+        let settings = Settings::load_for_family(&file)?;
+        let added = settings.added_tokens(&file, 0, |_| None)?;
+        settings.finish_family(added, family)
+    }
+}
+
+/// The id of an added token that comes from the caller, who states none.
+const NOT_STATED: u32 = u32::MAX;
+
+impl FromStr for Tokenizer {
+    type Err = Error;
+
+    /// Loads the contents of a `tokenizer.json`; see [`Tokenizer::from_bytes`].
+    fn from_str(json: &str) -> Result<Self, Error> {
+        Self::from_bytes(json.as_bytes())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::pattern::Pattern;
 use aligned::Aligned;
 pub(crate) use ascii::push_replaced;
 use bert::Bert;
-use charsmap::Charsmap;
+pub(crate) use charsmap::Charsmap;
 use form::Form;
 use letters::Letters;
 use std::borrow::Cow;

@@ -185,14 +185,14 @@ impl Tokenizer {
         &self,
         inputs: &[I],
         options: &EncodeOptions,
-        threads: usize,
+        threads: impl Into<Option<usize>>,
     ) -> Result<Vec<Encoding>, EncodeError>
     where
         I: Copy + Into<Input<'t>> + Sync,
     {
         let inputs: Vec<Input<'_>> = inputs.iter().map(|&input| input.into()).collect();
         let encode = |n: usize| self.encode_unpadded(inputs[n], options);
-        let threads = worth(threads, inputs.iter().map(Input::len).sum());
+        let threads = worth(threads.into(), inputs.iter().map(Input::len).sum());
         let encodings = in_parallel(inputs.len(), threads, encode);
         let mut encodings = encodings.into_iter().collect::<Result<Vec<_>, _>>()?;
         if let Some(padding) = &options.padding {

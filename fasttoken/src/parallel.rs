@@ -16,10 +16,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// texts of 674 bytes took two to three times as long by two threads as by one.
 const WORTH: usize = 8 << 10;
 
-/// Returns the number of threads, at most `threads`, that are worth waking for `bytes` bytes of
-/// text.
-pub(crate) fn worth(threads: usize, bytes: usize) -> usize {
-    threads.min(bytes / WORTH)
+/// Returns the number of threads, at most `threads` or one for each processor, that are worth waking
+/// for `bytes` bytes of text.
+pub(crate) fn worth(threads: Option<usize>, bytes: usize) -> usize {
+    // More than there are processors are never run.
+    threads.unwrap_or(usize::MAX).min(bytes / WORTH)
 }
 
 /// `work` of 0 to `count`, by up to `threads` threads: this one and those of [`Pool`].
@@ -62,7 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tokenizer {
-    /// The ids of each of `texts`, encoded by up to `threads` threads: the calling one and,
+    /// The ids of each of `texts`, encoded by up to `threads` threads, or with `None` by as many as
+    /// there are processors: the calling one and,
     /// for each further 8 KiB of text, one of a pool that this crate keeps, one for each
     /// further processor. The first call that needs it starts it; no code of the caller runs
     /// on it, and it never waits for the caller or for other pools. In a process that was
@@ -72,10 +74,10 @@ impl Tokenizer {
         &self,
         texts: &[impl AsRef<str> + Sync],
         add_special_tokens: bool,
-        threads: usize,
+        threads: impl Into<Option<usize>>,
     ) -> Vec<Vec<u32>> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
-        let threads = worth(threads, texts.iter().map(|text| text.len()).sum());
+        let threads = worth(threads.into(), texts.iter().map(|text| text.len()).sum());
         in_parallel(texts.len(), threads, |n| {
             self.encode(texts[n], add_special_tokens)
         })
@@ -87,11 +89,14 @@ impl Tokenizer {
         &self,
         pairs: &[(impl AsRef<str> + Sync, impl AsRef<str> + Sync)],
         add_special_tokens: bool,
-        threads: usize,
+        threads: impl Into<Option<usize>>,
     ) -> Vec<Vec<u32>> {
         let both = pairs.iter().map(|(a, b)| (a.as_ref(), b.as_ref()));
         let pairs: Vec<(&str, &str)> = both.collect();
-        let threads = worth(threads, pairs.iter().map(|(a, b)| a.len() + b.len()).sum());
+        let threads = worth(
+            threads.into(),
+            pairs.iter().map(|(a, b)| a.len() + b.len()).sum(),
+        );
         in_parallel(pairs.len(), threads, |n| {
             let (a, b) = pairs[n];
             self.encode_pair(a, b, add_special_tokens)

@@ -10,7 +10,7 @@ mod words;
 pub(crate) use decoder::{Decoder, Stream};
 pub(crate) use metaspace::{Prepend, check_replacement, prepend_scheme};
 pub(crate) use tokens::{Builder as TokensBuilder, Tokens, read_scored, read_tokens};
-pub(crate) use vocabulary::{Vocab, vocabulary};
+pub(crate) use vocabulary::{Builder as VocabBuilder, Info as VocabInfo, Vocab, vocabulary};
 
 /// A token of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -248,6 +248,16 @@ impl Tokenizer {
         family.map_or_else(|| self.vocab.size(), |family| family.size())
     }
 
+    /// Returns every id that has a token, with the token as the vocabulary spells it, by rising id.
+    /// Added tokens are among them.
+    pub fn vocab(&self) -> impl Iterator<Item = (u32, Cow<'_, str>)> {
+        let end = match &self.family {
+            Some(family) => family.end(),
+            None => self.vocab.end(),
+        };
+        (0..end).filter_map(|id| Some((id, self.id_to_token(id)?)))
+    }
+
     /// Returns true if `id` is an added token that is marked special.
     pub fn is_special(&self, id: u32) -> bool {
         let family = self.family.as_ref();

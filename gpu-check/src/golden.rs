@@ -25,10 +25,18 @@ pub(crate) fn names(home: &Path) -> Result<Vec<String>> {
     let mut names: Vec<_> = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
+        // The GPU executor has no kernels for encoders.
+        .filter(|name| !is_encoder(home, name))
         .collect();
     names.sort();
     ensure!(!names.is_empty(), "{} is empty", folder.display());
     Ok(names)
+}
+
+/// Returns true if the model's attention sees whole texts.
+fn is_encoder(home: &Path, name: &str) -> bool {
+    let document = fs::read_to_string(home.join("golden").join(name).join("golden.json"));
+    document.is_ok_and(|text| text.contains("\"attention\": \"full\""))
 }
 
 /// Language models whose greedy texts were recorded; the trained one is first.

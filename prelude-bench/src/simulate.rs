@@ -25,6 +25,8 @@ Examples:
       three routers, compared with the first
   prelude-bench sim --workload posts --engines 1 --policy fcfs,srjf --order shuffled --rate 4
       PrefillOnly's posts, users mixed, first come against shortest remaining job first
+  prelude-bench sim --workload posts --engines 1 --prefixes 60 --rate 4 --preset qwen3-4b-h100 --host-tokens 0,1000000
+      evicted prefixes computed again, against copied back from host memory
   prelude-bench sim --workload video --route round-robin,e2 --sustain
       the highest rate that each router sustains
   prelude-bench sim --workload posts --engines 2 --profile profile.json --policy fcfs,srjf
@@ -123,6 +125,14 @@ pub(crate) struct Args {
     /// Number of tokens whose keys and values an engine can hold [default: the preset's].
     #[arg(long)]
     kv_tokens: Option<u64>,
+    /// Number of tokens whose keys and values the host memory of an engine can hold for prefixes that
+    /// its cache evicts. Several numbers are compared with the first.
+    #[arg(long, value_delimiter = ',', default_value = "0")]
+    host_tokens: Vec<u64>,
+    /// Microseconds to copy the keys and values of a token to or from host memory. 3 is 147 KB, a
+    /// token of Qwen3-4B, at 50 GB/s.
+    #[arg(long, value_name = "US", default_value_t = 3.0)]
+    copy_us: f64,
     /// Tokens of a KV block.
     #[arg(long, default_value_t = 16)]
     block_size: u32,
@@ -190,6 +200,11 @@ fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
         (1.0..=1000.0).contains(&slow),
         "--slow-first must be from 1 to 1000, not {slow}"
     );
+    let copy_us = args.copy_us;
+    ensure!(
+        (0.0..=1e6).contains(&copy_us),
+        "--copy-us must be from 0 to 1e6, not {copy_us}"
+    );
     let source = source(args, rate)?;
     let model = match &args.profile {
         Some(path) => EngineModel::Measured(Arc::new(profile::read(path)?)),
@@ -201,19 +216,23 @@ fn experiments(args: &Args, rate: Option<f64>) -> Result<Vec<Experiment>> {
             let (name, policy) = policy.config();
             let mut config = EngineConfig::new(model.clone(), policy);
             config.kv_tokens = args.kv_tokens.unwrap_or(config.kv_tokens);
+            config.copy_us = copy_us;
             config.block_size = args.block_size;
             config.slow_first = args.slow_first;
             if let Some(tokens) = args.step_tokens {
                 config = config.with_step_tokens(tokens);
             }
-            experiments.push(Experiment {
+            experiments.extend(args.host_tokens.iter().map(|&host_tokens| Experiment {
                 engines: usize::from(args.engines),
-                config,
+                config: EngineConfig {
+                    host_tokens,
+                    ..config.clone()
+                },
                 router,
                 policy: name,
                 time_error: f64::from(args.time_error) / 100.0,
                 source: source.clone(),
-            });
+            }));
         }
     }
     Ok(experiments)
@@ -332,6 +351,7 @@ mod tests {
         );
         check("--workload video --slow-first 0.5", "from 1 to 1000");
         check("--workload video --block-size 0", "--block-size must be");
+        check("--workload video --copy-us=-1", "--copy-us must be from 0");
         check("--workload video --kv-tokens 3", "capacity.num_blocks is 0");
         check(
             "--workload video --chat-gaps x.csv",
@@ -361,6 +381,9 @@ mod tests {
             tables.contains("routers' times are off by 30 %"),
             "{tables}"
         );
+        let host = "--route round-robin --kv-tokens 4000 --host-tokens 0,400000";
+        let host = run(parse(&format!("{flags} {host}")).unwrap()).unwrap();
+        assert!(host.contains("host tokens"), "{host}");
         let closed = run(parse(&format!("{flags} --clients 4")).unwrap()).unwrap();
         assert!(
             closed.starts_with("toolbench, closed loop of 4, 2"),
@@ -398,6 +421,8 @@ mod tests {
                 vocab_size: 9,
                 pipeline_depth: 1,
                 passes: None,
+                attention: prelude_core::Attention::Causal,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: Vec::new(),

@@ -5,8 +5,8 @@ use std::{ops::Range, sync::Arc};
 use thiserror::Error;
 
 use crate::{
-    BlockId, Capacity, Normalise, PassId, Pooling, SamplingParams, SeqId, StepId, TokenHead,
-    TokenId, TokenMask,
+    Attention, BlockId, Capacity, KvCopies, Normalise, PassId, Pooling, SamplingParams, SeqId,
+    StepId, TokenHead, TokenId, TokenMask,
 };
 
 /// The work of one step.
@@ -27,6 +27,13 @@ pub enum ForwardBatch {
     },
     /// A part of one-shot work that several steps compute, and nothing else.
     Slice(PassSlice),
+    /// Copies of KV blocks, and the work that comes after them.
+    AfterCopies {
+        /// The copies; none where the executor has no host memory for blocks.
+        copies: KvCopies,
+        /// The work, which is not [`Self::AfterCopies`].
+        then: Box<Self>,
+    },
 }
 
 /// A part of a pass: one-shot work that several steps compute, layer by layer, so that a long prompt
@@ -65,6 +72,7 @@ impl ForwardBatch {
             Self::OneShot(b) => (b, &NO_ONESHOT, &NO_DECODE),
             Self::Decode(b) => (&NO_ONESHOT, &NO_ONESHOT, b),
             Self::Slice(_) => (&NO_ONESHOT, &NO_ONESHOT, &NO_DECODE),
+            Self::AfterCopies { then, .. } => then.parts(),
             Self::Mixed {
                 oneshot,
                 prefill,
@@ -87,13 +95,44 @@ impl ForwardBatch {
         oneshot.rows.len() + prefill.rows.len() + decode.rows.len()
     }
 
+    /// The same work after `copies`, if there are any.
+    #[must_use]
+    pub fn after(self, copies: KvCopies) -> Self {
+        match copies.is_empty() {
+            true => self,
+            false => Self::AfterCopies {
+                copies,
+                then: Box::new(self),
+            },
+        }
+    }
+
+    /// Splits the copies off the work that comes after them.
+    #[must_use]
+    pub fn split_copies(self) -> (KvCopies, Self) {
+        match self {
+            Self::AfterCopies { copies, then } => (copies, *then),
+            work => (KvCopies::default(), work),
+        }
+    }
+
     /// Checks that the batch is well formed and fits `capacity`.
     ///
     /// # Errors
     /// The first defect found. A scheduler never builds such a batch; a foreign caller may.
     pub fn validate(&self, capacity: &Capacity) -> Result<(), BatchError> {
-        if let Self::Slice(slice) = self {
-            return slice.validate(capacity);
+        match self {
+            Self::Slice(slice) => return slice.validate(capacity),
+            Self::AfterCopies { copies, then } => {
+                if matches!(**then, Self::AfterCopies { .. }) {
+                    let what = "copies within copies";
+                    return Err(BatchError::Copies { what });
+                }
+                let checked = copies.validate(capacity);
+                checked.map_err(|what| BatchError::Copies { what })?;
+                return then.validate(capacity);
+            }
+            Self::OneShot(_) | Self::Decode(_) | Self::Mixed { .. } => {}
         }
         let (oneshot, prefill, decode) = self.parts();
         if self.num_tokens() > capacity.max_step_tokens as usize {
@@ -373,6 +412,12 @@ pub enum BatchError {
         /// The rule.
         what: &'static str,
     },
+    /// Copies of KV blocks break a rule.
+    #[error("copies: {what}")]
+    Copies {
+        /// The rule.
+        what: &'static str,
+    },
     /// A segment breaks a rule.
     #[error("segment {segment}: {what}")]
     Segment {
@@ -501,6 +546,13 @@ impl OneShotBatch {
                 ensure(segment.cached.len == 0, "a child cannot have cached blocks")?;
             }
         }
+        if capacity.attention == Attention::Full {
+            let is_alone = segment.parent.is_none() && segment.context_len == 0;
+            ensure(
+                is_alone && segment.residency == Residency::Transient,
+                "shares tokens with others, though attention sees whole prompts",
+            )?;
+        }
         if let Residency::Keep(span) = segment.residency {
             ensure(
                 span.is_within(&self.block_ids),
@@ -627,151 +679,4 @@ impl DecodeBatch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CAPACITY: Capacity = Capacity {
-        block_size: 4,
-        num_blocks: 8,
-        max_step_tokens: 64,
-        max_context_len: 32,
-        vocab_size: 100,
-        pipeline_depth: 1,
-        passes: None,
-    };
-
-    fn segment(tokens: Range<u32>, parent: Option<u32>, context_len: u32) -> Segment {
-        Segment {
-            tokens,
-            parent: parent.map(SegmentIdx),
-            context_len,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        }
-    }
-
-    fn forest() -> OneShotBatch {
-        OneShotBatch {
-            tokens: vec![1, 2, 3, 4, 5],
-            segments: vec![segment(0..3, None, 0), segment(3..5, Some(0), 3)],
-            rows: vec![OutputRow {
-                segment: SegmentIdx(1),
-                positions: 4..5,
-                head: OutputHead::Classify,
-            }],
-            block_ids: vec![BlockId(1), BlockId(2)],
-        }
-    }
-
-    fn check(change: impl FnOnce(&mut OneShotBatch), expected: Result<(), &str>) {
-        let mut batch = forest();
-        change(&mut batch);
-        let got = ForwardBatch::OneShot(batch)
-            .validate(&CAPACITY)
-            .map_err(|e| e.to_string());
-        assert_eq!(got, expected.map_err(str::to_owned));
-    }
-
-    #[test]
-    fn forests_are_checked() {
-        check(|_| (), Ok(()));
-        check(
-            |b| b.tokens[0] = 100,
-            Err("segment 0: token id outside the vocabulary"),
-        );
-        check(
-            |b| b.segments[1].context_len = 2,
-            Err("segment 1: does not start where its parent ends"),
-        );
-        check(
-            |b| b.segments[1].parent = Some(SegmentIdx(1)),
-            Err("segment 1: parent does not precede it"),
-        );
-        check(
-            |b| b.segments[0].context_len = 1,
-            Err("segment 0: cached blocks do not cover the context"),
-        );
-        check(
-            |b| b.segments[1].residency = Residency::Keep(BlockSpan { start: 0, len: 1 }),
-            Err("segment 1: keeps from the middle of a block it does not own"),
-        );
-        check(
-            |b| b.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 2 }),
-            Err("segment 0: keeps a block beyond its tokens"),
-        );
-        check(
-            |b| b.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 1 }),
-            Ok(()),
-        );
-        check(
-            |b| b.rows[0].positions = 4..6,
-            Err("output row 0: positions beyond its segment"),
-        );
-        check(|b| b.rows[0].positions = 0..1, Ok(()));
-        check(
-            |b| b.rows[0].positions = 3..5,
-            Err("output row 0: a last-token head wants one position"),
-        );
-        check(
-            |b| b.tokens.push(1),
-            Err("segment 2: tokens that belong to no segment"),
-        );
-    }
-
-    #[test]
-    fn a_chunk_may_continue_its_own_block() {
-        check(
-            |b| {
-                // Positions 0..6 cached in blocks 1 and 2; the chunk goes on in block 2.
-                b.tokens.truncate(3);
-                b.segments.truncate(1);
-                b.segments[0].context_len = 6;
-                b.segments[0].cached = BlockSpan { start: 0, len: 2 };
-                b.segments[0].residency = Residency::Keep(BlockSpan { start: 1, len: 2 });
-                b.block_ids.push(BlockId(3));
-                b.rows[0].segment = SegmentIdx(0);
-                b.rows[0].positions = 8..9;
-            },
-            Ok(()),
-        );
-    }
-
-    #[test]
-    fn decode_rows_are_checked() {
-        let row = |context_len, len| DecodeRow {
-            seq: SeqId(0),
-            token: TokenSource::Known(7),
-            context_len,
-            blocks: BlockSpan { start: 0, len },
-            sample: SampleHead {
-                sampling: Arc::new(SamplingParams::default()),
-                choice: 0,
-                draws: 1,
-                output_position: 1,
-                top_logprobs: None,
-                history: None,
-                mask: None,
-            },
-        };
-        let check = |row: DecodeRow, expected: Result<(), &str>| {
-            let batch = DecodeBatch {
-                rows: vec![row],
-                block_ids: vec![BlockId(0), BlockId(7)],
-            };
-            let got = ForwardBatch::Decode(batch)
-                .validate(&CAPACITY)
-                .map_err(|e| e.to_string());
-            assert_eq!(got, expected.map_err(str::to_owned));
-        };
-        check(row(3, 1), Ok(()));
-        check(row(4, 2), Ok(()));
-        check(
-            row(4, 1),
-            Err("decode row 0: blocks do not cover the context and the new token"),
-        );
-        check(
-            row(32, 9),
-            Err("decode row 0: longer than the model's context"),
-        );
-    }
-}
+mod tests;

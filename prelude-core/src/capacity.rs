@@ -20,6 +20,27 @@ pub struct Capacity {
     pub pipeline_depth: u32,
     /// The room for passes that are computed in slices; `None` if the executor computes none.
     pub passes: Option<PassCapacity>,
+    /// Blocks of host memory to which cached KV blocks may be copied: ids `0..host_blocks`; 0 if the
+    /// executor has none.
+    #[serde(default)]
+    pub host_blocks: u32,
+    /// The tokens that the model's attention lets a token see.
+    #[serde(default)]
+    pub attention: Attention,
+}
+
+/// The tokens of a prompt that a model's attention lets a token see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attention {
+    /// A token sees itself and the tokens before it, so prompts with a common beginning share its
+    /// keys and values.
+    #[default]
+    Causal,
+    /// A token sees all tokens of its prompt, so a prompt shares nothing with others: each row's
+    /// prompt is computed whole, in one step, in a segment of its own, and none of it is kept. Such
+    /// a model generates nothing, and its classes are read at the first token.
+    Full,
 }
 
 /// The room of an executor for passes that are computed in slices.

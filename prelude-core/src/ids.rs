@@ -41,6 +41,10 @@ id! {
     BlockId(u32)
 }
 id! {
+    /// The room for one KV block in host memory. Only an executor turns it into an address.
+    HostBlockId(u32)
+}
+id! {
     /// One forward pass, numbered by the scheduler from 0 without gaps.
     StepId(u64)
 }
@@ -54,6 +58,14 @@ impl BlockId {
     #[must_use]
     pub fn index(self) -> usize {
         // u32 always fits: Prelude supports no target with a smaller usize.
+        self.0 as usize
+    }
+}
+
+impl HostBlockId {
+    /// The id as an index into per-block arrays.
+    #[must_use]
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -25,6 +25,7 @@ mod capacity;
 mod constraint;
 mod executor;
 mod ids;
+mod kv_copies;
 mod kv_event;
 mod profile;
 mod prompt;
@@ -37,10 +38,11 @@ pub use batch::{
     BatchError, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
     OutputRow, PassSlice, PenaltyHistory, Residency, SampleHead, Segment, SegmentIdx, TokenSource,
 };
-pub use capacity::{Capacity, PassCapacity};
+pub use capacity::{Attention, Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
 pub use executor::{Executor, ExecutorError, Padded};
-pub use ids::{BlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use ids::{BlockId, HostBlockId, PassId, RequestId, SeqId, StepId, TokenId};
+pub use kv_copies::{KvCopies, KvLoad, KvStore};
 pub use kv_event::{KvEvent, StoredBlocks};
 pub use profile::{
     BadServiceTime, FitError, Fitted, Profile, ProfileError, Regression, Sample, ServiceTime,

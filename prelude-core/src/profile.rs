@@ -163,6 +163,8 @@ mod tests {
                 vocab_size: 9,
                 pipeline_depth: 1,
                 passes: None,
+                attention: crate::Attention::Causal,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: vec![sample],

@@ -170,6 +170,8 @@ pub enum Normalise {
 /// The rule that combines the hidden states of an embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
+    /// The first token's, which models call CLS.
+    First,
     /// The last token's.
     Last,
     /// The mean over all tokens.

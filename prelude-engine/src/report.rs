@@ -32,12 +32,13 @@ pub enum StepKind {
 impl StepKind {
     const ALL: [Self; 4] = [Self::OneShot, Self::Decode, Self::Mixed, Self::Slice];
 
-    pub(crate) const fn of(batch: &ForwardBatch) -> Self {
+    pub(crate) fn of(batch: &ForwardBatch) -> Self {
         match batch {
             ForwardBatch::OneShot(_) => Self::OneShot,
             ForwardBatch::Decode(_) => Self::Decode,
             ForwardBatch::Mixed { .. } => Self::Mixed,
             ForwardBatch::Slice(_) => Self::Slice,
+            ForwardBatch::AfterCopies { then, .. } => Self::of(then),
         }
     }
 

@@ -27,6 +27,8 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    attention: prelude_core::Attention::Causal,
+    host_blocks: 0,
 };
 
 /// The behaviour of the fake executor in `collect`.

@@ -30,6 +30,8 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    attention: prelude_core::Attention::Causal,
+    host_blocks: 0,
 };
 
 /// Far longer than any step of these tests.

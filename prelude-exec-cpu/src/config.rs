@@ -1,5 +1,6 @@
 //! Settings of the executor, and the choices that follow from them.
 
+use prelude_core::Attention;
 use prelude_models::{DType, ModelConfig};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,10 @@ pub struct CpuConfig {
     /// the longest sequence. Pages are taken from the system when first written.
     #[serde(skip)]
     pub kv_bytes: Option<u64>,
+    /// Bytes of host memory for KV blocks that the prefix cache evicts; only 0, the default, is valid
+    /// here, since the KV blocks themselves are in host memory.
+    #[serde(skip)]
+    pub host_bytes: u64,
     /// Token positions per KV block, a power of two; default 16. Smaller shares prefixes finer,
     /// larger keeps tables shorter.
     #[serde(skip)]
@@ -74,6 +79,7 @@ impl Default for CpuConfig {
             path: None,
             num_blocks: None,
             kv_bytes: None,
+            host_bytes: 0,
             block_size: 16,
             max_step_tokens: 8192,
             max_pass_tokens: None,
@@ -104,6 +110,20 @@ impl CpuConfig {
         Ok((dtype, Backend::Fast { isa, act }))
     }
 
+    /// Returns the settings that a model leaves free. One whose attention sees whole prompts keeps no
+    /// keys and values, is computed in no slices, and needs chunks that hold its longest prompt.
+    pub(crate) fn for_model(&self, model: &ModelConfig) -> Self {
+        let mut config = self.clone();
+        if model.attention == Attention::Full {
+            let longest = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+            let longest = self.max_context_len.unwrap_or(longest);
+            config.chunk_tokens = self.chunk_tokens.max(longest).min(self.max_step_tokens);
+            config.num_blocks = Some(1);
+            config.max_pass_tokens = Some(0);
+        }
+        config
+    }
+
     /// Refuses values that no machine could serve.
     pub(crate) fn check(&self, model: &ModelConfig) -> Result<(), Error> {
         if !self.block_size.is_power_of_two() || self.block_size > 1024 {
@@ -111,6 +131,11 @@ impl CpuConfig {
                 "block_size",
                 "must be a power of two and at most 1024",
             ));
+        }
+        if self.host_bytes > 0 {
+            let what = "must be 0 on the CPU: all KV blocks are in host memory already; raise \
+                        `kv_bytes` to keep more prefixes";
+            return Err(Error::config("host_bytes", what));
         }
         let counts = [
             ("max_step_tokens", self.max_step_tokens, 1 << 22),

@@ -106,6 +106,11 @@ fn attention() {
 }
 
 #[test]
+fn encoders() {
+    check(|demands, open| conformance::encoders(demands, open));
+}
+
+#[test]
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));
 }

@@ -70,6 +70,7 @@ impl CpuExecutor {
     ) -> Result<Self, Error> {
         let (memory, capacity) = MemoryPlan::new(checkpoint, &config, pool.threads())?;
         let model_config = checkpoint.config();
+        let config = config.for_model(model_config);
         let (dtype, backend) = config.choose(model_config)?;
         let mut loader = CpuLoader::new(Arc::clone(&pool), backend, dtype);
         let positions = capacity.max_context_len as usize;

@@ -2,7 +2,7 @@
 //!
 //! The yardstick is a row's whole prompt alone in a step, on one thread.
 
-use std::{ops::Range, sync::Arc};
+use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ExecutorError, ForwardBatch, Normalise,
@@ -290,7 +290,7 @@ fn check_forests(name: &str, cases: u32) {
     let vocab = u32::try_from(checkpoint(name).config().vocab_size).unwrap();
     let known = move |tokens: &mut [u32]| tokens.iter_mut().for_each(|t| *t %= vocab);
     check_paths(cases, name, |alone, together, runner, what| {
-        let cell = std::cell::RefCell::new((alone, together));
+        let cell = RefCell::new((alone, together));
         let inputs = (
             nodes(),
             rows(),
@@ -480,7 +480,7 @@ fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
             k: &norm,
             eps: 1e-6,
         }),
-        &rope,
+        Some(&rope),
         &mut qkv,
     )
     .unwrap();
@@ -639,4 +639,90 @@ fn memory_is_planned() {
     assert!(matches!(error, crate::Error::Memory { .. }));
     let message = error.to_string();
     assert!(message.contains(&plan.kv_bytes.to_string()), "{message}");
+    // Blocks are in host memory already.
+    let error = load(CpuConfig {
+        host_bytes: 1 << 20,
+        ..small()
+    });
+    let message = error.unwrap_err().to_string();
+    assert!(message.contains("host_bytes"), "{message}");
+}
+
+/// Prompts of an encoder in one step, in any number and on any number of threads, get the bits that
+/// each gets alone.
+#[test]
+fn whole_prompts_get_the_bits_of_each_alone() {
+    let token = 0u32..620;
+    let prompt_of = prop::collection::vec(token, 1..100);
+    let strategy = (prop::collection::vec(prompt_of, 1..7), 1usize..5);
+    for (what, config) in variants() {
+        let config = CpuConfig {
+            max_context_len: None,
+            max_step_tokens: 700,
+            chunk_tokens: 1,
+            ..config
+        };
+        let alone = RefCell::new(executor("rand-bert-cls3", config.clone(), 1));
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(12));
+        let outcome = runner.run(&strategy, |(prompts, threads)| {
+            let mut together = executor("rand-bert-cls3", config.clone(), threads);
+            let mut batch = OneShotBatch::EMPTY;
+            let mut expected = Vec::new();
+            for tokens in &prompts {
+                let len = u32::try_from(tokens.len()).unwrap();
+                let embed = OutputHead::Embed {
+                    pooling: Pooling::Mean,
+                    normalise: true,
+                    dimensions: None,
+                };
+                let heads = vec![
+                    (0..1, OutputHead::Classify),
+                    (0..len, embed),
+                    (0..len, OutputHead::Tokens(TokenHead::Classify)),
+                ];
+                let start = u32::try_from(batch.tokens.len()).unwrap();
+                let segment = SegmentIdx(u32::try_from(batch.segments.len()).unwrap());
+                batch.tokens.extend_from_slice(tokens);
+                batch.segments.push(Segment {
+                    tokens: start..start + len,
+                    parent: None,
+                    context_len: 0,
+                    cached: BlockSpan::EMPTY,
+                    residency: Residency::Transient,
+                });
+                let rows = heads.iter().cloned();
+                batch.rows.extend(rows.map(|(positions, head)| OutputRow {
+                    segment,
+                    positions,
+                    head,
+                }));
+                expected.extend(run_oneshot(&mut alone.borrow_mut(), prompt(tokens, heads)));
+            }
+            prop_assert_eq!(run_oneshot(&mut together, batch), expected);
+            Ok(())
+        });
+        outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+}
+
+/// A prompt tree is no batch of such a model.
+#[test]
+fn shared_prompts_of_an_encoder_are_refused() {
+    let mut encoder = executor("rand-bert-cls3", CpuConfig::default(), 1);
+    assert_eq!(encoder.capacity().num_blocks, 1);
+    assert_eq!(encoder.capacity().passes, None);
+    let mut batch = prompt(&[1, 2, 3], vec![(0..1, OutputHead::Classify)]);
+    batch.tokens.push(4);
+    batch.segments.push(Segment {
+        tokens: 3..4,
+        parent: Some(SegmentIdx(0)),
+        context_len: 3,
+        cached: BlockSpan::EMPTY,
+        residency: Residency::Transient,
+    });
+    let error = encoder.submit(StepId(0), ForwardBatch::OneShot(batch));
+    let Err(ExecutorError::Step(error)) = error else {
+        panic!("{error:?}")
+    };
+    assert!(error.contains("attention sees whole prompts"), "{error}");
 }

@@ -90,6 +90,7 @@ impl MemoryPlan {
         config: &CpuConfig,
         threads: usize,
     ) -> Result<(Self, Capacity), Error> {
+        let config = &config.for_model(model);
         let (dtype, backend) = config.choose(model)?;
         let max_context_len = match config.max_context_len {
             Some(len) => len,
@@ -103,10 +104,12 @@ impl MemoryPlan {
             num_blocks: num_blocks(model, config, dtype, max_context_len)?,
             max_step_tokens: config.max_step_tokens,
             max_context_len,
-            vocab_size: u32::try_from(model.vocab_size)
+            vocab_size: u32::try_from(model.num_ids())
                 .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,
             pipeline_depth: 1,
             passes: pass_capacity(model, pass_tokens, SLICE_MS),
+            attention: model.attention,
+            host_blocks: 0,
         };
         let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
 use prelude_models::{
-    AttnShape, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, EmbedTables, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, NO_SLOT, StepLayout},
 };
 
@@ -131,7 +131,7 @@ struct Placement<'a> {
     rows: Range<usize>,
     shape: AttnShape,
     norm: Option<QkNorm<'a, Weight>>,
-    rope: &'a Weight,
+    rope: Option<&'a Weight>,
 }
 
 impl Placement<'_> {
@@ -162,19 +162,24 @@ impl Placement<'_> {
 
     fn place<E: KvElement>(&self, token: usize, qkv: &mut [f32], row: &mut [E]) {
         let dim = self.shape.head_dim;
-        let rotation = self.rope.rotation(self.layout.positions[token]);
+        let rope = self.rope;
+        let rotation = rope.map(|rope| rope.rotation(self.layout.positions[token]));
         let (q, kv) = qkv.split_at_mut(self.shape.out_width());
         let (k, v) = kv.split_at_mut(self.shape.kv_heads * dim);
         let (q_heads, k_heads) = (q.chunks_exact_mut(dim), k.chunks_exact_mut(dim));
-        match self.norm {
-            Some(QkNorm { q, k, eps }) => {
+        match (self.norm, rotation) {
+            (Some(QkNorm { q, k, eps }), Some(rotation)) => {
                 let (q, k) = (q.vector(), k.vector());
                 q_heads.for_each(|head| self.norm_rotate(head, q, eps, rotation));
                 k_heads.for_each(|head| self.norm_rotate(head, k, eps, rotation));
             }
-            None => q_heads
+            (None, Some(rotation)) => q_heads
                 .chain(k_heads)
                 .for_each(|head| self.rotate(head, rotation)),
+            (None, None) => {}
+            (Some(_), None) => {
+                unreachable!("no model norms queries and keys that it does not turn")
+            }
         }
         kv::place(self.backend.isa(), k, v, dim, row);
     }
@@ -243,6 +248,75 @@ impl Ops for CpuOps {
         Ok(())
     }
 
+    fn whole_segments(&self, inputs: &StepLayout, start: usize) -> usize {
+        inputs.whole_segments(start, self.chunk_tokens)
+    }
+
+    fn embed_sum(
+        &mut self,
+        inputs: &StepLayout,
+        rows: Range<usize>,
+        tables: EmbedTables<'_, Weight>,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let width = h.width();
+        let h = &mut self.arena.write(h)[..rows.len() * width];
+        // A gather of some rows: a cache line for each pair of components.
+        let cost_ns = 2 * h.len();
+        self.pool
+            .rows(h, width, ROW_BLOCK, cost_ns, |_, first, part| {
+                for (i, row) in part.chunks_exact_mut(width).enumerate() {
+                    let token = rows.start + first + i;
+                    let id = inputs.tokens[token];
+                    tables.words.embedding(id % tables.num_words, row);
+                    if let Some(types) = tables.types {
+                        types.add_embedding(id / tables.num_words, row);
+                    }
+                    let position = inputs.positions[token];
+                    tables.positions.add_embedding(position, row);
+                }
+            });
+        Ok(())
+    }
+
+    fn layer_norm(
+        &mut self,
+        h: &mut ArenaTensor,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
+    ) -> Result<(), Error> {
+        let width = h.width();
+        let h = &mut self.arena.write(h)[..n * width];
+        let (weight, bias) = (weight.vector(), bias.vector());
+        let (backend, cost_ns) = (self.backend, h.len() / 5);
+        self.pool.rows(h, width, ROW_BLOCK, cost_ns, |_, _, h| {
+            for row in h.chunks_exact_mut(width) {
+                match backend {
+                    Backend::Reference => reference::layer_norm(row, weight, bias, eps),
+                    Backend::Fast { isa, .. } => simd::layer_norm(isa, row, weight, bias, eps),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn activate(&mut self, x: &mut ArenaTensor, n: usize, f: Activation) -> Result<(), Error> {
+        let width = x.width();
+        let x = &mut self.arena.write(x)[..n * width];
+        let (backend, cost_ns) = (self.backend, x.len() / 2);
+        self.pool
+            .rows(x, width, ROW_BLOCK, cost_ns, |_, _, x| match (backend, f) {
+                (Backend::Reference, f) => reference::activate(x, f),
+                (Backend::Fast { isa, .. }, Activation::Gelu) => simd::gelu(isa, x),
+                (Backend::Fast { isa, .. }, Activation::GeluTanh) => simd::gelu_tanh(isa, x),
+                (Backend::Fast { isa, .. }, Activation::Relu) => simd::relu(isa, x),
+                (Backend::Fast { isa, .. }, Activation::Tanh) => simd::tanh(isa, x),
+            });
+        Ok(())
+    }
+
     fn rms_norm(
         &mut self,
         h: &ArenaTensor,
@@ -307,7 +381,7 @@ impl Ops for CpuOps {
         rows: Range<usize>,
         shape: AttnShape,
         norm: Option<QkNorm<'_, Weight>>,
-        rope: &Weight,
+        rope: Option<&Weight>,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let qkv = &mut self.arena.write(qkv)[..rows.len() * shape.qkv_width()];

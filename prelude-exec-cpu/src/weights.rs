@@ -87,6 +87,29 @@ impl Weight {
     }
 }
 
+impl Weight {
+    /// Adds a row of a table that is no output head.
+    ///
+    /// # Panics
+    /// If it is none: a model mixed up its weights.
+    pub(crate) fn add_embedding(&self, row: u32, out: &mut [f32]) {
+        let row = row as usize;
+        match &self.0 {
+            Repr::TableBf16 { data, width } => {
+                for (out, x) in out.iter_mut().zip(&data[row * width..][..*width]) {
+                    *out += x.to_f32();
+                }
+            }
+            Repr::TableF32 { data, width } => {
+                for (out, x) in out.iter_mut().zip(&data[row * width..][..*width]) {
+                    *out += x;
+                }
+            }
+            other => panic!("a table was expected, not {}", other.kind()),
+        }
+    }
+}
+
 impl Repr {
     const fn kind(&self) -> &'static str {
         match self {

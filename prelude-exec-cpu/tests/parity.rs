@@ -9,7 +9,9 @@ mod support;
 
 use std::sync::Arc;
 
-use prelude_core::{Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams};
+use prelude_core::{
+    Attention, Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams,
+};
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use prelude_models::{Checkpoint, ModelKind};
 use support::{
@@ -137,6 +139,7 @@ impl Parity<'_> {
             .iter()
             .map(|&(_, pooling, normalise, _)| {
                 let positions = match pooling {
+                    Pooling::First => 0..1,
                     Pooling::Last => last.clone(),
                     Pooling::Mean => 0..len,
                 };
@@ -160,7 +163,13 @@ impl Parity<'_> {
                     wants.push((0..len - 1, head));
                 }
             }
-            ModelKind::SequenceClassification { .. } => wants.push((last, OutputHead::Classify)),
+            ModelKind::SequenceClassification { .. } => {
+                let read = match self.checkpoint.config().attention {
+                    Attention::Causal => last,
+                    Attention::Full => 0..1,
+                };
+                wants.push((read, OutputHead::Classify));
+            }
             ModelKind::Embedding { .. } => {}
         }
         wants
@@ -228,6 +237,9 @@ impl Parity<'_> {
             return; // They are f32 in every precision.
         }
         let config = self.checkpoint.config();
+        if config.encoder.is_some() {
+            return; // Positions are rows of a table.
+        }
         let mut line = self.line("rope.inv_freq", FREQUENCIES, "");
         let (expected, _) = self.golden.f32("rope.inv_freq");
         let got = config.rope.inv_freq(config.head_dim);

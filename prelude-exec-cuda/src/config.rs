@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use prelude_core::PassCapacity;
+use prelude_core::{Attention, PassCapacity};
 use prelude_models::{ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,11 @@ pub struct CudaConfig {
     /// everything else, less `reserve_bytes`.
     #[serde(skip)]
     pub kv_bytes: Option<u64>,
+    /// Bytes of host memory, locked at start, for KV blocks that the prefix cache evicts; default 0,
+    /// none. A later prompt gets them back by a copy, which for a model of 4 billion parameters and
+    /// more takes less time than to compute them.
+    #[serde(skip)]
+    pub host_bytes: u64,
     /// Bytes of GPU memory left to other programs if the KV blocks take the rest; default 1 GiB.
     /// Less keeps more prefixes, and fails if another program then needs the memory.
     pub reserve_bytes: u64,
@@ -109,6 +114,7 @@ impl Default for CudaConfig {
             image_dir: None,
             num_blocks: None,
             kv_bytes: None,
+            host_bytes: 0,
             reserve_bytes: 1 << 30,
             block_size: 16,
             max_step_tokens: 8192,
@@ -174,6 +180,10 @@ impl CudaConfig {
 
     /// Refuses what the kernels cannot run of a model; gives its longest context.
     pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<u32, Error> {
+        if model.attention == Attention::Full {
+            let what = "layer norms and attention over whole texts";
+            return Err(Error::no_kernels(what));
+        }
         let dim = model.head_dim;
         if dim > HEAD_DIM_MAX || !dim.is_multiple_of(8) || dim == 0 {
             return Err(Error::Model(format!(
@@ -234,6 +244,20 @@ mod tests {
         check(|c| c.max_step_tokens = 0, Some("max_step_tokens"));
         check(|c| c.num_blocks = Some(1 << 28), Some("num_blocks"));
         check(|c| c.num_blocks = Some((1 << 27) - 2), None);
+    }
+
+    /// An encoder is refused by what is missing, before anything of it is loaded.
+    #[test]
+    fn encoders_are_refused() {
+        let checkpoint = crate::testing::checkpoint("rand-bert-cls3");
+        let refused = CudaConfig::default().check_model(checkpoint.config());
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::NoKernels { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("layer norms") && text.contains("--device cpu"),
+            "{text}"
+        );
     }
 
     #[test]

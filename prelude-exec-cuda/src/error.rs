@@ -141,6 +141,15 @@ pub enum Error {
     /// The model cannot be read, is not one that Prelude knows, or has a shape without kernels.
     #[error("{0}")]
     Model(String),
+    /// An operation that the model needs and that no kernel computes yet.
+    #[error(
+        "the GPU executor has no kernels for {what}, which encoders need; run the model on the CPU \
+         (`--device cpu`)"
+    )]
+    NoKernels {
+        /// The operation.
+        what: &'static str,
+    },
     /// A step asked for more activations than the arena holds.
     #[error(transparent)]
     Arena(#[from] prelude_models::step::ArenaFull),
@@ -150,6 +159,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) const fn no_kernels(what: &'static str) -> Self {
+        Self::NoKernels { what }
+    }
+
     pub(crate) fn config(field: &'static str, what: impl Into<String>) -> Self {
         Self::Config {
             field,

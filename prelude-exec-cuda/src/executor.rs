@@ -4,7 +4,9 @@ mod slice;
 
 use std::{collections::VecDeque, sync::Arc};
 
-use prelude_core::{Capacity, Executor, ExecutorError, ForwardBatch, SeqId, StepId, StepOutput};
+use prelude_core::{
+    Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
+};
 use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::Passes};
 
 #[cfg(feature = "emu")]
@@ -191,6 +193,8 @@ impl CudaExecutor {
             vocab_size,
             pipeline_depth: config.pipeline_depth,
             passes,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: ops.host_blocks(),
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;
@@ -301,6 +305,18 @@ impl CudaExecutor {
         self.ops.exchange(host);
     }
 
+    /// Queues the copies of a step, before anything of it can fail: later steps rely on them. So a
+    /// copy that fails ends all work.
+    fn copy_kv(&mut self, copies: &KvCopies) -> Result<(), ExecutorError> {
+        copies
+            .validate(&self.capacity)
+            .map_err(|what| ExecutorError::Step(format!("copies: {what}")))?;
+        let copied = self.ops.copy_kv(copies);
+        self.note(copied.map_err(|e| {
+            ExecutorError::Lost(format!("copying KV blocks from or to host memory: {e}"))
+        }))
+    }
+
     /// Remembers that the GPU is lost, if it is.
     fn note<T>(&mut self, result: Result<T, ExecutorError>) -> Result<T, ExecutorError> {
         if let Err(ExecutorError::Lost(why)) = &result {
@@ -377,6 +393,8 @@ impl Executor for CudaExecutor {
                 "step {step} was submitted before step {first} was collected"
             )));
         }
+        let (copies, batch) = batch.split_copies();
+        self.copy_kv(&copies)?;
         self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
         let end = self.spare_ends.pop();

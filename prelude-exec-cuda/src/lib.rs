@@ -17,6 +17,8 @@ mod executor;
 mod golden;
 mod graph;
 mod heads;
+#[cfg(test)]
+mod host_blocks;
 mod info;
 mod kernels;
 mod load;

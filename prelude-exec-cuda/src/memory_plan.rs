@@ -13,10 +13,13 @@ pub struct MemoryPlan {
     pub pass_bytes: u64,
     /// Metadata, results, logits, and buffers of kernels and libraries.
     pub buffers_bytes: u64,
+    /// Bytes of locked host memory for evicted KV blocks: room for
+    /// [`prelude_core::Capacity::host_blocks`]. Not of the GPU, and not in the total.
+    pub host_bytes: u64,
 }
 
 impl MemoryPlan {
-    /// The sum.
+    /// The sum of what is on the GPU.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.weights_bytes + self.kv_bytes + self.arena_bytes + self.pass_bytes + self.buffers_bytes

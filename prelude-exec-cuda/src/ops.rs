@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_core::PassCapacity;
+use prelude_core::{Attention as VisibleTokens, KvCopies, PassCapacity};
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{
-    AttnShape, ForwardState, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, EmbedTables, ForwardState, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
@@ -23,6 +23,7 @@ use crate::{
     load::Weight,
     memory::{
         arena::{Arena, Region},
+        host_kv::HostKv,
         kv_pool::{KvPool, KvShape},
         metadata::{Field, Metadata},
         pinned::Pinned,
@@ -48,6 +49,8 @@ pub struct CudaOps {
     pub(crate) products: Products,
     pub(crate) arena: Arena,
     kv: KvPool,
+    /// Room for copies of blocks in host memory, if any.
+    host_kv: Option<HostKv>,
     /// One layer's keys and values of all tokens of the step, if it has several chunks or is a pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
@@ -203,6 +206,7 @@ impl CudaOps {
         let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
         let heads = Heads::new(&space, model, config, sizes.result_tokens)?;
         let kv = KvPool::new(&space, kv_shape(&space)?)?;
+        let host_kv = HostKv::new(&space, &kv, config.host_bytes)?;
         Ok(Self {
             plan_config: PlanConfig {
                 block_size: config.block_size,
@@ -219,6 +223,7 @@ impl CudaOps {
             products,
             arena,
             kv,
+            host_kv,
             own_kv: None,
             partial,
             metadata,
@@ -328,6 +333,23 @@ impl CudaOps {
             arena_bytes: arena as u64,
             pass_bytes: passes as u64,
             buffers_bytes: buffers as u64,
+            host_bytes: self.host_kv.as_ref().map_or(0, HostKv::bytes),
+        }
+    }
+
+    /// Blocks of host memory.
+    pub(crate) fn host_blocks(&self) -> u32 {
+        self.host_kv.as_ref().map_or(0, HostKv::blocks)
+    }
+
+    /// Queues copies of blocks from and to host memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn copy_kv(&mut self, copies: &KvCopies) -> Result<(), Error> {
+        match &mut self.host_kv {
+            Some(host) => host.copy(&mut self.kv, copies),
+            None => Ok(()),
         }
     }
 
@@ -500,6 +522,36 @@ impl Ops for CudaOps {
         elementwise::embed(&mut self.launcher, ids, drawn, table.matrix().0, h)
     }
 
+    fn whole_segments(&self, inputs: &StepPlan, start: usize) -> usize {
+        let room = self.plan_config.chunk_tokens;
+        inputs.layout.whole_segments(start, room)
+    }
+
+    fn embed_sum(
+        &mut self,
+        _: &StepPlan,
+        _: Range<usize>,
+        _: EmbedTables<'_, Weight>,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("sums of embedding tables"))
+    }
+
+    fn layer_norm(
+        &mut self,
+        _: &mut ArenaTensor,
+        _: usize,
+        _: &Weight,
+        _: &Weight,
+        _: f32,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("layer norms"))
+    }
+
+    fn activate(&mut self, _: &mut ArenaTensor, _: usize, _: Activation) -> Result<(), Error> {
+        Err(Error::no_kernels("activations without gates"))
+    }
+
     fn rms_norm(
         &mut self,
         h: &ArenaTensor,
@@ -544,9 +596,10 @@ impl Ops for CudaOps {
         rows: Range<usize>,
         shape: AttnShape,
         norm: Option<QkNorm<'_, Weight>>,
-        rope: &Weight,
+        rope: Option<&Weight>,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
+        let rope = rope.ok_or(Error::no_kernels("queries and keys that are not rotated"))?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let step = self.own_kv.as_ref().map(|own| {
             let [k, v] = own.each_ref().map(|t| self.arena.view(t));
@@ -577,6 +630,9 @@ impl Ops for CudaOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
+        if shape.attention == VisibleTokens::Full {
+            return Err(Error::no_kernels("attention over whole texts"));
+        }
         let chunk = chunk(inputs, &rows)?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let attention = Attention {

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use prelude_core::{BlockId, KvEvent, TokenId};
+use prelude_core::{BlockId, KvCopies, KvEvent, TokenId};
 
-use crate::{BlockHash, BlockPool, PrefixTrie, Released, event_log::EventLog};
+use crate::{
+    BlockHash, BlockPool, PrefixTrie, Released,
+    event_log::EventLog,
+    host_tier::{HostTier, Place},
+};
 
 /// The blocks of one executor's KV cache: their holders and the tokens whose keys and values they
 /// store.
@@ -23,6 +27,8 @@ pub struct KvCache {
     changes: Option<Vec<BlockHash>>,
     /// Blocks stored and removed, once [`KvCache::record_events`] was called.
     events: Option<EventLog>,
+    /// Copies of evicted blocks in host memory, where the executor has any.
+    host: Option<HostTier>,
 }
 
 /// The blocks that an allocation may use: free blocks only, or cached ones too.
@@ -78,7 +84,87 @@ impl KvCache {
             published: 0,
             changes: None,
             events: None,
+            host: None,
         }
+    }
+
+    /// Stores evicted blocks from now on in up to `host_blocks` blocks of host memory, for
+    /// [`Self::load_behind`]. The caller has to have the copies of [`Self::take_copies`] made before
+    /// anything is computed into blocks that it was handed since they were last taken.
+    pub fn use_host_memory(&mut self, host_blocks: u32) {
+        let tier = || HostTier::new(self.pool.num_blocks(), self.block_size, host_blocks);
+        self.host = (host_blocks > 0).then(tier);
+    }
+
+    /// Returns the copies that the executor has to make before the next step, and forgets them.
+    pub fn take_copies(&mut self) -> KvCopies {
+        let taken = self.host.as_mut().map(HostTier::take_copies);
+        taken.unwrap_or_default()
+    }
+
+    /// Returns whether host memory holds a prefix with this hash. Two prefixes with one hash count as
+    /// the same.
+    #[must_use]
+    pub fn is_stored(&self, hash: BlockHash) -> bool {
+        self.host.as_ref().is_some_and(|host| host.has(hash))
+    }
+
+    /// Extends a match by the blocks of at most `max_tokens` tokens that host memory has behind it,
+    /// as far as there are blocks to load them into. Evicts what was used less recently. Returns how
+    /// many blocks were added; they are cached and held as those of the match are, and hold their
+    /// contents once the copies of [`Self::take_copies`] are made.
+    pub fn load_behind(
+        &mut self,
+        found: &mut PrefixMatch,
+        salt: Option<&Arc<str>>,
+        tokens: &[TokenId],
+        max_tokens: usize,
+    ) -> usize {
+        let known = found.blocks.len();
+        let tokens = &tokens[..max_tokens.min(tokens.len())];
+        let rest = tokens.get(known * self.block_size..).unwrap_or_default();
+        for tokens in rest.chunks_exact(self.block_size) {
+            let place = Place {
+                hash: found.hash.then(tokens),
+                parent: found.blocks.last().copied(),
+                salt,
+                tokens,
+            };
+            let Some(block) = self.load(place) else {
+                break;
+            };
+            if let Some(events) = &mut self.events {
+                let before = place.parent.map(|_| found.hash);
+                events.stored(salt, before, tokens, place.hash);
+            }
+            found.blocks.push(block);
+            found.hash = place.hash;
+        }
+        found.blocks.len() - known
+    }
+
+    /// Loads one block from host memory into a block that the caller then holds.
+    fn load(&mut self, place: Place<'_>) -> Option<BlockId> {
+        let host = self.host.as_mut()?.find(place)?;
+        // Its room in host memory is not given to what the allocation evicts.
+        self.host.as_mut()?.pin(host);
+        let block = self.allocate(Reclaim::Evict);
+        let entered = block.filter(|&block| {
+            let (hash, tokens) = (place.hash, place.tokens);
+            self.trie
+                .insert(place.salt, place.parent, hash, tokens, block)
+        });
+        let Some(entered) = entered else {
+            self.host.as_mut()?.unpin(host);
+            block.inspect(|&block| self.release(block));
+            return None;
+        };
+        self.pool.enter_trie(entered);
+        self.host.as_mut()?.load(host, entered);
+        if let Some(changes) = &mut self.changes {
+            changes.push(place.hash);
+        }
+        Some(entered)
     }
 
     /// Finds and holds the longest cached prefix of `tokens` under `salt`, of at most
@@ -128,10 +214,10 @@ impl KvCache {
         blocks.iter().for_each(|&block| self.hold(block));
     }
 
-    /// Returns a number that changes whenever a prefix is published or evicted.
+    /// Returns a number that changes whenever a prefix is published, loaded or evicted.
     #[must_use]
-    pub const fn version(&self) -> u64 {
-        self.published + self.evicted
+    pub fn version(&self) -> u64 {
+        self.published + self.evicted + self.loaded_blocks()
     }
 
     /// Returns the length in tokens of the prefix that [`Self::match_prefix`] would find; holds and
@@ -250,14 +336,25 @@ impl KvCache {
         if reclaim == Reclaim::Never {
             return None;
         }
-        let (victim, hash) = self.trie.evict()?;
-        self.pool.evict(victim);
+        let evicted = self.trie.evict()?;
+        self.pool.evict(evicted.block);
+        if let Some(host) = &mut self.host {
+            host.evicted(
+                evicted.block,
+                Place {
+                    hash: evicted.hash,
+                    parent: evicted.parent,
+                    salt: evicted.salt.as_ref(),
+                    tokens: self.trie.tokens_of(evicted.block),
+                },
+            );
+        }
         self.evicted += 1;
         if let Some(changes) = &mut self.changes {
-            changes.push(hash);
+            changes.push(evicted.hash);
         }
         if let Some(events) = &mut self.events {
-            events.removed(hash);
+            events.removed(evicted.hash);
         }
         self.pool.allocate()
     }
@@ -304,6 +401,15 @@ impl KvCache {
                     }
                     self.pool.enter_trie(*own);
                     self.published += 1;
+                    if let Some(host) = &mut self.host {
+                        let place = Place {
+                            hash,
+                            parent,
+                            salt,
+                            tokens,
+                        };
+                        host.entered(*own, place);
+                    }
                     if let Some(changes) = &mut self.changes {
                         changes.push(hash);
                     }
@@ -386,6 +492,24 @@ impl KvCache {
         self.evicted
     }
 
+    /// Blocks of host memory that hold something.
+    #[must_use]
+    pub fn host_blocks(&self) -> u64 {
+        self.host.as_ref().map_or(0, |host| host.len() as u64)
+    }
+
+    /// Blocks copied to host memory so far.
+    #[must_use]
+    pub fn stored_blocks(&self) -> u64 {
+        self.host.as_ref().map_or(0, |host| host.stored)
+    }
+
+    /// Blocks loaded from host memory so far.
+    #[must_use]
+    pub fn loaded_blocks(&self) -> u64 {
+        self.host.as_ref().map_or(0, |host| host.loaded)
+    }
+
     /// Checks every invariant by recounting. O(blocks); for tests and simulations.
     ///
     /// # Panics
@@ -393,12 +517,20 @@ impl KvCache {
     pub fn check(&self) {
         self.pool.check();
         self.trie.check();
+        self.host.iter().for_each(HostTier::check);
         let held = (0..self.num_blocks())
             .map(BlockId)
             .filter(|&b| self.refs(b) > 0);
         let held_in_trie = held.filter(|&b| self.trie.contains(b)).count();
         let cached = self.cached_blocks() as usize;
         assert_eq!(self.trie.len(), held_in_trie + cached, "blocks in the trie");
+    }
+
+    /// Stored blocks behind a prefix that is cached nowhere.
+    #[cfg(test)]
+    pub(crate) fn orphans(&self) -> usize {
+        let host = self.host.as_ref();
+        host.map_or(0, |host| host.orphans(|block| self.trie.contains(block)))
     }
 
     fn hold(&mut self, block: BlockId) {
@@ -409,355 +541,4 @@ impl KvCache {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const BLOCK: usize = 2;
-
-    fn salt(name: &str) -> Option<Arc<str>> {
-        (!name.is_empty()).then(|| Arc::from(name))
-    }
-
-    /// Publishes whole blocks of `tokens` as a request that computed them alone, and lets go.
-    fn compute(cache: &mut KvCache, salt: Option<&Arc<str>>, tokens: &[TokenId]) -> Vec<BlockId> {
-        let mut blocks = cache.match_prefix(salt, tokens, tokens.len()).into_blocks();
-        let known = blocks.len();
-        while (blocks.len() + 1) * BLOCK <= tokens.len() {
-            let Some(block) = cache.allocate(Reclaim::Evict) else {
-                break;
-            };
-            blocks.push(block);
-        }
-        let parent = known.checked_sub(1).map(|p| blocks[p]);
-        let span = &tokens[known * BLOCK..blocks.len() * BLOCK];
-        cache.publish(salt, parent, span, &mut blocks[known..]);
-        cache.release_all(blocks.clone());
-        cache.check();
-        blocks
-    }
-
-    fn found(
-        cache: &mut KvCache,
-        salt: Option<&Arc<str>>,
-        tokens: &[TokenId],
-        max: usize,
-    ) -> usize {
-        let peeked = cache.cached_prefix(salt, tokens, max);
-        let found = cache.match_prefix(salt, tokens, max);
-        let len = found.blocks().len();
-        assert_eq!(peeked, len * BLOCK);
-        let hashes: Vec<_> = cache.root(salt).blocks(tokens, BLOCK).collect();
-        let whole = max.min(tokens.len()) / BLOCK;
-        // In two pieces, as a caller does whose prompts are trees.
-        for cut in 0..=whole.min(len) {
-            let mut again = found.blocks()[..cut].to_vec();
-            let (parent, rest) = (again.last().copied(), &tokens[cut * BLOCK..]);
-            cache.find_after(salt, parent, rest, &hashes[cut..whole], &mut again);
-            assert_eq!(again, found.blocks(), "cut at {cut}");
-        }
-        let last = len.checked_sub(1);
-        let expected = last.map_or_else(|| cache.root(salt), |i| hashes[i]);
-        assert_eq!(found.hash(), expected);
-        cache.release_all(found.into_blocks());
-        len
-    }
-
-    #[test]
-    fn matches_whole_blocks_up_to_the_limit() {
-        let mut cache = KvCache::new(8, 2);
-        compute(&mut cache, None, &[1, 2, 3, 4, 5]);
-        let mut check = |tokens: &[TokenId], max, expected| {
-            assert_eq!(
-                found(&mut cache, None, tokens, max),
-                expected,
-                "{tokens:?} to {max}"
-            );
-        };
-        check(&[1, 2, 3, 4, 5], 5, 2);
-        check(&[1, 2, 3, 4], 3, 1);
-        check(&[1, 2, 9, 9], 4, 1);
-        check(&[3, 4], 2, 0);
-        check(&[1], 1, 0);
-        check(&[], 9, 0);
-    }
-
-    #[test]
-    fn finds_prompts_longer_than_what_it_looks_up_together() {
-        let mut cache = KvCache::new(1_000, 2);
-        let prompt: Vec<TokenId> = (0..1_000).collect();
-        compute(&mut cache, None, &prompt);
-        for max in [
-            0, 1, 2, 3, 4, 11, 12, 13, 127, 251, 252, 253, 254, 999, 1_000,
-        ] {
-            assert_eq!(found(&mut cache, None, &prompt, max), max / 2);
-            let mut other = prompt[..max].to_vec();
-            other.extend([9, 9, 9]);
-            assert_eq!(found(&mut cache, None, &other, max + 3), max / 2, "{max}");
-        }
-    }
-
-    #[test]
-    fn salts_share_nothing() {
-        let mut cache = KvCache::new(8, 2);
-        let (a, b) = (salt("a"), salt("b"));
-        compute(&mut cache, a.as_ref(), &[1, 2, 3, 4]);
-        assert_eq!(found(&mut cache, a.as_ref(), &[1, 2, 3, 4], 4), 2);
-        assert_eq!(found(&mut cache, b.as_ref(), &[1, 2, 3, 4], 4), 0);
-        assert_eq!(found(&mut cache, None, &[1, 2, 3, 4], 4), 0);
-    }
-
-    #[test]
-    fn colliding_hashes_never_mix_prefixes() {
-        let mut cache = KvCache::new(16, 2);
-        cache.trie.weaken_hash(0);
-        let (a, b) = (salt("a"), salt("b"));
-        compute(&mut cache, a.as_ref(), &[1, 2, 3, 4]);
-        // Every hash is the same, so only the first block of all is in the trie.
-        assert_eq!(found(&mut cache, a.as_ref(), &[1, 2, 3, 4], 4), 1);
-        assert_eq!(found(&mut cache, b.as_ref(), &[1, 2, 3, 4], 4), 0);
-        assert_eq!(found(&mut cache, a.as_ref(), &[3, 4], 2), 0);
-        assert_eq!((cache.cached_blocks(), cache.free_blocks()), (1, 15));
-    }
-
-    /// Requests with and without a salt have the same tokens, and all hashes are the same: only
-    /// the salt that the trie remembers keeps one from the other's block.
-    #[test]
-    fn colliding_hashes_never_cross_from_a_salt_to_none_or_back() {
-        let salts = [salt("a"), salt("b"), None];
-        for owner in &salts {
-            let mut cache = KvCache::new(16, 2);
-            cache.trie.weaken_hash(0);
-            compute(&mut cache, owner.as_ref(), &[1, 2]);
-            for reader in &salts {
-                let expected = usize::from(owner == reader);
-                let blocks = found(&mut cache, reader.as_ref(), &[1, 2], 2);
-                assert_eq!(blocks, expected, "{reader:?} reads what {owner:?} computed");
-            }
-        }
-    }
-
-    #[test]
-    fn an_equal_block_published_twice_is_kept_once() {
-        let mut cache = KvCache::new(4, 2);
-        let first = cache.allocate(Reclaim::Never).unwrap();
-        let second = cache.allocate(Reclaim::Never).unwrap();
-        assert_eq!(cache.publish(None, None, &[1, 2], &mut [first]), 1);
-        let mut twice = [second];
-        assert_eq!(cache.publish(None, None, &[1, 2], &mut twice), 1);
-        assert_eq!(twice, [first]);
-        assert_eq!((cache.refs(first), cache.refs(second)), (2, 0));
-        cache.release_all(vec![first, first]);
-        cache.check();
-        assert_eq!((cache.cached_blocks(), cache.free_blocks()), (1, 3));
-    }
-
-    #[test]
-    fn evicts_leaves_first_by_last_use_and_never_a_held_block() {
-        let mut cache = KvCache::new(4, 2);
-        compute(&mut cache, None, &[1, 2, 3, 4]);
-        compute(&mut cache, None, &[5, 6, 7, 8]);
-        let held = cache.match_prefix(None, &[1, 2, 3, 4], 2);
-        // Oldest leaf: [1, 2, 3, 4]'s second block; its first is held.
-        let mut taken = Vec::new();
-        let mut sizes = Vec::new();
-        while let Some(block) = cache.allocate(Reclaim::Evict) {
-            taken.push(block);
-            sizes.push((
-                found(&mut cache, None, &[1, 2, 3, 4], 4),
-                found(&mut cache, None, &[5, 6, 7, 8], 4),
-            ));
-        }
-        assert_eq!(sizes, [(1, 2), (1, 1), (1, 0)]);
-        assert_eq!(cache.allocate(Reclaim::Evict), None);
-        cache.release_all(held.into_blocks());
-        cache.release_all(taken);
-        cache.check();
-        assert_eq!((cache.cached_blocks(), cache.free_blocks()), (1, 3));
-    }
-
-    /// The naive twin: a list of prefixes with their last use and holders, scanned every time.
-    #[derive(Default)]
-    struct Naive {
-        /// (salt, prefix), last use, holders.
-        entries: Vec<((usize, Vec<TokenId>), u64, u32)>,
-        tick: u64,
-        capacity: usize,
-        /// Blocks held that are in no entry.
-        loose: usize,
-    }
-
-    impl Naive {
-        fn position(&self, salt: usize, prefix: &[TokenId]) -> Option<usize> {
-            self.entries
-                .iter()
-                .position(|(key, ..)| key.0 == salt && key.1 == prefix)
-        }
-
-        fn matched(&self, salt: usize, tokens: &[TokenId], max: usize) -> usize {
-            let whole = max.min(tokens.len()) / BLOCK;
-            (1..=whole)
-                .take_while(|n| self.position(salt, &tokens[..n * BLOCK]).is_some())
-                .count()
-        }
-
-        fn hold(&mut self, salt: usize, tokens: &[TokenId], n: usize) {
-            for i in 1..=n {
-                let at = self.position(salt, &tokens[..i * BLOCK]).unwrap();
-                self.entries[at].2 += 1;
-            }
-        }
-
-        fn release(&mut self, salt: usize, tokens: &[TokenId], n: usize) {
-            for i in (1..=n).rev() {
-                let at = self.position(salt, &tokens[..i * BLOCK]).unwrap();
-                self.entries[at].2 -= 1;
-                if self.entries[at].2 == 0 {
-                    self.tick += 1;
-                    self.entries[at].1 = self.tick;
-                }
-            }
-        }
-
-        fn allocate(&mut self) -> bool {
-            if self.entries.len() + self.loose == self.capacity {
-                let is_leaf = |(salt, prefix): &(usize, Vec<TokenId>)| {
-                    !self.entries.iter().any(|((s, p), ..)| {
-                        s == salt && p.len() > prefix.len() && p.starts_with(prefix)
-                    })
-                };
-                let victim = (0..self.entries.len())
-                    .filter(|&i| self.entries[i].2 == 0 && is_leaf(&self.entries[i].0))
-                    .min_by_key(|&i| self.entries[i].1);
-                let Some(victim) = victim else {
-                    return false;
-                };
-                self.entries.remove(victim);
-            }
-            self.loose += 1;
-            true
-        }
-
-        fn publish(&mut self, salt: usize, tokens: &[TokenId], from: usize, to: usize) {
-            for i in from + 1..=to {
-                self.loose -= 1;
-                match self.position(salt, &tokens[..i * BLOCK]) {
-                    Some(at) => self.entries[at].2 += 1,
-                    None => self
-                        .entries
-                        .push(((salt, tokens[..i * BLOCK].to_vec()), 0, 1)),
-                }
-            }
-        }
-    }
-
-    /// A request in progress: salt, tokens, blocks held, blocks matched.
-    type Running = (usize, Vec<TokenId>, Vec<BlockId>, usize);
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        /// Match and allocate the rest.
-        Start {
-            salt: usize,
-            tokens: Vec<TokenId>,
-            max: usize,
-        },
-        /// Publish and release.
-        Finish(usize),
-        /// Release without publishing.
-        Abort(usize),
-    }
-
-    fn ops() -> impl Strategy<Value = Vec<Op>> {
-        let start = (0..2usize, prop::collection::vec(0u32..2, 0..10), 0..10usize)
-            .prop_map(|(salt, tokens, max)| Op::Start { salt, tokens, max });
-        let op = prop_oneof![
-            3 => start,
-            2 => (0..8usize).prop_map(Op::Finish),
-            1 => (0..8usize).prop_map(Op::Abort),
-        ];
-        prop::collection::vec(op, 1..80)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
-        /// Matches, evictions and block counts are those of the naive twin, whatever happens,
-        /// with good hashes and with colliding ones (which may only miss).
-        #[test]
-        fn agrees_with_a_list_of_prefixes(ops in ops(), blocks in 1..12u32) {
-            let salts = [salt(""), salt("x")];
-            let mut cache = KvCache::new(blocks, BLOCK as u32);
-            let mut naive = Naive { capacity: blocks as usize, ..Naive::default() };
-            let mut running: Vec<Running> = Vec::new();
-            for op in ops {
-                match op {
-                    Op::Start { salt, tokens, max } => {
-                        let expected = naive.matched(salt, &tokens, max);
-                        naive.hold(salt, &tokens, expected);
-                        let found = cache.match_prefix(salts[salt].as_ref(), &tokens, max);
-                        prop_assert_eq!(found.blocks().len(), expected);
-                        let mut held = found.into_blocks();
-                        while (held.len() + 1) * BLOCK <= tokens.len() {
-                            let block = cache.allocate(Reclaim::Evict);
-                            prop_assert_eq!(block.is_some(), naive.allocate());
-                            let Some(block) = block else { break };
-                            held.push(block);
-                        }
-                        running.push((salt, tokens, held, expected));
-                    }
-                    Op::Finish(i) if i < running.len() => {
-                        let (salt, tokens, mut held, matched) = running.remove(i);
-                        let parent = matched.checked_sub(1).map(|p| held[p]);
-                        let span = &tokens[matched * BLOCK..held.len() * BLOCK];
-                        let n = held.len() - matched;
-                        let salt_arc = salts[salt].as_ref();
-                        prop_assert_eq!(cache.publish(salt_arc, parent, span, &mut held[matched..]), n);
-                        naive.publish(salt, &tokens, matched, held.len());
-                        naive.release(salt, &tokens, held.len());
-                        cache.release_all(held);
-                    }
-                    Op::Abort(i) if i < running.len() => {
-                        let (salt, tokens, held, matched) = running.remove(i);
-                        naive.loose -= held.len() - matched;
-                        naive.release(salt, &tokens, matched);
-                        cache.release_all(held);
-                    }
-                    Op::Finish(_) | Op::Abort(_) => {}
-                }
-                cache.check();
-                // Whatever the guess, the depth by hashes is that by tokens.
-                for (salt, tokens, ..) in &running {
-                    let salt = salts[*salt].as_ref();
-                    let hashes: Vec<_> = cache.root(salt).blocks(tokens, BLOCK).collect();
-                    let depth = cache.cached_prefix(salt, tokens, tokens.len()) / BLOCK;
-                    for guess in 0..=hashes.len() + 1 {
-                        prop_assert_eq!(cache.cached_blocks_near(&hashes, guess), depth);
-                    }
-                }
-                let unheld = naive.entries.iter().filter(|e| e.2 == 0).count();
-                prop_assert_eq!(cache.cached_blocks() as usize, unheld);
-                let in_use = naive.loose + naive.entries.len() - unheld;
-                prop_assert_eq!(cache.used_blocks() as usize, in_use);
-            }
-        }
-
-        #[test]
-        fn weak_hashes_only_miss(prompts in prop::collection::vec(prop::collection::vec(0u32..2, 2..10), 1..20)) {
-            let mut weak = KvCache::new(64, BLOCK as u32);
-            weak.trie.weaken_hash(3);
-            let mut strong = KvCache::new(64, BLOCK as u32);
-            for prompt in &prompts {
-                compute(&mut weak, None, prompt);
-                compute(&mut strong, None, prompt);
-                let n = found(&mut weak, None, prompt, prompt.len());
-                prop_assert!(n <= found(&mut strong, None, prompt, prompt.len()));
-                let m = weak.match_prefix(None, prompt, prompt.len());
-                let spelled: Vec<TokenId> =
-                    m.blocks().iter().flat_map(|&b| weak.trie.tokens_of(b).to_vec()).collect();
-                prop_assert_eq!(&spelled[..], &prompt[..n * BLOCK]);
-                weak.release_all(m.into_blocks());
-            }
-        }
-    }
-}
+mod tests;

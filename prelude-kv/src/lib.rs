@@ -35,10 +35,11 @@
 mod cache;
 mod event_log;
 pub mod hash;
+mod host_tier;
 mod pool;
 mod trie;
 
 pub use cache::{KvCache, PrefixMatch, Reclaim};
 pub use hash::BlockHash;
 pub use pool::{BlockPool, Released};
-pub use trie::PrefixTrie;
+pub use trie::{Evicted, PrefixTrie};

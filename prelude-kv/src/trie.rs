@@ -46,6 +46,19 @@ pub struct PrefixTrie {
     hash_mask: u64,
 }
 
+/// A node that the trie has forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// Its block.
+    pub block: BlockId,
+    /// The hash of the prefix that ended with the block.
+    pub hash: BlockHash,
+    /// The block before it, which is in the trie; `None` where a prompt starts.
+    pub parent: Option<BlockId>,
+    /// The salt of the prompt, if `parent` is `None` and the prompt has one.
+    pub salt: Option<Arc<str>>,
+}
+
 /// Most blocks that a match looks up together.
 const GROUP: usize = 64;
 
@@ -307,17 +320,17 @@ impl PrefixTrie {
         }
     }
 
-    /// Forgets the least recently used unreferenced leaf and returns its block, and the hash of the
-    /// prefix that ended with it.
-    pub fn evict(&mut self) -> Option<(BlockId, BlockHash)> {
+    /// Forgets the least recently used unreferenced leaf and returns its block and its place.
+    pub fn evict(&mut self) -> Option<Evicted> {
         let (_, block) = self.evictable.pop_first()?;
         let node = std::mem::replace(&mut self.nodes[block.index()], Node::ABSENT);
         let key = self.masked(node.hash);
         if let Ok(entry) = self.index.find_entry(key.0, |&other| other == block) {
             entry.remove();
         }
+        let mut salt = None;
         if node.parent == NO_PARENT {
-            self.salts.remove(&block);
+            salt = self.salts.remove(&block);
         } else {
             let parent = &mut self.nodes[node.parent.index()];
             parent.children -= 1;
@@ -325,7 +338,12 @@ impl PrefixTrie {
                 self.evictable.insert((parent.last_used, node.parent));
             }
         }
-        Some((block, node.hash))
+        Some(Evicted {
+            block,
+            hash: node.hash,
+            parent: Some(node.parent).filter(|&parent| parent != NO_PARENT),
+            salt,
+        })
     }
 
     /// Returns whether the block is in the trie.

@@ -1,14 +1,18 @@
 //! `config.json`: the shape of a model.
 
-use prelude_core::TokenId;
+use prelude_core::{Attention, TokenId};
 use serde_json::Value;
 
 use crate::{
     AttnShape, ClassActivation, DType, Error, RopeConfig,
-    family::{Biases, Family},
+    family::{Biases, EncoderFamily, Family},
     fields,
     json::{self, Fields},
 };
+
+mod encoder;
+
+pub use encoder::EncoderConfig;
 
 // Far above any published model, far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;
@@ -45,6 +49,8 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
+    /// The tokens of its prompt that a token sees.
+    pub attention: Attention,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
     /// The projections that have biases.
@@ -67,6 +73,8 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// Padding token, which Prelude never needs.
     pub pad_token_id: Option<TokenId>,
+    /// The rest of the shape, if the model is an encoder.
+    pub encoder: Option<EncoderConfig>,
     /// Notes for the operator: fields of the file that are passed over.
     pub warnings: Vec<String>,
 }
@@ -96,6 +104,9 @@ impl ModelConfig {
             map: &map,
         };
         let architecture = architecture(&fields)?;
+        if let Some(family) = EncoderFamily::of(&architecture) {
+            return encoder::read(file, &fields, (architecture, family));
+        }
         let family = Family::of(&architecture)?;
         let mut warnings = fields::check(file, &map)?;
         family.check_model_type(&fields)?;
@@ -119,6 +130,7 @@ impl ModelConfig {
             intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
             max_position_embeddings: served,
+            attention: attention(&fields)?,
             rms_norm_eps: fields
                 .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
                 .unwrap_or(1e-6) as f32,
@@ -132,6 +144,7 @@ impl ModelConfig {
             labels,
             eos_token_ids: fields.token_ids("eos_token_id")?,
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
+            encoder: None,
             warnings,
         };
         config.check_special_ids(&fields)?;
@@ -152,6 +165,13 @@ impl ModelConfig {
         }
     }
 
+    /// The number of ids that tokens have: those of an encoder say their type as well.
+    #[must_use]
+    pub fn num_ids(&self) -> usize {
+        let types = self.encoder.as_ref().map_or(1, |of| of.token_types);
+        self.vocab_size * types
+    }
+
     /// Shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
@@ -161,6 +181,7 @@ impl ModelConfig {
             head_dim: self.head_dim,
             // From the configured head size, which need not be hidden / heads.
             scale: (self.head_dim as f64).powf(-0.5) as f32,
+            attention: self.attention,
         }
     }
 }
@@ -202,6 +223,17 @@ fn head_sizes(fields: &Fields<'_>, hidden_size: usize) -> Result<(usize, usize, 
         return Err(fields.wrong("head_dim", what));
     }
     Ok((heads, kv_heads, head_dim))
+}
+
+/// Returns the attention of a decoder, by either of the fields with which embedders say that they
+/// look ahead.
+fn attention(fields: &Fields<'_>) -> Result<Attention, Error> {
+    let looks_ahead = fields.boolean("is_causal")? == Some(false)
+        || fields.boolean("use_bidirectional_attention")? == Some(true);
+    Ok(match looks_ahead {
+        true => Attention::Full,
+        false => Attention::Causal,
+    })
 }
 
 /// Refuses layers that do not attend to all of their context.

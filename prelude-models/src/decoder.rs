@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use prelude_core::Attention;
+
 use crate::{
     AttnShape, ForwardState, Model, Ops, QkNorm,
     model::{ChunkTensors, KeptTensors},
@@ -65,6 +67,10 @@ where
         if tokens == 0 {
             return Ok(true);
         }
+        if self.shape.attention == Attention::Full {
+            self.run_whole(ops, inputs)?;
+            return Ok(true);
+        }
         let size = (tokens, self.layers.len());
         let slice = state.next_slice(size, ops.chunk_tokens(), layer_tokens);
         let kept = match &mut state.kept {
@@ -86,6 +92,27 @@ where
 }
 
 impl<W> Decoder<W> {
+    /// Runs a step of whole prompts, which no executor cuts into slices: a chunk holds the keys and
+    /// values of all that its queries see.
+    fn run_whole<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+    ) -> Result<(), O::Error> {
+        let tokens = ops.num_tokens(inputs);
+        let mut kept = self.begin(ops, inputs)?;
+        let mut chunk = self.alloc_chunk(ops, tokens)?;
+        for layer in 0..self.layers.len() {
+            let mut start = 0;
+            while start < tokens {
+                let rows = start..ops.whole_segments(inputs, start);
+                start = rows.end;
+                self.run_layer(layer, ops, inputs, rows, &mut kept, &mut chunk)?;
+            }
+        }
+        self.run_outputs(ops, inputs, &mut kept, &mut chunk)
+    }
+
     /// Takes the tensors that stay as long as the step does, and embeds its tokens.
     fn begin<O: Ops<Weight = W>>(
         &self,
@@ -199,7 +226,7 @@ impl<W> Decoder<W> {
             rows,
             self.shape,
             norm,
-            &self.rope,
+            Some(&self.rope),
             &mut chunk.qkv,
         )
     }

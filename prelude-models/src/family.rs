@@ -2,6 +2,10 @@
 
 use crate::{Error, json::Fields};
 
+mod encoder;
+
+pub(crate) use encoder::EncoderFamily;
+
 /// The projections of a layer that have biases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,7 +45,7 @@ impl Family {
         let found = FAMILIES.iter().copied().find(is_of);
         found.ok_or_else(|| Error::Architecture {
             name: architecture.to_owned(),
-            known: known(),
+            known: format!("{}, {}", known(), encoder::known()),
         })
     }
 
@@ -142,7 +146,7 @@ mod tests {
             "Qwen2ForRewardModel",
             "LlamaForTokenClassification",
             "Mistral",
-            "BertModel",
+            "BertForTokenClassification",
         ] {
             check(name, None);
         }

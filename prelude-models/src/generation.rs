@@ -67,7 +67,7 @@ impl GenerationConfig {
         }
         Ok(Self {
             unserved: fields::refused(FILE, &map).collect(),
-            warnings: fields::passed_over(FILE, &map),
+            warnings: fields::passed_over(FILE, FILE, &map),
             eos_token_ids,
             temperature,
             top_p: number("top_p", "in (0, 1]", |p| p > 0.0 && p <= 1.0)?,

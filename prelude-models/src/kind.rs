@@ -1,6 +1,6 @@
 //! The kinds of models.
 
-use prelude_core::Pooling;
+use prelude_core::{Attention, Pooling};
 use serde_json::Value;
 
 use crate::{Error, ModelConfig, config::Companions, fields, json, json::Fields};
@@ -38,6 +38,27 @@ impl ModelKind {
         bare: bool,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
+        let kind = Self::by_files(config, documents, bare, warnings)?;
+        let is_embedder = matches!(kind, Self::Embedding { .. });
+        if config.attention == Attention::Full && config.encoder.is_none() && !is_embedder {
+            return Err(Error::Unsupported {
+                file: "config.json".to_owned(),
+                what:
+                    "`is_causal` of false, or `use_bidirectional_attention`, of a decoder that is \
+                       no embedder"
+                        .to_owned(),
+            });
+        }
+        Ok(kind)
+    }
+
+    /// Returns the kind that a checkpoint's files say.
+    fn by_files(
+        config: &ModelConfig,
+        documents: &Companions<'_>,
+        bare: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, Error> {
         if config.architecture.ends_with("ForSequenceClassification") {
             if let Some(bytes) = documents.modules {
                 read_modules(bytes, true, warnings)?;
@@ -46,13 +67,17 @@ impl ModelKind {
                 labels: config.labels.clone(),
             });
         }
-        let body = bare || !config.architecture.contains("For");
+        let body = bare || config.encoder.is_some() || !config.architecture.contains("For");
         if !body && documents.modules.is_none() {
             return Ok(Self::CausalLm);
         }
         let pooling = documents.pooling.map_or(
-            // Qwen3's embedding models pool the last token.
-            Ok(Pooling::Last),
+            // Qwen3's embedding models pool the last token, and sentence-transformers takes the mean
+            // where an encoder's folder does not say.
+            Ok(match config.encoder {
+                None => Pooling::Last,
+                Some(_) => Pooling::Mean,
+            }),
             |bytes| read_pooling(bytes, warnings),
         )?;
         let normalise = match documents.modules {
@@ -82,6 +107,7 @@ fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Err
         .collect();
     modes.extend(fields.text("pooling_mode")?);
     match modes[..] {
+        ["cls_token" | "cls"] => Ok(Pooling::First),
         ["lasttoken"] => Ok(Pooling::Last),
         ["mean_tokens" | "mean"] => Ok(Pooling::Mean),
         [] => Err(fields.wrong("pooling_mode_lasttoken", "or another mode must be true")),
@@ -134,16 +160,24 @@ mod tests {
                 ModelKind::CausalLm => None,
                 ModelKind::SequenceClassification { labels } => Some(labels.len()),
                 ModelKind::Embedding { pooling, normalise } => {
-                    assert_eq!((*pooling, *normalise), (Pooling::Last, true));
+                    let expected = match &*name {
+                        "rand-bert-embed" => Pooling::First,
+                        _ => Pooling::Last,
+                    };
+                    assert_eq!((*pooling, *normalise), (expected, true));
                     Some(0)
                 }
             };
             let expected = match &*name {
                 "demo-lm" | "rand-untied-sharded" | "rand-llama" | "rand-qwen2" => None,
                 "demo-classifier" => Some(77),
-                "rand-yarn-reward" | "rand-qwen2-reward" => Some(1),
+                "rand-yarn-reward" | "rand-qwen2-reward" | "rand-bert-rank" | "rand-xlmr-rank" => {
+                    Some(1)
+                }
+                "rand-roberta-cls2" | "rand-distilbert-cls2" => Some(2),
                 "rand-cls3" | "rand-llama-cls3" | "rand-mistral-cls3" => Some(3),
-                "rand-embed" => Some(0),
+                "rand-bert-cls3" => Some(3),
+                "rand-embed" | "rand-bert-embed" | "rand-qwen2-whole" => Some(0),
                 other => panic!("no expectation for {other}"),
             };
             assert_eq!(labels, expected, "{name}");
@@ -168,9 +202,10 @@ mod tests {
             Ok(Pooling::Mean),
         );
         check(r#"{"pooling_mode":"lasttoken"}"#, Ok(Pooling::Last));
+        check(r#"{"pooling_mode_cls_token":true}"#, Ok(Pooling::First));
         check(
-            r#"{"pooling_mode_cls_token":true}"#,
-            Err("`pooling_mode_cls_token` of true"),
+            r#"{"pooling_mode_max_tokens":true}"#,
+            Err("`pooling_mode_max_tokens` of true"),
         );
         check(
             r#"{"pooling_mode_lasttoken":true,"pooling_mode_mean_tokens":true}"#,

@@ -30,6 +30,7 @@ mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod decoder;
+mod encoder;
 mod error;
 mod family;
 pub mod fields;
@@ -43,6 +44,7 @@ mod naive;
 mod ops;
 mod registry;
 mod rope;
+mod source;
 pub mod step;
 mod tensor;
 #[cfg(test)]
@@ -51,14 +53,15 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles};
-pub use config::ModelConfig;
+pub use config::{EncoderConfig, ModelConfig};
 pub use decoder::Decoder;
+pub use encoder::Encoder;
 pub use error::{Error, TensorDefects};
 pub use family::Biases;
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
 pub use model::{ForwardState, Model, SliceWork};
-pub use ops::{AttnShape, Ops, QkNorm};
+pub use ops::{Activation, AttnShape, EmbedTables, Ops, QkNorm};
 pub use registry::load_model;
 pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};
 pub use tensor::{DType, TensorView};

@@ -24,6 +24,8 @@
 
 use std::ops::Range;
 
+use prelude_core::Attention;
+
 /// Shape of one layer's attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttnShape {
@@ -35,6 +37,8 @@ pub struct AttnShape {
     pub head_dim: usize,
     /// Multiplies `q · k`: `D^-0.5` unless the model says otherwise.
     pub scale: f32,
+    /// The tokens of its prompt that a token sees.
+    pub attention: Attention,
 }
 
 impl AttnShape {
@@ -49,6 +53,32 @@ impl AttnShape {
     pub const fn out_width(&self) -> usize {
         self.heads * self.head_dim
     }
+}
+
+/// A function that is applied to each number of an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x · Φ(x)`, where `Φ` is the normal distribution: Hendrycks and Gimpel, GELUs (2016), §2.
+    Gelu,
+    /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, the same paper's approximation.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// `tanh(x)`.
+    Tanh,
+}
+
+/// Tables whose rows are added up to the first hidden states of an encoder.
+#[derive(Debug)]
+pub struct EmbedTables<'a, W> {
+    /// Rows by the id of a token without its type: `[V, H]`.
+    pub words: &'a W,
+    /// Number of rows of `words`: a token of type `k` has an id in `k · V..(k + 1) · V`.
+    pub num_words: u32,
+    /// Rows by position: `[≥ positions, H]`.
+    pub positions: &'a W,
+    /// Rows by the type of a token: `[types, H]`. `None` if the model has no types.
+    pub types: Option<&'a W>,
 }
 
 /// Norms of each head of a layer's queries and keys, as [`Ops::rms_norm`].
@@ -120,6 +150,51 @@ pub trait Ops {
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
+    /// Returns the end of the longest run of whole segments that begins with the token `start` and
+    /// has at most [`Ops::chunk_tokens`] tokens: the chunks of a model whose attention sees whole
+    /// prompts. `start` is the first token of a segment; a segment that is longer than a chunk is a
+    /// defect of the executor.
+    fn whole_segments(&self, inputs: &Self::Inputs<'_>, start: usize) -> usize;
+
+    /// `h[i] = words[id] + types[type] + positions[position]` of token `rows.start + i`, summed in
+    /// this order in f32. `h`: chunk tensor `[_, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn embed_sum(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        rows: Range<usize>,
+        tables: EmbedTables<'_, Self::Weight>,
+        h: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `h[i] = (h[i] - mean(h[i])) / sqrt(var(h[i]) + eps) · weight + bias` for the first `n` rows,
+    /// in place: Ba et al., Layer Normalization (2016), §3. The variance is the mean square of the
+    /// differences from the mean; both in f32. `h`: `[≥ n, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn layer_norm(
+        &mut self,
+        h: &mut Self::Tensor,
+        n: usize,
+        weight: &Self::Weight,
+        bias: &Self::Weight,
+        eps: f32,
+    ) -> Result<(), Self::Error>;
+
+    /// `x[i] = f(x[i])` for the first `n` rows, in place and in f32. `x`: `[≥ n, _]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn activate(
+        &mut self,
+        x: &mut Self::Tensor,
+        n: usize,
+        f: Activation,
+    ) -> Result<(), Self::Error>;
+
     /// `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient is
     /// rounded to the activation type before the product with the weight, as the reference does.
     /// `h`: `[≥ rows.end, H]`; `x`: chunk tensor.
@@ -160,7 +235,7 @@ pub trait Ops {
     ) -> Result<(), Self::Error>;
 
     /// Normalises each head of q and k if there is a `norm`, rotates them by their token's absolute
-    /// position (element `i` with `i + D/2`; `rope` as made by the loader), and places K and V where
+    /// position if there is a `rope` (element `i` with `i + D/2`; as made by the loader), and places K and V where
     /// this step's attention and, for kept tokens, later steps find them. `qkv`: chunk tensor
     /// `[_, (Hq + 2 Hkv) · D]`, q then k then v; q is rewritten in place, the k and v parts are
     /// unspecified afterwards.
@@ -178,12 +253,14 @@ pub trait Ops {
         rows: Range<usize>,
         shape: AttnShape,
         norm: Option<QkNorm<'_, Self::Weight>>,
-        rope: &Self::Weight,
+        rope: Option<&Self::Weight>,
         qkv: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
     /// Attention of the chunk's queries over their whole visible context: cached blocks, ancestor
     /// segments, own segment causally. Keys of all earlier tokens of the step have been placed.
+    /// With [`Attention::Full`] every query sees its whole segment, which has no context, and the
+    /// chunk has whole segments.
     /// Keys are visited in tiles that start at absolute multiples of a constant, with softmax in
     /// f32. `qkv`: as left by [`Ops::qk_norm_rope_store`]; `out`: chunk tensor `[_, Hq · D]`.
     ///

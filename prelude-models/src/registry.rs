@@ -1,11 +1,11 @@
 //! Architecture names and the definitions that implement them.
 
-use crate::{Checkpoint, Decoder, Error, Model, Ops, WeightLoader};
+use crate::{Checkpoint, Decoder, Encoder, Error, Model, Ops, WeightLoader};
 
 /// Loads the model that the checkpoint holds, for positions `0..max_positions`.
 ///
-/// A [`Checkpoint`] has one of the architectures of the families of decoders: names of others are
-/// refused when it is opened.
+/// A [`Checkpoint`] has one of the architectures of the families of decoders and encoders: names of
+/// others are refused when it is opened.
 ///
 /// # Errors
 /// [`Error::Tensors`] if the tensors are not the architecture's, [`Error::NotFinite`] for damaged
@@ -20,5 +20,8 @@ where
     O::Weight: Send + Sync + 'static,
     L: WeightLoader<Weight = O::Weight>,
 {
+    if let Some(encoder) = &checkpoint.config().encoder {
+        return Ok(Box::new(Encoder::load(checkpoint, encoder, loader)?));
+    }
     Ok(Box::new(Decoder::load(checkpoint, max_positions, loader)?))
 }

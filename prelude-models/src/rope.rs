@@ -275,6 +275,9 @@ mod tests {
     #[test]
     fn frequencies_are_those_of_the_reference() {
         for (golden, checkpoint) in golden_models() {
+            if checkpoint.config().encoder.is_some() {
+                continue;
+            }
             let tensors = golden_tensors(&golden);
             let expected = tensors.f32("rope.inv_freq").unwrap().0;
             let config = checkpoint.config();

@@ -19,6 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         vocab_size: 50_000,
         pipeline_depth: 1,
         passes: None,
+        attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
     let mut now = Timestamp::ZERO;

@@ -259,6 +259,8 @@ mod tests {
             vocab_size: 100,
             pipeline_depth: 1,
             passes: None,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         };
         change(&mut config, &mut capacity);
         let got = config.validate(&capacity).map_err(|e| e.to_string());

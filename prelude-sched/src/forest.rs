@@ -25,7 +25,7 @@ mod tests;
 use std::{collections::BTreeSet, sync::Arc};
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{BlockId, NodeIdx};
+use prelude_core::{Attention, BlockId, NodeIdx};
 use prelude_kv::{BlockHash, KvCache};
 
 pub(crate) use self::emit::{After, Kept, push_blocks};
@@ -42,6 +42,8 @@ const MAX_RESERVED: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Forest {
     block_size: u32,
+    /// False if each row's prompt is computed in a tree of its own.
+    shares: bool,
     radix: Radix,
     /// Cached prefixes of rows. Their blocks are held for the step.
     prefixes: Vec<Prefix>,
@@ -137,9 +139,10 @@ pub(crate) struct Joined {
 }
 
 impl Forest {
-    pub(crate) fn new(block_size: u32) -> Self {
+    pub(crate) fn new(block_size: u32, attention: Attention) -> Self {
         Self {
             block_size,
+            shares: attention == Attention::Causal,
             radix: Radix::new(Vec::new()),
             prefixes: Vec::new(),
             prefix_of: AHashMap::with_hasher(RandomState::with_seeds(9, 10, 11, 12)),
@@ -192,7 +195,7 @@ impl Forest {
             depth: self.context(cached),
             new_tokens: 0,
         };
-        let mut beyond = cached + 1;
+        let mut beyond = if self.shares { cached + 1 } else { 0 };
         while let Some(&depth) = self.depths.range(..beyond).next_back() {
             beyond = depth;
             let key = PrefixKey::new(salt, depth.checked_sub(1).map(&block));
@@ -433,7 +436,7 @@ impl Forest {
             prefix_of: self.prefix_of,
             tree_of: self.tree_of,
             wanting: self.wanting,
-            ..Self::new(self.block_size)
+            ..Self::new(self.block_size, Attention::Causal)
         };
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_by_key(|&row| better.prefixes[self.rows[row].own].blocks.len());

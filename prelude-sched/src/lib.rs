@@ -29,6 +29,8 @@
 //!     vocab_size: 100,
 //!     pipeline_depth: 1,
 //!     passes: None,
+//!     attention: prelude_core::Attention::Causal,
+//!     host_blocks: 0,
 //! };
 //! let mut scheduler = Scheduler::new(SchedulerConfig::default(), capacity)?;
 //! let now = Timestamp::ZERO;

@@ -56,8 +56,15 @@ pub enum Reject {
         /// Blocks in the pool.
         available: u64,
     },
-    /// A mean-pooled prompt cannot be split over steps, and this one is longer than a step.
-    #[error("row {row} pools {prompt} tokens, but a step computes at most {limit}")]
+    /// A row generates text, which a model whose attention sees whole prompts cannot.
+    #[error("row {row} generates text, but the model's attention sees whole prompts")]
+    GeneratesNothing {
+        /// Index of the row.
+        row: usize,
+    },
+    /// A prompt whose vectors are pooled, or that attention sees whole, cannot be split over steps,
+    /// and this one is longer than a step.
+    #[error("row {row} reads {prompt} tokens at once, but a step computes at most {limit}")]
     TooLongToPool {
         /// Index of the row.
         row: usize,

@@ -2,12 +2,28 @@
 
 use std::ops::Range;
 
-use prelude_core::{Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead};
+use prelude_core::{Attention, Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead};
 
 use crate::prompts::PromptTokens;
 
-/// Returns whether the hidden states of all positions must be computed by one step.
-pub(crate) const fn pools_all(head: &Head) -> bool {
+/// Returns true if the hidden states of all positions must be computed by one step.
+pub(crate) fn is_whole(head: &Head, attention: Attention) -> bool {
+    attention == Attention::Full || reads_first(head)
+}
+
+/// Returns true if the head makes one vector of hidden states that begin with the first position's.
+const fn reads_first(head: &Head) -> bool {
+    matches!(
+        head,
+        Head::Embed {
+            pooling: Pooling::First | Pooling::Mean,
+            ..
+        }
+    )
+}
+
+/// Returns true if the head reads the hidden states of all positions and makes one vector of them.
+const fn pools_all(head: &Head) -> bool {
     matches!(
         head,
         Head::Embed {
@@ -33,7 +49,7 @@ pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.start - 1,
         Head::Tokens(_) => 0,
-        _ if pools_all(head) => 0,
+        _ if reads_first(head) => 0,
         _ => len - 1,
     }
 }
@@ -43,6 +59,7 @@ pub(crate) fn output_of(
     head: &Head,
     prompt: &impl PromptTokens,
     computed: &Range<u32>,
+    attention: Attention,
 ) -> Option<(Range<u32>, OutputHead)> {
     let len = prompt.count();
     if let Head::PromptLogprobs { positions, top } = head {
@@ -92,7 +109,11 @@ pub(crate) fn output_of(
             normalise,
             dimensions,
         } => {
-            let positions = if pools_all(head) { 0..len } else { last };
+            let positions = match pooling {
+                Pooling::First => 0..1,
+                Pooling::Last => last,
+                Pooling::Mean => 0..len,
+            };
             let (pooling, normalise, dimensions) = (*pooling, *normalise, *dimensions);
             (
                 positions,
@@ -103,7 +124,10 @@ pub(crate) fn output_of(
                 },
             )
         }
-        Head::Classify => (last, OutputHead::Classify),
+        Head::Classify => match attention {
+            Attention::Causal => (last, OutputHead::Classify),
+            Attention::Full => (0..1, OutputHead::Classify),
+        },
         Head::PromptLogprobs { .. } | Head::Tokens(_) => unreachable!("answered above"),
     })
 }
@@ -140,12 +164,14 @@ mod tests {
     fn scored_tokens_are_split_over_chunks() {
         let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13, 14, 15]);
         let check = |scored, computed, expected: Option<(Range<u32>, Vec<TokenId>)>| {
-            let got = output_of(&logprobs(scored), &prompt, &computed).map(|(at, head)| {
-                let OutputHead::Logprobs { targets, .. } = head else {
-                    panic!("wrong head")
-                };
-                (at, targets)
-            });
+            let got = output_of(&logprobs(scored), &prompt, &computed, Attention::Causal).map(
+                |(at, head)| {
+                    let OutputHead::Logprobs { targets, .. } = head else {
+                        panic!("wrong head")
+                    };
+                    (at, targets)
+                },
+            );
             assert_eq!(got, expected);
         };
         check(1..6, 0..6, Some((0..5, vec![11, 12, 13, 14, 15])));
@@ -160,12 +186,27 @@ mod tests {
     fn each_chunk_answers_for_its_tokens() {
         let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13]);
         let head = Head::Tokens(TokenHead::Classify);
-        assert!(output_of(&head, &prompt, &(2..2)).is_none());
+        assert!(output_of(&head, &prompt, &(2..2), Attention::Causal).is_none());
         for computed in [0..4, 0..2, 2..4] {
-            let (positions, head) = output_of(&head, &prompt, &computed).unwrap();
+            let (positions, head) =
+                output_of(&head, &prompt, &computed, Attention::Causal).unwrap();
             assert_eq!(positions, computed);
             assert!(matches!(head, OutputHead::Tokens(TokenHead::Classify)));
         }
+    }
+
+    #[test]
+    fn classes_are_read_at_the_first_token_that_sees_all() {
+        let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13]);
+        let read = |attention| {
+            output_of(&Head::Classify, &prompt, &(3..4), attention)
+                .unwrap()
+                .0
+        };
+        assert_eq!(read(Attention::Causal), 3..4);
+        assert_eq!(read(Attention::Full), 0..1);
+        assert!(is_whole(&Head::Classify, Attention::Full));
+        assert!(!is_whole(&Head::Classify, Attention::Causal));
     }
 
     #[test]
@@ -179,6 +220,7 @@ mod tests {
         };
         assert_eq!(first_needed(&embed(Pooling::Last), 9), 8);
         assert_eq!(first_needed(&embed(Pooling::Mean), 9), 0);
+        assert_eq!(first_needed(&embed(Pooling::First), 9), 0);
         assert_eq!(first_needed(&Head::Tokens(TokenHead::Classify), 9), 0);
     }
 }

@@ -26,7 +26,9 @@ use std::{
 };
 
 use ahash::{AHashMap, RandomState};
-use prelude_core::{Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Timestamp};
+use prelude_core::{
+    Attention, Capacity, ForwardBatch, PassId, RequestId, SeqId, StepId, Timestamp,
+};
 use prelude_kv::KvCache;
 use thiserror::Error;
 
@@ -140,8 +142,12 @@ impl Scheduler {
         policy: Box<dyn SchedulerPolicy>,
     ) -> Result<Self, ConfigError> {
         config.validate(&capacity)?;
+        let mut config = config;
+        // Keys and values of a token depend on the whole prompt: none is of use to another.
+        config.enable_prefix_caching &= capacity.attention == Attention::Causal;
         let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
+        cache.use_host_memory(capacity.host_blocks);
         let watch = policy.follows_costs().then(|| {
             cache.note_changes();
             // A policy knows at least as many as a step can take up.
@@ -238,7 +244,9 @@ impl Scheduler {
         self.counters.steps += 1;
         let (batch, step) = draft.into_batch();
         self.in_flight.push_back(step);
-        Some((id, batch))
+        // What an earlier plan evicted or loaded that took nothing up is copied now, too: no step
+        // has written since.
+        Some((id, batch.after(self.cache.take_copies())))
     }
 
     /// Returns whether the device is to stay idle, though work waits, because the policy would
@@ -300,6 +308,9 @@ impl Scheduler {
             cached_blocks: u64::from(self.cache.cached_blocks()),
             free_blocks: u64::from(self.cache.free_blocks()),
             evicted_blocks: self.cache.evicted_blocks(),
+            host_blocks: self.cache.host_blocks(),
+            stored_blocks: self.cache.stored_blocks(),
+            loaded_blocks: self.cache.loaded_blocks(),
             srjf_recalibrations: self.policy.recalibrations(),
             ..self.counters
         }

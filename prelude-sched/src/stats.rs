@@ -32,6 +32,8 @@ pub struct SchedulerStats {
     pub cached_blocks: u64,
     /// Gauge: blocks with nothing in them.
     pub free_blocks: u64,
+    /// Gauge: blocks of host memory that hold a copy of a cached block.
+    pub host_blocks: u64,
 
     /// Counter: steps planned.
     pub steps: u64,
@@ -59,6 +61,10 @@ pub struct SchedulerStats {
     pub preemptions: u64,
     /// Counter: cached blocks evicted.
     pub evicted_blocks: u64,
+    /// Counter: evicted blocks copied to host memory.
+    pub stored_blocks: u64,
+    /// Counter: blocks copied back from host memory.
+    pub loaded_blocks: u64,
     /// Counter: times a waiter was held back for a leader.
     pub deferrals: u64,
     /// Counter: times the policy changed a waiter's place because it costs more or less than

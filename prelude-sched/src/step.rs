@@ -114,7 +114,7 @@ impl Draft {
     pub(crate) fn new(
         id: StepId,
         now: Timestamp,
-        block_size: u32,
+        forest: Forest,
         room: u32,
         may_defer: bool,
     ) -> Self {
@@ -127,7 +127,7 @@ impl Draft {
             prefill: OneShotBatch::default(),
             decode: DecodeBatch::default(),
             slice: None,
-            forest: Forest::new(block_size),
+            forest,
             forest_rows: Vec::new(),
             record: Step {
                 id,

@@ -7,6 +7,8 @@ PRELUDE_URL        the two demo models as the program carries them, open to ever
 PRELUDE_FULL_URL   `demo-lm` in f32 with embeddings and reranking switched on, behind a key
 PRELUDE_KEY        that key
 PRELUDE_MODEL_DIR  the folder of `demo-lm`
+PRELUDE_PROGRAM    the program, for scripts that start servers of their own
+PRELUDE_CLIENT_BIN the folder of the client's programs
 PRELUDE_KV_MAPS, PRELUDE_KV_ARRAYS   sockets of KV events of `demo-lm` on the full server and on the
                    first one, and with _REPLAY behind them those that replay
 """

@@ -1,6 +1,8 @@
 //! The state that all requests share: models, limits, counters, the phase of the process.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use prelude_hub::Progress;
 
 use crate::{
     admission::Admission,
@@ -25,7 +27,12 @@ pub struct App {
     pub(crate) in_flight: InFlight,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
+    /// The progress of the download that loading waits for.
+    download: Mutex<Option<Progress>>,
 }
+
+/// Names that routers write in place of a model's name that they have not read.
+const PLACEHOLDERS: [&str; 2] = ["unknown", "default"];
 
 impl App {
     /// An app that answers 503 `loading` until [`App::set_models`].
@@ -40,6 +47,7 @@ impl App {
             in_flight: InFlight::default(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
+            download: Mutex::new(None),
             config,
         })
     }
@@ -63,6 +71,25 @@ impl App {
         self.lifecycle.advance(Phase::Ready);
     }
 
+    /// Sets the progress of a download, which answers of 503 tell until the models are in service;
+    /// `None` after its end.
+    pub fn set_download(&self, progress: Option<Progress>) {
+        *self.download.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+
+    /// Returns the progress of the download that loading waits for, if there is one.
+    pub(crate) fn download(&self) -> Option<Progress> {
+        *self.download.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error for requests before the models are in service.
+    pub(crate) fn loading(&self) -> ApiError {
+        match self.download() {
+            Some(progress) => ApiError::downloading(&progress),
+            None => ApiError::loading(),
+        }
+    }
+
     /// Replaces the keys.
     pub fn set_keys(&self, keys: ApiKeys) {
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
@@ -83,7 +110,7 @@ impl App {
     /// 503 `loading`, 404 `model_not_found`.
     pub fn model(&self, name: Option<&str>) -> Result<&Arc<ServedModel>, ApiError> {
         let models = self.models();
-        let default = models.first().ok_or_else(ApiError::loading)?;
+        let default = models.first().ok_or_else(|| self.loading())?;
         match name {
             None => Ok(default),
             Some(name) => models
@@ -93,11 +120,13 @@ impl App {
         }
     }
 
-    /// The model named `name`, which must serve `task`; without a name the first that does.
+    /// The model named `name`, which must serve `task`; without a name the first that does, and for
+    /// a router's placeholder the only one.
     ///
     /// # Errors
     /// The errors of [`App::model`], and 400 `unsupported_task`.
     pub fn model_for(&self, name: Option<&str>, task: Task) -> Result<&Arc<ServedModel>, ApiError> {
+        let name = name.filter(|name| !self.is_placeholder(name, task));
         if name.is_none()
             && let Some(model) = self.models().iter().find(|m| m.serves(task))
         {
@@ -114,6 +143,14 @@ impl App {
             task.as_str(),
             &serves.join(", "),
         ))
+    }
+
+    /// Returns true if `name` is what a router writes for the name of a model that it has not read,
+    /// and one model alone serves `task`.
+    fn is_placeholder(&self, name: &str, task: Task) -> bool {
+        PLACEHOLDERS.contains(&name)
+            && self.model(Some(name)).is_err()
+            && self.models().iter().filter(|m| m.serves(task)).count() == 1
     }
 
     /// The first model that serves `task` and is fit for it, or else as [`App::model_for`] without
@@ -139,7 +176,7 @@ impl App {
     /// 503 `loading`, `draining` or `engine_dead`.
     pub(crate) fn accepting(&self) -> Result<(), ApiError> {
         match self.lifecycle.phase() {
-            Phase::Loading => Err(ApiError::loading()),
+            Phase::Loading => Err(self.loading()),
             _ if self.engine_lost() => Err(ApiError::engine_dead()),
             Phase::Draining | Phase::Ending => Err(ApiError::draining()),
             Phase::Ready | Phase::Leaving => Ok(()),

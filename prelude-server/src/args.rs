@@ -13,6 +13,7 @@ const EXAMPLES: &str = "\
 Try it, nothing to download (the program carries two small demo models):
   prelude                                    serve them on http://127.0.0.1:8000
   prelude classify 'Where is my card?'       one answer, no server
+  prelude serve Qwen/Qwen3-0.6B              serve a model of the Hugging Face Hub
   prelude serve ./Qwen3-0.6B --port 8001     serve a model folder
 
 A model folder holds config.json, model.safetensors (or shards) and tokenizer.json, as published.
@@ -20,9 +21,17 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 model not loaded
 
 const SERVE: &str = "\
 Examples:
+  prelude serve Qwen/Qwen3-0.6B    from the Hugging Face Hub, or the cache that Python's library shares
   prelude serve ./Qwen3-0.6B --port 8001
   prelude serve ./Qwen3-0.6B --rerank-template qwen3 --pooling last    rank and embed as well
   prelude serve --print-config > prelude.toml                          every setting there is";
+const PULL: &str = "\
+Examples:
+  prelude pull Qwen/Qwen3-0.6B
+  HF_TOKEN=hf_.. prelude pull meta-llama/Llama-3.2-1B-Instruct
+  HF_HUB_OFFLINE=1 prelude serve Qwen/Qwen3-0.6B    later, without a network
+
+HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HTTPS_PROXY mean what they mean to Python's library.";
 const CLASSIFY: &str = "\
 Examples:
   prelude classify 'Where is my card?'
@@ -69,6 +78,12 @@ pub(crate) enum Command {
     /// Answer requests over HTTP.
     #[command(after_help = SERVE)]
     Serve(Box<ServeArgs>),
+    /// Download a model from the Hugging Face Hub and print its folder.
+    ///
+    /// Fetches the newest files of the revision, as far as the cache lacks them, and checks their
+    /// hashes. Goes on where an earlier download was cut.
+    #[command(after_help = PULL)]
+    Pull(PullArgs),
     /// Print the class of each text.
     ///
     /// With --labels, a language model chooses among them; else a classifier among its own.
@@ -132,6 +147,9 @@ pub(crate) enum CudaCommand {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
+    /// Branch, tag or commit of a model on the Hub [default: main].
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) revision: Option<String>,
     /// Device: cpu, cuda or cuda:N (a program built with the feature cuda).
     #[arg(long, default_value_t)]
     pub(crate) device: Device,
@@ -165,11 +183,11 @@ pub(crate) struct ModelArgs {
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Folder of the model; the demo models if there is none.
-    #[arg(value_name = "MODEL_DIR")]
+    /// Folder of the model, or its name on the Hugging Face Hub; the demo models without it.
+    #[arg(value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// The names requests may use, the first of which answers carry; by default the folder's.
-    /// Everything behind it is a name, so MODEL_DIR goes before it.
+    /// Everything behind it is a name, so MODEL goes before it.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
     /// Address or name to listen on [default: 127.0.0.1].
@@ -259,6 +277,16 @@ pub(crate) struct ServeArgs {
     pub(crate) print_config: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Name of the model: OWNER/MODEL.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Branch, tag or commit [default: main].
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) revision: Option<String>,
+}
+
 /// Source of the texts: arguments, a file, or standard input.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TextArgs {
@@ -275,8 +303,8 @@ pub(crate) struct TextArgs {
 /// The model and the form of the output.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct OneShotArgs {
-    /// Folder of the model; a demo model if there is none.
-    #[arg(short, long, value_name = "MODEL_DIR")]
+    /// Folder of the model, or its name on the Hugging Face Hub; a demo model without it.
+    #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// text is for reading; json prints what the server would answer.
     #[arg(long, value_enum, default_value_t)]
@@ -374,8 +402,8 @@ pub(crate) struct RunBatchArgs {
     /// answered 429 or 5xx (the last line of a custom_id counts then).
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Folder of the model; the demo models if there is none.
-    #[arg(short, long, value_name = "MODEL_DIR")]
+    /// Folder of the model, or its name on the Hugging Face Hub; the demo models without it.
+    #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// Settings in TOML, as `prelude serve` takes them.
     #[arg(long, value_name = "FILE")]
@@ -386,8 +414,8 @@ pub(crate) struct RunBatchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
-    /// Folder of the model; the demo language model if there is none.
-    #[arg(value_name = "MODEL_DIR")]
+    /// Folder of the model, or its name on the Hugging Face Hub; the demo language model without it.
+    #[arg(value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// File to write; one that is there is replaced.
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
@@ -477,6 +505,8 @@ impl From<Kind> for ModelKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PoolingArg {
+    /// The first token, as BERT has it.
+    Cls,
     Last,
     Mean,
 }
@@ -484,6 +514,7 @@ pub(crate) enum PoolingArg {
 impl From<PoolingArg> for prelude_core::Pooling {
     fn from(pooling: PoolingArg) -> Self {
         match pooling {
+            PoolingArg::Cls => Self::First,
             PoolingArg::Last => Self::Last,
             PoolingArg::Mean => Self::Mean,
         }
@@ -570,6 +601,9 @@ mod tests {
         check("prelude classify hello --template x", false);
         check("prelude classify hello --input f", false);
         check("prelude decide", false);
+        check("prelude pull a/b --revision v1", true);
+        check("prelude pull", false);
+        check("prelude serve a/b --revision v1", true);
         check("prelude serve --device cuda:1", true);
         check("prelude serve --device tpu", false);
         check("prelude cuda info", true);

@@ -5,6 +5,8 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
+use indicatif::DecimalBytes;
+use prelude_hub::Progress;
 use serde_json::{Value, json};
 
 /// The shape of an error's body.
@@ -493,6 +495,22 @@ impl ApiError {
     pub(crate) fn loading() -> Self {
         Self::new(503, "loading", "the model is being loaded")
             .with_retry_after(Duration::from_secs(5))
+    }
+
+    /// The models are still being downloaded.
+    pub(crate) fn downloading(progress: &Progress) -> Self {
+        let Progress {
+            files,
+            files_total,
+            bytes,
+            bytes_total,
+        } = *progress;
+        let message = format!(
+            "the model is being downloaded: {files} of {files_total} files, {} of {}",
+            DecimalBytes(bytes),
+            DecimalBytes(bytes_total)
+        );
+        Self::new(503, "loading", message).with_retry_after(Duration::from_secs(5))
     }
 
     /// The process is about to stop.

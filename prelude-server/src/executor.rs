@@ -237,6 +237,7 @@ fn open_cuda(
     // The settings that every executor has.
     cuda.num_blocks = config.num_blocks;
     cuda.kv_bytes = config.kv_bytes;
+    cuda.host_bytes = config.host_bytes;
     cuda.block_size = config.block_size;
     cuda.max_step_tokens = config.max_step_tokens;
     cuda.max_pass_tokens = config.max_pass_tokens;
@@ -259,7 +260,7 @@ fn planned_on_gpu(executor: &CudaExecutor) -> String {
     let (plan, capacity) = (executor.memory(), executor.capacity());
     format!(
         "{} MiB of GPU memory: weights {}, {} KV blocks of {} tokens {}, activations {}, passes of {} \
-         tokens {}, buffers {}",
+         tokens {}, buffers {}; {} MiB of host memory for {} evicted KV blocks",
         mib(plan.total_bytes()),
         mib(plan.weights_bytes),
         capacity.num_blocks,
@@ -269,6 +270,8 @@ fn planned_on_gpu(executor: &CudaExecutor) -> String {
         capacity.passes.map_or(0, |passes| passes.tokens),
         mib(plan.pass_bytes),
         mib(plan.buffers_bytes),
+        mib(plan.host_bytes),
+        capacity.host_blocks,
     )
 }
 

@@ -108,7 +108,7 @@ pub fn load(
     if let Some(path) = &options.chat_template {
         assets.chat_template = Some(read_template(path)?);
     }
-    let kind = served_kind(assets.checkpoint.kind(), options.kind)?;
+    let kind = served_kind(&assets.checkpoint, options.kind)?;
     check_generation(&assets, kind, options)?;
     let template = assets.compile_template()?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
@@ -139,6 +139,7 @@ pub fn load(
             decides: labels.is_some(),
             pools: pooling.is_some(),
             ranks: judge.is_some(),
+            is_encoder: checkpoint.config().encoder.is_some(),
         }),
         kind,
         judge,
@@ -157,10 +158,9 @@ pub fn load(
         id2label: class_names(checkpoint.kind()),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
-        hidden_size: u32::try_from(checkpoint.config().hidden_size)
-            .expect("the configuration bounds the hidden size"),
+        hidden_size: bounded(checkpoint.config().hidden_size),
         max_model_len,
-        vocab_size: engine.handle().capacity().vocab_size,
+        vocab_size: bounded(checkpoint.config().vocab_size),
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
@@ -180,13 +180,18 @@ pub fn load(
     })
 }
 
+/// Returns a number of a checked configuration, which bounds it.
+fn bounded(number: usize) -> u32 {
+    u32::try_from(number).expect("the configuration bounds it")
+}
+
 /// Returns the template by which a model judges pairs; `None` if it judges none, or by their vectors.
 fn judged_template(
     judge: Option<Judge>,
     options: &LoadOptions,
 ) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
     match judge {
-        None | Some(Judge::Cosine) => Ok(None),
+        None | Some(Judge::Cosine | Judge::Pair { .. }) => Ok(None),
         Some(_) => Ok(Some(Arc::new(rerank_template(
             options.rerank_template.as_deref(),
         )?))),
@@ -231,12 +236,14 @@ fn served_decide_labels(
     }
 }
 
-fn served_kind(
-    checkpoint: &CheckpointKind,
-    wanted: Option<ModelKind>,
-) -> Result<ModelKind, LoadError> {
-    let own = match checkpoint {
+fn served_kind(checkpoint: &Checkpoint, wanted: Option<ModelKind>) -> Result<ModelKind, LoadError> {
+    let is_encoder = checkpoint.config().encoder.is_some();
+    let own = match checkpoint.kind() {
         CheckpointKind::CausalLm => ModelKind::Lm,
+        // An encoder of one class is a cross-encoder, as sentence-transformers has it.
+        CheckpointKind::SequenceClassification { labels } if labels.len() == 1 && is_encoder => {
+            ModelKind::Reranker
+        }
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
         CheckpointKind::SequenceClassification { .. } => ModelKind::Classifier,
         CheckpointKind::Embedding { .. } => ModelKind::Embedding,
@@ -244,6 +251,7 @@ fn served_kind(
     match wanted {
         None => Ok(own),
         Some(wanted) if wanted == own => Ok(own),
+        Some(ModelKind::Reward) if own == ModelKind::Reranker => Ok(ModelKind::Reward),
         // The body of a language model can embed; its head is left unused.
         Some(ModelKind::Embedding) if own == ModelKind::Lm => Ok(ModelKind::Embedding),
         // A name is no evidence: only the operator knows that a model was trained to judge.
@@ -317,7 +325,7 @@ fn pooling(
         (CheckpointKind::CausalLm, _, None) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, None) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, Some(_)) => Err(LoadError::Option(
-            "a classifier has no pooling to choose: its head reads the last token".to_owned(),
+            "a classifier has no pooling to choose: its head reads one token".to_owned(),
         )),
     }
 }
@@ -330,6 +338,8 @@ struct Abilities {
     decides: bool,
     pools: bool,
     ranks: bool,
+    /// True if attention sees whole texts, so that no text is read behind another's.
+    is_encoder: bool,
 }
 
 fn tasks(has: &Abilities) -> Vec<Task> {
@@ -342,7 +352,10 @@ fn tasks(has: &Abilities) -> Vec<Task> {
             Task::Classify,
             classes || (has.kind == ModelKind::Lm && has.chats),
         ),
-        (Task::Score, has.kind != ModelKind::Embedding),
+        (
+            Task::Score,
+            has.kind != ModelKind::Embedding && !has.is_encoder,
+        ),
         (Task::Pairs, has.ranks),
         (Task::Rerank, has.ranks),
         (Task::Pooling, has.pools || classes),
@@ -361,7 +374,12 @@ fn judge(
 ) -> Result<Option<Judge>, LoadError> {
     let (checkpoint, tokenizer) = (assets.checkpoint.kind(), &assets.tokenizer);
     let is_asked = kind == ModelKind::Reranker || options.rerank_template.is_some();
+    let encoder = assets.checkpoint.config().encoder.as_ref();
     match kind {
+        ModelKind::Reranker if options.rerank_template.is_none() && encoder.is_some() => {
+            let token_types = bounded(encoder.map_or(1, |of| of.token_types));
+            Ok(Some(Judge::Pair { token_types }))
+        }
         ModelKind::Embedding if options.rerank_template.is_none() => {
             let is_cosine = assets.sentence.other_similarity.is_none();
             Ok(is_cosine.then_some(Judge::Cosine))
@@ -377,7 +395,12 @@ fn judge(
             let (yes, no) = (token("yes")?, token("no")?);
             Ok(Some(Judge::YesNo { yes, no }))
         }
-        ModelKind::Reranker | ModelKind::Reward => Ok(Some(Judge::Class)),
+        ModelKind::Reranker | ModelKind::Reward if encoder.is_none() => Ok(Some(Judge::Class)),
+        ModelKind::Reranker | ModelKind::Reward => Err(LoadError::Option(
+            "a rerank template is of no use to an encoder, which reads a query and a document as a \
+             pair; leave --rerank-template out"
+                .to_owned(),
+        )),
         _ if !is_asked => Ok(None),
         _ => Err(LoadError::Option(format!(
             "a rerank template is of no use to a model of kind {}",

@@ -12,7 +12,7 @@ use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
-    commands::{Code, Failure, cuda, one_shot, profile, run_batch, say, serve},
+    commands::{Code, Failure, cuda, hub, one_shot, profile, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -32,6 +32,7 @@ fn run(command: Command) -> Result<u8, Failure> {
     match command {
         Command::RunBatch(args) => return run_batch::run(&args, &environment),
         Command::Serve(args) => serve::run(&with_keys(*args)?, &environment),
+        Command::Pull(args) => hub::pull(&args),
         Command::Classify(args) => one_shot::classify(&args, &environment),
         Command::Complete(args) => one_shot::complete(&args, &environment),
         Command::Embed(args) => one_shot::embed(&args, &environment),

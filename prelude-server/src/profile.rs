@@ -101,6 +101,8 @@ mod tests {
                 vocab_size: 9,
                 pipeline_depth: 1,
                 passes: None,
+                attention: prelude_core::Attention::Causal,
+                host_blocks: 0,
             },
             service: ServiceTime::default(),
             prefill: Vec::new(),

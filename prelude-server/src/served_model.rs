@@ -130,6 +130,11 @@ pub enum Judge {
     },
     /// The one logit of its classification head behind the rerank template.
     Class,
+    /// The one logit of an encoder that reads both texts as a pair: a cross-encoder.
+    Pair {
+        /// The types of tokens that the model has: with two, those of the second text have type 1.
+        token_types: u32,
+    },
     /// The cosine of two embeddings.
     Cosine,
 }
@@ -178,7 +183,7 @@ pub struct ServedModel {
     pub hidden_size: u32,
     /// Longest sequence served, in tokens.
     pub max_model_len: u32,
-    /// Token ids are below this (rows of the embedding matrix).
+    /// Token ids of texts are below this (rows of the embedding matrix).
     pub vocab_size: u32,
     /// Ids that end a text.
     pub eos_token_ids: Vec<u32>,

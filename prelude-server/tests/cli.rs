@@ -242,8 +242,7 @@ fn exit_codes() {
     for command in ["classify", "embed", "tokenize", "complete"] {
         check(&[command, demo, "x"], "", 2, "", "name the model with -m");
     }
-    let hub = ["serve", "Qwen/Qwen3-0.6B", "--port", "0"];
-    check(&hub, "", 3, "", "hf download Qwen/Qwen3-0.6B");
+    check(&["pull", "no-owner"], "", 2, "", "OWNER/MODEL");
     check(&["decide", "-"], "{}", 1, "", "field `state` is required");
     check(
         &[

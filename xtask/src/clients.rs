@@ -276,6 +276,7 @@ fn ask(
         .env("PRELUDE_KV_MAPS_REPLAY", events.address(1))
         .env("PRELUDE_KV_ARRAYS", events.address(2))
         .env("PRELUDE_KV_ARRAYS_REPLAY", events.address(4))
+        .env("PRELUDE_PROGRAM", files::target().join("release/prelude"))
         // Programs of the client's own, before those of the machine.
         .env("PRELUDE_CLIENT_BIN", home.join("bin"))
         .env("HF_HUB_OFFLINE", "1")

@@ -18,8 +18,8 @@ use crate::{
     run,
 };
 
-/// Tests, benches and examples may also use the oracle and what it needs.
-const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models"];
+/// Tests, benches and examples may also use the oracle and what it needs, and the scheduler.
+const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models", "prelude-sched"];
 
 /// Licences that a dependency may be under, one of them at least.
 const LICENCES: &[&str] = &[

@@ -12,7 +12,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 
 /// The replacements of a SentencePiece model.
 #[derive(Debug, Clone)]
-pub(super) struct Charsmap {
+pub(crate) struct Charsmap {
     /// The units of the double array.
     units: Vec<u32>,
     /// All replacements, each of which ends before a NUL.
@@ -23,6 +23,9 @@ pub(super) struct Charsmap {
 
 /// The mark of a character that stays.
 const NONE: u32 = u32::MAX;
+
+/// Upper bound of the bytes of a string of the map; those of published files have at most 12.
+const KEY_MAX: usize = 255;
 
 /// Graphemes of more bytes are not looked up.
 const GRAPHEME_MAX: usize = 5;
@@ -36,19 +39,24 @@ impl Charsmap {
             .and_then(|map| map.as_str());
         let text = text.ok_or_else(|| invalid("must be a string in Base64"))?;
         let bytes = base64::decode(text.as_bytes()).ok_or_else(|| invalid("is not Base64"))?;
-        let short = || invalid("is shorter than it says");
-        let (size, rest) = bytes.split_first_chunk::<4>().ok_or_else(short)?;
+        Self::parse(&bytes).map_err(invalid)
+    }
+
+    /// Reads a map as SentencePiece writes it: the number of bytes of the double array, the array,
+    /// and all replacements. Returns the problem if it is malformed.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let short = "is shorter than it says";
+        let (size, rest) = bytes.split_first_chunk::<4>().ok_or(short)?;
         let size = u32::from_le_bytes(*size) as usize / 4 * 4;
-        let units = rest.get(..size).ok_or_else(short)?;
+        let units = rest.get(..size).ok_or(short)?;
         let replacements = String::from_utf8(rest[size..].to_vec());
         let (units, _) = units.as_chunks::<4>();
         if units.is_empty() {
-            return Err(invalid("has no units"));
+            return Err("has no units");
         }
         let mut this = Self {
             units: units.iter().map(|unit| u32::from_le_bytes(*unit)).collect(),
-            replacements: replacements
-                .map_err(|_| invalid("has replacements that are no UTF-8"))?,
+            replacements: replacements.map_err(|_| "has replacements that are no UTF-8")?,
             ascii: [NONE; 128],
         };
         for code in 0..128u8 {
@@ -59,7 +67,6 @@ impl Charsmap {
 
     /// Returns the place of the replacement of the shortest string that `key` begins with.
     fn find(&self, key: &[u8]) -> Option<u32> {
-        let offset = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let mut at = offset(*self.units.first()?);
         for &byte in key.iter().take_while(|byte| **byte != 0) {
             at ^= u32::from(byte);
@@ -74,6 +81,36 @@ impl Charsmap {
             }
         }
         None
+    }
+
+    /// Returns the length and the replacement of the longest string that `text` begins with. Strings
+    /// of a damaged map that are longer than 255 bytes, or end inside of a character, are not found.
+    pub(crate) fn longest<'a>(&'a self, text: &str) -> Option<(usize, &'a str)> {
+        let mut at = offset(*self.units.first()?);
+        let mut longest = None;
+        for (n, &byte) in text.as_bytes().iter().take(KEY_MAX).enumerate() {
+            at ^= u32::from(byte);
+            let Some(&unit) = self.units.get(at as usize) else {
+                break;
+            };
+            if unit & (1 << 31 | 0xFF) != u32::from(byte) {
+                break;
+            }
+            at ^= offset(unit);
+            if unit >> 8 & 1 == 1
+                && let Some(place) = self.units.get(at as usize)
+                && text.is_char_boundary(n + 1)
+            {
+                longest = Some((n + 1, place & ((1 << 31) - 1)));
+            }
+        }
+        longest.map(|(len, place)| (len, self.replacement(place)))
+    }
+
+    /// Returns the bytes of the longest replacement that any place can have.
+    pub(crate) fn longest_replacement(&self) -> usize {
+        let lens = self.replacements.split('\0').map(str::len);
+        lens.max().unwrap_or(0)
     }
 
     fn replacement(&self, place: u32) -> &str {
@@ -168,6 +205,11 @@ impl Charsmap {
             text.transform(edits, 0);
         }
     }
+}
+
+/// Returns the distance from a unit to the block of its children.
+fn offset(unit: u32) -> u32 {
+    (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }
 
 /// Returns true for some characters that join no grapheme with another one of them. The carriage

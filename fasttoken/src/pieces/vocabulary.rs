@@ -202,6 +202,11 @@ impl Vocab {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
     }
 
+    /// Returns one more than the largest id.
+    pub(crate) fn end(&self) -> u32 {
+        self.flags.len() as u32
+    }
+
     pub(crate) fn contains(&self, id: u32) -> bool {
         self.flag(id, PRESENT)
     }

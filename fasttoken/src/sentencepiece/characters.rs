@@ -1,9 +1,9 @@
 //! The characters of a text, some two thousand at a time, and the places where it can be cut.
 //!
 //! Each character has its token, and the rank of the rule that joins it with the character before
-//! it; see [`super::borders`].
+//! it; see [`super::cut_table`].
 
-use super::borders::ASK;
+use super::cut_table::ASK;
 use super::letters::{Letter, code};
 use super::merge::Model;
 use crate::compare::{Compare, Work};
@@ -134,17 +134,17 @@ impl Characters {
         }
         self.last = letters[found];
         self.count = count + found;
-        let borders = model.borders.view();
+        let cut_table = model.cut_table.view();
         let mut cuts = self.cuts;
         let slots = self.joins[of_window.clone()].iter_mut();
         let pairs = letters[..=found].windows(2);
         for (n, (join, pair)) in slots.zip(pairs).enumerate() {
-            let rank = borders.rank(pair[0], pair[1]);
+            let rank = cut_table.rank(pair[0], pair[1]);
             *join = rank;
             self.firsts[cuts % RUN] = (count + n) as u16;
             cuts += usize::from(rank == NO_RANK);
         }
-        if model.borders.asks() && self.joins[of_window].contains(&ASK) {
+        if model.cut_table.asks() && self.joins[of_window].contains(&ASK) {
             cuts = self.ask(model, text, count);
         }
         self.cuts = cuts;
@@ -159,7 +159,7 @@ impl Characters {
             if self.joins[n] == ASK {
                 // The first character of a text has no join to look up.
                 let pair = [n.saturating_sub(1), n].map(|n| self.character(model, text, n));
-                self.joins[n] = model.borders.ask(&model.pairs, pair[0], pair[1]);
+                self.joins[n] = model.cut_table.ask(&model.pairs, pair[0], pair[1]);
             }
             self.firsts[cuts % RUN] = n as u16;
             cuts += usize::from(self.joins[n] == NO_RANK);
@@ -212,7 +212,7 @@ impl Characters {
             };
             let code = code(*four);
             let next = (code, model.letters.get(code));
-            if model.borders.rank(&model.pairs, last, next) == NO_RANK {
+            if model.cut_table.rank(&model.pairs, last, next) == NO_RANK {
                 break;
             }
             ids.push(next.1.id);

@@ -1,7 +1,7 @@
 //! Writing and reading the tables of a SentencePiece-style model in a compiled tokenizer.
 
 use super::SentencePiece;
-use super::borders::Borders;
+use super::cut_table::CutTable;
 use super::letters::Letters;
 use super::load::is_complete;
 use super::merge::{Model, NO_ID};
@@ -42,7 +42,7 @@ impl SentencePiece {
         writer.put(Section::ByteIds, &model.bytes);
         model.letters.write(writer);
         model.pairs.write(writer);
-        model.borders.write(writer);
+        model.cut_table.write(writer);
         writer.put(Section::Words, model.words.lines());
         vocab.write(writer);
         let renamed = added.tokens.iter().filter(|(id, _)| {
@@ -89,7 +89,7 @@ impl Tables {
             unk: (unk != NO_ID).then_some(unk),
             fuse_unk: fuse_unk != 0,
             pairs: PairTable::read(reader)?,
-            borders: Borders::read(reader)?,
+            cut_table: CutTable::read(reader)?,
             words: words.ok_or_else(|| Section::Words.invalid("it is not a table"))?,
             owner: Owner::new(),
             whole: ignore_merges.then(whole),

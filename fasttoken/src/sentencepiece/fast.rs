@@ -1,7 +1,7 @@
 //! The ids of a word, for models that have a token or bytes for every character.
 //!
 //! A word, which may be a whole text, is cut where no rule joins two characters
-//! ([`super::borders`]). Most pieces are a word of a language with the blank before it, or
+//! ([`super::cut_table`]). Most pieces are a word of a language with the blank before it, or
 //! one character of a script with few tokens. So a text goes in runs of some thousand
 //! characters through loops that do one thing to all of them:
 //!

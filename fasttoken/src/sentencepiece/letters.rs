@@ -21,7 +21,7 @@ const END: usize = char::MAX as usize + 1;
 pub(super) struct Letter {
     /// Its token, or [`NO_ID`].
     pub(super) id: u32,
-    /// Its class as the left one of two characters; see [`super::borders`].
+    /// Its class as the left one of two characters; see [`super::cut_table`].
     pub(super) left: u16,
     /// Its class as the right one.
     pub(super) right: u16,

@@ -4,7 +4,7 @@
 mod special;
 
 use super::SentencePiece;
-use super::borders::Borders;
+use super::cut_table::CutTable;
 use super::file::File;
 use super::letters;
 use super::merge::{Merging, Model, NO_ID};
@@ -85,7 +85,7 @@ fn model(file: &File) -> Result<Model, Error> {
         let [right, _] = ends[right as usize]?;
         Some((left, right))
     };
-    let borders = Borders::new(rules.iter().filter_map(of_rule), &mut letters, &pairs);
+    let cut_table = CutTable::new(rules.iter().filter_map(of_rule), &mut letters, &pairs);
     let whole = || tokens.iter().map(|(token, id)| (token.to_owned(), id));
     let mut model = Model {
         letters: letters.finish(),
@@ -93,7 +93,7 @@ fn model(file: &File) -> Result<Model, Error> {
         unk: special.unk,
         fuse_unk: file.fuse_unk,
         pairs,
-        borders,
+        cut_table,
         words: ShortTokenTable::default(),
         owner: Owner::new(),
         whole: file.ignore_merges.then(|| whole().collect()),

@@ -1,6 +1,6 @@
 //! Byte-pair encoding from characters, with bytes for characters that are unknown.
 
-use super::borders::Borders;
+use super::cut_table::CutTable;
 use super::letters::{Letter, Letters, push_swapped, swapped};
 use crate::cache::Owner;
 use crate::compare::Scalar;
@@ -27,7 +27,7 @@ pub(super) struct Model {
     pub(super) fuse_unk: bool,
     /// Rank and result of each pair.
     pub(super) pairs: PairTable,
-    pub(super) borders: Borders,
+    pub(super) cut_table: CutTable,
     /// Short tokens that their characters are merged to.
     pub(super) words: ShortTokenTable,
     /// The id of the model in the threads' caches.
@@ -60,7 +60,11 @@ impl Model {
     /// Returns all tables, in falling order of how often encoding reads them.
     pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
         let first = self.letters.tables().into_iter();
-        let rest = self.borders.tables().into_iter().chain(self.pairs.tables());
+        let rest = self
+            .cut_table
+            .tables()
+            .into_iter()
+            .chain(self.pairs.tables());
         first.chain(rest).chain([self.words.table()])
     }
 
@@ -74,7 +78,7 @@ impl Model {
     /// Returns true if some rule may join two characters.
     fn joins(&self, left: char, right: char) -> bool {
         let [left, right] = [left, right].map(|c| (swapped(c).into(), self.letters.of(c)));
-        self.borders.rank(&self.pairs, left, right) != NO_RANK
+        self.cut_table.rank(&self.pairs, left, right) != NO_RANK
     }
 
     /// Calls `each` with parts of `word` that can be merged alone, in order.
@@ -150,7 +154,7 @@ impl Model {
         for c in token.chars() {
             let next = (swapped(c).into(), self.letters.of(c));
             if let Some(last) = last {
-                ranks.push(self.borders.rank(&self.pairs, last, next));
+                ranks.push(self.cut_table.rank(&self.pairs, last, next));
             }
             ids.push(next.1.id);
             last = Some(next);

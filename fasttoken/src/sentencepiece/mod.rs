@@ -2,16 +2,16 @@
 //!
 //! Texts are characters here and not bytes, spaces are the visible `▁`, no pattern splits a text
 //! into words before it is merged, and a character that the vocabulary lacks becomes one token per
-//! byte (`<0xE2>`). [`borders`] shows where a text can be cut nevertheless, and proves that this
+//! byte (`<0xE2>`). [`cut_table`] shows where a text can be cut nevertheless, and proves that this
 //! changes no result.
 //!
 //! A [`SentencePiece`] is the part of a tokenizer that knows this family; added tokens,
 //! templates, truncation and padding are those of the tokenizer.
 
-mod borders;
 mod characters;
 mod collect;
 mod compiled;
+mod cut_table;
 mod direct;
 mod encode;
 mod fast;

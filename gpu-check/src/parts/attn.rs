@@ -198,7 +198,7 @@ fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> 
                 k: &k_norm,
                 eps: 1e-6,
             }),
-            &rope,
+            Some(&rope),
             &mut qkv,
         )?;
         times(ops, repetitions, |ops, _| {

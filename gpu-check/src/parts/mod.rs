@@ -3,6 +3,7 @@
 mod attn;
 mod env;
 mod gemm;
+mod host_copies;
 mod invariance;
 mod kernels;
 mod model;
@@ -121,6 +122,7 @@ impl Layer {
             hidden: shape.hidden,
             mlp: shape.mlp,
             shape: AttnShape {
+                attention: prelude_core::Attention::Causal,
                 heads: shape.heads,
                 kv_heads: shape.kv_heads,
                 head_dim: shape.head_dim,
@@ -201,6 +203,8 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         vocab_size: crate::batches::count(room.model.vocab_size),
         pipeline_depth: 1,
         passes: None,
+        attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     batch.validate(&capacity)?;
     Ok(batch)

@@ -10,7 +10,7 @@ use prelude_exec_cuda::{
 };
 use prelude_models::{Checkpoint, Ops as _, QkNorm};
 
-use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES};
+use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES, host_copies};
 use crate::{
     batches::{Forest, Generation, all_sampled, count, greedy, sampled, step, tokens},
     results::{Goal, Outcome},
@@ -242,9 +242,10 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         long.next_multiple_of(64),
         rows_max * (input + steps + WARM_UP + 1).div_ceil(BLOCK),
         long,
-        |_| (),
+        |config| config.host_bytes = host_copies::host_bytes(session),
     )?;
     products(session, name, &executor)?;
+    host_copies::measure(session, name, &mut executor)?;
     let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;
     rate(
         session,
@@ -394,7 +395,7 @@ fn operation_times(
                         k: &on.head_norm,
                         eps: 1e-6,
                     }),
-                    &on.rope,
+                    Some(&on.rope),
                     &mut qkv,
                 )
             })?,

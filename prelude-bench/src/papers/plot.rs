@@ -7,6 +7,20 @@ use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (860, 380);
 
+/// The width of the names beside a plot.
+const LEGEND: u32 = 200;
+
+/// Colours of the curves, which people with any colour vision can tell apart (Okabe and Ito).
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
 /// A plot of curves. Both axes are positive; a logarithmic one leaves out points at zero.
 pub(super) struct Plot {
     /// The file's name without its ending.
@@ -111,7 +125,8 @@ impl Plot {
         let all = || curves.iter().flat_map(|(_, points)| points);
         let area = SVGBackend::new(path, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
+        let (plot, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+        let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, ("sans-serif", 17))
             .margin(10)
             .x_label_area_size(40)
@@ -122,28 +137,26 @@ impl Plot {
             )?;
         chart
             .configure_mesh()
+            .light_line_style(TRANSPARENT)
             .x_desc(self.x.name())
             .y_desc(self.y.name())
             .x_label_formatter(&|x| self.x.label(*x))
             .y_label_formatter(&|y| self.y.label(*y))
             .draw()?;
         for (n, (name, points)) in curves.iter().enumerate() {
-            let color = Palette99::pick(n).to_rgba();
+            let color = COLORS[n % COLORS.len()];
             let dots = points
                 .iter()
                 .map(|&point| Circle::new(point, 3, color.filled()));
             let few = points.len() <= 20;
             chart.draw_series(dots.take(if few { points.len() } else { 0 }))?;
-            chart
-                .draw_series([PathElement::new(points.clone(), color.stroke_width(2))])?
-                .label(name.as_str())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color));
+            let line = color.stroke_width(2);
+            chart.draw_series([PathElement::new(points.clone(), line)])?;
+            let y = 50 + 22 * i32::try_from(n)?;
+            legend.draw(&PathElement::new([(0, y), (20, y)], line))?;
+            let name = Text::new(name.as_str(), (26, y - 7), ("sans-serif", 14));
+            legend.draw(&name)?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .draw()?;
         area.present()?;
         Ok(())
     }

@@ -85,6 +85,8 @@ fn scheduler() -> Result<Scheduler> {
         vocab_size: VOCAB_SIZE,
         pipeline_depth: 1,
         passes: None,
+        attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     let config = SchedulerConfig {
         max_batch_tokens: capacity.max_step_tokens,

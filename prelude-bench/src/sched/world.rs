@@ -59,6 +59,8 @@ impl<'a> World<'a> {
             vocab_size: VOCAB_SIZE,
             pipeline_depth: 1,
             passes: None,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         };
         let config = SchedulerConfig {
             policy,

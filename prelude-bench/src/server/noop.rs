@@ -71,6 +71,7 @@ pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     // It computes no passes in slices.
     let capacity = Capacity {
         passes: None,
+        host_blocks: 0,
         ..loaded.engine.handle().capacity()
     };
     let executor = Box::new(Nothing {

@@ -70,11 +70,17 @@ pub fn compare(reports: &[Report]) -> String {
     } else {
         format!("{}/this", first.route)
     };
+    let with_host = reports.iter().any(|r| r.host_tokens.is_some());
+    let host = |text: &str| match with_host {
+        true => format!("{text:>13}"),
+        false => String::new(),
+    };
     let _ = writeln!(
         out,
-        "{:>26}{:>26}",
+        "{:>26}{:>26}{}",
         format!("mean, {beside}"),
-        format!("P99, {beside}")
+        format!("P99, {beside}"),
+        host("host tokens")
     );
     for report in reports {
         let _ = write!(out, "{:<18}{:<7}", report.route, report.policy);
@@ -94,9 +100,10 @@ pub fn compare(reports: &[Report]) -> String {
         };
         let _ = writeln!(
             out,
-            "{:>26}{:>26}",
+            "{:>26}{:>26}{}",
             ratio(|f| f.latency.mean_ms),
-            ratio(|f| f.latency.p99_ms)
+            ratio(|f| f.latency.p99_ms),
+            host(&report.host_tokens.unwrap_or(0).to_string())
         );
     }
     out

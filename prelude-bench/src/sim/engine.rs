@@ -26,6 +26,11 @@ pub struct EngineConfig {
     pub model: EngineModel,
     /// Tokens whose keys and values it holds; the model's by default.
     pub kv_tokens: u64,
+    /// Tokens whose keys and values its host memory holds for the prefix cache; 0 by default.
+    pub host_tokens: u64,
+    /// Microseconds that a step takes longer for each token whose keys and values it copies to or
+    /// from host memory.
+    pub copy_us: f64,
     /// Tokens of a KV block.
     pub block_size: u32,
     /// Most tokens that a step computes; the model's chunk budget by default.
@@ -46,6 +51,8 @@ impl EngineConfig {
         let model = model.into();
         Self {
             kv_tokens: model.kv_tokens(),
+            host_tokens: 0,
+            copy_us: 0.0,
             block_size: 16,
             step_tokens: model.chunk_tokens(),
             slow_first: 1.0,
@@ -80,6 +87,8 @@ impl EngineConfig {
             max_step_tokens: self.step_tokens,
             // A prompt that one step computes whole needs no blocks.
             max_context_len: capacity.max_context_len.max(self.step_tokens),
+            host_blocks: u32::try_from(self.host_tokens / u64::from(self.block_size))
+                .unwrap_or(u32::MAX),
             ..capacity
         }
     }
@@ -123,6 +132,8 @@ pub struct Engine {
     first_token: BTreeMap<RequestId, Timestamp>,
     sampling: Arc<SamplingParams>,
     busy: Duration,
+    /// The time that copying a block to or from host memory takes.
+    copy_time: Duration,
     /// The factor by which steps take longer than the model says.
     slowdown: f64,
     events: Vec<Event>,
@@ -137,7 +148,11 @@ impl Engine {
     /// [`ConfigError`] if the scheduler cannot be built like this.
     pub fn new(config: &EngineConfig) -> Result<Self, ConfigError> {
         let scheduler = Scheduler::new(config.scheduler.clone(), config.capacity())?;
-        Ok(Self::of(config.model.clone(), scheduler))
+        let copy_us = f64::from(config.block_size) * config.copy_us;
+        Ok(Self {
+            copy_time: Duration::from_secs_f64(copy_us / 1e6),
+            ..Self::of(config.model.clone(), scheduler)
+        })
     }
 
     /// The same engine, whose steps take so many times as long as its model says.
@@ -155,6 +170,7 @@ impl Engine {
             first_token: BTreeMap::new(),
             sampling: Arc::new(SamplingParams::default()),
             busy: Duration::ZERO,
+            copy_time: Duration::ZERO,
             slowdown: 1.0,
             events: Vec::new(),
             sampled: Vec::new(),
@@ -213,7 +229,16 @@ impl Engine {
             );
             return again;
         };
-        let takes = self.model.iteration(pieces(&batch));
+        // Copies come before the step's own work, on the same stream.
+        let copying = match &batch {
+            ForwardBatch::AfterCopies { copies, .. } => {
+                let blocks = copies.stores.len() + copies.loads.len();
+                self.copy_time
+                    .saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX))
+            }
+            _ => Duration::ZERO,
+        };
+        let takes = self.model.iteration(pieces(&batch)) + copying;
         // Exactly the model's time but for an engine that is slow.
         let takes = match self.slowdown > 1.0 {
             true => takes.mul_f64(self.slowdown),

@@ -177,6 +177,7 @@ impl Experiment {
             time_error: self.time_error,
             engines: self.engines,
             kv_tokens: self.config.kv_tokens,
+            host_tokens: Some(self.config.host_tokens).filter(|&tokens| tokens > 0),
             block_size: self.config.block_size,
             runs,
         })

@@ -49,6 +49,9 @@ pub struct Report {
     pub engines: usize,
     /// Tokens whose keys and values each holds.
     pub kv_tokens: u64,
+    /// Tokens whose keys and values the host memory of each holds; absent if none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_tokens: Option<u64>,
     /// Tokens of a KV block.
     pub block_size: u32,
     /// Each run.
@@ -243,6 +246,7 @@ mod tests {
             time_error: 0.0,
             engines: 2,
             kv_tokens: 198_516,
+            host_tokens: None,
             block_size: 10,
             runs: vec![figures(1), slow],
         }

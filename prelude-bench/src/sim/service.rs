@@ -141,6 +141,8 @@ impl EngineModel {
             vocab_size: VOCABULARY,
             pipeline_depth: 1,
             passes: None,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         }
     }
 }
@@ -161,6 +163,10 @@ pub enum Preset {
     #[value(name = "llama-3-70b-2xh100")]
     #[serde(rename = "llama-3-70b-2xh100")]
     Llama70bH100x2,
+    /// Qwen3-4B on one H100: the rates that are filed in `bench/gpu`, and arithmetic for the rest.
+    #[value(name = "qwen3-4b-h100")]
+    #[serde(rename = "qwen3-4b-h100")]
+    Qwen4bH100,
 }
 
 impl Preset {
@@ -170,6 +176,7 @@ impl Preset {
         match self {
             Self::Mistral7bA6000 => "mistral-7b-a6000",
             Self::Llama70bH100x2 => "llama-3-70b-2xh100",
+            Self::Qwen4bH100 => "qwen3-4b-h100",
         }
     }
 
@@ -179,6 +186,7 @@ impl Preset {
         let ms = match self {
             Self::Mistral7bA6000 => mistral_ms(pieces),
             Self::Llama70bH100x2 => llama_ms(pieces),
+            Self::Qwen4bH100 => QWEN_4B.step_ms(&pieces.map(Piece::work).sum()),
         };
         Duration::from_nanos((ms * 1e6) as u64)
     }
@@ -193,16 +201,35 @@ impl Preset {
             // would leave room for one long prompt, and reading them would take 21 ms at
             // 2 x 3.35 TB/s, where the fit says 18.67.
             Self::Llama70bH100x2 => 224_000,
+            // 90 % of 80 GB, less 8 GB of weights and 4 GB for activations and graphs, at 36 layers
+            // x 8 heads x 128 x 2 (K and V) x 2 bytes = 147,456 bytes a token.
+            Self::Qwen4bH100 => 407_000,
         }
     }
 
-    /// Most tokens of an iteration: the authors' chunk budget. (Published for Mistral; the same
-    /// for Llama is our choice.)
+    /// Most tokens of an iteration: the authors' chunk budget (published for Mistral; the same for
+    /// Llama is our choice), or that of our server.
     #[must_use]
     pub const fn chunk_tokens(self) -> u32 {
-        512
+        match self {
+            Self::Mistral7bA6000 | Self::Llama70bH100x2 => 512,
+            Self::Qwen4bH100 => MAX_MEASURED_STEP,
+        }
     }
 }
+
+/// Qwen3-4B on an H100. The time of a token is that of 512-token prompts at saturation, 158.7 of them
+/// a second, and the base is what is left of 8.32 ms for one of them alone (`bench/gpu`,
+/// 2026-11-23-0540). The floor is 8.04 GB of weights, and a cached token 147,456 bytes, at 3.35 TB/s.
+/// A pair is 4 x 36 layers x 32 heads x 128 operations at 400 TFLOP/s.
+const QWEN_4B: ServiceTime = ServiceTime {
+    floor_ms: 2.4,
+    per_cached_ms: 4.4e-5,
+    base_ms: 2.0,
+    per_token_ms: 0.0123,
+    per_pair_ms: 1.47e-6,
+    decode_ms: 0.02,
+};
 
 /// Preble's fit for Mistral-7B on an A6000, from the simulator that its authors published.
 ///

@@ -58,6 +58,16 @@ pub struct BadServiceTime {
 }
 
 impl ServiceTime {
+    /// An engine whose steps take no time.
+    pub const ZERO: Self = Self {
+        floor_ms: 0.0,
+        per_cached_ms: 0.0,
+        base_ms: 0.0,
+        per_token_ms: 0.0,
+        per_pair_ms: 0.0,
+        decode_ms: 0.0,
+    };
+
     /// Returns the coefficients with their names.
     #[must_use]
     pub const fn fields(&self) -> [(&'static str, f64); 6] {

@@ -24,6 +24,7 @@ impl HeadPass<'_> {
                     dimensions,
                 } => {
                     let state = match pooling {
+                        Pooling::First => states.next().expect("a row has positions").to_vec(),
                         Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
                         Pooling::Mean => mean(states, row.first_position, self.width),
                     };

@@ -15,6 +15,7 @@ mod locations;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use prelude_core::Attention as VisibleTokens;
 use prelude_models::{
     AttnShape,
     step::{KvSpan, StepLayout, StepSegment},
@@ -127,12 +128,33 @@ struct RowBlocks {
     first_position: u32,
     group: usize,
     rows: usize,
+    /// The last position of the segment, if every query sees all of it.
+    whole_end: Option<u32>,
 }
 
 impl RowBlocks {
-    /// Returns the position of a row's token.
-    const fn position(&self, row: usize) -> u32 {
-        self.first_position + (row / self.group) as u32
+    /// Returns the last position that a row's token sees.
+    const fn last_seen(&self, row: usize) -> u32 {
+        match self.whole_end {
+            Some(last) => last,
+            None => self.first_position + (row / self.group) as u32,
+        }
+    }
+}
+
+/// Tokens of a segment, and the keys that they see.
+struct SegmentPart<'a> {
+    tokens: std::ops::Range<usize>,
+    /// Where the keys of all positions up to the segment's end are stored.
+    path: &'a [KvSpan],
+    /// The last position of the segment, if every query sees all of it.
+    whole_end: Option<u32>,
+}
+
+impl SegmentPart<'_> {
+    /// Returns the last position that a token sees.
+    fn last_seen(&self, layout: &StepLayout, token: usize) -> u32 {
+        self.whole_end.unwrap_or(layout.positions[token])
     }
 }
 
@@ -208,15 +230,21 @@ impl<E: KvElement> Attention<'_, E> {
             let tokens = first.max(segment.first)..last.min(segment.end());
             let mut path = std::mem::take(&mut scratch.path);
             self.layout.path(i, &mut path);
+            let is_whole = self.shape.attention == VisibleTokens::Full;
+            let part = SegmentPart {
+                tokens,
+                path: &path,
+                whole_end: is_whole.then(|| segment.end_position() - 1),
+            };
             match backend {
-                Backend::Reference => self.run_reference(&path, tokens, tile),
+                Backend::Reference => self.run_reference(&part, tile),
                 #[cfg(target_arch = "x86_64")]
                 Backend::Fast {
                     isa,
                     act: InputForm::Tiles,
-                } => self.run_on_tiles(isa, &path, tokens, scratch, tile),
+                } => self.run_on_tiles(isa, &part, scratch, tile),
                 Backend::Fast { isa, act } => {
-                    self.run_tokens(isa, act, &path, tokens, scratch, tile);
+                    self.run_tokens(isa, act, &part, scratch, tile);
                 }
             }
             scratch.path = path;
@@ -246,16 +274,16 @@ impl<E: KvElement> Attention<'_, E> {
         &self,
         isa: Supported,
         act: InputForm,
-        path: &[KvSpan],
-        tokens: std::ops::Range<usize>,
+        part: &SegmentPart<'_>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
     ) {
         let (dim, half) = (self.shape.head_dim, self.kv.half);
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
+        let SegmentPart { tokens, path, .. } = part;
         let rows = tokens.len() * group;
-        let end = self.layout.positions[tokens.end - 1] + 1;
+        let end = part.last_seen(self.layout, tokens.end - 1) + 1;
         scratch.fit(self.shape, rows);
         self.put_queries(isa, act, tokens.start, kv_head, rows, scratch);
         let key_panel = dim / E::PER_DWORD * NR;
@@ -283,6 +311,7 @@ impl<E: KvElement> Attention<'_, E> {
                 first_position: self.layout.positions[tokens.start],
                 group,
                 rows,
+                whole_end: part.whole_end,
             };
             self.attend_keys(isa, act, (start, keys), queries, scratch);
         }
@@ -341,8 +370,8 @@ impl<E: KvElement> Attention<'_, E> {
         let panel = dim / E::PER_DWORD * NR;
         for first in (0..queries.rows).step_by(MR) {
             let count = MR.min(queries.rows - first);
-            let position = |i: usize| queries.position(first + i);
-            if position(count - 1) < start {
+            let last_seen = |i: usize| queries.last_seen(first + i);
+            if last_seen(count - 1) < start {
                 continue;
             }
             let (rows, stride) = match act {
@@ -357,7 +386,7 @@ impl<E: KvElement> Attention<'_, E> {
             let mut factors = [None; MR];
             for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
                 // A row whose last key lies before this tile is finished: leave it alone.
-                if let Some(before) = position(i).checked_sub(start) {
+                if let Some(before) = last_seen(i).checked_sub(start) {
                     factors[i] = Some(simd::softmax_tile(
                         isa,
                         scores,
@@ -412,16 +441,12 @@ impl<E: KvElement> Attention<'_, E> {
         }
     }
 
-    fn run_reference(
-        &self,
-        path: &[KvSpan],
-        tokens: std::ops::Range<usize>,
-        tile: &mut TileMut<'_, f32>,
-    ) {
+    fn run_reference(&self, part: &SegmentPart<'_>, tile: &mut TileMut<'_, f32>) {
         let (dim, half) = (self.shape.head_dim, self.kv.half);
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
-        let end = self.layout.positions[tokens.end - 1] + 1;
+        let SegmentPart { tokens, path, .. } = part;
+        let end = part.last_seen(self.layout, tokens.end - 1) + 1;
         let widen = |x: &[E]| x.iter().map(|x| x.widen()).collect::<Vec<f32>>();
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for_locations(self.layout, path, &mut 0, 0..end, |_, location| {
@@ -432,8 +457,8 @@ impl<E: KvElement> Attention<'_, E> {
         });
         let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
         let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
-        for token in tokens {
-            let visible = self.layout.positions[token] as usize + 1;
+        for token in tokens.clone() {
+            let visible = part.last_seen(self.layout, token) as usize + 1;
             let out = tile.row(token - self.rows.start - tile.first_row);
             for (j, out) in out.chunks_exact_mut(dim).enumerate() {
                 let q = self.query(token, kv_head * group + j);

@@ -169,6 +169,70 @@ pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `x = (x - mean(x)) / sqrt(var(x) + eps) · weight + bias`.
+#[inline(always)]
+pub(crate) fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let mean = sum_of(x, |v| v) / x.len() as f32;
+    let variance = sum_of(x, |v| (v - mean) * (v - mean)) / x.len() as f32;
+    let inverse = 1.0 / (variance + eps).sqrt();
+    for ((x, &w), &b) in x.iter_mut().zip(weight).zip(bias) {
+        *x = (*x - mean) * inverse * w + b;
+    }
+}
+
+/// The error function: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26,
+/// within 1.5e-7 of it.
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let mut p = 1.061_405_4;
+    for coefficient in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        p = p * t + coefficient;
+    }
+    (1.0 - p * t * exp(-x * x)).copysign(x)
+}
+
+/// `tanh(x) = 1 - 2 / (e^2x + 1)`, within some units of the last place of 1.
+#[inline(always)]
+fn tanh_of(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
+/// `x = x · Φ(x)`.
+#[inline(always)]
+pub(crate) fn gelu(x: &mut [f32]) {
+    for v in x {
+        *v = *v * 0.5 * (1.0 + erf(*v * std::f32::consts::FRAC_1_SQRT_2));
+    }
+}
+
+/// The approximation of [`gelu`] by tanh.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: &mut [f32]) {
+    // √(2/π).
+    const SCALE: f32 = 0.797_884_6;
+    for v in x {
+        let inner = SCALE * (*v + 0.044_715 * *v * *v * *v);
+        *v = *v * 0.5 * (1.0 + tanh_of(inner));
+    }
+}
+
+/// `x = max(x, 0)`; NaN stays.
+#[inline(always)]
+pub(crate) fn relu(x: &mut [f32]) {
+    for v in x {
+        *v = if *v < 0.0 { 0.0 } else { *v };
+    }
+}
+
+/// `x = tanh(x)`.
+#[inline(always)]
+pub(crate) fn tanh(x: &mut [f32]) {
+    for v in x {
+        *v = tanh_of(*v);
+    }
+}
+
 /// One step of the running softmax: turns a tile's scores into weights `e^(score · scale - max)`
 /// with the new running maximum, 0 from lane `visible` on, updates `max` and `sum`, and returns
 /// the factor for what was accumulated under the old maximum.

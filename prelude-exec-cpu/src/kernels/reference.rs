@@ -1,5 +1,7 @@
 //! The definitions, in plain f32: what the fast families are held against.
 
+use prelude_models::Activation;
+
 /// Lanes of a sum. Independent partial sums let the compiler use whatever the baseline has, and
 /// are more accurate than one running sum.
 const LANES: usize = 8;
@@ -50,6 +52,48 @@ pub(crate) fn rotate(head: &mut [f32], rotation: &[f32]) {
 pub(crate) fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
     for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
         *out = g / (1.0 + (-g).exp()) * u;
+    }
+}
+
+/// `x = (x - mean(x)) / sqrt(var(x) + eps) · weight + bias`.
+pub(crate) fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / x.len() as f32;
+    let root = (variance + eps).sqrt();
+    for ((x, w), b) in x.iter_mut().zip(weight).zip(bias) {
+        *x = (*x - mean) / root * w + b;
+    }
+}
+
+/// The error function by its series of positive terms: `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
+/// Applies an activation to each number.
+pub(crate) fn activate(x: &mut [f32], f: Activation) {
+    for v in x {
+        *v = match f {
+            Activation::Gelu => {
+                let wide = f64::from(*v);
+                (wide / 2.0 * (1.0 + erf(wide * std::f64::consts::FRAC_1_SQRT_2))) as f32
+            }
+            Activation::GeluTanh => {
+                let inner = (2.0 / std::f32::consts::PI).sqrt() * (*v + 0.044_715 * v.powi(3));
+                *v / 2.0 * (1.0 + inner.tanh())
+            }
+            Activation::Relu if *v < 0.0 => 0.0,
+            Activation::Relu => *v,
+            Activation::Tanh => v.tanh(),
+        };
     }
 }
 

@@ -55,6 +55,16 @@ multiversion! {
     rotate(head: &mut [f32], rotation: &[f32]);
     /// [`elementwise::silu_mul`].
     silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// [`elementwise::layer_norm`].
+    layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
+    /// [`elementwise::gelu`].
+    gelu(x: &mut [f32]);
+    /// [`elementwise::gelu_tanh`].
+    gelu_tanh(x: &mut [f32]);
+    /// [`elementwise::relu`].
+    relu(x: &mut [f32]);
+    /// [`elementwise::tanh`].
+    tanh(x: &mut [f32]);
     /// [`elementwise::softmax_tile`].
     softmax_tile(
         scores: &mut [f32; NR], scale: f32, visible: usize, max: &mut f32, sum: &mut f32

@@ -55,7 +55,8 @@ impl<'a> Driver<'a> {
             assert!(count > 0, "prompt {first} is longer than a step");
             let wants: Vec<Vec<Want>> = (first..first + count).map(&wants).collect();
             let counts: Vec<usize> = wants.iter().map(Vec::len).collect();
-            let batch = forest(&prompts[first..first + count], wants);
+            let prompts = &prompts[first..first + count];
+            let batch = forest(prompts, wants, self.executor.capacity().attention);
             let mut rows = self.step(ForwardBatch::OneShot(batch)).oneshot.into_iter();
             for n in counts {
                 results.push(rows.by_ref().take(n).collect());
@@ -211,9 +212,22 @@ impl Sequence {
     }
 }
 
-/// One batch of prompts that share what prefixes they have in common.
-fn forest(prompts: &[Vec<u32>], wants: Vec<Vec<Want>>) -> OneShotBatch {
-    let (tree, ends) = PromptTree::from_prompts(prompts).unwrap();
+/// One batch of prompts that share what prefixes they have in common, or nothing where attention sees
+/// whole prompts.
+fn forest(
+    prompts: &[Vec<u32>],
+    wants: Vec<Vec<Want>>,
+    attention: prelude_core::Attention,
+) -> OneShotBatch {
+    let (tree, ends) = match attention {
+        prelude_core::Attention::Causal => PromptTree::from_prompts(prompts).unwrap(),
+        prelude_core::Attention::Full => {
+            let mut tree = PromptTree::new();
+            let ends = prompts.iter().map(|p| tree.push(None, p.clone()).unwrap());
+            let ends = ends.collect();
+            (tree, ends)
+        }
+    };
     let mut batch = OneShotBatch::default();
     for (i, node) in tree.nodes().iter().enumerate() {
         let first = batch.tokens.len() as u32;

@@ -7,9 +7,12 @@
 //! One head's rows of a block lie together (4 KB at 16 × 128). Behind the blocks that the
 //! scheduler knows there is one more, the trash page, to which padding writes.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::{
+    pinned::Pinned,
     space::{Buffer, Space},
     view::View,
 };
@@ -67,6 +70,47 @@ impl KvPool {
 
     pub(crate) const fn shape(&self) -> KvShape {
         self.shape
+    }
+
+    /// The bytes at which the parts of a block lie in the pool, keys and values of each layer apart,
+    /// and at which they lie one behind the other.
+    fn parts(shape: KvShape, block: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
+        assert!(block < shape.blocks, "block {block} of {}", shape.blocks);
+        let bytes = shape.block_len() * size_of::<bf16>();
+        let half = (shape.blocks + 1) * bytes;
+        (0..2 * shape.layers).map(move |part| {
+            let start = part * half + block * bytes;
+            (start..start + bytes, part * bytes)
+        })
+    }
+
+    /// Queues copies of a block to `at` of host memory, [`KvShape::block_bytes`] of it.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If there is no such block, or no such room.
+    pub(crate) fn download(&self, block: usize, to: &mut Pinned, at: usize) -> Result<(), Error> {
+        for (range, offset) in Self::parts(self.shape, block) {
+            self.buffer.download_at(range, to, at + offset)?;
+        }
+        Ok(())
+    }
+
+    /// Queues copies of [`KvShape::block_bytes`] of host memory from `at` on into a block.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If there is no such block, or not so much memory.
+    pub(crate) fn upload(&mut self, block: usize, from: &Pinned, at: usize) -> Result<(), Error> {
+        for (range, offset) in Self::parts(self.shape, block) {
+            let source = at + offset..at + offset + range.len();
+            self.buffer.upload_at(range.start, from, source)?;
+        }
+        Ok(())
     }
 
     /// Keys and values of a layer, a row for each block, the trash page last.

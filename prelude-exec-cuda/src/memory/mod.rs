@@ -21,6 +21,7 @@
 pub(crate) mod arena;
 pub(crate) mod context;
 pub(crate) mod event;
+pub(crate) mod host_kv;
 pub(crate) mod kv_pool;
 pub(crate) mod libs;
 pub(crate) mod metadata;

@@ -252,23 +252,40 @@ impl Buffer {
     /// # Errors
     /// The driver's.
     pub(crate) fn upload(&mut self, from: &Pinned, bytes: usize) -> Result<(), Error> {
-        self.check(&(0..bytes));
-        let from = &from.bytes()[..bytes];
+        self.upload_at(0, from, 0..bytes)
+    }
+
+    /// Queues a copy of bytes of `from` into this buffer, as [`Self::upload`] does.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If they are not within both.
+    pub(crate) fn upload_at(
+        &mut self,
+        at: usize,
+        from: &Pinned,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
+        self.check(&(at..at + range.len()));
+        let from = &from.bytes()[range];
+        let to = self.address + at as u64;
         match &self.space {
             Space::Cuda(context) => {
                 context.bind()?;
                 // SAFETY: both ranges were checked; the pinned memory is not written or freed
-                // before the step has been waited for.
-                unsafe { result::memcpy_htod_async(self.address, from, context.stream()) }
+                // before the stream has passed the copy.
+                unsafe { result::memcpy_htod_async(to, from, context.stream()) }
                     .map_err(|e| failed("cuMemcpyHtoDAsync", e))
             }
             #[cfg(feature = "emu")]
             Space::Virtual(recording) => {
-                recording.copy("upload", self.address, bytes);
+                recording.copy("upload", to, from.len());
                 Ok(())
             }
             #[cfg(feature = "emu")]
-            Space::Emu(_) => self.write(0, from),
+            Space::Emu(_) => self.write(at, from),
         }
     }
 
@@ -319,23 +336,40 @@ impl Buffer {
     /// # Errors
     /// The driver's.
     pub(crate) fn download(&self, to: &mut Pinned, bytes: usize) -> Result<(), Error> {
-        self.check(&(0..bytes));
-        let to = &mut to.bytes_mut()[..bytes];
+        self.download_at(0..bytes, to, 0)
+    }
+
+    /// Queues a copy of bytes of this buffer into `to`, as [`Self::download`] does.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If they are not within both.
+    pub(crate) fn download_at(
+        &self,
+        range: Range<usize>,
+        to: &mut Pinned,
+        at: usize,
+    ) -> Result<(), Error> {
+        self.check(&range);
+        let to = &mut to.bytes_mut()[at..at + range.len()];
+        let from = self.address + range.start as u64;
         match &self.space {
             Space::Cuda(context) => {
                 context.bind()?;
                 // SAFETY: both ranges were checked; the pinned memory is not read or freed before
-                // the step has been waited for.
-                unsafe { result::memcpy_dtoh_async(to, self.address, context.stream()) }
+                // the stream has passed the copy.
+                unsafe { result::memcpy_dtoh_async(to, from, context.stream()) }
                     .map_err(|e| failed("cuMemcpyDtoHAsync", e))
             }
             #[cfg(feature = "emu")]
             Space::Emu(device) => device
-                .read(DevicePtr(self.address), to)
+                .read(DevicePtr(from), to)
                 .map_err(|e| emulated("read", &e)),
             #[cfg(feature = "emu")]
             Space::Virtual(recording) => {
-                recording.copy("download", self.address, bytes);
+                recording.copy("download", from, to.len());
                 Ok(())
             }
         }

@@ -89,7 +89,10 @@ impl WeightLoader for Sink {
 }
 
 fn load(checkpoint: &Checkpoint) -> Result<(), Error> {
-    crate::Decoder::load(checkpoint, 16, &mut Sink).map(|_| ())
+    match &checkpoint.config().encoder {
+        Some(encoder) => crate::Encoder::load(checkpoint, encoder, &mut Sink).map(drop),
+        None => crate::Decoder::load(checkpoint, 16, &mut Sink).map(drop),
+    }
 }
 
 fn assert_error<T>(result: Result<T, Error>, part: &str) {

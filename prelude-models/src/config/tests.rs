@@ -40,6 +40,23 @@ fn defaults_and_derived_values() {
     assert_eq!(shape.scale, 24f32.powf(-0.5));
 }
 
+/// Attention that looks ahead is served of embedders, whose kind is not known here.
+#[test]
+fn two_fields_say_that_attention_looks_ahead() {
+    let read = |change: Value| parse(change).unwrap().attention;
+    assert_eq!(read(json!({})), Attention::Causal);
+    assert_eq!(
+        read(json!({"is_causal": true, "use_bidirectional_attention": false})),
+        Attention::Causal
+    );
+    assert_eq!(read(json!({"is_causal": false})), Attention::Full);
+    assert_eq!(
+        read(json!({"use_bidirectional_attention": true})),
+        Attention::Full
+    );
+    refuses(json!({"is_causal": 0}), "`is_causal` must be true or false");
+}
+
 #[test]
 fn lists_and_labels() {
     let eos = |v: Value| parse(json!({ "eos_token_id": v })).unwrap().eos_token_ids;
@@ -212,8 +229,8 @@ fn families_have_their_parts() {
     );
     // The architecture is named before anything else that is wrong with such a file.
     refuses(
-        json!({"architectures": ["BertModel"], "hidden_act": "gelu"}),
-        "architecture \"BertModel\" is not supported",
+        json!({"architectures": ["ElectraModel"], "hidden_act": "gelu"}),
+        "architecture \"ElectraModel\" is not supported",
     );
 }
 
@@ -229,7 +246,13 @@ fn golden_configs() {
             "rand-cls3" => (56, 4, 2, 16, 4096),
             "rand-llama" | "rand-llama-cls3" => (48, 3, 1, 16, 288),
             "rand-mistral-cls3" => (48, 4, 1, 16, 288),
-            "rand-qwen2" | "rand-qwen2-reward" => (64, 4, 2, 16, 288),
+            "rand-qwen2" | "rand-qwen2-reward" | "rand-qwen2-whole" => (64, 4, 2, 16, 288),
+            "rand-bert-cls3" => (48, 4, 4, 12, 310),
+            "rand-bert-rank" => (64, 2, 2, 32, 300),
+            "rand-bert-embed" => (72, 3, 3, 24, 300),
+            "rand-roberta-cls2" => (40, 4, 4, 10, 340),
+            "rand-xlmr-rank" => (48, 6, 6, 8, 320),
+            "rand-distilbert-cls2" => (56, 2, 2, 28, 300),
             other => panic!("no expectation for {other}"),
         };
         let got = (

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, ops::Range};
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency, Segment,
-    SegmentIdx, SeqId, TokenSource,
+    Attention, BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency,
+    Segment, SegmentIdx, SeqId, TokenSource,
 };
 
 use super::{
@@ -64,6 +64,7 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
     let plain = WITHOUT_NORMS.map(|shape| (shape, false));
     for ((heads, kv_heads, head_dim), has_norm) in normed.into_iter().chain(plain) {
         let shape = AttnShape {
+            attention: Attention::Causal,
             heads,
             kv_heads,
             head_dim,
@@ -391,7 +392,7 @@ impl LayerRun {
                         rows.clone(),
                         shape,
                         norms.as_ref().map(|[q, k]| QkNorm { q, k, eps: EPS }),
-                        &rope,
+                        Some(&rope),
                         &mut qkv,
                     )
                     .expect("qk_norm_rope_store runs");

@@ -100,6 +100,12 @@ impl Golden {
         &self.document
     }
 
+    /// Returns true if attention sees whole prompts.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.document["attention"] == "full"
+    }
+
     fn words<T>(
         &self,
         name: &str,
@@ -260,6 +266,8 @@ impl Differences {
 pub struct GoldenComparison<'g> {
     golden: &'g Golden,
     has_classes: bool,
+    /// True if classes are read at the first token, which sees all others.
+    is_whole: bool,
     /// Log-probabilities of all prompts' tokens, of a language model.
     logprobs: Option<Vec<f32>>,
     last: Differences,
@@ -277,6 +285,7 @@ impl<'g> GoldenComparison<'g> {
         Self {
             golden,
             has_classes: golden.f32("f32.cls_logits").is_some(),
+            is_whole: golden.is_whole(),
             logprobs: golden.f32("f32.logprob").map(|(values, _)| values),
             last: none,
             mean: none,
@@ -322,7 +331,8 @@ impl<'g> GoldenComparison<'g> {
                 outputs.push((0..len - 1, OutputHead::Logprobs { targets, top: 5 }));
             }
         } else if self.has_classes {
-            outputs.push((last, OutputHead::Classify));
+            let read = if self.is_whole { 0..1 } else { last };
+            outputs.push((read, OutputHead::Classify));
             if each_token {
                 outputs.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
             }
@@ -356,7 +366,10 @@ impl<'g> GoldenComparison<'g> {
                     return Err(Mismatch(format!("{rows} rows for {tokens} tokens")));
                 }
                 RowOutput::Tokens { rows, .. } if i == 2 => self.add_vectors(prompt, rows)?,
-                RowOutput::Tokens { rows, .. } => self.add_classes(prompt, &rows[tokens - 1])?,
+                RowOutput::Tokens { rows, .. } => {
+                    let read = if self.is_whole { 0 } else { tokens - 1 };
+                    self.add_classes(prompt, &rows[read])?;
+                }
                 RowOutput::Classes(logits) => self.add_classes(prompt, logits)?,
                 RowOutput::LabelScores(scores) => {
                     let lse = scores.log_sum_exp.ok_or("scores without their sum")?;

@@ -20,14 +20,18 @@
 mod attention;
 pub mod batches;
 mod elementwise;
+mod encoder;
 pub mod golden;
 mod heads;
 mod products;
 mod values;
 
-use prelude_core::{Capacity, ForwardBatch, OneShotBatch, StepOutput};
+use prelude_core::{Attention, Capacity, ForwardBatch, OneShotBatch, StepOutput};
 
-pub use self::{attention::attention, elementwise::elementwise, heads::heads, products::products};
+pub use self::{
+    attention::attention, elementwise::elementwise, encoder::encoders, heads::heads,
+    products::products,
+};
 use crate::{AttnShape, ModelConfig, Ops, RopeConfig, RopeScaling, WeightLoader};
 
 /// Type of a step on a device: what runs between planning and collecting.
@@ -132,6 +136,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             intermediate_size: 2 * hidden,
             vocab_size: VOCAB,
             max_position_embeddings: MAX_POSITIONS,
+            attention: shape.attention,
             rms_norm_eps: EPS,
             biases: crate::Biases::default(),
             qk_norm: true,
@@ -144,6 +149,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             labels: (0..LABELS).map(|i| i.to_string()).collect(),
             eos_token_ids: Vec::new(),
             pad_token_id: None,
+            encoder: None,
             class_activation: crate::ClassActivation::Softmax,
             pair_activation: None,
             warnings: Vec::new(),
@@ -156,6 +162,8 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             vocab_size: count(VOCAB),
             pipeline_depth: 1,
             passes: None,
+            attention: Attention::Causal,
+            host_blocks: 0,
         },
         chunk_tokens: tokens,
         arena_elements,
@@ -171,6 +179,7 @@ const NUM_BLOCKS: u32 = 64;
 
 /// Any shape, for cases without attention.
 const SMALL_SHAPE: AttnShape = AttnShape {
+    attention: Attention::Causal,
     heads: 2,
     kv_heads: 1,
     head_dim: 16,

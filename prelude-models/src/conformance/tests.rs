@@ -52,7 +52,7 @@ const DEMANDS: [Demands; 2] = [
 
 type Suite = fn(Demands, Option<Fault>);
 
-const SUITES: [(&str, Suite, &[Fault]); 4] = [
+const SUITES: [(&str, Suite, &[Fault]); 5] = [
     (
         "elementwise",
         |demands, fault| elementwise(demands, open(fault)),
@@ -80,6 +80,16 @@ const SUITES: [(&str, Suite, &[Fault]); 4] = [
             Fault::KeepsBesideItsSlot,
             Fault::SeesItsSiblings,
             Fault::LayersShareBlocks,
+        ],
+    ),
+    (
+        "encoders",
+        |demands, fault| encoders(demands, open(fault)),
+        &[
+            Fault::SeesNoLaterToken,
+            Fault::ForgetsTypes,
+            Fault::ForgetsNormBias,
+            Fault::GeluByTanh,
         ],
     ),
     (
@@ -131,6 +141,11 @@ fn products_notice_mistakes() {
 #[test]
 fn attention_notices_mistakes() {
     check("attention");
+}
+
+#[test]
+fn encoders_notice_mistakes() {
+    check("encoders");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{Decoder, Head, Layer};
-use crate::{Checkpoint, Error, ModelConfig, ModelKind, TensorView, WeightLoader};
+use crate::{
+    Checkpoint, Error, ModelConfig, ModelKind, WeightLoader,
+    source::{WeightSource, loader_error},
+};
 
 impl<W> Decoder<W> {
     /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
@@ -25,15 +28,15 @@ impl<W> Decoder<W> {
             loader,
         };
         let tied = *kind == ModelKind::CausalLm && config.tie_word_embeddings;
-        let embed = source.embedding(tied)?;
+        let embed = source.embedding("embed_tokens", tied)?;
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(&mut source, i, config))
             .collect::<Result<_, _>>()?;
         let norm = source.vector("norm")?;
         let head = match kind {
             ModelKind::CausalLm if tied => Head::Tied,
-            ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head")?),
-            ModelKind::SequenceClassification { .. } => Head::Score(source.head("score")?),
+            ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head", false)?),
+            ModelKind::SequenceClassification { .. } => Head::Score(source.head("score", false)?),
             ModelKind::Embedding { .. } => Head::None,
         };
         let inv_freq = config.rope.inv_freq(config.head_dim);
@@ -81,78 +84,6 @@ impl<W> Layer<W> {
             gate_up: source.linear(&at("mlp.gate_up_proj"), &[&gate, &up], biases.mlp)?,
             down: source.linear(&down, &[&down], biases.mlp)?,
         })
-    }
-}
-
-/// Where weights come from and where they go.
-struct WeightSource<'a, L> {
-    checkpoint: &'a Checkpoint,
-    prefix: &'static str,
-    loader: &'a mut L,
-}
-
-impl<L: WeightLoader> WeightSource<'_, L> {
-    fn vector(&mut self, name: &str) -> Result<L::Weight, Error> {
-        let name = format!("{}{name}.weight", self.prefix);
-        let view = finite(self.checkpoint, &name)?;
-        let loaded = self.loader.vector(&name, &view);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-
-    /// `parts` stacked into one matrix, known to the loader as `name`.
-    fn linear(&mut self, name: &str, parts: &[&str], biased: bool) -> Result<L::Weight, Error> {
-        let views = |what: &str| {
-            parts
-                .iter()
-                .map(|part| finite(self.checkpoint, &format!("{}{part}.{what}", self.prefix)))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let weights = views("weight")?;
-        let biases = if biased { views("bias")? } else { Vec::new() };
-        let name = format!("{}{name}.weight", self.prefix);
-        let loaded = self.loader.linear(&name, &weights, &biases);
-        for part in parts {
-            self.checkpoint
-                .release(&format!("{}{part}.weight", self.prefix));
-        }
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-
-    fn embedding(&mut self, is_head: bool) -> Result<L::Weight, Error> {
-        let name = format!("{}embed_tokens.weight", self.prefix);
-        let view = finite(self.checkpoint, &name)?;
-        let loaded = self.loader.embedding(&name, &view, is_head);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-
-    /// A head lies outside the body, so its name has no prefix.
-    fn head(&mut self, name: &str) -> Result<L::Weight, Error> {
-        let name = format!("{name}.weight");
-        let view = finite(self.checkpoint, &name)?;
-        let loaded = self.loader.linear(&name, &[view], &[]);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-}
-
-/// A tensor without infinities and NaNs.
-fn finite<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<TensorView<'a>, Error> {
-    let view = checkpoint.tensor(name)?;
-    match view.first_non_finite() {
-        None => Ok(view),
-        Some(index) => Err(Error::NotFinite {
-            tensor: name.to_owned(),
-            index,
-        }),
-    }
-}
-
-fn loader_error(weight: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Loader {
-        weight: weight.to_owned(),
-        source: Box::new(source),
     }
 }
 

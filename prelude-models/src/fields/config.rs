@@ -32,9 +32,9 @@ rows! {
     Obeyed ["eos_token_id"] "tokens that end a text where `generation_config.json` names none";
     Obeyed ["matryoshka_dimensions"] "sizes to which vectors may be cut";
     Refused(r#""silu""#) ["hidden_act"] "activation of the MLP";
-    Refused("true") ["is_causal"] "attention never looks ahead";
-    Refused("false") ["use_bidirectional_attention", "use_sliding_window"]
-        "attention looks back over the whole text, and never ahead";
+    Obeyed ["is_causal", "use_bidirectional_attention"]
+        "false and true: every token sees the whole text, which is served of embedders and refused of others";
+    Refused("false") ["use_sliding_window"] "attention looks back over the whole text";
     Checked ["layer_types"] "every layer is `full_attention`";
     Obeyed ["sliding_window"]
         "longest text served of a Mistral, 4096 if the file does not say: within its window attention sees the whole text; elsewhere read with `use_sliding_window`, which is refused";

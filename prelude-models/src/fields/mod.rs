@@ -18,6 +18,7 @@ macro_rules! rows {
 }
 
 mod config;
+mod encoder;
 mod generation;
 mod sentence_transformers;
 mod tokenizer;
@@ -72,6 +73,7 @@ static IN_CONFIG: Field = Field {
 pub fn all() -> impl Iterator<Item = &'static Field> {
     let tables = [
         config::CONFIG,
+        encoder::CONFIG,
         generation::GENERATION_CONFIG,
         tokenizer::TOKENIZER,
         tokenizer::TOKENIZER_CONFIG,
@@ -90,7 +92,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
 pub fn find(file: &str, name: &str) -> Option<&'static Field> {
     let row = |file: &str| all().find(|f| f.file == file && f.names.contains(&name));
     row(file).or_else(|| match file {
-        "config.json" => row("generation_config.json").map(|_| &IN_CONFIG),
+        "config.json" | ENCODERS => row("generation_config.json").map(|_| &IN_CONFIG),
         _ => None,
     })
 }
@@ -106,10 +108,22 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>
     Ok((map, warnings))
 }
 
+/// The name by which the table knows the `config.json` of an encoder.
+pub(crate) const ENCODERS: &str = "config.json of an encoder";
+
 /// Checks fields of a file against the table and returns warnings that name those passed over.
 pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>, Error> {
-    match refused(file, map).next() {
-        None => Ok(passed_over(file, map)),
+    check_as(file, file, map)
+}
+
+/// Checks fields of a file, which the table knows as `table`.
+pub(crate) fn check_as(
+    table: &str,
+    file: &str,
+    map: &Map<String, Value>,
+) -> Result<Vec<String>, Error> {
+    match refused(table, map).next() {
+        None => Ok(passed_over(table, file, map)),
         Some(what) => Err(Error::Unsupported {
             file: file.to_owned(),
             what,
@@ -118,12 +132,12 @@ pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>,
 }
 
 /// Returns warnings that name the fields of a file that are passed over.
-pub(crate) fn passed_over(file: &str, map: &Map<String, Value>) -> Vec<String> {
+pub(crate) fn passed_over(table: &str, file: &str, map: &Map<String, Value>) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut unknown = Vec::new();
     for (name, _) in map.iter().filter(|(_, value)| !value.is_null()) {
         let shown = || name.chars().take(60).collect::<String>();
-        match find(file, name) {
+        match find(table, name) {
             None => unknown.push(format!("`{}`", shown())),
             Some(field) if field.effect == Effect::Warned => {
                 let note = field.note;

@@ -12,10 +12,12 @@ rows! {
 
 rows! {
     POOLING, "1_Pooling/config.json";
-    Obeyed ["pooling_mode", "pooling_mode_mean_tokens", "pooling_mode_lasttoken"]
-        "hidden states that make a vector: their mean or the last token's";
+    Obeyed [
+        "pooling_mode", "pooling_mode_cls_token", "pooling_mode_mean_tokens",
+        "pooling_mode_lasttoken",
+    ] "hidden states that make a vector: the first token's, the last token's or their mean";
     Refused("false") [
-        "pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens",
+        "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens",
         "pooling_mode_weightedmean_tokens",
     ] "a pooling that is not computed";
     Refused("true") ["include_prompt"] "a prompt is part of what is pooled";

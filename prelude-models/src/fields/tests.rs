@@ -33,9 +33,9 @@ fn refusals_and_warnings_name_the_field() {
             (found, _) => panic!("{document}: {found:?}"),
         }
     };
-    check(json!({"is_causal": true, "hidden_act": null}), Ok(""));
-    let causal = "config.json: `is_causal` of false (only true: attention never looks ahead)";
-    check(json!({"is_causal": false}), Err(causal));
+    check(json!({"use_mrope": false, "hidden_act": null}), Ok(""));
+    let mrope = "config.json: `use_mrope` of true (only false: a position is one number)";
+    check(json!({"use_mrope": true}), Err(mrope));
     check(json!({"partial_rotary_factor": 1.0}), Ok(""));
     check(json!({"quantization_config": {}}), Err("quantised"));
     check(json!({"top_k": 3, "num_beams": 4}), Ok(""));

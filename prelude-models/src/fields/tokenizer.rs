@@ -23,8 +23,11 @@ rows! {
     Obeyed ["tokenizer_class"] "shown by `/tokenizer_info`";
     Checked ["added_tokens_decoder"]
         "each token is an added token of `tokenizer.json` with the same id and flags";
-    Refused("false") ["add_prefix_space", "split_special_tokens", "do_lower_case"]
+    Refused("false") ["add_prefix_space", "split_special_tokens"]
         "changes how texts become tokens";
+    Checked ["do_lower_case", "strip_accents", "tokenize_chinese_chars"]
+        "the normalizer of `tokenizer.json` says the same; transformers would change it";
+    NoEffect ["do_basic_tokenize", "never_split"] "read by tokenizers without a `tokenizer.json`";
     NoEffect ["add_bos_token", "add_eos_token"]
         "transformers drops them where there is a `tokenizer.json`, whose post-processor decides";
     NoEffect [

@@ -4,13 +4,13 @@
 use std::{collections::HashMap, convert::Infallible, ops::Range};
 
 use prelude_core::{
-    BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
+    Attention, BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
     PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenHead, TokenLogprob,
     TokenSet,
 };
 
 use super::layout::{KvOrigin, Token, lay_out};
-use crate::{AttnShape, Ops, QkNorm, TensorView, WeightLoader, naive};
+use crate::{Activation, AttnShape, EmbedTables, Ops, QkNorm, TensorView, WeightLoader, naive};
 
 /// A plausible mistake, made on purpose to see that a test notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,10 @@ pub(crate) enum Fault {
     ClassesOfFirstToken,
     ScoresWithoutCheckingNumbers,
     MixesParts,
+    SeesNoLaterToken,
+    ForgetsTypes,
+    ForgetsNormBias,
+    GeluByTanh,
 }
 
 /// Activations: `[rows, width]`.
@@ -285,6 +289,77 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
+    fn whole_segments(&self, plan: &NaiveStep, start: usize) -> usize {
+        let mut end = start;
+        while let Some(token) = plan.tokens.get(end)
+            && (end == start || token.segment.end - start <= self.chunk)
+        {
+            end = token.segment.end;
+        }
+        end
+    }
+
+    fn embed_sum(
+        &mut self,
+        plan: &NaiveStep,
+        rows: Range<usize>,
+        tables: EmbedTables<'_, Weight>,
+        h: &mut Rows,
+    ) -> Result<(), Infallible> {
+        let width = h.width;
+        let row = |table: &Weight, i: usize| table.values[i * width..][..width].to_vec();
+        for (i, token) in plan.tokens[rows].iter().enumerate() {
+            let (word, kind) = (token.id % tables.num_words, token.id / tables.num_words);
+            let mut sum = row(tables.words, word as usize);
+            let add = |sum: &mut Vec<f64>, more: Vec<f64>| {
+                sum.iter_mut()
+                    .zip(more)
+                    .for_each(|(sum, more)| *sum += more);
+            };
+            if let Some(types) = tables.types {
+                let forgets = self.has(Fault::ForgetsTypes);
+                add(
+                    &mut sum,
+                    row(types, if forgets { 0 } else { kind as usize }),
+                );
+            }
+            add(&mut sum, row(tables.positions, token.position));
+            h.row_mut(i).copy_from_slice(&sum);
+        }
+        Ok(())
+    }
+
+    fn layer_norm(
+        &mut self,
+        h: &mut Rows,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
+    ) -> Result<(), Infallible> {
+        let none = vec![0.0; h.width];
+        let forgets = self.has(Fault::ForgetsNormBias);
+        let bias = if forgets { &none } else { &bias.values };
+        for i in 0..n {
+            let y = naive::layer_norm(h.row(i), &weight.values, bias, f64::from(eps));
+            h.row_mut(i).copy_from_slice(&y);
+        }
+        Ok(())
+    }
+
+    fn activate(&mut self, x: &mut Rows, n: usize, f: Activation) -> Result<(), Infallible> {
+        let f = match f {
+            Activation::Gelu if self.has(Fault::GeluByTanh) => Activation::GeluTanh,
+            f => f,
+        };
+        for i in 0..n {
+            for v in x.row_mut(i) {
+                *v = naive::activate(*v, f);
+            }
+        }
+        Ok(())
+    }
+
     fn rms_norm(
         &mut self,
         h: &Rows,
@@ -341,14 +416,16 @@ impl Ops for NaiveOps {
         rows: Range<usize>,
         shape: AttnShape,
         norm: Option<QkNorm<'_, Weight>>,
-        rope: &Weight,
+        rope: Option<&Weight>,
         qkv: &mut Rows,
     ) -> Result<(), Infallible> {
-        self.placed.resize_with(layer + 1, Vec::new);
+        if self.placed.len() <= layer {
+            self.placed.resize_with(layer + 1, Vec::new);
+        }
         let scaling = if self.has(Fault::ForgetsRopeScaling) {
             1.0
         } else {
-            rope.scaling
+            rope.map_or(1.0, |rope| rope.scaling)
         };
         let eps = norm.map_or(0.0, |norm| f64::from(norm.eps));
         let weights = norm.map_or((None, None), |norm| (Some(norm.q), Some(norm.k)));
@@ -361,7 +438,10 @@ impl Ops for NaiveOps {
                 }
                 None => head.to_vec(),
             };
-            let rotate = |head: &[f64]| naive::rotate(head, position, &rope.inv_freq, scaling);
+            let rotate = |head: &[f64]| match rope {
+                Some(rope) => naive::rotate(head, position, &rope.inv_freq, scaling),
+                None => head.to_vec(),
+            };
             match fault {
                 Some(Fault::RotatesBeforeNorm) => norm(&rotate(head)),
                 Some(Fault::RotatesNeighbours) => {
@@ -422,8 +502,13 @@ impl Ops for NaiveOps {
             layer
         };
         for (i, t) in rows.enumerate() {
-            let seen: Vec<&KeyValue> = plan.tokens[t]
-                .context
+            let token = &plan.tokens[t];
+            let whole: Vec<KvOrigin> = token.segment.clone().map(KvOrigin::Token).collect();
+            let context = match shape.attention {
+                Attention::Full if !self.has(Fault::SeesNoLaterToken) => &whole,
+                _ => &token.context,
+            };
+            let seen: Vec<&KeyValue> = context
                 .iter()
                 .filter_map(|source| match *source {
                     KvOrigin::Token(t) => placed.get(t),
@@ -538,6 +623,7 @@ impl Ops for NaiveOps {
                 unreachable!("not handled");
             };
             let states = match pooling {
+                Pooling::First => &states[..1],
                 Pooling::Last => &states[states.len() - 1..],
                 Pooling::Mean if ops.has(Fault::MeanOfLastChunk) && states.len() > 256 => {
                     &states[256..]
@@ -602,7 +688,7 @@ impl Ops for NaiveOps {
     ) -> Result<(), Infallible> {
         let handles = |head: &OutputHead| matches!(head, OutputHead::Classify);
         self.answer(plan, hidden, handles, |_, _, states| {
-            let z = naive::linear(states[0], &score.values, &[]);
+            let z = naive::linear(states[0], &score.values, &score.bias);
             RowOutput::Classes(z.iter().map(|&z| z as f32).collect())
         });
         let handles = |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Classify));
@@ -610,7 +696,7 @@ impl Ops for NaiveOps {
             let of_first = ops.has(Fault::ClassesOfFirstToken);
             let logits = |state: &&[f64]| {
                 let state = if of_first { &states[0] } else { state };
-                let z = naive::linear(state, &score.values, &[]);
+                let z = naive::linear(state, &score.values, &score.bias);
                 z.iter().map(|&z| z as f32).collect()
             };
             RowOutput::Tokens {

@@ -1,5 +1,7 @@
 //! The meaning of a batch, token by token: the naive twin of `step::StepLayout`.
 
+use std::ops::Range;
+
 use prelude_core::{BlockId, ForwardBatch, OneShotBatch, Residency, TokenId, TokenSource};
 
 /// Where one position's keys and values come from.
@@ -18,6 +20,8 @@ pub(crate) struct Token {
     pub(crate) position: usize,
     /// Sources of positions `0..=position`; the last is the token itself.
     pub(crate) context: Vec<KvOrigin>,
+    /// The first token of its segment, and the token after the last one.
+    pub(crate) segment: Range<usize>,
     /// Where its keys and values are kept.
     pub(crate) kept: Option<(BlockId, u32)>,
 }
@@ -40,6 +44,7 @@ pub(crate) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
             id,
             position: row.context_len as usize,
             context,
+            segment: tokens.len()..tokens.len() + 1,
             kept: Some(place(blocks, row.context_len, 0, block_size)),
         });
     }
@@ -75,6 +80,7 @@ fn add_forest(forest: &OneShotBatch, block_size: u32, tokens: &mut Vec<Token>) {
                 id: forest.tokens[at as usize],
                 position: position as usize,
                 context: context.clone(),
+                segment: first + segment.tokens.start as usize..first + segment.tokens.end as usize,
                 kept,
             });
         }

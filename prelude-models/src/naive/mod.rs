@@ -5,6 +5,8 @@
 pub(crate) mod device;
 pub(crate) mod layout;
 
+use crate::Activation;
+
 /// `x / sqrt(mean(x²) + eps) · weight`.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     let mean_square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
@@ -49,6 +51,45 @@ pub(crate) fn attend(q: &[f64], keys: &[&[f64]], values: &[&[f64]], scale: f64) 
         }
     }
     out
+}
+
+/// Moves a row to mean 0 and variance 1, then scales and moves it by `weight` and `bias`.
+pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], eps: f64) -> Vec<f64> {
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+    let root = (variance + eps).sqrt();
+    let weights = weight.iter().zip(bias);
+    x.iter()
+        .zip(weights)
+        .map(|(v, (w, b))| (v - mean) / root * w + b)
+        .collect()
+}
+
+/// The error function by its series of positive terms: `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
+/// One number of an activation.
+pub(crate) fn activate(x: f64, f: Activation) -> f64 {
+    match f {
+        Activation::Gelu => x / 2.0 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            x / 2.0 * (1.0 + inner.tanh())
+        }
+        Activation::Relu => x.max(0.0),
+        Activation::Tanh => x.tanh(),
+    }
 }
 
 /// `silu(gate) · up` of a row `[gate, up]`.

@@ -145,12 +145,36 @@ pub fn activation_room(
     chunk_tokens: u32,
     room: impl Fn(usize, usize) -> usize,
 ) -> usize {
+    if model.encoder.is_some() {
+        return whole_room(model, tokens, outputs.min(tokens), chunk_tokens, room);
+    }
     let of = |outputs| {
         kept_room(model, tokens, outputs, &room)
             + slice_room(model, tokens, outputs, chunk_tokens, &room)
     };
     let outputs = outputs.min(tokens);
     of(outputs).max(of(outputs.min(tokens / 2)))
+}
+
+/// Returns the size of the activations of a step of an encoder: the output positions, before and after
+/// the first product of a head, and a chunk of whole segments.
+fn whole_room(
+    model: &ModelConfig,
+    tokens: usize,
+    outputs: usize,
+    chunk_tokens: u32,
+    room: impl Fn(usize, usize) -> usize,
+) -> usize {
+    let shape = model.attn_shape();
+    let chunk = (chunk_tokens as usize).min(tokens);
+    let widths = [
+        model.hidden_size,
+        shape.qkv_width(),
+        shape.out_width(),
+        model.intermediate_size,
+    ];
+    let chunk_room = widths.into_iter().map(|width| room(chunk, width));
+    2 * room(outputs, model.hidden_size) + chunk_room.sum::<usize>()
 }
 
 /// Returns the size of what a step keeps from slice to slice: all hidden states and, if at most half

@@ -134,7 +134,7 @@ impl StepLayout {
     ///
     /// # Errors
     /// [`ExecutorError::Step`] if `sampled` returns `None` for a decode row's token, or for a slice
-    /// of a pass, whose forest is laid out as a batch of one-shot work.
+    /// of a pass, whose forest is laid out as a batch of one-shot work, or for copies.
     pub fn rebuild(
         &mut self,
         batch: ForwardBatch,
@@ -146,6 +146,10 @@ impl StepLayout {
             ForwardBatch::OneShot(oneshot) => self.add_forest(oneshot, 0),
             ForwardBatch::Slice(_) => {
                 let what = "a slice continues the layout of its pass and has none of its own";
+                return Err(ExecutorError::Step(what.to_owned()));
+            }
+            ForwardBatch::AfterCopies { .. } => {
+                let what = "copies of KV blocks are the executor's and have no layout";
                 return Err(ExecutorError::Step(what.to_owned()));
             }
             ForwardBatch::Decode(decode) => self.add_decode(decode, sampled)?,
@@ -346,6 +350,18 @@ impl StepLayout {
     #[must_use]
     pub fn first_decode_segment(&self) -> usize {
         self.segments.len() - self.row_counts[2]
+    }
+
+    /// Returns the end of the longest run of whole segments that begins with the token `start` and
+    /// has at most `room` tokens; of the first segment if that alone is longer.
+    #[must_use]
+    pub fn whole_segments(&self, start: usize, room: usize) -> usize {
+        let first = self.segments.partition_point(|s| s.end() <= start);
+        let ends = self.segments[first..].iter().map(StepSegment::end);
+        let mut fitting = ends
+            .enumerate()
+            .take_while(|&(i, end)| i == 0 || end - start <= room);
+        fitting.by_ref().last().map_or(start, |(_, end)| end)
     }
 
     /// Returns true if some output position is among these tokens.

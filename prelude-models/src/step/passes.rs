@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use prelude_core::{Capacity, ExecutorError, ForwardBatch, PassCapacity, PassId, PassSlice};
+use prelude_core::{
+    Attention, Capacity, ExecutorError, ForwardBatch, PassCapacity, PassId, PassSlice,
+};
 
 use super::StepLayout;
 use crate::ModelConfig;
@@ -14,13 +16,14 @@ const MAX_PASSES: u32 = 4;
 const MAX_OUTPUTS: u32 = 256;
 
 /// Returns the room for passes of `tokens` tokens together, in slices of `slice_ms` milliseconds:
-/// one long pass, or several shorter ones. `None` for no tokens.
+/// one long pass, or several shorter ones. `None` for no tokens, and for a model whose attention sees
+/// whole prompts, which go through all layers at once.
 ///
 /// # Panics
 /// If the model has 2³² layers, which its configuration rules out.
 #[must_use]
 pub fn pass_capacity(model: &ModelConfig, tokens: u32, slice_ms: u32) -> Option<PassCapacity> {
-    (tokens > 0).then(|| PassCapacity {
+    (tokens > 0 && model.attention == Attention::Causal).then(|| PassCapacity {
         layers: u32::try_from(model.num_hidden_layers).expect("the config bounds the layers"),
         tokens,
         passes: MAX_PASSES,

@@ -189,6 +189,8 @@ fn there_are_as_many_passes_as_there_is_room_for() {
         vocab_size: 4096,
         pipeline_depth: 1,
         passes: pass_capacity(&model, 100, 1),
+        attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     };
     let mut passes = Passes::default();
     let lay_out = |passes: &mut Passes<()>, pass, tokens: u32, abandoned: &[u64]| {

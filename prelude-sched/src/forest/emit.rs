@@ -181,8 +181,8 @@ impl Forest {
     /// other, older children first. Returns the pieces in this order, and the piece of each node.
     fn pieces(&self, batch: &mut OneShotBatch) -> (Vec<Piece>, Vec<usize>) {
         let children = self.radix.children();
-        let roots = self.roots.iter().rev();
-        let mut open: Vec<usize> = roots.filter_map(|&root| self.prefixes[root].root).collect();
+        let is_root = |&node: &usize| self.radix.nodes[node].parent.is_none();
+        let mut open: Vec<usize> = (0..self.radix.nodes.len()).rev().filter(is_root).collect();
         let mut pieces: Vec<Piece> = Vec::with_capacity(self.radix.nodes.len());
         let mut piece_of = vec![0; self.radix.nodes.len()];
         while let Some(node) = open.pop() {

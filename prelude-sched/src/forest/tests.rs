@@ -17,6 +17,8 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 100,
     pipeline_depth: 1,
     passes: None,
+    attention: Attention::Causal,
+    host_blocks: 0,
 };
 /// A prompt, its salt, and how much of it may be read from the cache.
 type Row = (Vec<TokenId>, Option<Arc<str>>, usize);
@@ -35,7 +37,7 @@ type Trees = Vec<(Option<Arc<str>>, Vec<(NodeIdx, usize)>, PromptTree)>;
 
 /// Builds the step of all rows of some requests, one request after the other.
 fn build_trees(requests: Trees, cache: &mut KvCache) -> (OneShotBatch, Emitted, u32) {
-    let mut forest = Forest::new(CAPACITY.block_size);
+    let mut forest = Forest::new(CAPACITY.block_size, CAPACITY.attention);
     let mut ends = Vec::new();
     for (serial, (salt, rows, tree)) in (0..).zip(requests) {
         let block_size = cache.block_size();

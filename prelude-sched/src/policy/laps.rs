@@ -119,9 +119,9 @@ impl Laps {
         assert!(wrong.is_none(), "out of range: {wrong:?}");
         Self {
             boundary: Boundary::new(&config, service.as_ref()),
+            costs: StepCosts::new(service),
             places: Places::default(),
             shares: Shares::new(config.share_floor_percent, LOAD_WINDOW),
-            costs: StepCosts::new(service),
             window: Window::new(&config),
             proposed: None,
             running: BTreeMap::new(),
@@ -371,8 +371,9 @@ impl Laps {
         if is_overdue || is_full || !view.unfinished().is_empty() {
             return None;
         }
-        // Those without a deadline go as they come.
-        let start_by = line.first_start()?;
+        let Some(start_by) = line.first_start() else {
+            return self.window.fill_until(now, line.head()?);
+        };
         let gap = self.shares.gap(Length::Short);
         let launch = self.costs.launch();
         if view.is_idle() && gap.is_none_or(|gap| gap > launch) {

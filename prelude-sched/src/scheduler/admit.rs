@@ -170,13 +170,15 @@ impl Scheduler {
         let block_size = self.cache.block_size();
         let caching = self.config.enable_prefix_caching;
         let most = if caching { limit as usize } else { 0 };
-        let found = self.cache.match_prefix(seq.salt.as_ref(), &tokens, most);
+        let salt = seq.salt.clone();
+        let mut found = self.cache.match_prefix(salt.as_ref(), &tokens, most);
         let known = found.blocks().len();
         let is_overdue = self.is_overdue(seq);
         let end = (known + 1) * block_size;
         let next = (caching && end <= limit as usize)
             .then(|| found.hash().then(&tokens[known * block_size..end]));
-        if !is_overdue && self.is_led(draft, next, held) {
+        let is_stored = next.is_some_and(|next| self.cache.is_stored(next));
+        if !is_overdue && !is_stored && self.is_led(draft, next, held) {
             self.cache.release_all(found.into_blocks());
             return Admission::Deferred;
         }
@@ -195,6 +197,8 @@ impl Scheduler {
             self.cache.release_all(found.into_blocks());
             return Admission::Blocked;
         }
+        // The blocks that it needs may be loaded as well as computed.
+        let known = known + (self.cache).load_behind(&mut found, salt.as_ref(), &tokens, most);
         self.counters.prefix_query_tokens += tokens.len() as u64;
         self.counters.prefix_hit_tokens += (known * block_size) as u64;
         let hash = found.hash();

@@ -37,8 +37,8 @@ pub(super) struct Candidate {
     needed: u32,
     /// The number of blocks of its cached prefix.
     pub(super) cached: u32,
-    /// True if one step must compute it: its head wants all hidden states at once, or the pool
-    /// cannot hold its prompt.
+    /// True if one step must compute it: its head wants all hidden states at once, attention sees
+    /// the whole prompt, or the pool cannot hold it.
     is_unsplittable: bool,
 }
 
@@ -141,13 +141,13 @@ impl Scheduler {
         };
         let len = live.prompt_len(waiting.row);
         let needed = live.first_needed(waiting.row);
-        let pools_all = row::pools_all(live.head(waiting.row));
+        let is_whole = row::is_whole(live.head(waiting.row), self.capacity.attention);
         Some(Candidate {
             request,
             waiting,
             needed,
             cached,
-            is_unsplittable: pools_all || self.exceeds_pool(len),
+            is_unsplittable: is_whole || self.exceeds_pool(len),
         })
     }
 
@@ -207,6 +207,9 @@ impl Scheduler {
     /// Finds a row's place in the forest; `None` if it is to wait for another that computes its
     /// prefix.
     pub(super) fn find_spot(&mut self, draft: &mut Draft, row: &mut Candidate) -> Option<Spot> {
+        if self.config.enable_prefix_caching {
+            self.load_prefix(draft, row);
+        }
         let live = &self.requests[&row.request];
         let may_wait = self.oneshot.placed(live.key).turn != Turn::Overdue;
         if self.config.enable_prefix_caching && may_wait {
@@ -220,12 +223,31 @@ impl Scheduler {
         Some(draft.forest.probe(row.prompt(&self.requests)))
     }
 
+    /// Loads what host memory holds of a row's prompt behind its cached prefix. While other work lacks
+    /// blocks, none are taken for that: the step computes the tokens.
+    fn load_prefix(&mut self, draft: &Draft, row: &mut Candidate) {
+        let next = row.prompt(&self.requests).next_hash(row.needed);
+        let is_stored = next.is_some_and(|next| self.cache.is_stored(next));
+        if !is_stored || draft.starved || !self.short_of_blocks.is_empty() {
+            return;
+        }
+        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let tokens = live.whole_prompt(row.waiting.row);
+        let (salt, most) = (live.prompts.salt.as_ref(), row.needed as usize);
+        let mut found = self.cache.match_prefix(salt, &tokens, most);
+        self.cache.load_behind(&mut found, salt, &tokens, most);
+        self.cache.release_all(found.into_blocks());
+        row.cached = live.find_prompt(row.waiting.row, &self.cache);
+    }
+
     pub(super) fn join_forest(&mut self, draft: &mut Draft, row: &Candidate, spot: Spot) {
         let live = &self.requests[&row.request];
         let len = live.prompt_len(row.waiting.row);
         let computed = row.needed..len;
         let prompt = live.prompt(row.waiting.row, row.cached);
-        let (positions, head) = row::output_of(live.head(row.waiting.row), &prompt, &computed)
+        let attention = self.capacity.attention;
+        let head = live.head(row.waiting.row);
+        let (positions, head) = row::output_of(head, &prompt, &computed, attention)
             .expect("a whole prompt answers its row");
         draft.forest.add(prompt, spot, row.needed, &mut self.cache);
         let tag = RowTag::Row {

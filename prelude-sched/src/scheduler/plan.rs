@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Event, Fcfs, Plan, QueueView, SchedulerPolicy, StepBudget, Unfinished,
+    forest::Forest,
     length::length_of,
     request::Requests,
     sequence::{Sequence, TokenWait},
@@ -78,7 +79,8 @@ impl Scheduler {
         } = self.skip_unready(now, may_defer);
         let room = self.max_tokens - length_of(decoding);
         let id = StepId(self.next_step);
-        let mut draft = Draft::new(id, now, self.capacity.block_size, room, may_defer);
+        let forest = Forest::new(self.capacity.block_size, self.capacity.attention);
+        let mut draft = Draft::new(id, now, forest, room, may_defer);
         draft.decode.rows.reserve(decoding);
         draft.record.decode.reserve(decoding);
         // Some take one more.
@@ -316,7 +318,7 @@ impl Scheduler {
         if draft.forest_rows.is_empty() {
             return;
         }
-        let empty = crate::forest::Forest::new(self.capacity.block_size);
+        let empty = Forest::new(self.capacity.block_size, self.capacity.attention);
         let forest = std::mem::replace(&mut draft.forest, empty);
         let before = draft.oneshot.tokens.len();
         let may_keep = self.config.enable_prefix_caching;

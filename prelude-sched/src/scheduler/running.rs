@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use prelude_core::{
-    BlockSpan, DecodeRow, OutputHead, OutputRow, Residency, Segment, SegmentIdx, SeqId,
+    Attention, BlockSpan, DecodeRow, OutputHead, OutputRow, Residency, Segment, SegmentIdx, SeqId,
 };
 use prelude_kv::Reclaim;
 
@@ -272,7 +272,7 @@ impl Scheduler {
                 // Not again what was answered before a preemption.
                 let fresh = computed.start.max(*needed)..computed.end;
                 if let Some((positions, head)) =
-                    row::output_of(live.head(seq.row), &seq.prompt, &fresh)
+                    row::output_of(live.head(seq.row), &seq.prompt, &fresh, Attention::Causal)
                 {
                     let segment = SegmentIdx(length_of(draft.oneshot.segments.len() - 1));
                     draft.oneshot.rows.push(OutputRow {

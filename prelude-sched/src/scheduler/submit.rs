@@ -1,6 +1,6 @@
 //! Accepts or refuses requests.
 
-use prelude_core::{ExecutionClass, Head, PassCapacity, Request, Timestamp};
+use prelude_core::{Attention, ExecutionClass, Head, PassCapacity, Request, Timestamp};
 
 use super::Scheduler;
 use crate::{
@@ -58,18 +58,22 @@ impl Scheduler {
 
     fn check_fits(&self, request: &Request, row: usize) -> Result<(), Reject> {
         let spec = &request.rows[row];
+        if self.capacity.attention == Attention::Full && matches!(spec.head, Head::Generate(_)) {
+            return Err(Reject::GeneratesNothing { row });
+        }
         let prompt = request.tree.prompt_len(spec.node);
         let step_tokens = self.capacity.max_step_tokens;
         let in_pass = |room: PassCapacity| row::num_outputs(&spec.head, prompt) <= room.outputs;
         let passes = self.capacity.passes.filter(|&room| in_pass(room));
         let limit = passes.map_or(step_tokens, |room| room.tokens.max(step_tokens));
         let available = u64::from(self.capacity.num_blocks);
+        let attention = self.capacity.attention;
         let positions = match &spec.head {
             // The last token is never run.
             Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                 u64::from(prompt) + u64::from(g.max_tokens) - 1
             }
-            head if row::pools_all(head) && prompt > limit => {
+            head if row::is_whole(head, attention) && prompt > limit => {
                 return Err(Reject::TooLongToPool { row, prompt, limit });
             }
             _ if prompt > limit => u64::from(prompt),
@@ -89,7 +93,11 @@ impl Scheduler {
     /// Returns what the request takes of the queue's bounds, if it may, as if nothing were cached.
     fn check_queue(&self, request: &Request) -> Result<Reserved, Reject> {
         let rows = RequestState::queue_rows(request);
-        let tokens = request.tree.distinct_tokens() as u64;
+        let tokens = match self.capacity.attention {
+            Attention::Causal => request.tree.distinct_tokens() as u64,
+            // Each row's prompt is computed, whatever it shares with others.
+            Attention::Full => request.prompt_tokens(),
+        };
         let row_limit = u64::from(self.config.max_queued_rows);
         let token_limit = self.config.max_queued_tokens;
         for (what, amount, limit) in [

@@ -15,6 +15,7 @@ mod shares;
 mod sharing;
 mod shortage;
 mod waits;
+mod whole;
 
 use std::{
     collections::VecDeque,
@@ -42,6 +43,8 @@ const CAPACITY: Capacity = Capacity {
     vocab_size: 1000,
     pipeline_depth: 1,
     passes: None,
+    attention: Attention::Causal,
+    host_blocks: 0,
 };
 
 /// A scheduler, the checking executor, and what came of it.

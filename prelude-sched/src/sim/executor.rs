@@ -7,9 +7,9 @@ use std::{
 
 use ahash::{AHashMap, RandomState};
 use prelude_core::{
-    BlockId, Capacity, DecodeRow, Executor, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
-    PassId, PassSlice, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId, StepOutput,
-    TokenId, TokenSource,
+    BlockId, Capacity, DecodeRow, Executor, ExecutorError, ForwardBatch, KvCopies, OneShotBatch,
+    OutputHead, PassId, PassSlice, Residency, RowOutput, Segment, SegmentIdx, SeqId, StepId,
+    StepOutput, TokenId, TokenSource,
 };
 
 use super::twin::{START, after, after_all, read_head};
@@ -41,6 +41,10 @@ impl CostModel {
     /// How long a batch takes.
     #[must_use]
     pub(crate) fn duration(&self, batch: &ForwardBatch) -> Duration {
+        if let ForwardBatch::AfterCopies { copies, then } = batch {
+            let blocks = copies.stores.len() + copies.loads.len();
+            return self.duration(then) + Duration::from_micros(10 * blocks as u64);
+        }
         if let ForwardBatch::Slice(slice) = batch {
             // Slow, so that the short prompts of simulations have many slices.
             let us = self.step_us + 5.0 * self.token_us * f64::from(slice.layer_tokens);
@@ -77,6 +81,8 @@ struct Slot {
 pub(crate) struct SimExecutor {
     capacity: Capacity,
     slots: Vec<Slot>,
+    /// Host memory, slot by slot.
+    host: Vec<Slot>,
     /// The last step that wrote a slot, to catch two writers in one step.
     written: Vec<Option<StepId>>,
     outputs: VecDeque<(StepId, Result<StepOutput, ExecutorError>)>,
@@ -115,6 +121,7 @@ impl SimExecutor {
         Self {
             capacity,
             slots: vec![Slot::default(); slots],
+            host: vec![Slot::default(); (capacity.host_blocks * capacity.block_size) as usize],
             written: vec![None; slots],
             outputs: VecDeque::new(),
             passes: BTreeMap::new(),
@@ -156,6 +163,20 @@ impl SimExecutor {
         output.prefill = self.read_rows(prefill, &prefill_states);
         self.write(step, writes);
         output
+    }
+
+    /// All stores come before all loads, and both before what the step writes.
+    fn copy(&mut self, copies: &KvCopies) {
+        let block_size = self.capacity.block_size as usize;
+        let slots = |block: usize| block * block_size..(block + 1) * block_size;
+        for store in &copies.stores {
+            let from = &self.slots[slots(store.from.index())];
+            self.host[slots(store.to.index())].copy_from_slice(from);
+        }
+        for load in &copies.loads {
+            let from = &self.host[slots(load.from.index())];
+            self.slots[slots(load.to.index())].copy_from_slice(from);
+        }
     }
 
     /// A slice reads the cached blocks of its pass and, while it keeps, writes all that it keeps:
@@ -380,6 +401,8 @@ impl Executor for SimExecutor {
             self.outputs.len() < self.capacity.pipeline_depth as usize,
             "more steps in flight than the executor takes"
         );
+        let (copies, batch) = batch.split_copies();
+        self.copy(&copies);
         let error = |what: &str| ExecutorError::Step(what.to_owned());
         let slice = match &batch {
             ForwardBatch::Slice(slice) => Some(slice.pass),

@@ -3,8 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use prelude_core::{
-    Generate, Head, LabelScores, MatchState, OutputHead, Pooling, PositionLogprobs, Request,
-    RowOutput, SampleHead, SampledToken, TokenId,
+    Attention, Generate, Head, LabelScores, MatchState, OutputHead, Pooling, PositionLogprobs,
+    Request, RowOutput, SampleHead, SampledToken, TokenId,
 };
 
 use super::random::mix;
@@ -62,6 +62,7 @@ pub(super) fn read_head(
                 .collect(),
         },
         OutputHead::Embed { pooling, .. } => RowOutput::Embedding(match pooling {
+            Pooling::First => vec![number(states[0], 6)],
             Pooling::Last => vec![number(last, 1)],
             Pooling::Mean => vec![number(states.iter().fold(0, |a, &b| mix(a, b)), 2)],
         }),
@@ -113,6 +114,8 @@ pub(crate) enum Answer {
 pub(crate) struct Twin {
     /// Ids are below this.
     pub(crate) vocab_size: u32,
+    /// The attention of the model.
+    pub(crate) attention: Attention,
 }
 
 impl Twin {
@@ -145,8 +148,13 @@ impl Twin {
             })
             .collect();
         let len = prompt.len() as u32;
-        let (positions, head) = row::output_of(head, &Arc::<[TokenId]>::from(prompt), &(0..len))
-            .expect("a whole prompt is answered");
+        let (positions, head) = row::output_of(
+            head,
+            &Arc::<[TokenId]>::from(prompt),
+            &(0..len),
+            self.attention,
+        )
+        .expect("a whole prompt is answered");
         let states = &states[positions.start as usize..positions.end as usize];
         read_head(&head, states, &positions, self.vocab_size)
     }

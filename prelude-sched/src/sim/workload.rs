@@ -229,7 +229,7 @@ impl Workload {
                 }
             }
             2 | 3 => Head::Embed {
-                pooling: *random.pick(&[Pooling::Last, Pooling::Mean]),
+                pooling: *random.pick(&[Pooling::First, Pooling::Last, Pooling::Mean]),
                 normalise: false,
                 dimensions: None,
             },

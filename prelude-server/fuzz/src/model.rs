@@ -54,6 +54,8 @@ pub(crate) fn fake(
             vocab_size: loaded.model.vocab_size,
             pipeline_depth: 1,
             passes: None,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         },
         hidden: loaded.model.hidden_size as usize,
         done: None,

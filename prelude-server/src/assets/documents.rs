@@ -22,6 +22,18 @@ const SPECIAL_TOKENS: [&str; 7] = [
     "mask_token",
 ];
 
+/// Fields about the normalizer: the name in `tokenizer_config.json`, the name in BERT's normalizer, and
+/// the normalizer that does the same by itself.
+const NORMALIZER: [(&str, &str, &str); 3] = [
+    ("do_lower_case", "lowercase", "Lowercase"),
+    ("strip_accents", "strip_accents", "StripAccents"),
+    (
+        "tokenize_chinese_chars",
+        "handle_chinese_chars",
+        "BertNormalizer",
+    ),
+];
+
 /// The fields of `tokenizer_config.json` that the server needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
@@ -36,6 +48,8 @@ pub struct TokenizerConfig {
     pub(super) model_max_length: Option<u32>,
     /// `added_tokens_decoder`.
     added_tokens: Option<Map<String, Value>>,
+    /// The fields about the normalizer that the file has.
+    normalizer: Vec<(&'static str, Value)>,
     /// Fields that are passed over.
     pub(super) warnings: Vec<String>,
 }
@@ -66,8 +80,44 @@ impl TokenizerConfig {
                 .get("added_tokens_decoder")
                 .and_then(Value::as_object)
                 .cloned(),
+            normalizer: { NORMALIZER.iter() }
+                .filter_map(|(name, ..)| Some((*name, map.get(*name)?.clone())))
+                .filter(|(_, value)| !value.is_null())
+                .collect(),
             warnings,
         })
+    }
+
+    /// Refuses a file that says otherwise of the normalizer than `tokenizer.json` does: transformers
+    /// would change the normalizer.
+    pub(super) fn check_normalizer(&self, tokenizer_json: &[u8]) -> Result<(), LoadError> {
+        if self.normalizer.is_empty() {
+            return Ok(());
+        }
+        let document: Value = serde_json::from_slice(tokenizer_json).unwrap_or_default();
+        let normalizer = &document["normalizer"];
+        for (name, said) in &self.normalizer {
+            let found = NORMALIZER.iter().find(|(of, ..)| of == name);
+            let (_, field, class) = found.expect("only these fields are kept");
+            let own = match &normalizer[*field] {
+                // BERT's strips accents where it makes texts lower case, unless it says otherwise.
+                Value::Null if normalizer["type"] == "BertNormalizer" => &normalizer["lowercase"],
+                own => own,
+            };
+            let own = own
+                .as_bool()
+                .unwrap_or_else(|| has_class(normalizer, class));
+            if said.as_bool() != Some(own) {
+                return Err(LoadError::Document {
+                    file: TOKENIZER_CONFIG,
+                    what: format!(
+                        "has `{name}` of {said}, but the normalizer of tokenizer.json says {own}; \
+                         make both say the same"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Takes the special tokens of `special_tokens_map.json`, which transformers reads where
@@ -114,6 +164,12 @@ impl TokenizerConfig {
     pub fn special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
         self.special_tokens.iter().map(|(k, v)| (*k, v.as_str()))
     }
+}
+
+/// Returns true if a normalizer, or one of a sequence, is of a class.
+fn has_class(normalizer: &Value, class: &str) -> bool {
+    let parts = normalizer["normalizers"].as_array();
+    normalizer["type"] == class || parts.is_some_and(|all| all.iter().any(|n| n["type"] == class))
 }
 
 /// One template, or a list of named ones of which `default` is taken.

@@ -72,8 +72,8 @@ fn of_hub(path: &Path) -> String {
     };
     match text.split_once('/') {
         Some((owner, name)) if is_part(owner) && is_part(name) => format!(
-            ". Nothing is downloaded: if this is a name on the Hugging Face Hub, fetch it first \
-             (hf download {text} --local-dir {name}) and give ./{name}"
+            ". If this is a name on the Hugging Face Hub, `prelude pull {text}` downloads the model \
+             and prints its folder"
         ),
         _ => String::new(),
     }
@@ -87,13 +87,9 @@ mod tests {
     fn a_name_of_the_hub_says_what_to_do() {
         let text = |path: &str| LoadError::NoFolder(path.into()).to_string();
         let hub = text("Qwen/Qwen3-0.6B");
-        let command = "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B";
-        assert!(
-            hub.contains("Nothing is downloaded") && hub.contains(command),
-            "{hub}"
-        );
+        assert!(hub.contains("`prelude pull Qwen/Qwen3-0.6B`"), "{hub}");
         for path in ["./Qwen3-0.6B", "/models/a", "Qwen3", "a/b/c", "../b", "a/"] {
-            assert!(!text(path).contains("downloaded"), "{path}");
+            assert!(!text(path).contains("pull"), "{path}");
         }
     }
 }

@@ -90,6 +90,7 @@ impl Assets {
         if let Some(bytes) = read(folder, "special_tokens_map.json")? {
             tokenizer_config.add_special_tokens(&bytes)?;
         }
+        tokenizer_config.check_normalizer(&tokenizer_json)?;
         // A template in a file of its own wins, as in the reference.
         let own_template = read(folder, "chat_template.jinja")?;
         let more = read(folder, "additional_chat_templates/tool_use.jinja")?;
@@ -145,6 +146,7 @@ impl Assets {
     /// The same as of [`Assets::open`].
     pub fn embedded(files: &EmbeddedModel) -> Result<Self, LoadError> {
         let tokenizer_config = TokenizerConfig::from_json(files.tokenizer_config)?;
+        tokenizer_config.check_normalizer(files.tokenizer)?;
         let (tokenizer, warning) = Tokenizer::from_bytes(files.tokenizer)?;
         let assets = Self {
             name: files.name.to_owned(),

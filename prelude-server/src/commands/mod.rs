@@ -9,6 +9,7 @@ use std::{
 
 use indicatif::ProgressBar;
 use prelude_engine::{EngineConfig, SchedulerConfig};
+use prelude_hub::Progress;
 use prelude_server::{
     DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError},
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::ModelArgs;
 
 pub(crate) mod cuda;
+pub(crate) mod hub;
 pub(crate) mod kv_events;
 pub(crate) mod one_shot;
 pub(crate) mod profile;
@@ -118,6 +120,10 @@ pub(crate) struct KvSettings {
     /// Bytes of all blocks, if `num_blocks` is absent. By default 1 GiB on the CPU, and at most 64
     /// times the longest sequence; on a GPU all that is free, less `cuda.reserve_bytes`.
     pub(crate) kv_bytes: Option<u64>,
+    /// Bytes of host memory for blocks that the prefix cache evicts from a GPU, locked at start
+    /// (default 0: none). A later prompt gets them back by a copy instead of computing them. On the
+    /// CPU, where all blocks are in host memory, only 0 is valid.
+    pub(crate) host_bytes: u64,
 }
 
 /// Settings of loading tokenizers.
@@ -212,6 +218,7 @@ impl Settings {
         executor.dtype = args.dtype.choice().or(executor.dtype);
         executor.num_blocks = args.kv_blocks.or(self.kv.num_blocks);
         executor.kv_bytes = self.kv.kv_bytes;
+        executor.host_bytes = self.kv.host_bytes;
         let size = args.block_size.or(self.kv.block_size);
         executor.block_size = size.unwrap_or(executor.block_size);
         // The engine's queue holds what the server admits.
@@ -262,14 +269,54 @@ fn put(table: &mut toml::Table, name: &str, value: &str) {
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Folder(PathBuf),
+    /// A model on the Hub, which [`Source::fetched`] turns into `Fetched`.
+    Hub(hub::HubModel),
+    /// A model of the Hub, by its name, in a folder of the cache.
+    Fetched(String, PathBuf),
     Embedded(EmbeddedModel),
 }
 
 impl Source {
+    /// Returns the source that an argument names: a folder, if there is one, or else a model on the
+    /// Hub.
+    ///
+    /// # Errors
+    /// If the revision is malformed, or given for a folder.
+    pub(crate) fn of(model: &Path, revision: Option<&str>) -> Result<Self, Failure> {
+        if !model.is_dir()
+            && let Some(model) = hub::HubModel::of(model, revision)?
+        {
+            return Ok(Self::Hub(model));
+        }
+        match revision {
+            None => Ok(Self::Folder(model.to_owned())),
+            Some(revision) => Err(Failure::new(
+                Code::Usage,
+                format_args!(
+                    "--revision {revision} is for names on the Hub (OWNER/MODEL), and {} is none",
+                    model.display()
+                ),
+            )),
+        }
+    }
+
+    /// Downloads what is missing of a model on the Hub. `report` is told how far the download is.
+    pub(crate) fn fetched(self, report: &dyn Fn(Progress)) -> Result<Self, Failure> {
+        match self {
+            Self::Hub(model) => {
+                let folder = model.open(report)?;
+                Ok(Self::Fetched(model.repo.to_string(), folder))
+            }
+            here => Ok(here),
+        }
+    }
+
     /// The name under which the model is known: its folder, or its own.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Folder(path) => path.display().to_string(),
+            Self::Hub(model) => model.repo.to_string(),
+            Self::Fetched(name, _) => name.clone(),
             Self::Embedded(files) => files.name.to_owned(),
         }
     }
@@ -278,6 +325,13 @@ impl Source {
     pub(crate) fn assets(&self, tokenizers: Option<&Path>) -> Result<Assets, LoadError> {
         match self {
             Self::Folder(path) => Assets::open_cached(path, tokenizers),
+            Self::Hub(model) => Err(LoadError::NoFolder(model.repo.to_string().into())),
+            Self::Fetched(name, path) => {
+                let mut assets = Assets::open_cached(path, tokenizers)?;
+                // The folder is named after a commit.
+                assets.name.clone_from(name);
+                Ok(assets)
+            }
             Self::Embedded(files) => Assets::embedded(files),
         }
     }

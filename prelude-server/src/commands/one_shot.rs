@@ -29,7 +29,7 @@ impl Asker {
         environment: &Environment,
         demo: EmbeddedModel,
     ) -> Result<Self, Failure> {
-        let source = source(args, demo);
+        let source = source(args, demo)?;
         let settings = environment.settings(None)?;
         let options = settings.load_options(&args.model_args);
         let devices = settings.devices(args.model_args.device)?;
@@ -98,10 +98,10 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Source {
+fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Source, Failure> {
     match &args.model {
-        Some(folder) => Source::Folder(folder.clone()),
-        None => Source::Embedded(demo),
+        Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ()),
+        None => Ok(Source::Embedded(demo)),
     }
 }
 
@@ -191,7 +191,7 @@ fn prompts(args: &CompleteArgs) -> Result<(Vec<String>, OneShotArgs), Failure> {
         ([], _) => {}
         ([folder], None) => common.model = Some(folder.into()),
         _ => {
-            let message = "with -p, give the model once: prelude complete MODEL_DIR -p TEXT";
+            let message = "with -p, give the model once: prelude complete MODEL -p TEXT";
             return Err(Failure::new(Code::Usage, message));
         }
     }
@@ -301,7 +301,7 @@ fn show_decisions(answer: &Value) -> String {
 pub(crate) fn tokenize(args: &TokenizeArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let settings = environment.settings(None)?;
-    let source = source(&args.common, demo::LM);
+    let source = source(&args.common, demo::LM)?;
     let assets = source.assets(settings.tokenizer.cache.as_deref())?;
     for text in texts {
         let tokens = assets.tokenizer.encode(&text, true);

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), F
     let options = settings.load_options(&args.model_args);
     let devices = settings.devices(args.model_args.device)?;
     let source = match &args.model {
-        Some(folder) => Source::Folder(folder.clone()),
+        Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ())?,
         None => Source::Embedded(demo::LM),
     };
     let assets = source.assets(options.tokenizer_cache.as_deref())?;

@@ -138,7 +138,10 @@ fn load(
     let settings = environment.settings(args.config.as_deref())?;
     let options = settings.load_options(&args.model_args);
     let sources = match &args.model {
-        Some(folder) => vec![Source::Folder(folder.clone())],
+        Some(model) => {
+            let source = Source::of(model, args.model_args.revision.as_deref())?;
+            vec![source.fetched(&|_| ())?]
+        }
         None => vec![
             Source::Embedded(demo::LM),
             Source::Embedded(demo::CLASSIFIER),

@@ -39,7 +39,10 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .enable_all()
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
-    runtime.block_on(serve(args, settings, keys, profile))
+    let served = runtime.block_on(serve(args, settings, keys, profile));
+    // Told to stop while it loads, the program does not wait for that.
+    runtime.shutdown_background();
+    served
 }
 
 /// Files that a server holds beside its connections.
@@ -179,16 +182,27 @@ async fn serve(
         .local_addr()
         .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
     let sources = sources(args)?;
+    if sources
+        .iter()
+        .any(|source| matches!(source, Source::Hub(_)))
+    {
+        say(format_args!(
+            "listening on http://{address}; answers begin when the model is here"
+        ));
+    }
     let publishers = settings.kv_events.bind(&names(args, &sources)).await?;
-    let serving = tokio::spawn(server.run());
+    let mut serving = tokio::spawn(server.run());
     watch_signals(&app, args)?;
     let loading = tokio::task::spawn_blocking({
         let (args, app) = (args.clone(), Arc::clone(&app));
         move || load_all(&args, sources, &settings, profile.as_ref(), &devices, &app)
     });
-    let engines = loading
-        .await
-        .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??;
+    let engines = tokio::select! {
+        loaded = loading => loaded
+            .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??,
+        // Told to stop: a download goes on from here the next time.
+        _ = &mut serving => return Ok(()),
+    };
     for (publisher, engine) in publishers.into_iter().zip(&engines) {
         if let Some(events) = engine.handle().kv_events() {
             tokio::spawn(kv_events::publish(publisher, events));
@@ -216,9 +230,12 @@ async fn serve(
 /// Returns the models to load: that of the command line, or the demo models.
 fn sources(args: &ServeArgs) -> Result<Vec<Source>, Failure> {
     match &args.model {
-        Some(folder) => Ok(vec![Source::Folder(folder.clone())]),
+        Some(model) => {
+            let source = Source::of(model, args.model_args.revision.as_deref())?;
+            Ok(vec![source])
+        }
         None if !args.served_model_name.is_empty() => {
-            let message = "--served-model-name needs a MODEL_DIR before it: everything behind it \
+            let message = "--served-model-name needs a MODEL before it: everything behind it \
                            is a name, and the demo models keep theirs";
             Err(Failure::new(Code::Usage, message))
         }
@@ -257,6 +274,8 @@ fn load_all(
     let mut engines = Vec::new();
     let is_lone = sources.len() == 1;
     for source in sources {
+        let source = source.fetched(&|progress| app.set_download(Some(progress)))?;
+        app.set_download(None);
         // That of another model is refused as it is loaded, unless it is for the one beside it.
         let own = profile.filter(|profile| is_lone || profile.model == source.name());
         options.profile = own.cloned();

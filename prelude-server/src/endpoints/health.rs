@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     admission::time_for,
@@ -70,9 +71,14 @@ pub(crate) fn health(call: &Call) -> Result<Reply, ApiError> {
     Ok(Reply::Empty)
 }
 
-/// The same, with what is served.
+/// The same, with what is served, or how far its download is.
 pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
-    call.app.healthy()?;
+    call.app
+        .healthy()
+        .map_err(|error| match call.app.download() {
+            Some(progress) => error.with_detail(json!({ "download": progress })),
+            None => error,
+        })?;
     let (queue_rows, ..) = call.app.admission.reserved();
     let model = call.app.model(None)?;
     let rate = model.engine.prompt_tokens_per_second();

@@ -233,6 +233,8 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Engines(|e| count(e.scheduler().used_blocks))),
     (Gauge, "prelude:kv_blocks_cached", "KV blocks that only the prefix cache holds.",
         Engines(|e| count(e.scheduler().cached_blocks))),
+    (Gauge, "prelude:host_blocks_used", "Blocks of host memory with a copy of an evicted KV block.",
+        Engines(|e| count(e.scheduler().host_blocks))),
     (Gauge, "prelude:running_rows", "Rows and sequences being computed.", Engines(|e| {
         let s = e.scheduler();
         by_class(s.running_chunked_rows + s.running_oneshot_rows, s.running_decode_seqs)
@@ -270,6 +272,10 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Engines(|e| count(e.scheduler().deferrals))),
     (Counter, "prelude:evicted_blocks_total", "Cached KV blocks evicted.",
         Engines(|e| count(e.scheduler().evicted_blocks))),
+    (Counter, "prelude:stored_blocks_total", "Evicted KV blocks copied to host memory.",
+        Engines(|e| count(e.scheduler().stored_blocks))),
+    (Counter, "prelude:loaded_blocks_total", "KV blocks copied back from host memory.",
+        Engines(|e| count(e.scheduler().loaded_blocks))),
     (Counter, "prelude:failed_steps_total", "Steps that produced no results.",
         Engines(|e| count(e.snapshot.failed_steps))),
     (Counter, "prelude:computed_tokens_total", "Tokens computed.", Engines(|e| {

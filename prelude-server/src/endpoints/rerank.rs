@@ -1,4 +1,4 @@
-//! `POST /rerank`, `/v1/rerank`, `/v2/rerank`: documents in the order of their relevance, in three
+//! `POST /rerank`, `/v1/rerank`, `/v2/rerank`: documents in the order of their relevance, in four
 //! dialects.
 
 use std::{borrow::Cow, fmt, sync::Arc};
@@ -27,7 +27,7 @@ pub(crate) const RERANK: Endpoint = Endpoint {
     group: "decisions",
     summary: "Order documents by relevance",
     request: Some(schema::<RerankRequest<'static>>),
-    responses: either::<Body<'static>, Vec<TeiBody<'static>>>,
+    responses: either::<Body<'static>, Vec<ListedBody<'static>>>,
     other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/rerank", "/v1/rerank"], |call, body| {
         Box::pin(handle(call, body, Answered::Jina))
@@ -39,7 +39,7 @@ pub(crate) const RERANK_V2: Endpoint = Endpoint {
     group: "decisions",
     summary: "Order documents by relevance",
     request: Some(schema::<RerankRequest<'static>>),
-    responses: either::<CohereBody<'static>, Vec<TeiBody<'static>>>,
+    responses: either::<CohereBody<'static>, Vec<ListedBody<'static>>>,
     other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/v2/rerank"], |call, body| {
         Box::pin(handle(call, body, Answered::Cohere))
@@ -58,6 +58,15 @@ pub(crate) struct RerankFields<'a> {
     documents: Option<Vec<Document<'a>>>,
     /// Results to return; 0 and null are all.
     top_n: Option<Int<0, { i64::MAX }>>,
+    /// SGLang's name of `top_n` (with `rid`).
+    top_k: Option<Int<0, { i64::MAX }>>,
+    /// SGLang's name of the request, which is not used. A body that has it, even as null, is
+    /// answered as SGLang does: by a list.
+    #[expect(
+        dead_code,
+        reason = "its presence chooses the dialect before the fields are read"
+    )]
+    rid: Option<Text<'a>>,
     return_documents: Option<bool>,
     /// The meaning of relevance.
     instruction: Option<Text<'a>>,
@@ -146,7 +155,8 @@ impl JsonSchema for Document<'_> {
 }
 
 request! {
-    /// `POST /rerank`: `documents` (Jina's, vLLM's and Cohere's dialect), or `texts` (TEI's).
+    /// `POST /rerank`: `documents` (Jina's, vLLM's and Cohere's dialect; with `rid` SGLang's), or
+    /// `texts` (TEI's).
     struct RerankRequest<'a> {
         rerank: RerankFields<'a>,
         tei: TeiFields<'a>,
@@ -162,6 +172,8 @@ enum Answered {
     /// Jina's and vLLM's.
     Jina,
     Cohere,
+    /// SGLang's, which the routers of SGLang and of vLLM ask for.
+    Sglang,
 }
 
 /// Answers the rerank routes.
@@ -178,11 +190,14 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
         (_, true) => tei(call, fields)
             .await
             .map_err(|e| e.in_dialect(Dialect::Tei)),
+        (_, false) if answered == Answered::Jina && fields.names("rid") => {
+            documents(call, fields, Answered::Sglang).await
+        }
         (_, false) => documents(call, fields, answered).await,
     }
 }
 
-/// vLLM's, Jina's and Cohere's dialects.
+/// All dialects but TEI's.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
@@ -192,6 +207,10 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         ("truncation_direction", tei.truncation_direction.is_some()),
         ("raw_scores", tei.raw_scores == Some(true)),
         ("return_text", tei.return_text == Some(true)),
+        (
+            "top_k",
+            request.rerank.top_k.is_some() && answered != Answered::Sglang,
+        ),
     ])?;
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
@@ -203,7 +222,10 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
     // Zero asks for all, as no number does.
-    let top_n = asked.top_n.and_then(|n| usize::try_from(n.get()).ok());
+    let top_n = asked
+        .top_n
+        .or(asked.top_k)
+        .and_then(|n| usize::try_from(n.get()).ok());
     let top_n = top_n.filter(|&n| n > 0);
     let return_documents = asked.return_documents.unwrap_or(!is_cohere);
     if asked.instruction.is_some() && asked.instruct.is_some() {
@@ -227,26 +249,27 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
     let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, activation, top_n);
+    let text = |index: usize| return_documents.then(|| &*documents[index].0);
+    if answered == Answered::Sglang {
+        let results = ranked.into_iter().map(|(index, score)| ListedBody {
+            index,
+            score,
+            text: None,
+            document: text(index),
+        });
+        return Ok(Reply::json(&results.collect::<Vec<_>>()));
+    }
     let results = ranked
         .into_iter()
         .map(|(index, relevance_score)| RankedBody {
             index,
             relevance_score,
-            document: return_documents.then(|| DocumentBody {
-                text: &documents[index].0,
-            }),
+            document: text(index).map(|text| DocumentBody { text }),
         });
     let id = call.app.ids.next("rerank-");
     let results = results.collect();
     Ok(if is_cohere {
-        Reply::json(&CohereBody {
-            id,
-            results,
-            meta: Meta {
-                api_version: ApiVersion { version: "2" },
-                billed_units: BilledUnits { search_units: 1 },
-            },
-        })
+        Reply::json(&CohereBody::new(id, results))
     } else {
         let prompt_tokens = judged.prompt_tokens;
         Reply::json(&Body {
@@ -303,10 +326,11 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
     let judged = rank::judge(call, model, &common, &pairs, &options).await?;
     let ranked = ranked(&judged, !raw_scores, None);
-    let results = ranked.into_iter().map(|(index, score)| TeiBody {
+    let results = ranked.into_iter().map(|(index, score)| ListedBody {
         index,
         score,
         text: return_text.then(|| &*texts[index].0),
+        document: None,
     });
     Ok(Reply::json(&results.collect::<Vec<_>>()))
 }
@@ -359,6 +383,19 @@ pub(crate) struct CohereBody<'a> {
     meta: Meta,
 }
 
+impl<'a> CohereBody<'a> {
+    const fn new(id: String, results: Vec<RankedBody<'a>>) -> Self {
+        Self {
+            id,
+            results,
+            meta: Meta {
+                api_version: ApiVersion { version: "2" },
+                billed_units: BilledUnits { search_units: 1 },
+            },
+        }
+    }
+}
+
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CohereMeta")]
 struct Meta {
@@ -378,13 +415,16 @@ struct BilledUnits {
     search_units: u32,
 }
 
+/// A result of the dialects that answer by a list: TEI's with `text`, SGLang's with `document`.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "TeiRanked")]
-pub(crate) struct TeiBody<'a> {
+#[schemars(rename = "ListedRanked")]
+pub(crate) struct ListedBody<'a> {
     index: usize,
     score: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<&'a str>,
 }
 
 #[cfg(test)]
@@ -521,6 +561,42 @@ mod tests {
             let index = result["index"].as_u64().unwrap() as usize;
             assert_eq!(pairs["data"][index]["score"], result["relevance_score"]);
         }
+    }
+
+    /// As the routers of SGLang and of vLLM ask and read the answer.
+    #[test]
+    fn a_request_with_rid_is_answered_by_a_list() {
+        let body = |more: Value| {
+            let mut body = json!({"query": QUERY, "documents": documents()});
+            let more = more.as_object().unwrap().clone();
+            body.as_object_mut().unwrap().extend(more);
+            body
+        };
+        let plain = answer(qwen3(), "/v1/rerank", &body(json!({})));
+        for (name, top_k, len) in [("unknown", Value::Null, 4), ("default", json!(2), 2)] {
+            let asked = json!({"model": name, "rid": null, "user": null, "top_k": top_k,
+                "return_documents": true});
+            let found = answer(qwen3(), "/v1/rerank", &body(asked));
+            let found = found.as_array().unwrap();
+            assert_eq!(found.len(), len);
+            for (ours, theirs) in plain["results"].as_array().unwrap().iter().zip(found) {
+                let expected = json!({"index": ours["index"], "score": ours["relevance_score"],
+                    "document": ours["document"]["text"]});
+                assert_eq!(*theirs, expected);
+            }
+        }
+        let without = answer(
+            qwen3(),
+            "/v1/rerank",
+            &body(json!({"rid": "r", "return_documents": false})),
+        );
+        assert!(without[0].get("document").is_none(), "{without}");
+        refused(
+            qwen3(),
+            "/v1/rerank",
+            &body(json!({"top_k": 2})),
+            (400, "unsupported_parameter", Some("top_k")),
+        );
     }
 
     #[test]

@@ -31,12 +31,19 @@ enum Base {
     Mistral,
     /// A classifier that may have biases.
     Llama,
+    /// Encoders: classifiers, and a cross-encoder.
+    Bert,
+    Roberta,
+    DistilBert,
+    CrossEncoder,
 }
 
 /// A field's new value: file, name, value.
 type Change = (&'static str, &'static str, Value);
 
 const CONFIG: &str = "config.json";
+/// The rows of `config.json` for encoders.
+const ENCODERS: &str = "config.json of an encoder";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -55,6 +62,7 @@ impl Base {
     fn of(file: &str) -> Self {
         match file {
             CONFIG => Self::Classifier,
+            ENCODERS => Self::Bert,
             MAP => Self::LmWithMap,
             GENERATION | TOKENIZER | TOKENIZER_CONFIG => Self::Lm,
             _ => Self::Embedder,
@@ -69,6 +77,10 @@ impl Base {
             Self::Reward => Some(testing::golden("rand-yarn-reward")?.join("model")),
             Self::Mistral => Some(testing::golden("rand-mistral-cls3")?.join("model")),
             Self::Llama => Some(testing::golden("rand-llama-cls3")?.join("model")),
+            Self::Bert => Some(testing::golden("rand-bert-cls3")?.join("model")),
+            Self::Roberta => Some(testing::golden("rand-roberta-cls2")?.join("model")),
+            Self::DistilBert => Some(testing::golden("rand-distilbert-cls2")?.join("model")),
+            Self::CrossEncoder => Some(testing::golden("rand-bert-rank")?.join("model")),
         }
     }
 
@@ -76,6 +88,7 @@ impl Base {
         let template = (TOKENIZER_CONFIG, "chat_template", json!(TEMPLATE));
         match self {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
+            Self::Bert | Self::Roberta | Self::DistilBert | Self::CrossEncoder => Vec::new(),
             Self::Lm => vec![template],
             Self::LmWithMap => vec![
                 template,
@@ -131,6 +144,7 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
         documents.insert(MODULES, json!(modules));
     }
     for (file, name, value) in base.changes().iter().chain(changes) {
+        let file = if *file == ENCODERS { CONFIG } else { file };
         let document = documents.entry(file).or_insert_with(|| json!({}));
         match document.as_array_mut() {
             // Of modules.json the last module's.
@@ -204,6 +218,13 @@ fn probe(app: &Arc<App>, base: Base) -> String {
             ("/classify", json!({"input": text})),
             ("/pooling", json!({"input": text})),
         ],
+        Base::Bert | Base::Roberta | Base::DistilBert => {
+            vec![
+                ("/classify", json!({"input": text})),
+                ("/pooling", json!({"input": text})),
+            ]
+        }
+        Base::CrossEncoder => vec![("/v1/rerank", rank)],
         Base::Reward => vec![("/classify", json!({"input": text})), ("/v1/rerank", rank)],
         Base::Embedder => vec![
             embed(json!({})),
@@ -234,7 +255,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
 }
 
 /// Changes that show that a field is obeyed, or refused by a rule of its own.
-fn shown_by(file: &str, name: &'static str) -> (Base, Vec<Change>) {
+fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
     let base = Base::of(file);
     let one = |value: Value| {
         let file = fields::find(file, name).unwrap().file;
@@ -277,7 +298,45 @@ fn shown_by(file: &str, name: &'static str) -> (Base, Vec<Change>) {
             (Base::Lm, vec![none, (CONFIG, name, json!([294, 30]))])
         }
         (CONFIG, "matryoshka_dimensions") => (Base::Embedder, vec![(CONFIG, name, json!([7]))]),
+        (CONFIG, "is_causal") => (Base::Embedder, vec![(CONFIG, name, json!(false))]),
+        (CONFIG, "use_bidirectional_attention") => {
+            (Base::Embedder, vec![(CONFIG, name, json!(true))])
+        }
         (CONFIG, "layer_types") => one(json!(["full_attention", "sliding_attention"])),
+        (ENCODERS, "architectures") => one(json!(["BertModel"])),
+        (ENCODERS, "hidden_size") => one(json!(56)),
+        (ENCODERS, "intermediate_size" | "vocab_size") => one(json!(333)),
+        (ENCODERS, "num_hidden_layers") => one(json!(1)),
+        (ENCODERS, "num_attention_heads") => one(json!(2)),
+        (ENCODERS, "dim") => (Base::DistilBert, vec![(file, name, json!(64))]),
+        (ENCODERS, "hidden_dim") => (Base::DistilBert, vec![(file, name, json!(64))]),
+        (ENCODERS, "n_layers") => (Base::DistilBert, vec![(file, name, json!(1))]),
+        (ENCODERS, "n_heads") => (Base::DistilBert, vec![(file, name, json!(4))]),
+        (ENCODERS, "activation") => (Base::DistilBert, vec![(file, name, json!("silu"))]),
+        (ENCODERS, "hidden_act") => one(json!("silu")),
+        (ENCODERS, "max_position_embeddings") => one(json!(64)),
+        (ENCODERS, "pad_token_id") => (Base::Roberta, vec![(file, name, json!(3))]),
+        (ENCODERS, "type_vocab_size") => one(json!(1)),
+        (ENCODERS, "layer_norm_eps") => one(json!(0.05)),
+        (ENCODERS, "dtype" | "torch_dtype") => one(json!("int8")),
+        (ENCODERS, "problem_type") => one(json!("multi_label_classification")),
+        (ENCODERS, "sentence_transformers") => {
+            let named = json!({"activation_fn": "torch.nn.modules.linear.Identity"});
+            (Base::CrossEncoder, vec![(file, name, named)])
+        }
+        (ENCODERS, "sbert_ce_default_activation_function") => {
+            let named = json!("torch.nn.modules.linear.Identity");
+            (Base::CrossEncoder, vec![(file, name, named)])
+        }
+        (ENCODERS, "id2label") => one(json!({"0": "a", "1": "b", "2": "c"})),
+        (ENCODERS, "num_labels") => {
+            let none = (CONFIG, "id2label", Value::Null);
+            (base, vec![none, (file, name, json!(3))])
+        }
+        (ENCODERS, "matryoshka_dimensions") => {
+            let body = (CONFIG, "architectures", json!(["BertForMaskedLM"]));
+            (base, vec![body, (file, name, json!([7]))])
+        }
         (GENERATION, "eos_token_id") => one(json!([294, 30])),
         (GENERATION, "do_sample") => one(json!(false)),
         (GENERATION, "temperature") => one(json!(5)),
@@ -302,6 +361,9 @@ fn shown_by(file: &str, name: &'static str) -> (Base, Vec<Change>) {
         }
         (TOKENIZER_CONFIG, "tokenizer_class") => one(json!("Other")),
         (TOKENIZER_CONFIG, "added_tokens_decoder") => one(json!({"4064": {"content": "<other>"}})),
+        (TOKENIZER_CONFIG, "do_lower_case" | "strip_accents" | "tokenize_chinese_chars") => {
+            one(json!(true))
+        }
         (TOKENIZER_CONFIG | MAP, _) => one(json!(token)),
         (MODULES, "type") => one(json!("sentence_transformers.models.Dense")),
         (MODULES, _) => one(json!("3_Other")),

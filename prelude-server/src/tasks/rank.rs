@@ -79,6 +79,9 @@ pub(crate) async fn judge(
             let error = ApiError::new(400, "unsupported_parameter", message);
             Err(error.with_param("escape_special_tokens"))
         }
+        Judge::Pair { token_types } => {
+            by_pair(call, model, common, pairs, options, token_types).await
+        }
         Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
         Judge::YesNo { yes, no } => {
             let head = Head::LabelScores {
@@ -129,11 +132,7 @@ async fn by_prompt(
             [yes, no] => Some(f64::from(yes) - f64::from(no)),
             _ => None,
         },
-        RowOutput::Classes(logits) => match logits[..] {
-            [logit] => Some(f64::from(logit)),
-            _ => None,
-        },
-        _ => None,
+        output => one_class(output),
     };
     let (computed, ()) = compute(call, model, common, expected, prepare, score).await?;
     Ok(Judged {
@@ -142,6 +141,77 @@ async fn by_prompt(
         activation,
         prompt_tokens: computed.tokens,
     })
+}
+
+/// Judges by the class of both texts, read as a pair.
+async fn by_pair(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+    token_types: u32,
+) -> Result<Judged, ApiError> {
+    let refuse = |field, why: &str| {
+        let message = format!("this model reads a query and a document as they are: {why}");
+        Err(ApiError::new(400, "unsupported_parameter", message).with_param(field))
+    };
+    if options.instruction.is_some() {
+        return refuse("instruction", "there is no place for an instruction");
+    }
+    if options.escapes == Some(true) {
+        return refuse(
+            "escape_special_tokens",
+            "special tokens cannot be kept apart",
+        );
+    }
+    let encode = |budget: &Budget<'_>, (query, document): (&str, &str)| {
+        let query = capped(model, query, options.max_tokens_per_query);
+        let document = capped(model, document, options.max_tokens_per_doc);
+        let document = match &options.truncation {
+            None => document,
+            Some(truncation) => {
+                let measure = |part: &str| Ok(model.tokenizer.encode_pair(&query, part).0.len());
+                let fitting = truncation.fit(model, options.field, &document, measure)?;
+                Cow::Owned(fitting.into_owned())
+            }
+        };
+        check_bytes(options.field, query.len() + document.len(), model)?;
+        let (mut ids, types) = model.tokenizer.encode_pair(&query, &document);
+        check_length(options.field, ids.len(), 0, model)?;
+        budget.add_tokens(ids.len())?;
+        for (id, kind) in ids.iter_mut().zip(types) {
+            *id += kind.min(token_types - 1) * model.vocab_size;
+        }
+        Ok(ids)
+    };
+    let prepare = |budget: &Budget<'_>| {
+        budget.numbers(pairs.len())?;
+        let ids = pairs.iter().map(|&pair| encode(budget, pair));
+        let ids = ids.collect::<Result<_, ApiError>>()?;
+        let prompts = SharedPrompts::after(Vec::new(), ids);
+        let prepared = Prepared::with_head(model, options.field, prompts, &Head::Classify)?;
+        Ok((prepared, ()))
+    };
+    let (computed, ()) =
+        compute(call, model, common, expected(pairs, 0), prepare, one_class).await?;
+    Ok(Judged {
+        usage: computed.usage(),
+        scores: computed.outputs,
+        activation: model.pair_activation,
+        prompt_tokens: computed.tokens,
+    })
+}
+
+/// Reads the logit of a classification head of one class.
+fn one_class(output: RowOutput) -> Option<f64> {
+    match output {
+        RowOutput::Classes(logits) => match logits[..] {
+            [logit] => Some(f64::from(logit)),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Encodes the prompts about pairs.

@@ -155,6 +155,12 @@ impl<'a> Fields<'a> {
         self.entries.iter().any(present)
     }
 
+    /// Returns true if a field is present and not taken, even if it is null.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        let present = |e: &Entry<'_>| e.name == name && e.raw.is_some();
+        self.entries.iter().any(present)
+    }
+
     /// Takes a known field that is not implemented: refused unless absent, null or `neutral`
     /// (compact JSON texts).
     ///

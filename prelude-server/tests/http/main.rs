@@ -6,6 +6,7 @@ mod completions;
 #[cfg(feature = "llguidance")]
 mod constraints;
 mod decisions;
+mod encoders;
 mod fuzz;
 mod golden;
 mod load;

@@ -299,7 +299,7 @@ fn every_task_options() -> LoadOptions {
     }
 }
 
-fn devices() -> &'static Devices {
+pub(crate) fn devices() -> &'static Devices {
     static DEVICES: OnceLock<Devices> = OnceLock::new();
     DEVICES.get_or_init(Devices::of_machine)
 }
@@ -350,6 +350,8 @@ pub(crate) fn fake_model(fake: &Fake) -> Loaded {
             vocab_size: 4096,
             pipeline_depth: 1,
             passes: None,
+            attention: prelude_core::Attention::Causal,
+            host_blocks: 0,
         },
         done: None,
     };

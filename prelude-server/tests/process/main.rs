@@ -4,6 +4,7 @@
 mod bombs;
 mod drain;
 mod hostile;
+mod hub;
 mod kv_events;
 mod logs;
 mod salts;

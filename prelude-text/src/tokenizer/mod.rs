@@ -11,7 +11,7 @@ pub mod reference;
 
 use std::{borrow::Cow, path::Path};
 
-use fasttoken::{CacheUse, Error, Reassigned, StreamState, Warning};
+use fasttoken::{CacheUse, EncodeOptions, Error, Offsets, Reassigned, StreamState, Warning};
 use thiserror::Error as ThisError;
 
 pub use escape::Escaper;
@@ -179,6 +179,24 @@ impl Tokenizer {
     #[must_use]
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
         either!(self, tokenizer => tokenizer.encode(text, add_special_tokens))
+    }
+
+    /// Returns the ids of two texts, put together by the file's template for pairs with its special
+    /// tokens, and the type of each id: which of the texts it belongs to, as the template says.
+    #[must_use]
+    pub fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
+        match &self.kind {
+            Kind::Fast(tokenizer) => {
+                let options = EncodeOptions::new()
+                    .add_special_tokens(true)
+                    .offsets(Offsets::None);
+                let encoding = tokenizer.encode_with((first, second), &options);
+                let encoding = encoding.expect("nothing is cut or filled up");
+                (encoding.ids, encoding.type_ids)
+            }
+            #[cfg(feature = "hf-fallback")]
+            Kind::Reference(tokenizer) => tokenizer.encode_pair(first, second),
+        }
     }
 
     /// Appends the ids of `text` to `out`.

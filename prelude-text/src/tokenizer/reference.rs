@@ -76,6 +76,15 @@ impl Reference {
         ids
     }
 
+    pub(super) fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
+        // As of single texts: it never fails after the probes at load.
+        let encoded = self.inner.encode_fast((first, second), true);
+        encoded.map_or_else(
+            |_| (Vec::new(), Vec::new()),
+            |of| (of.get_ids().to_vec(), of.get_type_ids().to_vec()),
+        )
+    }
+
     pub(super) fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
         // Never fails after the probes at load. If it does, there are no ids, and a prompt of no
         // tokens is refused.

@@ -1,10 +1,6 @@
 //! [`super::Attention`] on matrix units: gathers queries, keys and values for [`Flash`].
 
-use std::ops::Range;
-
-use prelude_models::step::KvSpan;
-
-use super::{Attention, Scratch, TASK_ROWS_ON_TILES, for_locations};
+use super::{Attention, Scratch, SegmentPart, TASK_ROWS_ON_TILES, for_locations};
 use crate::{
     kernels::{
         Supported,
@@ -42,14 +38,14 @@ impl<E: KvElement> Attention<'_, E> {
     pub(super) fn run_on_tiles(
         &self,
         isa: Supported,
-        path: &[KvSpan],
-        tokens: Range<usize>,
+        part: &SegmentPart<'_>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
     ) {
         let (dim, half) = (self.shape.head_dim, self.kv.half);
         let group = self.shape.heads / self.shape.kv_heads;
         let kv_head = self.head(tile);
+        let SegmentPart { tokens, path, .. } = part;
         let count = tokens.len() * group;
         let TileScratch { flash, rows } = scratch
             .tiles
@@ -63,12 +59,12 @@ impl<E: KvElement> Attention<'_, E> {
                 let row = first + lane;
                 let token = tokens.start + row / group;
                 queries[lane] = self.query(token, kv_head * group + row % group);
-                positions[lane] = self.layout.positions[token];
+                positions[lane] = part.last_seen(self.layout, token);
             }
             flash.set_queries(index, &queries[..lanes], &positions[..lanes]);
         }
         let tiles = Tiles::new(isa);
-        let end = self.layout.positions[tokens.end - 1] + 1;
+        let end = part.last_seen(self.layout, tokens.end - 1) + 1;
         let head = kv_head * dim..(kv_head + 1) * dim;
         let mut cursor = 0;
         for start in (0..end).step_by(NR) {

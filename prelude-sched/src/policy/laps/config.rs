@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct LapsConfig {
     /// Tokens to compute up to which a request is short (default 256), where the
-    /// [time of steps](crate::SchedulerConfig::service) is not known; at least 1. More lets larger prompts into batches that small ones wait for, less makes
-    /// medium prompts queue behind long ones.
+    /// [time of steps](crate::SchedulerConfig::service) is not known; at least 1. More lets larger
+    /// prompts into batches that small ones wait for, less makes medium prompts queue behind long
+    /// ones.
     pub boundary_tokens: u32,
     /// Tokens that a step of long work computes of one prompt or request (default 2,048), at least
     /// 1. Less lets short requests in sooner and reads the weights more often for a long prompt.
@@ -24,8 +25,8 @@ pub struct LapsConfig {
     /// in 1..=50). More protects a class of which little comes, at the cost of the other.
     pub share_floor_percent: u32,
     /// Milliseconds from its arrival within which a request without a deadline should start to
-    /// answer (default 400): that is its deadline then, for the order only. 0: it has none, and
-    /// neither hurries nor waits for others.
+    /// answer (default 400): that is its deadline then, for the order only. 0, for offline work: it
+    /// has none, and short requests wait until a step is full, at most twice `max_window_us`.
     pub ttft_target_ms: u32,
     /// Microseconds of slack below which a request goes first though it is not its class's turn,
     /// and which waiting for others leaves (default 5,000). More meets more deadlines and disturbs

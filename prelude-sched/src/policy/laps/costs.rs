@@ -7,12 +7,14 @@ use prelude_core::{ServiceTime, StepWork};
 use super::Length;
 use crate::StepTime;
 
-/// The costs of launching a step, of a token, and of a step of each class. Those of a profile hold;
-/// without one they are learnt.
-#[derive(Debug, Default)]
+/// The time of steps, and a usual step of each class. The times of a profile hold; without one they
+/// are fitted to the steps that were run.
+#[derive(Debug)]
 pub(super) struct StepCosts {
-    /// The profile's, if there is one.
-    service: Option<ServiceTime>,
+    /// True if the times are a profile's.
+    is_profiled: bool,
+    /// The time of steps, zero as far as it is not known.
+    time: ServiceTime,
     /// The latest steps.
     recent: VecDeque<Duration>,
     /// Time and tokens of steps that had at least [`Self::FEW`] tokens, fading.
@@ -28,61 +30,62 @@ impl StepCosts {
     /// Tokens below which a step's time is mostly that of a launch.
     const FEW: u64 = 256;
 
-    pub(super) fn new(service: Option<ServiceTime>) -> Self {
+    pub(super) fn new(profiled: Option<ServiceTime>) -> Self {
         Self {
-            service,
-            ..Self::default()
+            is_profiled: profiled.is_some(),
+            time: profiled.unwrap_or(ServiceTime::ZERO),
+            recent: VecDeque::new(),
+            nanos: 0.0,
+            tokens: 0.0,
+            usual: [Duration::ZERO; 2],
         }
     }
 
+    /// Notes a step that was run.
     pub(super) fn note(&mut self, length: Length, step: &StepTime) {
-        if self.recent.len() == Self::STEPS {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(step.took);
         let usual = &mut self.usual[length as usize];
         *usual = match *usual {
             Duration::ZERO => step.took,
             before => before - before / 8 + step.took / 8,
         };
+        if self.is_profiled {
+            return;
+        }
+        if self.recent.len() == Self::STEPS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(step.took);
         if step.prompt_tokens >= Self::FEW {
             self.nanos = self.nanos * 0.875 + step.took.as_nanos() as f64;
             self.tokens = self.tokens * 0.875 + step.prompt_tokens as f64;
+        }
+        let launch = self.recent.iter().min().copied().unwrap_or_default();
+        self.time.floor_ms = launch.as_secs_f64() * 1e3;
+        if self.tokens > 0.0 {
+            self.time.per_token_ms = self.nanos / self.tokens / 1e6;
         }
     }
 
     /// Returns the time that a step takes however little it computes; zero before there are
     /// measurements.
     pub(super) fn launch(&self) -> Duration {
-        match &self.service {
-            Some(service) => nanos(service.step_ms(&StepWork::default()) * 1e6),
-            None => self.recent.iter().min().copied().unwrap_or_default(),
-        }
+        self.service(&StepWork::default())
     }
 
     /// Returns the time that this work adds to a step that has other work.
     pub(super) fn work(&self, work: &StepWork) -> Duration {
-        if let Some(service) = &self.service {
-            let added = ServiceTime {
-                floor_ms: 0.0,
-                per_cached_ms: 0.0,
-                base_ms: 0.0,
-                ..*service
-            };
-            return nanos(added.step_ms(work) * 1e6);
-        }
-        if self.tokens < 1.0 {
-            return Duration::ZERO;
-        }
-        nanos(self.nanos / self.tokens * work.tokens)
+        let added = ServiceTime {
+            floor_ms: 0.0,
+            per_cached_ms: 0.0,
+            base_ms: 0.0,
+            ..self.time
+        };
+        nanos(added.step_ms(work) * 1e6)
     }
 
     /// Returns the time that a request with this work takes once it is its turn.
     pub(super) fn service(&self, work: &StepWork) -> Duration {
-        match &self.service {
-            Some(service) => nanos(service.step_ms(work) * 1e6),
-            None => self.work(work).max(self.launch()),
-        }
+        nanos(self.time.step_ms(work) * 1e6)
     }
 
     /// A usual step of a class.
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn learns_what_launches_and_tokens_take() {
-        let mut costs = StepCosts::default();
+        let mut costs = StepCosts::new(None);
         assert_eq!(
             [
                 costs.launch(),

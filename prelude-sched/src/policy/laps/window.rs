@@ -65,6 +65,14 @@ impl Window {
         Some(end.min(last)).filter(|&until| until > now)
     }
 
+    /// Returns the time until which requests without a deadline, the first of which came at `head`,
+    /// wait to fill a step; `None` if it is time to go.
+    pub(super) fn fill_until(&self, now: Timestamp, head: Timestamp) -> Option<Timestamp> {
+        let last = head.saturating_add(self.most * 2);
+        let end = last.min(now.saturating_add(self.most));
+        Some(end).filter(|&until| until > now)
+    }
+
     fn width(&self, now: Timestamp, there: &Gathered) -> Duration {
         let missing = self.depth - there.depth;
         let growth = there

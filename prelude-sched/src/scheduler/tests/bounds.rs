@@ -149,6 +149,7 @@ fn a_failed_step_fails_its_requests_only() {
         Capacity {
             pipeline_depth: 2,
             passes: None,
+            host_blocks: 0,
             ..CAPACITY
         },
     );

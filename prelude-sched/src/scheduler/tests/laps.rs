@@ -26,6 +26,7 @@ fn small() -> LapsConfig {
         batch_tokens: 24,
         share_floor_percent: 50,
         ttft_target_ms: 0,
+        max_window_us: 0,
         ..LapsConfig::default()
     }
 }
@@ -129,6 +130,7 @@ fn a_deadline_about_to_be_missed_goes_before_the_turn() {
 fn short_requests_wait_for_each_other() {
     let mut rig = rig(LapsConfig {
         ttft_target_ms: 400,
+        max_window_us: 10_000,
         ..small()
     });
     for id in 0..8 {
@@ -156,6 +158,35 @@ fn short_requests_wait_for_each_other() {
     rig.classify_now(14, 1);
     rig.classify_now(15, 20);
     assert_eq!(rig.timed_step(), Some(1));
+    rig.drain();
+}
+
+/// Requests without a deadline fill a step of 24 tokens, or go when the first has waited for 20 ms.
+#[test]
+fn offline_work_gathers_until_a_step_is_full() {
+    let mut rig = rig(LapsConfig {
+        max_window_us: 10_000,
+        ..small()
+    });
+    for id in 0..3 {
+        rig.classify_now(id, 8);
+        if id < 2 {
+            assert_eq!(rig.timed_step(), None);
+        }
+    }
+    assert_eq!(rig.timed_step(), Some(24));
+    let came = rig.now;
+    rig.classify_now(3, 8);
+    for waited in [10, 20] {
+        assert_eq!(rig.timed_step(), None);
+        rig.now = rig.scheduler.next_deadline().expect("it is asked again");
+        assert_eq!(rig.now, came.saturating_add(ms(waited)));
+    }
+    assert_eq!(rig.timed_step(), Some(8));
+    // Long work does not wait for short work.
+    rig.classify_now(4, 40);
+    rig.classify_now(5, 8);
+    assert_eq!(rig.timed_step(), Some(8));
     rig.drain();
 }
 

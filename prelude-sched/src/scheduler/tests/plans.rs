@@ -83,6 +83,7 @@ fn a_policy_that_waits_beside_a_running_step_is_asked_again_in_time() {
     let capacity = Capacity {
         pipeline_depth: 2,
         passes: None,
+        host_blocks: 0,
         ..CAPACITY
     };
     let config = SchedulerConfig::default();

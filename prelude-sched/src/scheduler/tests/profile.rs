@@ -96,7 +96,7 @@ fn the_boundary_of_laps_follows_the_time_of_steps() {
             enable_prefix_caching: false,
             laps: LapsConfig {
                 boundary_tokens: 100,
-                ttft_target_ms: 0,
+                max_window_us: 0,
                 ..LapsConfig::default()
             },
             service,

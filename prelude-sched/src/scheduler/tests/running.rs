@@ -10,6 +10,7 @@ fn an_abort_in_flight_frees_everything_once() {
             Capacity {
                 pipeline_depth: depth,
                 passes: None,
+                host_blocks: 0,
                 ..CAPACITY
             },
         );
@@ -91,6 +92,7 @@ fn run_ahead_knows_when_to_stop() {
         Capacity {
             pipeline_depth: 2,
             passes: None,
+            host_blocks: 0,
             ..CAPACITY
         },
     );

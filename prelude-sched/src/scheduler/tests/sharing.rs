@@ -92,6 +92,7 @@ fn a_peer_waits_for_its_leader_but_not_for_ever() {
         let capacity = Capacity {
             pipeline_depth: 2,
             passes: None,
+            host_blocks: 0,
             ..CAPACITY
         };
         let mut rig = Rig::new(

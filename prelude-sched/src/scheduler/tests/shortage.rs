@@ -4,7 +4,7 @@ use super::{
     super::shortage::{BlockUse, FirstBlocked, NoBlocks},
     *,
 };
-use crate::{Turn, queue::QueueKey, step::Draft};
+use crate::{Turn, forest::Forest, queue::QueueKey, step::Draft};
 
 fn key(serial: u64, turn: Turn) -> QueueKey {
     QueueKey {
@@ -23,7 +23,13 @@ fn work_ahead_that_lacks_blocks_is_named() {
     // What lacks blocks or stands ahead of request 5, and the reasons by use.
     let check = |prepare: &dyn Fn(&mut Scheduler, &mut Draft), reasons: [_; 3]| {
         let mut rig = Rig::small(64);
-        let mut draft = Draft::new(StepId(0), rig.now, 4, 64, true);
+        let mut draft = Draft::new(
+            StepId(0),
+            rig.now,
+            Forest::new(4, CAPACITY.attention),
+            64,
+            true,
+        );
         prepare(&mut rig.scheduler, &mut draft);
         let uses = [Generation, Chunks, Pass];
         let found = uses.map(|use_of| {
@@ -82,7 +88,13 @@ fn work_ahead_that_lacks_blocks_is_named() {
 #[test]
 fn an_overdue_request_waits_for_older_ones_alone() {
     let mut rig = Rig::small(64);
-    let draft = Draft::new(StepId(0), rig.now, 4, 64, true);
+    let draft = Draft::new(
+        StepId(0),
+        rig.now,
+        Forest::new(4, CAPACITY.attention),
+        64,
+        true,
+    );
     let scheduler = &mut rig.scheduler;
     scheduler
         .short_of_blocks

@@ -17,6 +17,8 @@ fn wait_of(policy: PolicyConfig, depth: u32, mut request: Request) -> Option<Dur
         vocab_size: 1000,
         pipeline_depth: depth,
         passes: None,
+        attention: Attention::Causal,
+        host_blocks: 0,
     };
     let config = SchedulerConfig {
         policy,

@@ -35,6 +35,12 @@ impl World {
                 slice_ms: 20,
             });
         }
+        let mut of_host = Random::new(mix(seed, 0x4057));
+        if of_host.one_in(2) {
+            // From hardly any to more than all prompts of a world fill.
+            let most = *of_host.pick(&[4, capacity.num_blocks, 20 * capacity.num_blocks]);
+            capacity.host_blocks = of_host.in_range(1, most);
+        }
         let mut config = config(&mut random);
         config.slice_ms = Some(of_passes.in_range(1, 3));
         let arrivals = arrivals(&mut random);
@@ -70,6 +76,7 @@ impl World {
             waits: (name != "chaos").then(|| Waits::new(&config, capacity, laps_chunk)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
+                attention: capacity.attention,
             }),
             events: Vec::new(),
             next_id: 0,
@@ -132,6 +139,8 @@ fn capacity(random: &mut Random) -> Capacity {
         vocab_size: 16,
         pipeline_depth: *random.pick(&[1, 2]),
         passes: None,
+        attention: prelude_core::Attention::Causal,
+        host_blocks: 0,
     }
 }
 

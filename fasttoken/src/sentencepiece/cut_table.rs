@@ -36,7 +36,7 @@ const CLASSES_MAX: usize = 512;
 
 /// The pairs of neighbouring characters that some rule joins.
 #[derive(Debug)]
-pub(super) struct Borders {
+pub(super) struct CutTable {
     /// A row for each left class: a number for each right class.
     square: Flat<u32>,
     width: usize,
@@ -66,7 +66,7 @@ fn classify(counts: &[u32], mut set: impl FnMut(usize, u16)) -> usize {
     ends.len() + usize::from(OTHER) + 1
 }
 
-impl Borders {
+impl CutTable {
     /// `ends` are what is left and right of the place where each rule joins its parts, in the
     /// usual spelling, and `pairs` are the rules. Classifies `letters`.
     pub(super) fn new(
@@ -154,7 +154,7 @@ impl Borders {
         [&mut self.square, &mut self.filter]
     }
 
-    /// Returns true if [`Borders::ask`] may find a join. If not, pairs with the cell [`ASK`] may be
+    /// Returns true if [`CutTable::ask`] may find a join. If not, pairs with the cell [`ASK`] may be
     /// treated as joined.
     #[inline(always)]
     pub(super) fn asks(&self) -> bool {
@@ -163,8 +163,8 @@ impl Borders {
 
     /// Returns a view for many lookups.
     #[inline(always)]
-    pub(super) fn view(&self) -> BordersView<'_> {
-        BordersView {
+    pub(super) fn view(&self) -> CutTableView<'_> {
+        CutTableView {
             square: &self.square,
             width: self.width,
         }
@@ -181,7 +181,7 @@ impl Borders {
         }
     }
 
-    /// [`Borders::rank`] where the square says [`ASK`].
+    /// [`CutTable::rank`] where the square says [`ASK`].
     #[cold]
     #[inline(never)]
     pub(super) fn ask(&self, pairs: &PairTable, left: (u32, Letter), right: (u32, Letter)) -> u32 {
@@ -194,15 +194,15 @@ impl Borders {
     }
 }
 
-/// The square of [`Borders`].
+/// The square of [`CutTable`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BordersView<'a> {
+pub(super) struct CutTableView<'a> {
     square: &'a [u32],
     width: usize,
 }
 
-impl BordersView<'_> {
-    /// Returns the cell of two characters: the result of [`Borders::rank`], or [`ASK`].
+impl CutTableView<'_> {
+    /// Returns the cell of two characters: the result of [`CutTable::rank`], or [`ASK`].
     #[inline(always)]
     pub(super) fn rank(self, left: Letter, right: Letter) -> u32 {
         let at = usize::from(left.left) * self.width + usize::from(right.right);
@@ -246,14 +246,14 @@ mod tests {
         let ends = rules
             .iter()
             .filter_map(|(left, right)| Some((left.chars().next_back()?, right.chars().next()?)));
-        let borders = Borders::new(ends, &mut letters_of, &pairs);
-        let borders = borders.checked().expect("made just now");
+        let cut_table = CutTable::new(ends, &mut letters_of, &pairs);
+        let cut_table = cut_table.checked().expect("made just now");
         let table = letters_of.finish();
         let mut wrong = 0;
         for &left in letters {
             for &right in letters {
                 let [a, b] = [left, right].map(|c| (swapped(c).into(), table.of(c)));
-                let found = borders.rank(&pairs, a, b);
+                let found = cut_table.rank(&pairs, a, b);
                 let joined = rules
                     .iter()
                     .any(|(l, r)| l.ends_with(left) && r.starts_with(right));
@@ -275,17 +275,17 @@ mod tests {
 
     #[test]
     fn squares_that_join_nothing_with_something_are_refused() {
-        let borders = |square: &[u32], width, filter: usize| Borders {
+        let cut_table = |square: &[u32], width, filter: usize| CutTable {
             square: square.to_vec().into(),
             width,
             filter: vec![0; filter].into(),
             asks: false,
         };
         let row = [NO_RANK, NO_RANK, 5, JOINED];
-        assert!(borders(&row, 2, 1).checked().is_some());
-        assert!(borders(&row, 2, 3).checked().is_none());
-        assert!(borders(&row, 3, 1).checked().is_none());
-        assert!(borders(&row, 5, 1).checked().is_none());
+        assert!(cut_table(&row, 2, 1).checked().is_some());
+        assert!(cut_table(&row, 2, 3).checked().is_none());
+        assert!(cut_table(&row, 3, 1).checked().is_none());
+        assert!(cut_table(&row, 5, 1).checked().is_none());
     }
 
     #[test]

@@ -1,0 +1,42 @@
+//! User-defined symbols: pieces that are found in a text before anything else happens to it.
+
+use super::model_file::{Kind, ModelFile};
+use crate::error::Error;
+use crate::trie::Trie;
+
+/// The user-defined symbols of a file.
+#[derive(Debug)]
+pub(super) struct Symbols {
+    /// `None` if the file has no symbols.
+    trie: Option<Trie>,
+}
+
+impl Symbols {
+    pub(super) fn new(file: &ModelFile) -> Result<Self, Error> {
+        let symbols = file.of_kind(Kind::UserDefined);
+        let mut symbols = symbols
+            .map(|(id, piece)| (piece.text.as_str(), id))
+            .peekable();
+        let trie = match symbols.peek() {
+            None => None,
+            Some(_) => Some(Trie::new(symbols, "pieces")?),
+        };
+        Ok(Self { trie })
+    }
+
+    /// Returns the length in bytes and the id of the longest symbol that `text` begins with.
+    #[inline]
+    pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
+        let trie = self.trie.as_ref()?;
+        let mut place = trie.root();
+        let mut longest = None;
+        for (at, &byte) in text.iter().enumerate() {
+            let Some((next, id)) = trie.step(place, byte) else {
+                break;
+            };
+            place = next;
+            longest = id.map(|id| (at + 1, id)).or(longest);
+        }
+        longest
+    }
+}

@@ -1,0 +1,294 @@
+//! Operations that encoders alone use: tables added up, layer norms, activations, and attention that
+//! sees whole segments.
+
+use std::ops::Range;
+
+use prelude_core::{Attention, BlockSpan, ForwardBatch, OneShotBatch, Residency, Segment, TokenId};
+
+use super::{
+    BLOCK_SIZE, ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, VOCAB, WIDTHS,
+    idle, spec,
+    values::{Stored, Values, assert_within, wide},
+};
+use crate::{
+    Activation, AttnShape, EmbedTables, Ops, WeightLoader,
+    naive::{self, layout::lay_out},
+};
+
+/// `embed_sum`, `layer_norm`, `activate`, and `attention` over whole segments.
+///
+/// # Panics
+/// If the device is wrong.
+pub fn encoders<D: ConformanceDevice>(demands: Demands, open: impl Fn(&super::Spec) -> D) {
+    for width in WIDTHS {
+        for rows in ROWS {
+            layer_norm(demands.precision, rows, width, &open);
+            activate(demands.precision, rows, width, &open);
+        }
+        embed_sum(demands.precision, width, &open);
+    }
+    for (heads, head_dim) in [(3, 40), (2, 16), (1, 64), (2, 128)] {
+        attention(demands.precision, heads, head_dim, &open);
+    }
+}
+
+fn layer_norm<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&super::Spec) -> D,
+) {
+    let mut values = Values::new(precision, 71);
+    let mut h = values.many(rows * width, -3.0, 3.0);
+    for (row, scale) in [(0, 1e-3), (1, 1e3), (2, 0.0)] {
+        if row < rows {
+            for v in &mut h[row * width..][..width] {
+                *v = values.exact(*v * scale);
+            }
+        }
+    }
+    let (weight, bias) = (values.many(width, 0.25, 4.0), values.many(width, -1.0, 1.0));
+    let mut device = open(&spec(width, SMALL_SHAPE, 1, rows * width));
+    let mut loader = device.loader();
+    let [w, b] = [&weight, &bias].map(|values| {
+        let stored = Stored::new(values, &[width]);
+        loader
+            .vector("norm", &stored.view())
+            .expect("a vector loads")
+    });
+    let mut got = Vec::new();
+    device.step(idle(), &mut |ops, _| {
+        let mut tensor = ops.alloc(rows, width).expect("room");
+        D::write(ops, &mut tensor, &h);
+        ops.layer_norm(&mut tensor, rows, &w, &b, EPS)
+            .expect("layer_norm runs");
+        got = D::read(ops, &tensor);
+    });
+    for row in 0..rows {
+        let x = wide(&h[row * width..][..width]);
+        let expected = naive::layer_norm(&x, &wide(&weight), &wide(&bias), f64::from(EPS));
+        // The mean is off by its own rounding, which counts as much as the row is narrow.
+        let largest = x.iter().fold(0.0, |max: f64, v| max.max(v.abs()));
+        let mean = x.iter().sum::<f64>() / width as f64;
+        let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
+        let of_mean = SUM * largest / (variance + f64::from(EPS)).sqrt();
+        let bounds = expected.iter().zip(&weight).zip(&bias).map(|((y, w), b)| {
+            let terms = y.abs() + 2.0 * f64::from(b.abs());
+            let stored = (SUM + precision.stored(3.0)) * terms;
+            (*y, stored + 4.0 * of_mean * f64::from(w.abs()))
+        });
+        assert_within(
+            || format!("layer_norm [{rows}, {width}] row {row}"),
+            &got[row * width..][..width],
+            bounds.collect::<Vec<_>>().into_iter(),
+        );
+    }
+}
+
+fn activate<D: ConformanceDevice>(
+    precision: Precision,
+    rows: usize,
+    width: usize,
+    open: &impl Fn(&super::Spec) -> D,
+) {
+    let mut values = Values::new(precision, 72);
+    let mut x = values.many(rows * width, -6.0, 6.0);
+    for (i, special) in [0.0, 20.0, -20.0, 88.0, -88.0, 1e4, -1e4, 0.5, -0.5]
+        .into_iter()
+        .enumerate()
+    {
+        x[i % (rows * width)] = values.exact(special);
+    }
+    for f in [
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::Relu,
+        Activation::Tanh,
+    ] {
+        let mut device = open(&spec(width, SMALL_SHAPE, 1, rows * width));
+        let mut got = Vec::new();
+        device.step(idle(), &mut |ops, _| {
+            let mut tensor = ops.alloc(rows, width).expect("room");
+            D::write(ops, &mut tensor, &x);
+            ops.activate(&mut tensor, rows, f).expect("activate runs");
+            got = D::read(ops, &tensor);
+        });
+        // The normal distribution and tanh are exact to some units of 1; they are factors of x.
+        let bounds = x.iter().map(|&x| {
+            let y = naive::activate(f64::from(x), f);
+            let factor = f64::from(x.abs()).max(1.0);
+            (y, SUM * factor + precision.stored(1.0) * y.abs())
+        });
+        assert_within(
+            || format!("activate {f:?} [{rows}, {width}]"),
+            &got,
+            bounds.collect::<Vec<_>>().into_iter(),
+        );
+    }
+}
+
+/// Two prompts, the second of which has words of both types.
+fn prompts(lens: &[usize]) -> (OneShotBatch, Vec<(TokenId, usize)>) {
+    let mut batch = OneShotBatch::EMPTY;
+    let mut tokens = Vec::new();
+    for &len in lens {
+        let start = batch.tokens.len();
+        for position in 0..len {
+            let kind = if 2 * position > len { VOCAB } else { 0 };
+            let id = (kind + (start * 7 + position * 13) % VOCAB) as TokenId;
+            tokens.push((id, position));
+            batch.tokens.push(id);
+        }
+        batch.segments.push(Segment {
+            tokens: start as u32..batch.tokens.len() as u32,
+            parent: None,
+            context_len: 0,
+            cached: BlockSpan::EMPTY,
+            residency: Residency::Transient,
+        });
+    }
+    (batch, tokens)
+}
+
+fn embed_sum<D: ConformanceDevice>(
+    precision: Precision,
+    width: usize,
+    open: &impl Fn(&super::Spec) -> D,
+) {
+    const LENS: [usize; 2] = [5, 9];
+    let mut values = Values::new(precision, 73);
+    let mut table = |rows: usize| values.many(rows * width, -2.0, 2.0);
+    let (words, positions, types) = (table(VOCAB), table(16), table(2));
+    let (batch, tokens) = prompts(&LENS);
+    let mut spec = spec(width, SMALL_SHAPE, tokens.len(), tokens.len() * width);
+    spec.capacity.attention = Attention::Full;
+    spec.capacity.vocab_size = 2 * VOCAB as u32;
+    let mut device = open(&spec);
+    let mut loader = device.loader();
+    let mut load = |values: &[f32]| {
+        let stored = Stored::new(values, &[values.len() / width, width]);
+        loader
+            .embedding("table", &stored.view(), false)
+            .expect("a table loads")
+    };
+    let [w, p, t] = [&words, &positions, &types].map(|values| load(values));
+    let mut got = Vec::new();
+    let mut chunks = Vec::new();
+    device.step(ForwardBatch::OneShot(batch), &mut |ops, inputs| {
+        let mut h = ops.alloc(tokens.len(), width).expect("room");
+        let mut start = 0;
+        while start < tokens.len() {
+            // Whole segments, however many a chunk holds.
+            let rows = start..ops.whole_segments(inputs, start);
+            let tables = EmbedTables {
+                words: &w,
+                num_words: VOCAB as u32,
+                positions: &p,
+                types: Some(&t),
+            };
+            ops.embed_sum(inputs, rows.clone(), tables, &mut h)
+                .expect("embed_sum runs");
+            got.extend_from_slice(&D::read(ops, &h)[..rows.len() * width]);
+            start = rows.end;
+            chunks.push(rows.end);
+        }
+    });
+    assert!(chunks.iter().all(|end| [5, 14].contains(end)), "{chunks:?}");
+    let row = |table: &[f32], i: usize| wide(&table[i * width..][..width]);
+    for (i, &(id, position)) in tokens.iter().enumerate() {
+        let (word, kind) = (id as usize % VOCAB, id as usize / VOCAB);
+        let parts = [
+            row(&words, word),
+            row(&types, kind),
+            row(&positions, position),
+        ];
+        let sums = (0..width).map(|j| {
+            let (sum, size) = parts
+                .iter()
+                .fold((0.0, 0.0), |(s, m), part| (s + part[j], m + part[j].abs()));
+            (sum, (SUM + precision.stored(3.0)) * size)
+        });
+        assert_within(
+            || format!("embed_sum [{width}] token {i}"),
+            &got[i * width..][..width],
+            sums.collect::<Vec<_>>().into_iter(),
+        );
+    }
+}
+
+/// Prompts around the edges of tiles: each query sees all of its own prompt and nothing else.
+fn attention<D: ConformanceDevice>(
+    precision: Precision,
+    heads: usize,
+    head_dim: usize,
+    open: &impl Fn(&super::Spec) -> D,
+) {
+    const LENS: [usize; 7] = [1, 2, 63, 64, 65, 17, 130];
+    let shape = AttnShape {
+        heads,
+        kv_heads: heads,
+        head_dim,
+        scale: (head_dim as f32).powf(-0.5),
+        attention: Attention::Full,
+    };
+    let (width, out_width) = (shape.qkv_width(), shape.out_width());
+    let (batch, tokens) = prompts(&LENS);
+    let step = ForwardBatch::OneShot(batch);
+    let mut segments: Vec<Range<usize>> = lay_out(&step, BLOCK_SIZE)
+        .into_iter()
+        .map(|token| token.segment)
+        .collect();
+    segments.dedup();
+    let count = tokens.len();
+    let mut values = Values::new(precision, 74);
+    let qkv = values.many(count * width, -2.0, 2.0);
+    let mut spec = spec(out_width, shape, count, count * (width + out_width));
+    spec.capacity.attention = Attention::Full;
+    spec.capacity.vocab_size = 2 * VOCAB as u32;
+    // Some chunks hold several prompts, and the longest prompt has one alone.
+    spec.chunk_tokens = 130;
+    let mut device = open(&spec);
+    let mut got = Vec::new();
+    device.step(step, &mut |ops, inputs| {
+        let mut tensor = ops.alloc(130, width).expect("room");
+        let mut out = ops.alloc(130, out_width).expect("room");
+        let mut start = 0;
+        while start < count {
+            let rows = start..ops.whole_segments(inputs, start);
+            assert!(rows.len() <= 130, "{rows:?}");
+            let mut chunk = qkv[rows.start * width..rows.end * width].to_vec();
+            chunk.resize(130 * width, f32::NAN);
+            D::write(ops, &mut tensor, &chunk);
+            ops.qk_norm_rope_store(inputs, 0, rows.clone(), shape, None, None, &mut tensor)
+                .expect("keys are placed");
+            ops.attention(inputs, 0, rows.clone(), shape, &tensor, &mut out)
+                .expect("attention runs");
+            got.extend_from_slice(&D::read(ops, &out)[..rows.len() * out_width]);
+            start = rows.end;
+        }
+    });
+    let part = |token: usize, which: usize, head: usize| {
+        wide(&qkv[token * width + which * out_width + head * head_dim..][..head_dim])
+    };
+    for segment in segments {
+        for head in 0..heads {
+            let rows = |which| -> Vec<Vec<f64>> {
+                segment.clone().map(|t| part(t, which, head)).collect()
+            };
+            let (keys, values) = (rows(1), rows(2));
+            let keys: Vec<&[f64]> = keys.iter().map(Vec::as_slice).collect();
+            let values: Vec<&[f64]> = values.iter().map(Vec::as_slice).collect();
+            for token in segment.clone() {
+                let q = part(token, 0, head);
+                let expected = naive::attend(&q, &keys, &values, f64::from(shape.scale));
+                // Weights are off by the rounding of scores; values are at most 2.
+                let bound = 2.0 * (64.0 * SUM + precision.stored(4.0));
+                assert_within(
+                    || format!("attention over whole prompts, token {token} of {segment:?}"),
+                    &got[token * out_width + head * head_dim..][..head_dim],
+                    expected.into_iter().map(|y| (y, bound)),
+                );
+            }
+        }
+    }
+}

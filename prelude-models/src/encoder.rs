@@ -1,0 +1,175 @@
+//! Encoders: layers whose attention sees the whole text, with a norm behind each half of a layer.
+//!
+//! Devlin et al., BERT (2019), §3; Liu et al., RoBERTa (2019), §4; Conneau et al., XLM-R (2020), §3;
+//! Sanh et al., DistilBERT (2019), §3. The families differ in the names of tensors, in the first
+//! row of the position table, in token types and in the layer before the classes.
+//!
+//! Segments do not depend on each other, so a chunk of whole segments goes through all layers before
+//! the next chunk begins, and no tensor is larger than a chunk but those of the outputs.
+
+use std::ops::Range;
+
+use crate::{Activation, AttnShape, EmbedTables, ForwardState, Model, Ops};
+
+mod weights;
+
+/// A loaded encoder over weights of one device.
+#[derive(Debug)]
+pub struct Encoder<W> {
+    hidden: usize,
+    intermediate: usize,
+    shape: AttnShape,
+    activation: Activation,
+    eps: f32,
+    num_words: u32,
+    words: W,
+    positions: W,
+    types: Option<W>,
+    norm: Norm<W>,
+    layers: Vec<Layer<W>>,
+    classes: Option<Classes<W>>,
+}
+
+/// A layer norm.
+#[derive(Debug)]
+struct Norm<W> {
+    weight: W,
+    bias: W,
+}
+
+#[derive(Debug)]
+struct Layer<W> {
+    qkv: W,
+    o: W,
+    attention_norm: Norm<W>,
+    up: W,
+    down: W,
+    output_norm: Norm<W>,
+}
+
+/// A classification head: `score · f(dense · h)`.
+#[derive(Debug)]
+struct Classes<W> {
+    dense: W,
+    activation: Activation,
+    score: W,
+}
+
+/// Intermediates of a chunk of whole segments.
+struct Chunk<T> {
+    h: T,
+    qkv: T,
+    attn: T,
+    inner: T,
+}
+
+impl<O: Ops> Model<O> for Encoder<O::Weight>
+where
+    O::Weight: Send + Sync,
+{
+    /// Runs the whole step: an executor of a model whose attention sees whole prompts has no passes,
+    /// so no step is cut into slices.
+    fn advance(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        _: &mut ForwardState<O::Tensor>,
+        _: usize,
+    ) -> Result<bool, O::Error> {
+        let (tokens, outputs) = (ops.num_tokens(inputs), ops.num_outputs(inputs));
+        if tokens == 0 {
+            return Ok(true);
+        }
+        let mut picked = ops.alloc(outputs, self.hidden)?;
+        let room = tokens.min(ops.chunk_tokens().max(1));
+        let mut chunk = Chunk {
+            h: ops.alloc(room, self.hidden)?,
+            qkv: ops.alloc(room, self.shape.qkv_width())?,
+            attn: ops.alloc(room, self.shape.out_width())?,
+            inner: ops.alloc(room, self.intermediate)?,
+        };
+        let mut start = 0;
+        while start < tokens {
+            let rows = start..ops.whole_segments(inputs, start);
+            self.run_chunk(ops, inputs, rows.clone(), &mut chunk)?;
+            ops.gather_rows(inputs, &chunk.h, rows.clone(), &mut picked)?;
+            start = rows.end;
+        }
+        self.run_heads(ops, inputs, picked)?;
+        Ok(true)
+    }
+}
+
+impl<W> Encoder<W> {
+    /// Leaves the last hidden states of the segments `rows` in `chunk.h`.
+    fn run_chunk<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        rows: Range<usize>,
+        chunk: &mut Chunk<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let n = rows.len();
+        let Chunk {
+            h,
+            qkv,
+            attn,
+            inner,
+        } = chunk;
+        let tables = EmbedTables {
+            words: &self.words,
+            num_words: self.num_words,
+            positions: &self.positions,
+            types: self.types.as_ref(),
+        };
+        ops.embed_sum(inputs, rows.clone(), tables, h)?;
+        self.norm(ops, &self.norm, h, n)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            ops.linear(h, n, &layer.qkv, qkv)?;
+            let (shape, placed) = (self.shape, rows.clone());
+            ops.qk_norm_rope_store(inputs, index, placed, shape, None, None, qkv)?;
+            ops.attention(inputs, index, rows.clone(), shape, qkv, attn)?;
+            ops.linear_add(attn, 0..n, &layer.o, h)?;
+            self.norm(ops, &layer.attention_norm, h, n)?;
+            ops.linear(h, n, &layer.up, inner)?;
+            ops.activate(inner, n, self.activation)?;
+            ops.linear_add(inner, 0..n, &layer.down, h)?;
+            self.norm(ops, &layer.output_norm, h, n)?;
+        }
+        Ok(())
+    }
+
+    fn norm<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        norm: &Norm<W>,
+        h: &mut O::Tensor,
+        n: usize,
+    ) -> Result<(), O::Error> {
+        ops.layer_norm(h, n, &norm.weight, &norm.bias, self.eps)
+    }
+
+    /// Runs the heads on the hidden states of the output positions.
+    fn run_heads<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        inputs: &O::Inputs<'_>,
+        picked: O::Tensor,
+    ) -> Result<(), O::Error> {
+        let outputs = ops.num_outputs(inputs);
+        if outputs == 0 {
+            return Ok(());
+        }
+        ops.pooling_heads(inputs, &picked)?;
+        let Some(classes) = &self.classes else {
+            return Ok(());
+        };
+        let mut dense = ops.alloc(outputs, self.hidden)?;
+        ops.linear(&picked, outputs, &classes.dense, &mut dense)?;
+        ops.activate(&mut dense, outputs, classes.activation)?;
+        ops.class_heads(inputs, &dense, &classes.score)
+    }
+}
+
+#[cfg(test)]
+mod tests;

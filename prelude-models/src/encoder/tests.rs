@@ -1,0 +1,193 @@
+//! Configurations and tensors. The numbers are compared with the reference's by `decoder/tests.rs`,
+//! which runs every golden model.
+
+use prelude_core::Attention;
+use serde_json::{Value, json};
+
+use crate::{
+    Activation, Checkpoint, Encoder, ModelConfig,
+    naive::device::NaiveLoader,
+    testing::{golden_models, model_folder},
+};
+
+/// Reads a small configuration of an architecture with these changes.
+fn parse(architecture: &str, change: Value) -> Result<ModelConfig, String> {
+    let mut config = json!({
+        "architectures": [architecture], "vocab_size": 300, "max_position_embeddings": 130,
+    });
+    let shape = match architecture.starts_with("DistilBert") {
+        true => json!({"dim": 48, "hidden_dim": 96, "n_layers": 2, "n_heads": 4}),
+        false => json!({
+            "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }),
+    };
+    for map in [shape, change] {
+        let map = map.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(map);
+    }
+    let bytes = config.to_string();
+    ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn shapes_by_family() {
+    let check = |architecture, change, expected: (usize, usize, u64)| {
+        let config = parse(architecture, change).unwrap();
+        let encoder = config.encoder.as_ref().unwrap();
+        assert_eq!(config.attention, Attention::Full);
+        assert_eq!((config.hidden_size, config.head_dim), (48, 12));
+        assert_eq!(config.intermediate_size, 96);
+        let eps = (f64::from(encoder.layer_norm_eps) * 1e12).round() as u64;
+        let positions = config.max_position_embeddings;
+        assert_eq!(
+            (positions, config.num_ids(), eps),
+            expected,
+            "{architecture}"
+        );
+    };
+    check("BertModel", json!({}), (130, 600, 1));
+    check("BertModel", json!({"type_vocab_size": 1}), (130, 300, 1));
+    let eps = json!({"type_vocab_size": 1, "layer_norm_eps": 2e-12});
+    check("XLMRobertaModel", eps.clone(), (128, 300, 2));
+    let padding = json!({"type_vocab_size": 1, "pad_token_id": 0});
+    check("RobertaForMaskedLM", padding, (129, 300, 1));
+    // Transformers reads neither types nor an epsilon for DistilBERT.
+    check("DistilBertModel", eps, (130, 300, 1));
+}
+
+#[test]
+fn activations_are_obeyed_or_refused() {
+    let read = |architecture, field: &str, name| {
+        let config = parse(architecture, json!({ field: name }));
+        config.map(|config| config.encoder.unwrap().activation)
+    };
+    let bert = |name| read("BertModel", "hidden_act", name);
+    assert_eq!(bert("gelu"), Ok(Activation::Gelu));
+    assert_eq!(bert("gelu_new"), Ok(Activation::GeluTanh));
+    assert_eq!(bert("relu"), Ok(Activation::Relu));
+    assert!(
+        bert("silu")
+            .unwrap_err()
+            .contains("`hidden_act` of \"silu\"")
+    );
+    let distil = read("DistilBertModel", "activation", "swish").unwrap_err();
+    assert!(distil.contains("`activation` of \"swish\""), "{distil}");
+}
+
+#[test]
+fn fields_that_change_numbers_are_refused() {
+    let check = |change: Value, part: &str| {
+        let error = parse("BertModel", change).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    };
+    check(
+        json!({"position_embedding_type": "relative_key"}),
+        "`position_embedding_type`",
+    );
+    check(json!({"is_decoder": true}), "`is_decoder` of true");
+    check(json!({"pruned_heads": {"0": [1]}}), "`pruned_heads`");
+    check(json!({"quantization_config": {}}), "`quantization_config`");
+    check(
+        json!({"model_type": "roberta"}),
+        "`model_type` of \"roberta\"",
+    );
+    check(json!({"model_type": "electra"}), "`model_type`");
+    check(json!({"num_attention_heads": 5}), "`num_attention_heads`");
+    check(json!({"layer_norm_eps": 0}), "`layer_norm_eps`");
+    check(json!({"type_vocab_size": 0}), "`type_vocab_size`");
+    let error = parse("RobertaModel", json!({"pad_token_id": 200})).unwrap_err();
+    assert!(
+        error.contains("`max_position_embeddings` must be above 201"),
+        "{error}"
+    );
+}
+
+/// Every weight is loaded once, under the name that it has in the file.
+#[test]
+fn weights_by_family() {
+    let mut seen = 0;
+    for (name, checkpoint) in golden_models() {
+        let Some(encoder) = checkpoint.config().encoder.clone() else {
+            continue;
+        };
+        let mut loader = NaiveLoader::default();
+        let model = Encoder::load(&checkpoint, &encoder, &mut loader).unwrap();
+        assert_eq!(model.classes.is_some(), name != "rand-bert-embed", "{name}");
+        assert_eq!(
+            model.types.is_some(),
+            name != "rand-distilbert-cls2",
+            "{name}"
+        );
+        let positions = checkpoint.config().max_position_embeddings;
+        assert_eq!(model.positions.values.len(), positions * model.hidden);
+        // Queries, keys and values are one matrix.
+        let layers = checkpoint.config().num_hidden_layers;
+        let loaded = loader.names.len() + 2 * layers;
+        let biases = loader.biased.len() + 2 * layers;
+        let pooler = if name == "rand-bert-embed" { 2 } else { 0 };
+        assert_eq!(
+            loaded + biases,
+            checkpoint.names().count() - pooler,
+            "{name}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+}
+
+/// Norms of old checkpoints have a gamma and a beta.
+#[test]
+fn old_names_of_norms_are_read() {
+    let folder = model_folder("rand-bert-cls3");
+    let config = std::fs::read(folder.join("config.json")).unwrap();
+    let mut weights = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let mut renamed = 0;
+    // The header keeps its length.
+    for (from, to) in [
+        (b"LayerNorm.weight\":", b"LayerNorm.gamma\": "),
+        (b"LayerNorm.bias\":  ", b"LayerNorm.beta\":  "),
+    ] {
+        let from = from.trim_ascii_end();
+        let places: Vec<usize> = { weights.windows(from.len()).enumerate() }
+            .filter(|(_, at)| *at == from)
+            .map(|(at, _)| at)
+            .collect();
+        for at in places {
+            weights[at..at + from.len()].copy_from_slice(&to[..from.len()]);
+            renamed += 1;
+        }
+    }
+    assert_eq!(renamed, 2 * 7);
+    let checkpoint = Checkpoint::from_bytes(&config, weights).unwrap();
+    assert!(checkpoint.contains("bert.embeddings.LayerNorm.gamma"));
+    let encoder = checkpoint.config().encoder.clone().unwrap();
+    let mut loader = NaiveLoader::default();
+    assert!(Encoder::load(&checkpoint, &encoder, &mut loader).is_ok());
+    assert!(
+        loader
+            .names
+            .contains(&"bert.embeddings.LayerNorm.beta".to_owned())
+    );
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let folder = model_folder("rand-bert-cls3");
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let weights = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let error = |from: &str, to: &str| {
+        let config = config.replace(from, to);
+        let checkpoint = Checkpoint::from_bytes(config.as_bytes(), weights.clone()).unwrap();
+        let encoder = checkpoint.config().encoder.clone().unwrap();
+        let loaded = Encoder::load(&checkpoint, &encoder, &mut NaiveLoader::default());
+        loaded.map(drop).unwrap_err().to_string()
+    };
+    let types = error("\"type_vocab_size\": 2", "\"type_vocab_size\": 3");
+    assert!(
+        types.contains("bert.embeddings.token_type_embeddings.weight [2, 48]"),
+        "{types}"
+    );
+    let layers = error("\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
+    assert!(layers.contains("missing bert.encoder.layer.3."), "{layers}");
+}

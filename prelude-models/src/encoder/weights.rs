@@ -1,0 +1,221 @@
+//! The tensors of an encoder: their names and shapes in a checkpoint, and their loading.
+
+use std::collections::BTreeMap;
+
+use super::{Classes, Encoder, Layer, Norm};
+use crate::{
+    Checkpoint, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
+    source::{WeightSource, loader_error},
+};
+
+impl<W> Encoder<W> {
+    /// Converts the checkpoint's weights.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if names or shapes are not the architecture's, [`Error::NotFinite`] for damaged
+    /// weights, [`Error::Loader`] for what the device says.
+    pub fn load<L: WeightLoader<Weight = W>>(
+        checkpoint: &Checkpoint,
+        encoder: &EncoderConfig,
+        loader: &mut L,
+    ) -> Result<Self, Error> {
+        let config = checkpoint.config();
+        let prefix = prefix(checkpoint, encoder);
+        check_tensors(checkpoint, encoder, prefix)?;
+        let mut source = WeightSource {
+            checkpoint,
+            prefix,
+            loader,
+        };
+        let parts = norm_parts(checkpoint, prefix);
+        let words = source.embedding("embeddings.word_embeddings", false)?;
+        let positions = position_table(&mut source, encoder, config.max_position_embeddings)?;
+        let types = match encoder.family.has_types() {
+            true => Some(source.embedding("embeddings.token_type_embeddings", false)?),
+            false => None,
+        };
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| Layer::load(&mut source, i, encoder, parts))
+            .collect::<Result<_, _>>()?;
+        let norm = Norm::load(&mut source, "embeddings.LayerNorm", parts)?;
+        let classes = match checkpoint.kind() {
+            ModelKind::SequenceClassification { .. } => {
+                let [dense, score] = encoder.family.head_names();
+                Some(Classes {
+                    dense: source.head(dense, true)?,
+                    activation: encoder.family.head_activation(),
+                    score: source.head(score, true)?,
+                })
+            }
+            ModelKind::CausalLm | ModelKind::Embedding { .. } => None,
+        };
+        Ok(Self {
+            hidden: config.hidden_size,
+            intermediate: config.intermediate_size,
+            shape: config.attn_shape(),
+            activation: encoder.activation,
+            eps: encoder.layer_norm_eps,
+            num_words: u32::try_from(config.vocab_size)
+                .expect("the configuration bounds the vocabulary"),
+            words,
+            positions,
+            types,
+            norm,
+            layers,
+            classes,
+        })
+    }
+}
+
+impl<W> Layer<W> {
+    fn load<L: WeightLoader<Weight = W>>(
+        source: &mut WeightSource<'_, L>,
+        layer: usize,
+        encoder: &EncoderConfig,
+        parts: [&str; 2],
+    ) -> Result<Self, Error> {
+        let names = encoder.family.layer_names();
+        let at = |name: &str| format!("{}.{layer}.{name}", names.layers);
+        let [q, k, v] = names.qkv.map(at);
+        let [o, up, down] = [names.o, names.up, names.down].map(at);
+        Ok(Self {
+            qkv: source.linear(&at("qkv"), &[&q, &k, &v], true)?,
+            o: source.linear(&o, &[&o], true)?,
+            attention_norm: Norm::load(source, &at(names.attention_norm), parts)?,
+            up: source.linear(&up, &[&up], true)?,
+            down: source.linear(&down, &[&down], true)?,
+            output_norm: Norm::load(source, &at(names.output_norm), parts)?,
+        })
+    }
+}
+
+impl<W> Norm<W> {
+    fn load<L: WeightLoader<Weight = W>>(
+        source: &mut WeightSource<'_, L>,
+        name: &str,
+        [weight, bias]: [&str; 2],
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            weight: source.tensor(&format!("{name}.{weight}"))?,
+            bias: source.tensor(&format!("{name}.{bias}"))?,
+        })
+    }
+}
+
+/// Returns the rows of the position table that positions have, from position 0 on.
+fn position_table<L: WeightLoader>(
+    source: &mut WeightSource<'_, L>,
+    encoder: &EncoderConfig,
+    positions: usize,
+) -> Result<L::Weight, Error> {
+    let name = format!("{}embeddings.position_embeddings.weight", source.prefix);
+    let view = source.finite(&name)?;
+    let row_bytes = view.bytes.len() / encoder.position_rows;
+    let rows = TensorView {
+        dtype: view.dtype,
+        shape: vec![positions, view.shape[1]],
+        bytes: &view.bytes[encoder.position_offset * row_bytes..][..positions * row_bytes],
+    };
+    let loaded = source.loader.embedding(&name, &rows, false);
+    source.checkpoint.release(&name);
+    loaded.map_err(|e| loader_error(&name, e))
+}
+
+/// Returns the beginning of the names of the body's tensors: a bare body is saved without one.
+fn prefix(checkpoint: &Checkpoint, encoder: &EncoderConfig) -> &'static str {
+    match checkpoint.contains("embeddings.word_embeddings.weight") {
+        true => "",
+        false => encoder.family.prefix(),
+    }
+}
+
+/// Returns the names of the two tensors of a norm: old checkpoints, made from TensorFlow's, have names
+/// of their own, which transformers reads too.
+fn norm_parts(checkpoint: &Checkpoint, prefix: &str) -> [&'static str; 2] {
+    match checkpoint.contains(&format!("{prefix}embeddings.LayerNorm.gamma")) {
+        true => ["gamma", "beta"],
+        false => ["weight", "bias"],
+    }
+}
+
+/// Names and shapes of all tensors that [`Encoder::load`] reads.
+fn expected(
+    config: &ModelConfig,
+    encoder: &EncoderConfig,
+    kind: &ModelKind,
+    (prefix, norm_parts): (&str, [&str; 2]),
+) -> BTreeMap<String, Vec<usize>> {
+    let (h, i) = (config.hidden_size, config.intermediate_size);
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, shape: &[usize]| {
+        tensors.insert(name, shape.to_vec());
+    };
+    let mut tables = vec![
+        ("word_embeddings", config.vocab_size),
+        ("position_embeddings", encoder.position_rows),
+    ];
+    if encoder.family.has_types() {
+        tables.push(("token_type_embeddings", encoder.token_types));
+    }
+    for (table, rows) in tables {
+        add(format!("{prefix}embeddings.{table}.weight"), &[rows, h]);
+    }
+    let names = encoder.family.layer_names();
+    let [q, k, v] = names.qkv;
+    let mut norms = vec![format!("{prefix}embeddings.LayerNorm")];
+    let mut products = Vec::new();
+    for layer in 0..config.num_hidden_layers {
+        let at = |name: &str| format!("{prefix}{}.{layer}.{name}", names.layers);
+        norms.extend([names.attention_norm, names.output_norm].map(at));
+        let square = [q, k, v, names.o].map(|name| (at(name), h, h));
+        products.extend(square);
+        products.extend([(at(names.up), i, h), (at(names.down), h, i)]);
+    }
+    if let ModelKind::SequenceClassification { labels } = kind {
+        let [dense, score] = encoder.family.head_names();
+        products.push((dense.to_owned(), h, h));
+        products.push((score.to_owned(), labels.len(), h));
+    }
+    for norm in norms {
+        for part in norm_parts {
+            add(format!("{norm}.{part}"), &[h]);
+        }
+    }
+    for (product, outputs, inputs) in products {
+        add(format!("{product}.weight"), &[outputs, inputs]);
+        add(format!("{product}.bias"), &[outputs]);
+    }
+    tensors
+}
+
+fn check_tensors(
+    checkpoint: &Checkpoint,
+    encoder: &EncoderConfig,
+    prefix: &str,
+) -> Result<(), Error> {
+    let config = checkpoint.config();
+    let kind = checkpoint.kind();
+    let expected = expected(
+        config,
+        encoder,
+        kind,
+        (prefix, norm_parts(checkpoint, prefix)),
+    );
+    // Old checkpoints hold the numbers of positions. A bare body's pooler and heads that predict
+    // words are read by neither embeddings nor classes.
+    const UNREAD: [&str; 6] = [
+        "cls.",
+        "lm_head.",
+        "vocab_layer_norm.",
+        "vocab_projector.",
+        "vocab_transform.",
+        "pooler.",
+    ];
+    let is_unread = |name: &str| {
+        let own = name.strip_prefix(prefix).unwrap_or(name);
+        own.ends_with("embeddings.position_ids")
+            || own.ends_with("embeddings.token_type_ids")
+            || UNREAD.iter().any(|part| own.starts_with(part))
+    };
+    checkpoint.check_tensors(&config.architecture, &expected, is_unread)
+}

@@ -1,0 +1,207 @@
+//! Names of encoders' architectures, and what distinguishes their families.
+
+use crate::{Activation, Error, json::Fields};
+
+/// A family of encoders: models whose tensors have the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EncoderFamily {
+    Bert,
+    Roberta,
+    XlmRoberta,
+    DistilBert,
+}
+
+const FAMILIES: [EncoderFamily; 4] = [
+    EncoderFamily::Bert,
+    EncoderFamily::Roberta,
+    EncoderFamily::XlmRoberta,
+    EncoderFamily::DistilBert,
+];
+
+/// Ends of the names of a family's architectures: a bare body, a body with a head that is left
+/// unread, a classifier.
+const CLASSES: [&str; 3] = ["Model", "ForMaskedLM", "ForSequenceClassification"];
+
+impl EncoderFamily {
+    /// Returns the family of an architecture, such as `BertModel`; `None` for a name of no family.
+    pub(crate) fn of(architecture: &str) -> Option<Self> {
+        FAMILIES.into_iter().find(|family| {
+            let class = architecture.strip_prefix(family.name());
+            class.is_some_and(|class| CLASSES.contains(&class))
+        })
+    }
+
+    /// The beginning of the names of the family's architectures.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bert => "Bert",
+            Self::Roberta => "Roberta",
+            Self::XlmRoberta => "XLMRoberta",
+            Self::DistilBert => "DistilBert",
+        }
+    }
+
+    /// Checks that `model_type`, by which transformers chooses the class, names this family.
+    pub(crate) fn check_model_type(self, fields: &Fields<'_>) -> Result<(), Error> {
+        let own = match self {
+            Self::Bert => "bert",
+            Self::Roberta => "roberta",
+            Self::XlmRoberta => "xlm-roberta",
+            Self::DistilBert => "distilbert",
+        };
+        match fields.text("model_type")? {
+            Some(other) if other != own => Err(fields.unsupported(format!(
+                "`model_type` of {other:?} beside an architecture of {}",
+                self.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The beginning of the names of the body's tensors where a head is saved with it.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Bert => "bert.",
+            Self::Roberta | Self::XlmRoberta => "roberta.",
+            Self::DistilBert => "distilbert.",
+        }
+    }
+
+    /// The activation between the two products of the classification head.
+    pub(crate) const fn head_activation(self) -> Activation {
+        match self {
+            Self::Bert | Self::Roberta | Self::XlmRoberta => Activation::Tanh,
+            Self::DistilBert => Activation::Relu,
+        }
+    }
+
+    /// Names of the two products of the classification head.
+    pub(crate) const fn head_names(self) -> [&'static str; 2] {
+        match self {
+            Self::Bert => ["bert.pooler.dense", "classifier"],
+            Self::Roberta | Self::XlmRoberta => ["classifier.dense", "classifier.out_proj"],
+            Self::DistilBert => ["pre_classifier", "classifier"],
+        }
+    }
+
+    /// Names of a layer's parts.
+    pub(crate) const fn layer_names(self) -> LayerNames {
+        match self {
+            Self::Bert | Self::Roberta | Self::XlmRoberta => LayerNames {
+                layers: "encoder.layer",
+                qkv: [
+                    "attention.self.query",
+                    "attention.self.key",
+                    "attention.self.value",
+                ],
+                o: "attention.output.dense",
+                attention_norm: "attention.output.LayerNorm",
+                up: "intermediate.dense",
+                down: "output.dense",
+                output_norm: "output.LayerNorm",
+            },
+            Self::DistilBert => LayerNames {
+                layers: "transformer.layer",
+                qkv: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+                o: "attention.out_lin",
+                attention_norm: "sa_layer_norm",
+                up: "ffn.lin1",
+                down: "ffn.lin2",
+                output_norm: "output_layer_norm",
+            },
+        }
+    }
+
+    /// Names of the shape's fields in `config.json`.
+    pub(crate) const fn fields(self) -> ShapeFields {
+        match self {
+            Self::Bert | Self::Roberta | Self::XlmRoberta => ShapeFields {
+                hidden: "hidden_size",
+                intermediate: "intermediate_size",
+                layers: "num_hidden_layers",
+                heads: "num_attention_heads",
+                activation: "hidden_act",
+            },
+            Self::DistilBert => ShapeFields {
+                hidden: "dim",
+                intermediate: "hidden_dim",
+                layers: "n_layers",
+                heads: "n_heads",
+                activation: "activation",
+            },
+        }
+    }
+
+    /// Returns the number of rows of the position table before the one of position 0: RoBERTa counts
+    /// from the row behind that of the padding token.
+    pub(crate) fn position_offset(self, fields: &Fields<'_>) -> Result<usize, Error> {
+        const PADDING: u32 = 1;
+        match self {
+            Self::Bert | Self::DistilBert => Ok(0),
+            Self::Roberta | Self::XlmRoberta => {
+                let padding = fields.token_ids("pad_token_id")?;
+                Ok(padding.first().copied().unwrap_or(PADDING) as usize + 1)
+            }
+        }
+    }
+
+    /// Returns true if the family adds a vector for the type of each token.
+    pub(crate) const fn has_types(self) -> bool {
+        !matches!(self, Self::DistilBert)
+    }
+}
+
+/// Names of the tensors of a layer, without `weight` and `bias`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerNames {
+    /// The list of layers.
+    pub(crate) layers: &'static str,
+    pub(crate) qkv: [&'static str; 3],
+    pub(crate) o: &'static str,
+    pub(crate) attention_norm: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+    pub(crate) output_norm: &'static str,
+}
+
+/// Names of fields of `config.json`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShapeFields {
+    pub(crate) hidden: &'static str,
+    pub(crate) intermediate: &'static str,
+    pub(crate) layers: &'static str,
+    pub(crate) heads: &'static str,
+    pub(crate) activation: &'static str,
+}
+
+/// Lists the architectures that are supported.
+pub(crate) fn known() -> String {
+    let names = FAMILIES.map(|family| CLASSES.map(|class| format!("{}{class}", family.name())));
+    names.concat().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_name_their_families() {
+        let check = |name, expected| assert_eq!(EncoderFamily::of(name), expected, "{name}");
+        check("BertModel", Some(EncoderFamily::Bert));
+        check(
+            "XLMRobertaForSequenceClassification",
+            Some(EncoderFamily::XlmRoberta),
+        );
+        check("RobertaForMaskedLM", Some(EncoderFamily::Roberta));
+        check("DistilBertModel", Some(EncoderFamily::DistilBert));
+        for name in [
+            "BertForTokenClassification",
+            "MPNetModel",
+            "ModernBertModel",
+            "Bert",
+        ] {
+            check(name, None);
+        }
+        assert_eq!(known().split(", ").count(), 12);
+    }
+}

@@ -1,0 +1,219 @@
+//! Encoders over HTTP: classes, scores of pairs and vectors, against those of the reference
+//! implementation (`golden/README.md`).
+
+use std::path::{Path, PathBuf};
+
+use prelude_server::{
+    ApiKeys,
+    assets::Assets,
+    executor::ExecutorDtype,
+    load::{LoadOptions, Loaded, load},
+};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+use crate::support::{TestServer, config, devices};
+
+/// Difference of probabilities, and of components of vectors of length 1, in f32.
+const TOLERANCE: f64 = 1e-4;
+
+fn folder(name: &str) -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    workspace.join("golden").join(name)
+}
+
+/// Loads a golden model in f32 under its own name.
+fn model(name: &str) -> Loaded {
+    let mut options = LoadOptions {
+        name: Some(name.to_owned()),
+        ..LoadOptions::default()
+    };
+    options.executor.dtype = Some(ExecutorDtype::F32);
+    let assets = Assets::open(&folder(name).join("model")).unwrap();
+    let loaded = load(assets, &options, devices()).unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new(), "{name}");
+    loaded
+}
+
+fn server(names: &[&str]) -> TestServer {
+    let models = names.iter().map(|name| model(name)).collect();
+    TestServer::with(config(), ApiKeys::default(), models)
+}
+
+/// Recorded prompts, and rows of an array by the prompts' indices.
+fn recorded(name: &str, array: &str) -> (Vec<Value>, Vec<Vec<f64>>) {
+    let read = |file| std::fs::read(folder(name).join(file)).unwrap();
+    let document: Value = serde_json::from_slice(&read("golden.json")).unwrap();
+    let bytes = read("golden.safetensors");
+    let arrays = SafeTensors::deserialize(&bytes).unwrap();
+    let tensor = arrays.tensor(array).unwrap();
+    let width = tensor.shape()[1];
+    let values: Vec<f64> = { tensor.data().as_chunks::<4>().0.iter() }
+        .map(|bytes| f64::from(f32::from_le_bytes(*bytes)))
+        .collect();
+    let rows = values.chunks_exact(width).map(<[f64]>::to_vec);
+    (
+        document["prompts"].as_array().unwrap().clone(),
+        rows.collect(),
+    )
+}
+
+fn post(server: &TestServer, path: &str, body: &Value) -> Value {
+    let response = server.post(path, &body.to_string());
+    assert_eq!(response.status, 200, "{path} {body}: {}", response.body);
+    response.json()
+}
+
+fn assert_close(found: &Value, expected: &[f64], what: &str) {
+    let found: Vec<f64> = serde_json::from_value(found.clone()).unwrap();
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() < TOLERANCE,
+            "{what}: {found}, recorded {expected}"
+        );
+    }
+}
+
+#[test]
+fn cross_encoders_rank_pairs() {
+    let names = ["rand-bert-rank", "rand-xlmr-rank"];
+    let server = server(&names);
+    for name in names {
+        let (prompts, probs) = recorded(name, "f32.cls_probs");
+        let mut compared = 0;
+        for (prompt, probs) in prompts.iter().zip(&probs) {
+            let Some([query, document]) =
+                prompt["pair"].as_array().map(|pair| [&pair[0], &pair[1]])
+            else {
+                continue;
+            };
+            let rank = |documents: Value| {
+                let body = json!({"model": name, "query": query, "documents": documents});
+                post(&server, "/v1/rerank", &body)
+            };
+            let alone = rank(json!([document]));
+            let score = json!([alone["results"][0]["relevance_score"]]);
+            assert_close(&score, probs, name);
+            assert_eq!(alone["usage"]["prompt_tokens"], prompt["len"]);
+            // The same bits beside others, which begin with the same query.
+            let together = rank(json!(["another", document, "and one more"]));
+            let results = together["results"].as_array().unwrap();
+            let same = results.iter().find(|r| r["index"] == 1).unwrap();
+            assert_eq!(same["relevance_score"], score[0]);
+            let pair = json!({"model": name, "text_1": query, "text_2": document});
+            let pair = post(&server, "/score", &pair);
+            assert_eq!(pair["data"][0]["score"], score[0]);
+            compared += 1;
+        }
+        assert_eq!(compared, 5, "{name}");
+    }
+    let cut = json!({"model": "rand-bert-rank", "query": "a card", "documents": ["word ".repeat(500)],
+        "truncate_prompt_tokens": 40});
+    let cut = post(&server, "/v1/rerank", &cut);
+    let tokens = cut["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!((35..=40).contains(&tokens), "{tokens}");
+}
+
+#[test]
+fn classes_and_vectors_are_the_references() {
+    let classifiers = [
+        "rand-bert-cls3",
+        "rand-roberta-cls2",
+        "rand-distilbert-cls2",
+    ];
+    let mut names = classifiers.to_vec();
+    names.push("rand-bert-embed");
+    let server = server(&names);
+    for name in names {
+        let is_embedder = name == "rand-bert-embed";
+        let array = match name {
+            "rand-bert-embed" => "f32.embed_first",
+            // Of several labels each by itself.
+            "rand-roberta-cls2" => "f32.cls_logits",
+            _ => "f32.cls_probs",
+        };
+        let (prompts, rows) = recorded(name, array);
+        let texts: Vec<(&Value, &Vec<f64>)> = { prompts.iter().zip(&rows) }
+            .filter(|(prompt, _)| prompt["text"].is_string())
+            .collect();
+        assert_eq!(texts.len(), 5, "{name}");
+        let input: Vec<&Value> = texts.iter().map(|(prompt, _)| &prompt["text"]).collect();
+        let (path, field) = match is_embedder {
+            true => ("/v1/embeddings", "embedding"),
+            false => ("/classify", "probs"),
+        };
+        let answer = post(&server, path, &json!({"model": name, "input": input}));
+        for (i, (prompt, row)) in texts.iter().enumerate() {
+            let expected: Vec<f64> = match name {
+                "rand-bert-embed" => {
+                    let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+                    row.iter().map(|x| x / length).collect()
+                }
+                "rand-roberta-cls2" => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+                _ => (*row).clone(),
+            };
+            let found = &answer["data"][i][field];
+            assert_close(found, &expected, &format!("{name} {}", prompt["text"]));
+            // And alone.
+            let body = json!({"model": name, "input": prompt["text"]});
+            assert_eq!(&post(&server, path, &body)["data"][0][field], found);
+        }
+    }
+}
+
+#[test]
+fn what_an_encoder_cannot_do_is_refused() {
+    let server = server(&["rand-bert-rank", "rand-bert-cls3"]);
+    let check = |path: &str, body: Value, (status, reason): (u16, &str)| {
+        let response = server.post(path, &body.to_string());
+        assert_eq!(
+            (response.status, &*response.reason()),
+            (status, reason),
+            "{path} {body}"
+        );
+    };
+    let rank = |more: Value| {
+        let mut body = json!({"model": "rand-bert-rank", "query": "q", "documents": ["d"]});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        body
+    };
+    let unsupported = (400, "unsupported_parameter");
+    check("/v1/rerank", rank(json!({"instruction": "i"})), unsupported);
+    check(
+        "/v1/rerank",
+        rank(json!({"escape_special_tokens": true})),
+        unsupported,
+    );
+    let long = json!({"documents": ["word ".repeat(500)]});
+    check("/v1/rerank", rank(long), (400, "context_length_exceeded"));
+    let prompt = json!({"model": "rand-bert-rank", "prompt": "a"});
+    check("/v1/completions", prompt, (400, "unsupported_task"));
+    let labels = json!({"model": "rand-bert-cls3", "query": "q", "items": ["i"]});
+    check("/score", labels, (400, "unsupported_task"));
+    // Ids that say a type are the server's own.
+    let ids = json!({"model": "rand-bert-cls3", "input": [[5, 310]]});
+    check("/classify", ids, (400, "token_out_of_range"));
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused() {
+    let refused = |name: &str, change: fn(&mut LoadOptions)| {
+        let mut options = LoadOptions::default();
+        change(&mut options);
+        let assets = Assets::open(&folder(name).join("model")).unwrap();
+        load(assets, &options, devices()).unwrap_err().to_string()
+    };
+    let template = refused("rand-bert-rank", |o| {
+        o.rerank_template = Some("qwen3".into())
+    });
+    assert!(
+        template.contains("leave --rerank-template out"),
+        "{template}"
+    );
+    let pooling = refused("rand-bert-cls3", |o| {
+        o.pooling = Some(prelude_core::Pooling::Mean)
+    });
+    assert!(pooling.contains("no pooling to choose"), "{pooling}");
+}
