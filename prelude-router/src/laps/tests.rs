@@ -175,7 +175,7 @@ fn late_answers_move_an_endpoint_and_the_labelled_stay() {
     let mut at = 0;
     while at <= 12_000 {
         let stream = u32::try_from(at).expect("small") + 1;
-        let (request, _) = world.route(at, &vec![stream; 30], None);
+        let (request, _) = world.route(at, &[stream; 30], None);
         world.finish(at + 500, request);
         at += 600;
     }
@@ -189,7 +189,7 @@ fn answers_in_time_and_unequal_lengths_of_outputs_move_nothing() {
     let mut world = World::of(4);
     for n in 0..40u64 {
         let stream = u32::try_from(n).expect("small") + 1;
-        let (request, _) = world.route(n * 600, &vec![stream; 30], None);
+        let (request, _) = world.route(n * 600, &[stream; 30], None);
         // The first token came in time, the last one a minute later.
         let finish = Finish {
             first_token: Some(Duration::from_millis(40)),
