@@ -1,5 +1,7 @@
 //! The command `sim` of the program: its flags, and the experiments that they describe.
 
+mod serve;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -29,6 +31,8 @@ Examples:
       the highest rate that each router sustains
   prelude-bench sim --workload posts --engines 2 --profile profile.json --policy fcfs,srjf
       engines of ours, as `prelude profile` measured them
+  prelude-bench sim serve --engines 16 --port 8101
+      sixteen modelled engines at the ports 8101 to 8116, for a picker and a proxy
   prelude-bench sim --trace mooncake_conversation.jsonl --engines 16 --kv-tokens 20000000
       a recorded hour, with caches that never evict
 
@@ -41,8 +45,14 @@ what a policy does under the preset's or the profile's model of time, not how fa
 /// router sends each request to an engine, which batches, caches and evicts as the server would.
 /// The output has medians over the seeds, with minimum and maximum.
 #[derive(clap::Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(
+    after_long_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Workload to simulate, reconstructed from the moments that its paper gives.
     #[arg(long, required_unless_present = "trace", conflicts_with = "trace")]
     workload: Option<Kind>,
@@ -131,8 +141,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Serve modelled engines over HTTP, by the clock, for proxies and pickers.
+    Serve(serve::Args),
+}
+
 /// Runs the command and returns what it prints.
-pub(crate) fn run(args: Args) -> Result<String> {
+pub(crate) fn run(mut args: Args) -> Result<String> {
+    if let Some(Command::Serve(args)) = args.command.take() {
+        return serve::run(args);
+    }
     let rates: Vec<Option<f64>> = match &args.rate[..] {
         [] => vec![None],
         rates => rates.iter().copied().map(Some).collect(),

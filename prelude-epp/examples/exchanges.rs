@@ -81,7 +81,7 @@ fn serve_picker(started: &std_mpsc::Sender<Started>) {
         };
         let picker = Arc::new(Picker::new(config, None)?);
         let engines = (1..=ENGINES).map(|n| (SocketAddr::from(([10, 0, 0, n], 8000)), None));
-        picker.replace(0, engines.collect())?;
+        picker.replace(0, engines)?;
         picker.set_known();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -19,7 +19,7 @@ that engine has not too much to do. The server that answers needs no change.
 Client headers that are read:
   x-gateway-inference-objective     named by --sheddable: may get 429 when all engines are busy
   x-gateway-inference-fairness-id   the user, for the policy user_sticky
-  x-slo-ttft-ms, x-slo-tpot-ms      passed on (Prelude's server obeys the first); shown by --log-picks
+  x-slo-ttft-ms, x-slo-tpot-ms      passed on (Prelude's server and the policy laps obey the first)
 
 Health: gRPC health checks answer for the names `readiness`, `liveness`, the external processor's
 service and the empty name.";
@@ -57,7 +57,8 @@ pub(crate) struct EndpointArgs {
     /// An engine, with the tokens that its KV cache holds if these differ from --kv-tokens.
     #[arg(long = "endpoint", value_name = "HOST:PORT[=TOKENS]")]
     pub(crate) endpoints: Vec<EndpointLine>,
-    /// A file with an engine on each line: HOST:PORT[=TOKENS], or {"address": .., "kv_tokens": ..}.
+    /// A file with an engine on each line: HOST:PORT[=TOKENS], or {"address": .., "kv_tokens": ..,
+    /// "pool": ..}, where the pool is short or long: there the engine stays under the policy laps.
     ///
     /// It is read again when its time of change or its length is another. A file with a fault is
     /// logged, and the engines that it had before stay.

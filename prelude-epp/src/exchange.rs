@@ -261,6 +261,7 @@ impl Exchange {
                 .head
                 .is_sheddable(self.picker.config.sheddable.as_deref()),
             subset: self.head.subset.as_ref(),
+            first_token_within: self.head.first_token_within(),
         };
         match self.picker.pick(&prefix, &asked) {
             Ok(picked) => {
@@ -300,7 +301,7 @@ impl Exchange {
             if let Some(served) = served {
                 charge.served(served);
             }
-            charge.finish = request_head::finish(headers);
+            charge.answered(request_head::finish(headers));
         }
         let ends = headers.end_of_stream;
         if ends || self.response_mode == BodyMode::None {

@@ -11,14 +11,14 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use fasttoken::Tokenizer;
 use prelude_core::{BadServiceTime, RequestId, Timestamp};
 use prelude_router::{
-    ByteHasher, ConfigError, EndpointSpec, Finish, Prefix, Prompt, Reason, Root, RouteRequest,
-    Router,
+    ByteHasher, ConfigError, EndpointSpec, Finish, Pool, Prefix, Prompt, Reason, Root,
+    RouteRequest, Router,
 };
 use tokio::sync::Notify;
 
@@ -88,6 +88,27 @@ impl Subset {
     }
 }
 
+/// An engine of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Tokens that its KV cache holds, if not [`Config::kv_tokens`].
+    pub kv_tokens: Option<u64>,
+    /// The pool that it stays in, if it is bound to one.
+    pub pool: Option<Pool>,
+}
+
+impl From<(SocketAddr, Option<u64>)> for Engine {
+    fn from((address, kv_tokens): (SocketAddr, Option<u64>)) -> Self {
+        Self {
+            address,
+            kv_tokens,
+            pool: None,
+        }
+    }
+}
+
 /// A request that must go somewhere, beside its prefix.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
@@ -99,6 +120,8 @@ pub struct Asked<'a> {
     pub sheddable: bool,
     /// The endpoints that it may go to, if not to all.
     pub subset: Option<&'a Subset>,
+    /// The time from now within which the first token is due, if the client says so.
+    pub first_token_within: Option<Duration>,
 }
 
 /// The endpoint picked for a request.
@@ -154,7 +177,7 @@ impl Picker {
         &self.config
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::ZERO.saturating_add(self.start.elapsed())
     }
 
@@ -212,6 +235,7 @@ impl Picker {
             user: asked.user,
             sheddable: asked.sheddable,
             subset: subset.as_deref(),
+            deadline: { asked.first_token_within }.map(|within| now.saturating_add(within)),
         };
         let pick = router.route(now, &request)?;
         let ids = [pick.endpoint].into_iter().chain(pick.fallbacks);
@@ -250,22 +274,23 @@ impl Picker {
         later.push(now, id, max_output_tokens, decode_ms);
     }
 
-    /// Replaces the endpoints of one source. The endpoints of all sources are in service.
+    /// Replaces the engines of one source. The engines of all sources are in service.
     ///
     /// # Errors
     /// If the config's service time is none; nothing joins then.
     pub fn replace(
         &self,
         source: usize,
-        endpoints: Vec<(SocketAddr, Option<u64>)>,
+        engines: impl IntoIterator<Item = impl Into<Engine>>,
     ) -> Result<Change, BadServiceTime> {
         let now = self.now();
-        let spec = |tokens: Option<u64>| EndpointSpec {
-            kv_capacity_tokens: tokens.unwrap_or(self.config.kv_tokens),
+        let spec = |engine: Engine| EndpointSpec {
+            kv_capacity_tokens: engine.kv_tokens.unwrap_or(self.config.kv_tokens),
             service: self.config.service,
+            pool: engine.pool,
         };
-        let endpoints = endpoints.into_iter();
-        let wanted = endpoints.map(|(address, tokens)| (address, spec(tokens)));
+        let engines = engines.into_iter().map(Into::into);
+        let wanted = engines.map(|engine| (engine.address, spec(engine)));
         let mut state = self.lock();
         let State {
             router, members, ..

@@ -1,12 +1,13 @@
 //! The sources of engines that the flags name, joined to the picker.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use prelude_epp::{
     Picker,
     endpoints::{DnsName, EndpointLine, FileWatch},
     log,
+    picker::Engine,
 };
 use tokio::{net::lookup_host, time::sleep};
 
@@ -71,7 +72,7 @@ async fn follow_name(picker: Arc<Picker>, source: usize, name: DnsName) {
 async fn resolve(picker: &Picker, source: usize, name: &DnsName) {
     let applied = match name.resolve().await {
         Ok(found) => {
-            let found = found.into_iter().map(|address| (address, None));
+            let found = found.into_iter().map(|address| (address, None).into());
             set(picker, source, found.collect())
         }
         Err(error) => Err(error.into()),
@@ -82,8 +83,8 @@ async fn resolve(picker: &Picker, source: usize, name: &DnsName) {
 }
 
 /// Replaces the engines of a source, and logs what has changed.
-fn set(picker: &Picker, source: usize, endpoints: Vec<(SocketAddr, Option<u64>)>) -> Result<()> {
-    let change = picker.replace(source, endpoints)?;
+fn set(picker: &Picker, source: usize, engines: Vec<Engine>) -> Result<()> {
+    let change = picker.replace(source, engines)?;
     for address in &change.left {
         log::line(format_args!("endpoint {address} left"));
     }
@@ -94,7 +95,7 @@ fn set(picker: &Picker, source: usize, endpoints: Vec<(SocketAddr, Option<u64>)>
 }
 
 /// Finds the addresses of engines.
-async fn resolved(lines: &[EndpointLine]) -> Result<Vec<(SocketAddr, Option<u64>)>> {
+async fn resolved(lines: &[EndpointLine]) -> Result<Vec<Engine>> {
     let mut found = Vec::with_capacity(lines.len());
     for line in lines {
         let address = match line.ip() {
@@ -106,7 +107,11 @@ async fn resolved(lines: &[EndpointLine]) -> Result<Vec<(SocketAddr, Option<u64>
                 all.next().with_context(failed)?
             }
         };
-        found.push((address, line.kv_tokens));
+        found.push(Engine {
+            address,
+            kv_tokens: line.kv_tokens,
+            pool: line.pool,
+        });
     }
     Ok(found)
 }

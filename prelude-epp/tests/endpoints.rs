@@ -18,10 +18,10 @@ use prelude_epp::{
     Config, Picker,
     body::Body,
     endpoints::{DnsName, FileWatch},
-    picker::{Asked, Change, Health},
+    picker::{Asked, Change, Engine, Health},
     probe::{ProbeConfig, watch_health},
 };
-use prelude_router::RouterConfig;
+use prelude_router::{LapsConfig, PolicyConfig, Pool, RouterConfig};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -60,7 +60,7 @@ fn sources_join() {
     let picker = picker(false);
     let replace = |source, list: &[(u8, Option<u64>)]| {
         let list = list.iter().map(|(n, tokens)| (address(*n), *tokens));
-        let Change { joined, left } = picker.replace(source, list.collect()).unwrap();
+        let Change { joined, left } = picker.replace(source, list).unwrap();
         let last = |set: std::collections::BTreeSet<SocketAddr>| -> Vec<String> {
             set.into_iter()
                 .map(|a| a.to_string()[7..8].to_owned())
@@ -78,6 +78,38 @@ fn sources_join() {
     assert_eq!(replace(0, &[(1, Some(5))]), change("1", "1"));
     assert_eq!(replace(0, &[(1, Some(5))]), change("", ""));
     assert_eq!(picker.members().len(), 1);
+}
+
+/// Under the policy `laps`, prompts with little to compute and all others go to engines of their
+/// own, as the engines' labels say.
+#[test]
+fn labels_bind_engines_to_pools() {
+    let mut config = Config {
+        probes: false,
+        ..Config::default()
+    };
+    config.router.policy = PolicyConfig::Laps(LapsConfig::default());
+    let picker = Picker::new(config, None).unwrap();
+    let engine = |n, pool| Engine {
+        address: address(n),
+        kv_tokens: None,
+        pool,
+    };
+    let (short, long) = (Some(Pool::Short), Some(Pool::Long));
+    let engines = [engine(1, long), engine(2, long), engine(3, short)];
+    picker.replace(0, engines).unwrap();
+    let members = picker.members();
+    let pools: Vec<_> = members.iter().map(|member| member.pool).collect();
+    assert_eq!(pools, [long, long, short]);
+    for n in 0..20 {
+        let (picked, _) = pick(&picker, &format!("{n} is short")).unwrap();
+        assert!(picked.starts_with("10.0.0.3"), "{picked}");
+        let (picked, _) = pick(&picker, &format!("{n} is long").repeat(200)).unwrap();
+        assert!(!picked.starts_with("10.0.0.3"), "{picked}");
+    }
+    // Another label is another engine.
+    let change = picker.replace(0, [engine(1, long), engine(2, short), engine(3, short)]);
+    assert_eq!(change.unwrap().joined, [address(2)].into());
 }
 
 #[test]
@@ -273,11 +305,12 @@ async fn probes_find_what_engines_can_do() {
 fn picks_are_the_router_s() {
     let picker = picker(false);
     let mut router = prelude_router::Router::new(RouterConfig::default()).unwrap();
-    let list = (1..=3).map(|n| (address(n), None)).collect();
+    let list = (1..=3).map(|n| (address(n), None));
     picker.replace(0, list).unwrap();
     let spec = prelude_router::EndpointSpec {
         kv_capacity_tokens: Config::default().kv_tokens,
         service: Config::default().service,
+        pool: None,
     };
     let ids = [(); 3].map(|()| router.join(Timestamp::ZERO, spec).unwrap());
     for n in 0..60u64 {
@@ -294,6 +327,7 @@ fn picks_are_the_router_s() {
             user: None,
             sheddable: false,
             subset: None,
+            deadline: None,
         };
         let expected = router.route(Timestamp::ZERO, &request).unwrap();
         let asked = Asked {

@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let spec = EndpointSpec {
             kv_capacity_tokens: 100_000,
             service: ServiceTime::default(),
+            pool: None,
         };
         let id = router.join(Timestamp::ZERO, spec)?;
         println!("endpoint {id} has joined");
@@ -36,6 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             user: None,
             sheddable: false,
             subset: None,
+            deadline: None,
         };
         let pick = router.route(now, &request)?;
         println!(

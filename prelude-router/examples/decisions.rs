@@ -74,6 +74,7 @@ fn measure(shape: &Shape, count: u64) -> Result<Measured, Box<dyn std::error::Er
         let spec = EndpointSpec {
             kv_capacity_tokens: 198_516,
             service: ServiceTime::default(),
+            pool: None,
         };
         router.join(Timestamp::ZERO, spec)?;
     }
@@ -98,6 +99,7 @@ fn measure(shape: &Shape, count: u64) -> Result<Measured, Box<dyn std::error::Er
                 user: None,
                 sheddable: false,
                 subset: None,
+                deadline: None,
             },
         )?;
         under_way.push_back(id);

@@ -72,6 +72,8 @@ pub enum PolicyConfig {
     MinCost,
     /// Each user to one endpoint, in turn (the set-up of the PrefillOnly paper, §7).
     UserSticky(UserStickyConfig),
+    /// LAPS's pools: requests with few uncached tokens to some endpoints, all others to the rest.
+    Laps(LapsConfig),
 }
 
 impl Default for PolicyConfig {
@@ -191,6 +193,41 @@ impl Default for UserStickyConfig {
     }
 }
 
+/// Knobs of [`PolicyConfig::Laps`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LapsConfig {
+    /// Uncached tokens up to which a request is short (default 256): about as many as an engine
+    /// computes in hardly more time than one.
+    pub short_tokens: u32,
+    /// Milliseconds within which the first token of a request is due that has no deadline (default
+    /// 400). Backlogs are measured by it, too.
+    pub target_ms: u64,
+    /// Milliseconds of a control period (default 1,000): then the pools' pressures are compared.
+    pub period_ms: u64,
+    /// Milliseconds between two moves of endpoints (default 10,000). Fewer follow the load sooner,
+    /// and back and forth.
+    pub cool_down_ms: u64,
+    /// Part by which a pool's pressure must exceed the other's for an endpoint to move (default
+    /// 0.2).
+    pub hysteresis: f64,
+    /// Healthy endpoints that a pool keeps (default 1), at least 1.
+    pub min_endpoints: u32,
+}
+
+impl Default for LapsConfig {
+    fn default() -> Self {
+        Self {
+            short_tokens: 256,
+            target_ms: 400,
+            period_ms: 1_000,
+            cool_down_ms: 10_000,
+            hysteresis: 0.2,
+            min_endpoints: 1,
+        }
+    }
+}
+
 /// A knob that is set to what no router can run with.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("{field} is {value}, and must be {must}")]
@@ -294,6 +331,21 @@ impl PolicyConfig {
             ],
             Self::UserSticky(config) => {
                 vec![positive("policy.user_sticky.max_users", config.max_users)]
+            }
+            Self::Laps(config) => {
+                let time = |field, ms: u64| {
+                    check(field, ms, (1..=YEAR_MS).contains(&ms), "from 1 to a year")
+                };
+                let hysteresis = config.hysteresis;
+                let is_fine = (0.0..=1000.0).contains(&hysteresis);
+                let field = "policy.laps.hysteresis";
+                vec![
+                    time("policy.laps.target_ms", config.target_ms),
+                    time("policy.laps.period_ms", config.period_ms),
+                    time("policy.laps.cool_down_ms", config.cool_down_ms),
+                    check(field, hysteresis, is_fine, "from 0 to 1000"),
+                    positive("policy.laps.min_endpoints", config.min_endpoints),
+                ]
             }
             Self::RoundRobin | Self::LeastOutstanding | Self::MinCost => Vec::new(),
         }

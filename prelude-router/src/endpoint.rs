@@ -7,6 +7,7 @@ use prelude_core::{BadServiceTime, RequestId, ServiceTime, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    laps::Pool,
     prompt::Root,
     service::{Cost, Fit},
 };
@@ -23,7 +24,7 @@ impl std::fmt::Display for EndpointId {
 }
 
 /// The properties of an endpoint that a router knows when it joins.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointSpec {
     /// Tokens that its KV cache holds: blocks times their size.
@@ -32,6 +33,10 @@ pub struct EndpointSpec {
     /// its engine, or the times of an engine that others measured.
     #[serde(default)]
     pub service: ServiceTime,
+    /// The pool that it stays in under [`PolicyConfig::Laps`](crate::PolicyConfig::Laps); with
+    /// none, the policy moves it between the pools. Other policies do not read it.
+    #[serde(default)]
+    pub pool: Option<Pool>,
 }
 
 /// An endpoint, and what is under way there.
@@ -106,6 +111,8 @@ impl Endpoint {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) began: Timestamp,
+    /// The time at which its first token is due, if it says so.
+    pub(crate) deadline: Option<Timestamp>,
     pub(crate) root: Root,
     pub(crate) endpoint: EndpointId,
     /// Tokens of its prompt.

@@ -18,7 +18,7 @@
 //! let mut router = Router::new(RouterConfig::default())?;
 //! let now = Timestamp::ZERO;
 //! for _ in 0..2 {
-//!     let spec = EndpointSpec { kv_capacity_tokens: 200_000, service: Default::default() };
+//!     let spec = EndpointSpec { kv_capacity_tokens: 200_000, ..EndpointSpec::default() };
 //!     router.join(now, spec)?;
 //! }
 //!
@@ -35,6 +35,7 @@
 //!         user: None,
 //!         sheddable: false,
 //!         subset: None,
+//!         deadline: None,
 //!     };
 //!     router.route(now, &request)
 //! };
@@ -54,6 +55,7 @@ mod e2;
 mod endpoint;
 mod error;
 mod index;
+mod laps;
 mod policies;
 mod policy;
 mod prompt;
@@ -62,11 +64,12 @@ mod router;
 mod service;
 
 pub use config::{
-    CacheAwareConfig, ConfigError, E2Config, E2Load, PolicyConfig, PrefixHashConfig, RouterConfig,
-    UserStickyConfig,
+    CacheAwareConfig, ConfigError, E2Config, E2Load, LapsConfig, PolicyConfig, PrefixHashConfig,
+    RouterConfig, UserStickyConfig,
 };
 pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding};
 pub use error::{RouteError, UnknownEndpoint};
+pub use laps::Pool;
 pub use policy::{Choice, Finished, Policy, Query, Reason};
 pub use prompt::{ByteHasher, Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};

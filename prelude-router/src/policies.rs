@@ -10,6 +10,7 @@ mod user_sticky;
 use crate::{
     config::{PolicyConfig, RouterConfig},
     e2::E2,
+    laps::Laps,
     policy::Policy,
 };
 
@@ -27,6 +28,7 @@ pub(crate) fn build(config: &RouterConfig) -> Box<dyn Policy> {
         }
         PolicyConfig::MinCost => Box::new(min_cost::MinCost::new(config)),
         PolicyConfig::UserSticky(sticky) => Box::new(user_sticky::UserSticky::new(sticky.clone())),
+        PolicyConfig::Laps(laps) => Box::new(Laps::new(laps, config)),
     }
 }
 

@@ -6,6 +6,7 @@ use prelude_core::{RequestId, Timestamp};
 
 use crate::{
     endpoint::{Endpoint, EndpointId, Fleet},
+    laps::Pool,
     prompt::Root,
     random::Random,
     service::Cost,
@@ -28,6 +29,8 @@ pub struct Query<'a> {
     pub max_output_tokens: Option<u32>,
     /// The user, if known.
     pub user: Option<u64>,
+    /// The time at which its first token is due, if it says so.
+    pub deadline: Option<Timestamp>,
     /// Positions, among [`Fleet::endpoints`], of the endpoints that it may go to: at least one,
     /// in order.
     pub eligible: &'a [usize],
@@ -155,6 +158,12 @@ pub trait Policy: Send {
         0
     }
 
+    /// Returns the pool of an endpoint of the fleet, if the policy has pools.
+    fn pool(&self, endpoint: EndpointId) -> Option<Pool> {
+        let _ = endpoint;
+        None
+    }
+
     /// Returns the number of nodes of the policy's prefix index, and of nodes dropped for want of
     /// room.
     fn index_nodes(&self) -> (usize, u64) {
@@ -171,6 +180,14 @@ pub struct Finished {
     pub root: Root,
     /// The number of tokens that it generated.
     pub output_tokens: Option<u32>,
+    /// The time at which it was routed.
+    pub began: Timestamp,
+    /// The time at which its first token came; the time of its end if that is not known.
+    pub first_token: Timestamp,
+    /// The time at which its first token was due, if it said so.
+    pub deadline: Option<Timestamp>,
+    /// The endpoint's time that the policy thought it would take.
+    pub cost: Cost,
 }
 
 /// Returns the choice of a rule that looks at no cache.

@@ -9,6 +9,7 @@ use crate::{
     config::{ConfigError, RouterConfig},
     endpoint::{EndpointId, EndpointSpec, Fleet, Work},
     error::{RouteError, UnknownEndpoint},
+    laps::Pool,
     policies,
     policy::{Finished, Policy, Query, Reason},
     prompt::Prefix,
@@ -29,6 +30,8 @@ pub struct RouteRequest<'a> {
     pub sheddable: bool,
     /// If it may go to some endpoints only, those.
     pub subset: Option<&'a [EndpointId]>,
+    /// The time at which its first token is due, if it says so: for policies that weigh it.
+    pub deadline: Option<Timestamp>,
 }
 
 /// Where a request goes.
@@ -51,6 +54,8 @@ pub struct Pick {
 pub struct Finish {
     /// How many tokens it generated.
     pub output_tokens: Option<u32>,
+    /// The time from routing it to its first token, if that is known: with none, its end counts.
+    pub first_token: Option<Duration>,
     /// How long computing its prompt took, with how many of its tokens were cached: teaches the
     /// router how fast the endpoint is.
     pub prefill: Option<(Duration, u32)>,
@@ -120,6 +125,13 @@ impl Router {
             Some(_) => self.policy.cached_tokens(id),
             None => 0,
         }
+    }
+
+    /// Returns the pool of an endpoint; none if there is no endpoint of that name, or if the policy
+    /// has no pools.
+    #[must_use]
+    pub fn pool(&self, id: EndpointId) -> Option<Pool> {
+        self.policy.pool(id)
     }
 
     /// Nodes of the prefix index, and how many were forgotten, or not made, for want of room.
@@ -204,6 +216,7 @@ impl Router {
             tokens: prefix.tokens(),
             max_output_tokens: request.max_output_tokens,
             user: request.user,
+            deadline: request.deadline,
             eligible: &self.eligible,
         };
         let choice = self.policy.pick(now, &self.fleet, &query);
@@ -222,6 +235,7 @@ impl Router {
         };
         let work = Work {
             began: now,
+            deadline: request.deadline,
             root: prefix.root(),
             endpoint,
             prompt_tokens: query.tokens,
@@ -293,6 +307,10 @@ impl Router {
             endpoint: work.endpoint,
             root: work.root,
             output_tokens: finish.output_tokens,
+            began: work.began,
+            first_token: { finish.first_token }.map_or(now, |took| work.began.saturating_add(took)),
+            deadline: work.deadline,
+            cost: work.cost,
         };
         self.policy.finished(now, &finished);
         true

@@ -1,4 +1,5 @@
-//! LAPS, temporal mode: short prompts apart from long ones on one engine.
+//! LAPS: short prompts apart from long ones, on one engine (temporal mode) and in two pools of
+//! engines (spatial mode).
 
 use anyhow::Result;
 use prelude_sched::PolicyConfig;
@@ -17,6 +18,7 @@ pub(super) const SECTIONS: &[Make] = &[
     ("waiting windows", windows),
     ("concurrency", concurrency),
     ("missed targets", missed),
+    ("missed targets of eight engines", missed_of_eight),
 ];
 
 /// Requests of a run.
@@ -267,14 +269,105 @@ fn missed(bench: &Bench<'_>) -> Result<Section> {
             rows,
         }],
         claims: vec![claim],
-        plots: vec![missed_plot(curves.into())],
+        plots: vec![missed_plot("laps-figure-7", curves.into())],
+    })
+}
+
+/// Engines of the spatial mode.
+const ENGINES: u16 = 8;
+/// Requests of a run before eight engines.
+const REQUESTS_OF_EIGHT: u32 = 12_000;
+/// Requests per second of each engine, from a light load to nearly the most that all routers here
+/// sustain.
+const RATES_OF_EIGHT: [f64; 4] = [6.0, 10.0, 12.0, 14.0];
+/// Routers with the policy of the engines behind them.
+const ROUTES: [(&str, Router, (&str, PolicyConfig)); 5] = [
+    ("round robin", Router::RoundRobin, POLICIES[0]),
+    ("min-cost", Router::MinCost, POLICIES[0]),
+    ("e2", Router::E2, POLICIES[0]),
+    ("laps", Router::Laps, POLICIES[0]),
+    ("laps, engines too", Router::Laps, POLICIES[1]),
+];
+
+/// Figure 7, spatial: first tokens after 400 ms before eight engines, by router and rate.
+fn missed_of_eight(bench: &Bench<'_>) -> Result<Section> {
+    let mut rows = Vec::new();
+    let mut curves = ROUTES.map(|(name, ..)| Curve {
+        name: name.to_owned(),
+        points: Vec::new(),
+    });
+    let mut missed: [Vec<f64>; ROUTES.len()] = Default::default();
+    for each in RATES_OF_EIGHT {
+        let rate = each * f64::from(ENGINES);
+        let routes = ROUTES.into_iter().zip(&mut curves).zip(&mut missed);
+        for (((name, router, policy), curve), missed) in routes {
+            let mut experiment = experiment(bench, Preset::Mistral7bA6000, policy);
+            experiment.engines = ENGINES.into();
+            experiment.router = router;
+            let runs = bench.run(with(experiment, |setting| {
+                setting.engines = ENGINES.into();
+                setting.requests = Some(bench.count(REQUESTS_OF_EIGHT));
+                setting.rate = Some(rate);
+            }))?;
+            let late = runs.median(|f| 100.0 * f.missed);
+            missed.push(late);
+            curve.points.push((rate, late));
+            let mean = runs.median(|f| f.first_token.mean_ms);
+            let p99 = runs.median(|f| f.first_token.p99_ms);
+            let short = runs.median(|f| f.short_ms);
+            let long = runs.median(|f| f.long_ms);
+            let hits = runs.median(|f| 100.0 * f.hit_rate);
+            let cells = [rate, late, mean, p99, short, long, hits].map(number);
+            rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+        }
+    }
+    let heads = [
+        "router",
+        "requests per second",
+        "missed, %",
+        "mean, ms",
+        "P99, ms",
+        "short, ms",
+        "long, ms",
+        "hits, %",
+    ];
+    let [_, min_cost, _, laps, _] = missed;
+    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
+        Ok(Claim::new(bench.printed.of(Paper::Laps, what)?, ours, why))
+    };
+    Ok(Section {
+        title: "Figure 7: first tokens that come after 400 ms, eight engines".to_owned(),
+        setting: "Preset mistral-7b-a6000, conversations with Poisson arrivals, time to the first \
+                  token; the router `laps` has a pool of engines for short prompts and one for \
+                  long ones, and moves engines between them; the last rows have the policy \
+                  `laps` on each engine as well."
+            .to_owned(),
+        tables: vec![Table {
+            caption: "By rate and router:".to_owned(),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        }],
+        claims: vec![
+            claim(
+                "missed targets of LAPS, eight instances, %",
+                laps,
+                "the device is slower than the paper's: its longest prompts take longer than the \
+                 target on an idle engine",
+            )?,
+            claim(
+                "missed targets of SGLang's router, eight instances, %",
+                min_cost,
+                "ours is `min-cost`, at rates that are ours: the paper's are not printed",
+            )?,
+        ],
+        plots: vec![missed_plot("laps-figure-7-eight", curves.into())],
     })
 }
 
 /// Returns the plot of missed targets by rate.
-fn missed_plot(curves: Vec<Curve>) -> Plot {
+fn missed_plot(name: &str, curves: Vec<Curve>) -> Plot {
     Plot {
-        name: "laps-figure-7".to_owned(),
+        name: name.to_owned(),
         title: "first tokens after 400 ms, %".to_owned(),
         x: Axis::Linear("requests per second"),
         y: Axis::Linear("%"),

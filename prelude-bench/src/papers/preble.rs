@@ -11,7 +11,11 @@ use super::{
 };
 use crate::sim::{EngineConfig, Experiment, Figures, Kind, Preset, Router, Setting, Source};
 
-pub(super) const SECTIONS: &[Make] = &[("rates", rates), ("ablation of E2", ablation)];
+pub(super) const SECTIONS: &[Make] = &[
+    ("rates", rates),
+    ("numbers of engines", sizes),
+    ("ablation of E2", ablation),
+];
 
 const ENGINES: u16 = 4;
 
@@ -124,6 +128,79 @@ fn rates(bench: &Bench<'_>) -> Result<Section> {
         }],
         claims: rate_claims(bench, ratios)?,
         plots,
+    })
+}
+
+/// Numbers of engines: the paper's two and four, and more.
+const SIZES: [u16; 4] = [2, 4, 8, 16];
+/// Workloads that are run before each number of engines.
+const SIZED: [Load; 3] = [WORKLOADS[0], WORKLOADS[3], WORKLOADS[4]];
+/// The rate, in parts of the middle one.
+const SIZED_RATE: f64 = 1.1;
+
+/// Latency by the number of engines: prefixes, requests and their rate grow with it.
+fn sizes(bench: &Bench<'_>) -> Result<Section> {
+    let (mut rows, mut curves) = (Vec::new(), Vec::new());
+    for (kind, middle, requests) in SIZED {
+        let mut points = Vec::new();
+        for engines in SIZES {
+            let times = f64::from(engines) / f64::from(ENGINES);
+            let rate = SIZED_RATE * middle * times;
+            let requests = requests / u32::from(ENGINES) * u32::from(engines);
+            let mut of: [Vec<f64>; 4] = Default::default();
+            for router in ROUTERS {
+                let mut experiment = experiment(bench, (kind, rate, requests), router, FCFS);
+                experiment.engines = engines.into();
+                if let Source::Seeded { setting, .. } = &mut experiment.source {
+                    setting.engines = engines.into();
+                }
+                let runs = bench.run(experiment)?;
+                let figures = [MEAN, P99, |f| 100.0 * f.hit_rate, |f| f.imbalance];
+                for (all, figure) in of.iter_mut().zip(figures) {
+                    all.push(runs.median(figure));
+                }
+            }
+            let [mean, p99, ..] = &of;
+            let gains = [mean[0] / mean[1], p99[0] / p99[1]];
+            points.push((f64::from(engines), gains[0]));
+            let numbers = [f64::from(engines), rate];
+            let numbers = numbers.into_iter().chain(of.into_iter().flatten());
+            let cells = numbers.chain(gains).map(number);
+            rows.push(
+                std::iter::once(kind.name().to_owned())
+                    .chain(cells)
+                    .collect(),
+            );
+        }
+        curves.push(Curve {
+            name: kind.name().to_owned(),
+            points,
+        });
+    }
+    let figures = ["mean, s", "P99, s", "hits, %", "busiest over the mean"];
+    let of_routers = figures
+        .iter()
+        .flat_map(|figure| ["round robin", "e2"].map(|router| format!("{router}: {figure}")));
+    let head = ["workload", "engines", "requests/s"].map(str::to_owned);
+    let gains = ["mean, of e2's", "P99, of e2's"].map(str::to_owned);
+    Ok(Section {
+        title: "Latency by the number of engines".to_owned(),
+        setting: "Preset mistral-7b-a6000, policy `fcfs`, order shuffled, at 1.1 times about what \
+                  round robin sustains. The paper has two and four engines of this kind."
+            .to_owned(),
+        tables: vec![Table {
+            caption: "By workload and number of engines:".to_owned(),
+            head: head.into_iter().chain(of_routers).chain(gains).collect(),
+            rows,
+        }],
+        claims: Vec::new(),
+        plots: vec![Plot {
+            name: "preble-engines".to_owned(),
+            title: "mean latency, round robin over e2".to_owned(),
+            x: Axis::Log("engines"),
+            y: Axis::Log("ratio"),
+            curves,
+        }],
     })
 }
 

@@ -137,6 +137,8 @@ pub struct Engine {
     /// The factor by which steps take longer than the model says.
     slowdown: f64,
     events: Vec<Event>,
+    /// The requests that got a token when the last step ended, once for each token.
+    sampled: Vec<usize>,
 }
 
 impl Engine {
@@ -171,6 +173,7 @@ impl Engine {
             copy_time: Duration::ZERO,
             slowdown: 1.0,
             events: Vec::new(),
+            sampled: Vec::new(),
         }
     }
 
@@ -259,12 +262,14 @@ impl Engine {
         };
         assert_eq!(step.ends, now, "a step is finished when it ends, not later");
         let mut events = std::mem::take(&mut self.events);
+        self.sampled.clear();
         self.scheduler
             .complete(now, step.id, Ok(step.output), &mut events)?;
         for event in events.drain(..) {
             match event {
                 Event::Token { request, .. } => {
                     self.first_token.entry(request).or_insert(now);
+                    self.sampled.push(request.0 as usize);
                 }
                 Event::Finished {
                     request,
@@ -290,6 +295,12 @@ impl Engine {
         }
         self.events = events;
         Ok(())
+    }
+
+    /// Returns the requests that got a token when the last step ended, once for each token.
+    #[must_use]
+    pub fn sampled(&self) -> &[usize] {
+        &self.sampled
     }
 
     /// Returns the busy time, including the current step.

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 use prelude_router::{
-    CacheAwareConfig, E2Config, E2Load, PolicyConfig, PrefixHashConfig, UserStickyConfig,
+    CacheAwareConfig, E2Config, E2Load, LapsConfig, PolicyConfig, PrefixHashConfig,
+    UserStickyConfig,
 };
 use serde::Serialize;
 
@@ -35,6 +36,8 @@ pub enum Router {
     MinCost,
     /// Each user to one engine.
     UserSticky,
+    /// LAPS's pools: prompts with few uncached tokens to some engines, all others to the rest.
+    Laps,
 }
 
 impl Router {
@@ -53,6 +56,7 @@ impl Router {
             Self::CacheAwareTight => "cache-aware-tight",
             Self::MinCost => "min-cost",
             Self::UserSticky => "user-sticky",
+            Self::Laps => "laps",
         }
     }
 
@@ -84,6 +88,7 @@ impl Router {
             }),
             Self::MinCost => PolicyConfig::MinCost,
             Self::UserSticky => PolicyConfig::UserSticky(UserStickyConfig::default()),
+            Self::Laps => PolicyConfig::Laps(LapsConfig::default()),
         }
     }
 }

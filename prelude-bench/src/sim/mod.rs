@@ -26,6 +26,7 @@ mod figures;
 mod prompt;
 mod report;
 mod routed;
+pub mod serve;
 mod serves;
 mod service;
 mod sustain;

@@ -7,7 +7,7 @@ use prelude_router::{
     RouterConfig,
 };
 
-use super::{Arrival, EngineConfig, EngineModel, Piece, Record, Route};
+use super::{Arrival, EngineConfig, EngineModel, Piece, Record, Route, TARGET};
 use crate::random::Random;
 
 /// Generations that an engine runs at once when their share of its time is told.
@@ -56,6 +56,7 @@ impl Routed {
             let spec = EndpointSpec {
                 kv_capacity_tokens: config.kv_tokens,
                 service: astray(service, time_error, &mut random),
+                pool: None,
             };
             router.join(Timestamp::ZERO, spec)?;
         }
@@ -84,6 +85,7 @@ impl Route for Routed {
             user: Some(u64::from(arrival.user)),
             sheddable: false,
             subset: None,
+            deadline: Some(now.saturating_add(TARGET)),
         };
         let pick = self.router.route(now, &request).context("routing")?;
         let EndpointId(engine) = pick.endpoint;
@@ -93,6 +95,7 @@ impl Route for Routed {
     fn finished(&mut self, now: Timestamp, _: usize, record: &Record) {
         let finish = Finish {
             output_tokens: Some(u32::try_from(record.output_tokens).unwrap_or(u32::MAX)),
+            first_token: Some(record.first_token),
             prefill: None,
         };
         self.router

@@ -2,13 +2,15 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
+use prelude_router::Pool;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// An engine: its address and, if given, the number of tokens that its KV cache holds.
+/// An engine: its address and, if given, the number of tokens that its KV cache holds, and its
+/// pool.
 ///
-/// Its text is `HOST:PORT` or `HOST:PORT=TOKENS`; in a file it may also be a JSON object
-/// `{"address": "HOST:PORT", "kv_tokens": TOKENS}`.
+/// Its text is `HOST:PORT`, `HOST:PORT=TOKENS`, or a JSON object
+/// `{"address": "HOST:PORT", "kv_tokens": TOKENS, "pool": "short"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointLine {
@@ -17,6 +19,10 @@ pub struct EndpointLine {
     /// Tokens that the KV cache holds.
     #[serde(default)]
     pub kv_tokens: Option<u64>,
+    /// The pool that the engine stays in under the policy `laps`: `short` or `long`. With none, the
+    /// policy moves the engine between the pools. Other policies ignore it.
+    #[serde(default)]
+    pub pool: Option<Pool>,
 }
 
 /// Why a text names no engine.
@@ -30,7 +36,7 @@ pub enum BadEndpoint {
     #[error("`{0}` is no number of tokens; write for example 10.0.0.1:8000=200000")]
     Tokens(String),
     /// It begins like a JSON object and is none with the fields of an engine.
-    #[error("not an object of `address` and `kv_tokens`: {0}")]
+    #[error("not an object of `address`, `kv_tokens` and `pool`: {0}")]
     Object(String),
 }
 
@@ -53,6 +59,7 @@ impl FromStr for EndpointLine {
             Self {
                 address: address.trim().to_owned(),
                 kv_tokens: tokens.map(number).transpose()?,
+                pool: None,
             }
         };
         line.check()?;
@@ -95,21 +102,28 @@ mod tests {
 
     #[test]
     fn spellings() {
-        let check = |text: &str, address: &str, kv_tokens| {
-            let address = address.to_owned();
-            let expected = EndpointLine { address, kv_tokens };
+        let labelled = |text: &str, address: &str, kv_tokens, pool| {
+            let expected = EndpointLine {
+                address: address.to_owned(),
+                kv_tokens,
+                pool,
+            };
             assert_eq!(text.parse::<EndpointLine>(), Ok(expected), "{text}");
         };
+        let check = |text, address, kv_tokens| labelled(text, address, kv_tokens, None);
         check("10.0.0.1:80", "10.0.0.1:80", None);
         check(" a.b:80=5 ", "a.b:80", Some(5));
         check("[::1]:8000", "[::1]:8000", None);
         check(r#"{"address":"a:1","kv_tokens":7}"#, "a:1", Some(7));
+        let long = r#"{"address":"a:1","pool":"long"}"#;
+        labelled(long, "a:1", None, Some(Pool::Long));
         for text in [
             "", "a", "a:", ":80", "a:0", "a:99999", "::1:80", "a b:80", "a:80=0", "a:80=x",
         ] {
             assert!(text.parse::<EndpointLine>().is_err(), "{text}");
         }
-        for text in [r#"{"address":"a"}"#, r#"{"host":"a:1"}"#, "{"] {
+        let pool = r#"{"address":"a:1","pool":"middle"}"#;
+        for text in [r#"{"address":"a"}"#, r#"{"host":"a:1"}"#, "{", pool] {
             assert!(text.parse::<EndpointLine>().is_err(), "{text}");
         }
     }

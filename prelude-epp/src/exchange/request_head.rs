@@ -26,7 +26,7 @@ pub(super) struct RequestHead {
     pub(super) subset: Option<Subset>,
     pub(super) fairness_id: Option<String>,
     objective: Option<String>,
-    /// Deadlines pass to the server unchanged; the router has none, so they are only logged.
+    /// Deadlines pass to the server unchanged. The router reads the first one.
     slo_ttft_ms: Option<f64>,
     slo_tpot_ms: Option<f64>,
 }
@@ -52,6 +52,11 @@ impl RequestHead {
             let own = self.objective.as_ref();
             own.is_some_and(|own| some.contains(own))
         })
+    }
+
+    /// Returns the time within which the first token is due, if the client says so.
+    pub(super) fn first_token_within(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.slo_ttft_ms? / 1e3).ok()
     }
 
     /// Logs the pick for the request.
@@ -83,6 +88,7 @@ pub(super) fn finish(headers: &HttpHeaders) -> Finish {
     let prefill = time("x-prelude-exec-ms").zip(cached);
     Finish {
         output_tokens: None,
+        first_token: None,
         prefill: prefill.filter(|_| is_one_shot),
     }
 }

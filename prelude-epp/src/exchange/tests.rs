@@ -46,9 +46,7 @@ fn picker(engines: u8) -> Arc<Picker> {
     };
     let picker = Arc::new(Picker::new(config, None).unwrap());
     let address = |n| (SocketAddr::from(([10, 0, 0, n], 80)), None);
-    picker
-        .replace(0, (1..=engines).map(address).collect())
-        .unwrap();
+    picker.replace(0, (1..=engines).map(address)).unwrap();
     picker
 }
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use prelude_core::RequestId;
+use prelude_core::{RequestId, Timestamp};
 use prelude_router::Finish;
 
 use super::Picker;
@@ -13,8 +13,9 @@ pub struct Charge {
     picker: Arc<Picker>,
     /// None once its end was noted.
     id: Option<RequestId>,
+    began: Timestamp,
     /// The known facts about its end.
-    pub finish: Finish,
+    finish: Finish,
 }
 
 impl Charge {
@@ -24,6 +25,7 @@ impl Charge {
         Self {
             picker: Arc::clone(picker),
             id: Some(id),
+            began: picker.now(),
             finish: Finish::default(),
         }
     }
@@ -33,6 +35,15 @@ impl Charge {
         if let Some(id) = self.id {
             self.picker.served(id, address);
         }
+    }
+
+    /// Notes that the answer has begun, with what its headers say.
+    pub fn answered(&mut self, finish: Finish) {
+        let took = self.picker.now().saturating_since(self.began);
+        self.finish = Finish {
+            first_token: Some(took),
+            ..finish
+        };
     }
 
     /// Lets go of a request whose end will not be seen. An answer of at most one token has ended.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use prelude_core::{BadServiceTime, Timestamp};
-use prelude_router::{EndpointId, EndpointSpec, Router};
+use prelude_router::{EndpointId, EndpointSpec, Pool, Router};
 
 use super::{Health, Subset};
 
@@ -21,6 +21,8 @@ pub struct Member {
     pub requests: u64,
     /// Tokens that its cache is thought to hold; 0 under a policy that does not look at caches.
     pub cached_tokens: u64,
+    /// Its pool, under a policy that has pools.
+    pub pool: Option<Pool>,
 }
 
 /// The engines that joined and left.
@@ -172,6 +174,7 @@ impl Members {
                 is_healthy: endpoint.is_some_and(|endpoint| endpoint.is_healthy()),
                 requests: endpoint.map_or(0, |endpoint| endpoint.outstanding().requests),
                 cached_tokens: router.cached_tokens(known.id),
+                pool: router.pool(known.id),
             }
         };
         self.by_address.iter().map(member).collect()

@@ -58,7 +58,7 @@ pub(crate) fn config() -> Config {
 /// Serves a picker with so many engines.
 pub(crate) async fn picker(config: Config, engines: u8) -> Served {
     let picker = Arc::new(Picker::new(config, None).unwrap());
-    let engines = (1..=engines).map(|n| (engine(n), None)).collect();
+    let engines = (1..=engines).map(|n| (engine(n), None));
     picker.replace(0, engines).unwrap();
     picker.set_known();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

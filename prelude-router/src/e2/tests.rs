@@ -55,6 +55,7 @@ impl World {
         let spec = EndpointSpec {
             kv_capacity_tokens: u64::from(capacity * GRANULE),
             service: SERVICE,
+            pool: None,
         };
         self.router.join(seconds(at), spec).expect("a good spec")
     }
@@ -77,6 +78,7 @@ impl World {
             user: None,
             sheddable: false,
             subset: None,
+            deadline: None,
         };
         let pick = self.router.route(seconds(at), &request);
         (pick.expect("somebody is there"), request.id)

@@ -22,6 +22,7 @@ fn router(policy: PolicyConfig, endpoints: usize) -> Router {
         let spec = EndpointSpec {
             kv_capacity_tokens: 4000,
             service: ServiceTime::default(),
+            pool: None,
         };
         router.join(NOW, spec).expect("a good spec");
     }
@@ -38,6 +39,7 @@ fn begin(router: &mut Router, id: u64, user: u64, tokens: &[u32]) -> Pick {
         user: Some(user),
         sheddable: false,
         subset: None,
+        deadline: None,
     };
     router.route(NOW, &request).expect("somebody is there")
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    CacheAwareConfig, Cost, E2Config, PolicyConfig, PrefixHashConfig, Prompt, Root,
+    CacheAwareConfig, Cost, E2Config, LapsConfig, PolicyConfig, PrefixHashConfig, Prompt, Root,
     UserStickyConfig,
 };
 
@@ -10,6 +10,7 @@ fn spec() -> EndpointSpec {
     EndpointSpec {
         kv_capacity_tokens: 4096,
         service: prelude_core::ServiceTime::default(),
+        pool: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn request(id: u64, prefix: &Prefix) -> RouteRequest<'_> {
         user: Some(id % 5),
         sheddable: true,
         subset: None,
+        deadline: None,
     }
 }
 
@@ -58,6 +60,7 @@ fn policies() -> Vec<PolicyConfig> {
         PolicyConfig::CacheAware(CacheAwareConfig::default()),
         PolicyConfig::MinCost,
         PolicyConfig::UserSticky(UserStickyConfig { max_users: 3 }),
+        PolicyConfig::Laps(LapsConfig::default()),
     ]
 }
 
@@ -101,6 +104,7 @@ fn a_cache_that_holds_less_is_thought_to_hold_less() {
         PolicyConfig::E2(E2Config::default()),
         PolicyConfig::CacheAware(CacheAwareConfig::default()),
         PolicyConfig::MinCost,
+        PolicyConfig::Laps(LapsConfig::default()),
     ];
     for policy in with_index {
         let mut router = router(policy.clone(), 1);
@@ -375,6 +379,7 @@ fn play(policy: &PolicyConfig, steps: &[Step]) -> Vec<Result<Pick, RouteError>> 
                 let id = open.swap_remove(n % open.len());
                 let finish = Finish {
                     output_tokens: Some(*n as u32),
+                    first_token: None,
                     prefill: Some((Duration::from_millis(30 * *n as u64), *n as u32)),
                 };
                 router.finished(ms(now), RequestId(id), finish);
