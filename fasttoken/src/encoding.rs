@@ -1,7 +1,5 @@
 //! The result of encoding with everything that can be known about each id.
 
-use crate::tokenizer::Tokenizer;
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// Ids with what is known about each of them: columns of equal length.
@@ -61,14 +59,6 @@ impl Encoding {
             ids[range].fill(Some(sequence));
         }
         ids
-    }
-
-    /// Returns each id's token as the vocabulary of `tokenizer` spells it, such as `Ġthe`, and an
-    /// empty string for an id without a token, which only padding can have. An unknown token has its
-    /// own name, where the reference has the text that Unigram did not know.
-    pub fn tokens<'t>(&self, tokenizer: &'t Tokenizer) -> Vec<Cow<'t, str>> {
-        let spelling = |id: &u32| tokenizer.id_to_token(*id).unwrap_or_default();
-        self.ids.iter().map(spelling).collect()
     }
 
     /// Returns the place in the columns of the first id that covers position `at` of text `sequence`

@@ -4,6 +4,7 @@ mod gather;
 
 use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, TextSteps};
 use crate::bpe::{Bpe, ThreadScratch};
+use crate::encoding::Encoding;
 use crate::family::Family;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
@@ -322,5 +323,15 @@ impl Ids<'_> {
             // This visitor never stops early.
             let _ = words.each(|word| self.word(word));
         }
+    }
+}
+
+impl Encoding {
+    /// Returns each id's token as the vocabulary of `tokenizer` spells it, such as `Ġthe`, and an
+    /// empty string for an id without a token, which only padding can have. An unknown token has its
+    /// own name, where the reference has the text that Unigram did not know.
+    pub fn tokens<'t>(&self, tokenizer: &'t Tokenizer) -> Vec<Cow<'t, str>> {
+        let spelling = |id: &u32| tokenizer.id_to_token(*id).unwrap_or_default();
+        self.ids.iter().map(spelling).collect()
     }
 }

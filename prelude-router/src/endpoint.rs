@@ -7,10 +7,19 @@ use prelude_core::{BadServiceTime, RequestId, ServiceTime, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    laps::Pool,
     prompt::Root,
     service::{Cost, Fit},
 };
+
+/// One of the two pools of endpoints under [`crate::PolicyConfig::Laps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pool {
+    /// Endpoints for requests with few uncached tokens.
+    Short,
+    /// Endpoints for all other requests.
+    Long,
+}
 
 /// Names an endpoint of a [`crate::Router`]; none is given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -14,27 +14,16 @@ mod controller;
 use std::time::Duration;
 
 use prelude_core::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::{
     cached::Cached,
     config::{LapsConfig, RouterConfig},
-    endpoint::{EndpointId, Fleet},
+    endpoint::{EndpointId, Fleet, Pool},
     policy::{Choice, Finished, Policy, Query, Reason, choice, least_of},
     random::Random,
     service::Cost,
 };
 use controller::{Controller, PoolState, Signals};
-
-/// One of the two pools of endpoints under [`crate::PolicyConfig::Laps`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pool {
-    /// Endpoints for requests with few uncached tokens.
-    Short,
-    /// Endpoints for all other requests.
-    Long,
-}
 
 /// An endpoint of the fleet, and its answers in the current control period.
 #[derive(Clone, Copy, Debug)]

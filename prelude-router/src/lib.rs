@@ -67,9 +67,8 @@ pub use config::{
     CacheAwareConfig, ConfigError, E2Config, E2Load, LapsConfig, PolicyConfig, PrefixHashConfig,
     RouterConfig, UserStickyConfig,
 };
-pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding};
+pub use endpoint::{Endpoint, EndpointId, EndpointSpec, Fleet, Outstanding, Pool};
 pub use error::{RouteError, UnknownEndpoint};
-pub use laps::Pool;
 pub use policy::{Choice, Finished, Policy, Query, Reason};
 pub use prompt::{ByteHasher, Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};

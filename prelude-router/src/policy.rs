@@ -5,8 +5,7 @@ use std::cmp::Ordering;
 use prelude_core::{RequestId, Timestamp};
 
 use crate::{
-    endpoint::{Endpoint, EndpointId, Fleet},
-    laps::Pool,
+    endpoint::{Endpoint, EndpointId, Fleet, Pool},
     prompt::Root,
     random::Random,
     service::Cost,

@@ -7,9 +7,8 @@ use smallvec::SmallVec;
 
 use crate::{
     config::{ConfigError, RouterConfig},
-    endpoint::{EndpointId, EndpointSpec, Fleet, Work},
+    endpoint::{EndpointId, EndpointSpec, Fleet, Pool, Work},
     error::{RouteError, UnknownEndpoint},
-    laps::Pool,
     policies,
     policy::{Finished, Policy, Query, Reason},
     prompt::Prefix,

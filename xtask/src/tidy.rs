@@ -21,6 +21,9 @@ use crate::{
 /// Tests, benches and examples may also use the oracle and what it needs, and the scheduler.
 const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models", "prelude-sched"];
 
+/// Crates whose tests may use one more crate.
+const DEV_EXTRA_OF: &[(&str, &str)] = &[("prelude-bench", "prelude-epp")];
+
 /// Licences that a dependency may be under, one of them at least.
 const LICENCES: &[&str] = &[
     "MIT",
@@ -115,9 +118,10 @@ fn arrows(metadata: &Metadata, map: &map::Map, faults: &mut Vec<String>) {
         for dependency in &package.dependencies {
             let name = dependency.name.as_str();
             let dev = dependency.kind.as_deref() == Some("dev");
+            let extra = DEV_EXTRA_OF.contains(&(package.name.as_str(), name));
             let fine = !ours.contains(name)
                 || allowed.contains(name)
-                || (dev && (DEV_EXTRA.contains(&name) || name == package.name));
+                || (dev && (DEV_EXTRA.contains(&name) || extra || name == package.name));
             if !fine {
                 faults.push(format!(
                     "{} must not depend on {name} (ARCHITECTURE.md)",

@@ -1,8 +1,8 @@
 //! Models that were loaded from a SentencePiece `.model` file, with the ids and texts of the
 //! library SentencePiece.
 //!
-//! The same models as a `tokenizer.json` are those of [`crate::sentencepiece`] (BPE) and
-//! [`crate::chain`] (Unigram), which do what the crate `tokenizers` does. That differs: SentencePiece
+//! The same models as a `tokenizer.json` are those of the modules `sentencepiece` (BPE) and `chain`
+//! (Unigram), which do what the crate `tokenizers` does. That differs: SentencePiece
 //! replaces the longest entry of its map of characters and not the shortest, adds scores in single
 //! precision over the whole text, merges by score instead of rank, finds user-defined symbols
 //! while it normalizes, and finds control symbols such as `</s>` in no text. So these models have

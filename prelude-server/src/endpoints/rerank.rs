@@ -166,6 +166,24 @@ request! {
     refuses &[("stream", &["false"]), ("rank_fields", &["[]"]), ("max_tokens_per_query", &["0"])];
 }
 
+impl RerankRequest<'_> {
+    /// Refuses what the dialect in which `documents` are answered does not know.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    fn refuse_other_dialects(&self, answered: Answered) -> Result<(), ApiError> {
+        let tei = &self.tei;
+        let has_top_k = self.rerank.top_k.is_some();
+        ApiError::refuse_given(&[
+            ("truncate", tei.truncate == Some(true)),
+            ("truncation_direction", tei.truncation_direction.is_some()),
+            ("raw_scores", tei.raw_scores == Some(true)),
+            ("return_text", tei.return_text == Some(true)),
+            ("top_k", has_top_k && answered != Answered::Sglang),
+        ])
+    }
+}
+
 /// The dialect in which `documents` are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
@@ -201,17 +219,7 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
-    let tei = &request.tei;
-    ApiError::refuse_given(&[
-        ("truncate", tei.truncate == Some(true)),
-        ("truncation_direction", tei.truncation_direction.is_some()),
-        ("raw_scores", tei.raw_scores == Some(true)),
-        ("return_text", tei.return_text == Some(true)),
-        (
-            "top_k",
-            request.rerank.top_k.is_some() && answered != Answered::Sglang,
-        ),
-    ])?;
+    request.refuse_other_dialects(answered)?;
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
     let asked = request.rerank;
