@@ -74,8 +74,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let command = command_line(&options.parts);
     if !Path::new("/proc/driver/nvidia/version").exists() {
         println!(
-            "There is no GPU here. Carry {} to one and run there:",
-            bundle.display()
+            "There is no GPU here. Carry {} to one, unpack it (tar -xzf) and run in its folder:",
+            bundle.with_extension("tar.gz").display()
         );
         println!("  {command}");
         println!("then, here: cargo xtask gpu import DIR");
