@@ -78,6 +78,8 @@ fn event(form: Form, model: &str, text: &str, end: Option<&Record>) -> String {
 pub(super) struct Events {
     pub(super) form: Form,
     pub(super) engine: Arc<ClockedEngine>,
+    /// The progress that came before the stream began.
+    pub(super) first: Option<Progress>,
     /// None once the stream has ended.
     pub(super) progress: Option<UnboundedReceiver<Progress>>,
 }
@@ -95,7 +97,11 @@ impl Body for Events {
             return Poll::Ready(None);
         };
         let (form, model) = (events.form, events.engine.model());
-        let text = match ready!(progress.poll_recv(context)) {
+        let next = match events.first.take() {
+            Some(first) => Some(first),
+            None => ready!(progress.poll_recv(context)),
+        };
+        let text = match next {
             Some(Progress::Token) => event(form, model, TEXT, None),
             Some(Progress::Done(record)) => {
                 event(form, model, "", Some(&record)) + "data: [DONE]\n\n"

@@ -125,9 +125,13 @@ async fn ask(engine: &Arc<ClockedEngine>, form: Form, question: Question) -> Ans
         }
     };
     if streams {
+        let Some(first) = progress.recv().await else {
+            return error(StatusCode::INTERNAL_SERVER_ERROR, "the engine has failed");
+        };
         let events = Events {
             form,
             engine: Arc::clone(engine),
+            first: Some(first),
             progress: Some(progress),
         };
         let mut answer = Response::new(Either::Right(events));
