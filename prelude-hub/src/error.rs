@@ -61,7 +61,7 @@ pub enum Error {
         repo: Repo,
         /// The file, or the two files of which one is needed.
         file: &'static str,
-        /// What is there instead, and what to do.
+        /// The value that is there instead, and what to do.
         advice: String,
     },
     /// The Hub's answer about a model, or a file that lists other files, is not usable.

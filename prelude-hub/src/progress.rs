@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// The state of a download: files and bytes, done and in total.
 ///
-/// What was in the cache already counts as done. The totals grow once, when the list of a sharded
+/// Files that were in the cache count as done. The totals grow once, when the list of a sharded
 /// model's weights has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {

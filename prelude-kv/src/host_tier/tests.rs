@@ -10,7 +10,7 @@ use crate::{KvCache, Reclaim};
 
 const BLOCK: usize = 2;
 
-/// What a block holds: the salt and the tokens up to the block's end.
+/// The content of a block: the salt and the tokens up to the block's end.
 type Contents = (usize, Vec<TokenId>);
 
 /// A cache, and memories that hold what its copies and its callers' steps put there.
