@@ -194,8 +194,8 @@ async fn sixteen_behind_the_picker_share_the_states() {
         let picker = Arc::clone(&picker);
         tasks.spawn(async move {
             for question in 0..6 {
-                // States differ in the first token: a suffix that begins inside a block is not kept.
-                let state = format!("{state:03} is the state ").repeat(70);
+                // States begin alike and part inside a block.
+                let state = format!("The state {state:03} is this. ").repeat(50);
                 let body = json!({"state": state, "questions": [format!("question {question}?")]});
                 through(&picker, &body).await;
             }

@@ -17,6 +17,7 @@
 //! last hidden state may come after rows that would have done better to join them; then the
 //! forest is built once more, longest computations first.
 
+mod align;
 mod emit;
 mod radix;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use prelude_core::{BlockId, BlockSpan, OneShotBatch, Residency, Segment, SegmentIdx, TokenId};
 use prelude_kv::{BlockHash, KvCache, Reclaim};
 
-use super::{Cursor, Forest, Joined, Row};
+use super::{Cursor, Forest, Joined, Row, align};
 use crate::length::length_of;
 
 /// The blocks that a step fills for later requests, published when it has completed.
@@ -68,11 +68,11 @@ pub(crate) enum After {
 
 /// The rows that would find the beginning of a segment in the cache if it were kept.
 #[derive(Clone, Copy, Debug, Default)]
-struct Readers {
+pub(super) struct Readers {
     /// Rows of this step, or waiting for room, of whose prompts it is a prefix.
-    rows: u32,
+    pub(super) rows: u32,
     /// Positions before this one serve one of them.
-    until: u32,
+    pub(super) until: u32,
 }
 
 /// The forest as a batch.
@@ -87,46 +87,57 @@ pub(crate) struct Emitted {
 
 /// A run of the forest's nodes that nothing but their prompt trees separates: a segment.
 #[derive(Debug)]
-struct Piece {
+pub(super) struct Piece {
     /// The piece above; `None` for one that follows a cached prefix.
-    parent: Option<usize>,
+    pub(super) parent: Option<usize>,
     /// The cached prefix at its root.
-    prefix: usize,
+    pub(super) prefix: usize,
     /// Positions `start..end` of a prompt.
-    start: u32,
-    end: u32,
+    pub(super) start: u32,
+    pub(super) end: u32,
     /// Its tokens, a range of the batch's.
-    tokens: Range<u32>,
+    pub(super) tokens: Range<u32>,
     /// The row for which it is computed.
-    owner: usize,
+    pub(super) owner: usize,
 }
 
 impl Forest {
-    /// Appends the forest to a batch, taking blocks for what is to be kept, if anything may be.
+    /// Appends the forest to a batch, taking blocks for what is to be kept, if anything may be. It
+    /// may compute up to `room` tokens twice, so that more can be kept.
     pub(crate) fn emit(
         mut self,
         batch: &mut OneShotBatch,
         cache: &mut KvCache,
         may_keep: bool,
+        room: u32,
     ) -> Emitted {
         if self.out_of_order {
             self = self.in_order();
         }
         let wanted = self.wanted();
         let first_segment = length_of(batch.segments.len());
-        let (pieces, piece_of) = self.pieces(batch);
+        let first_token = batch.tokens.len();
+        let (mut pieces, piece_of) = self.pieces(batch);
         let segment_of = |piece: usize| SegmentIdx(first_segment + length_of(piece));
-        let ends: Vec<usize> = self
-            .rows
-            .iter()
-            .map(|row| piece_of[self.end_of(row)])
+        let last_of = |row: &Row| self.radix.trees[row.tree].prompt_len(row.node) - 1;
+        let ends = self.rows.iter();
+        let mut ends: Vec<(usize, u32)> = ends
+            .map(|row| (piece_of[self.end_of(row)], last_of(row)))
             .collect();
-        let rows = ends.iter().zip(&self.rows);
-        let rows = rows.map(|(&piece, row)| (piece, row.needed));
-        let wanted = wanted
+        let mut wanted: Vec<(usize, u32)> = wanted
             .iter()
-            .map(|&(node, needed)| (piece_of[node], needed));
-        let readers = self.readers(rows.chain(wanted), &pieces);
+            .map(|&(node, needed)| (piece_of[node], needed))
+            .collect();
+        let mut readers = self.readers(&ends, &wanted, &pieces);
+        if may_keep && let Some(lifts) = align::choose(&pieces, &readers, room, cache) {
+            let aligned = align::apply(&lifts, &pieces, &ends, &mut batch.tokens, first_token);
+            for (piece, last) in ends.iter_mut().chain(&mut wanted) {
+                *piece = aligned.piece_with(*piece, *last);
+            }
+            pieces = aligned.pieces;
+            readers = self.readers(&ends, &wanted, &pieces);
+            self.count_again(&pieces);
+        }
         let mut spans = vec![BlockSpan::EMPTY; self.prefixes.len()];
         for &root in &self.roots {
             spans[root] = push_blocks(batch, &self.prefixes[root].blocks);
@@ -170,7 +181,7 @@ impl Forest {
         let rows = ends.iter().zip(&self.rows);
         Emitted {
             rows: rows
-                .map(|(&piece, row)| (segment_of(piece), row.joined))
+                .map(|(&(piece, _), row)| (segment_of(piece), row.joined))
                 .collect(),
             kept,
             pins: self.prefixes.into_iter().flat_map(|p| p.blocks).collect(),
@@ -255,15 +266,39 @@ impl Forest {
         self.radix.node_of(Cursor { node, depth })
     }
 
+    /// Notes anew what rows share and what is computed for each, after pieces were moved.
+    fn count_again(&mut self, pieces: &[Piece]) {
+        let mut computed = vec![0; self.rows.len()];
+        for piece in pieces {
+            computed[piece.owner] += piece.end - piece.start;
+        }
+        for (row, computed) in self.rows.iter_mut().zip(computed) {
+            let Joined {
+                shared,
+                computed: before,
+                ..
+            } = row.joined;
+            row.joined.shared = shared + before - computed;
+            row.joined.computed = computed;
+        }
+    }
+
     /// Returns, of each piece, the rows of which it is a prefix and which could have read a block
-    /// of it from the cache. `ends` has the piece in which each row's prompt ends, and the first
-    /// position that the row needs.
+    /// of it from the cache. `ends` has the piece of each row's last token, `wanted` those of rows
+    /// without room, each with the first position that it needs.
     ///
     /// The last token is always computed, but a prompt that goes on behind it reads it: so the
     /// block that ends with it counts.
-    fn readers(&self, ends: impl Iterator<Item = (usize, u32)>, pieces: &[Piece]) -> Vec<Readers> {
+    fn readers(
+        &self,
+        ends: &[(usize, u32)],
+        wanted: &[(usize, u32)],
+        pieces: &[Piece],
+    ) -> Vec<Readers> {
         let mut readers = vec![Readers::default(); pieces.len()];
-        for (piece, needed) in ends {
+        let rows = ends.iter().zip(&self.rows);
+        let rows = rows.map(|(&(piece, _), row)| (piece, row.needed));
+        for (piece, needed) in rows.chain(wanted.iter().copied()) {
             let until = needed + 1;
             let mut at = Some(piece);
             while let Some(piece) = at.filter(|&p| pieces[p].start + self.block_size > until) {

@@ -98,7 +98,7 @@ impl Scheduler {
             return false;
         }
         self.look_ahead(draft, plan);
-        self.emit_forest(draft);
+        self.emit_forest(draft, tokens);
         let live = &self.requests[&id];
         let work = Work {
             tokens: crate::length::length_of(draft.oneshot.tokens.len()),

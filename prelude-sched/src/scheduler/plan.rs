@@ -107,7 +107,8 @@ impl Scheduler {
         if !sits_out {
             self.was_alone = is_alone;
         }
-        self.emit_forest(&mut draft);
+        let room = draft.left();
+        self.emit_forest(&mut draft, room);
         draft
     }
 
@@ -313,8 +314,9 @@ impl Scheduler {
         }
     }
 
-    /// Turns the forest into segments and rows, and charges the requests for them.
-    pub(super) fn emit_forest(&mut self, draft: &mut Draft) {
+    /// Turns the forest into segments and rows, and charges the requests for them. Up to `room`
+    /// tokens are computed twice where that lets more of the prompts be kept.
+    pub(super) fn emit_forest(&mut self, draft: &mut Draft, room: u32) {
         if draft.forest_rows.is_empty() {
             return;
         }
@@ -322,7 +324,7 @@ impl Scheduler {
         let forest = std::mem::replace(&mut draft.forest, empty);
         let before = draft.oneshot.tokens.len();
         let may_keep = self.config.enable_prefix_caching;
-        let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, may_keep);
+        let emitted = forest.emit(&mut draft.oneshot, &mut self.cache, may_keep, room);
         self.counters.oneshot_tokens += (draft.oneshot.tokens.len() - before) as u64;
         let kept = emitted.kept;
         self.leaders.add_all(&kept.hashes);
