@@ -22,7 +22,7 @@ use crate::length::length_of;
 /// may never come again, unlike a prefix that rows share, which need only keep more than it costs.
 const MIN_GAIN: u32 = 8;
 
-/// The pieces that are to start earlier, with the cost of each.
+/// The places of pieces of which some are to start earlier.
 #[derive(Debug, Default)]
 pub(super) struct Lifts {
     /// By piece, its start: the piece's own or the edge of a block before it.
@@ -31,7 +31,8 @@ pub(super) struct Lifts {
     above: Vec<Option<usize>>,
 }
 
-/// The end of what is read of a part, and the first row that reads as much.
+/// The end of what is read of a part, and the first row that reads as much: the part is computed
+/// for that row, up to there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Read {
     end: u32,
@@ -101,6 +102,83 @@ pub(super) fn choose(
     is_any.then_some(lifts)
 }
 
+/// The pieces cut where moved ones begin.
+struct Parts<'a> {
+    lifts: &'a Lifts,
+    /// Every part: of which piece, and its positions.
+    parts: Vec<(usize, Range<u32>)>,
+    /// By piece, its parts: a range of `parts`.
+    ranges: Vec<Range<usize>>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(lifts: &'a Lifts, pieces: &[Piece]) -> Self {
+        let mut cuts = vec![Vec::new(); pieces.len()];
+        for (i, piece) in pieces.iter().enumerate() {
+            if lifts.starts[i] < piece.start
+                && let Some(above) = lifts.above[i]
+            {
+                cuts[above].push(lifts.starts[i]);
+            }
+        }
+        let mut parts = Vec::with_capacity(pieces.len());
+        let mut ranges = Vec::with_capacity(pieces.len());
+        for (i, cuts) in cuts.iter_mut().enumerate() {
+            cuts.sort_unstable();
+            let first = parts.len();
+            let mut start = lifts.starts[i];
+            for end in cuts.drain(..).chain([pieces[i].end]) {
+                if start < end {
+                    parts.push((i, start..end));
+                    start = end;
+                }
+            }
+            ranges.push(first..parts.len());
+        }
+        Self {
+            lifts,
+            parts,
+            ranges,
+        }
+    }
+
+    /// Returns the part of a piece that has a position.
+    fn part_with(&self, piece: usize, position: u32) -> usize {
+        let range = self.ranges[piece].clone();
+        let parts = &self.parts[range.clone()];
+        range.start + parts.partition_point(|(_, part)| part.end <= position)
+    }
+
+    /// Returns the part above a part.
+    fn parent_of(&self, part: usize) -> Option<usize> {
+        let (piece, positions) = &self.parts[part];
+        match part > self.ranges[*piece].start {
+            true => Some(part - 1),
+            false => {
+                self.lifts.above[*piece].map(|above| self.part_with(above, positions.start - 1))
+            }
+        }
+    }
+
+    /// Returns what is read of each part. Nothing may read the rest of a piece if all that followed
+    /// it was moved. `ends` has the piece and the position of each row's last token.
+    fn read(&self, ends: &[(usize, u32)]) -> Vec<Option<Read>> {
+        let mut read: Vec<Option<Read>> = vec![None; self.parts.len()];
+        for (row, &(piece, last)) in ends.iter().enumerate() {
+            let part = self.part_with(piece, last);
+            let (end, row) = (last + 1, Reverse(row));
+            read[part] = read[part].max(Some(Read { end, row }));
+        }
+        for part in (0..self.parts.len()).rev() {
+            if let (Some(Read { row, .. }), Some(parent)) = (read[part], self.parent_of(part)) {
+                let end = self.parts[parent].1.end;
+                read[parent] = read[parent].max(Some(Read { end, row }));
+            }
+        }
+        read
+    }
+}
+
 /// Moves pieces: cuts those above where a moved one now begins, and drops what nothing reads any
 /// longer. `tokens` are the batch's, those of the pieces from `first` on; `ends` has the piece and
 /// the position of each row's last token.
@@ -111,70 +189,16 @@ pub(super) fn apply(
     tokens: &mut Vec<TokenId>,
     first: usize,
 ) -> Aligned {
-    let is_moved = |i: usize| lifts.starts[i] < pieces[i].start;
-    let mut cuts = vec![Vec::new(); pieces.len()];
-    for i in (0..pieces.len()).filter(|&i| is_moved(i)) {
-        if let Some(above) = lifts.above[i] {
-            cuts[above].push(lifts.starts[i]);
-        }
-    }
-    // Every part: of which piece, and its positions.
-    let mut parts: Vec<(usize, Range<u32>)> = Vec::with_capacity(pieces.len());
-    let mut ranges = Vec::with_capacity(pieces.len());
-    for (i, cuts) in cuts.iter_mut().enumerate() {
-        cuts.sort_unstable();
-        cuts.dedup();
-        let from = parts.len();
-        let mut start = lifts.starts[i];
-        for end in cuts.drain(..).chain([pieces[i].end]) {
-            if start < end {
-                parts.push((i, start..end));
-                start = end;
-            }
-        }
-        ranges.push(from..parts.len());
-    }
-    let part_with = |piece: usize, position: u32| {
-        let range = &ranges[piece];
-        let of_piece = &parts[range.clone()];
-        range.start + of_piece.partition_point(|(_, part)| part.end <= position)
-    };
-    let parent_of = |part: usize| {
-        let (piece, positions) = &parts[part];
-        match part > ranges[*piece].start {
-            true => Some(part - 1),
-            false => lifts.above[*piece].map(|above| part_with(above, positions.start - 1)),
-        }
-    };
-    // By part, the end of what is read of it, and the first row that reads as much: the part is
-    // computed for that row, up to there. Nothing may read the rest of a piece if all that followed
-    // it was moved.
-    let mut read: Vec<Option<Read>> = vec![None; parts.len()];
-    for (row, &(piece, last)) in ends.iter().enumerate() {
-        let part = part_with(piece, last);
-        let (end, row) = (last + 1, Reverse(row));
-        read[part] = read[part].max(Some(Read { end, row }));
-    }
-    for part in (0..parts.len()).rev() {
-        if let (Some(Read { row, .. }), Some(parent)) = (read[part], parent_of(part)) {
-            let end = parts[parent].1.end;
-            read[parent] = read[parent].max(Some(Read { end, row }));
-        }
-    }
+    let parts = Parts::new(lifts, pieces);
+    let read = parts.read(ends);
     let old = tokens.split_off(first);
-    let old_range = |piece: usize, positions: Range<u32>| {
-        let Piece { start, tokens, .. } = &pieces[piece];
-        let at = tokens.start as usize - first;
-        let range = positions.start - start..positions.end - start;
-        &old[at + range.start as usize..at + range.end as usize]
-    };
     let mut aligned = Aligned {
-        pieces: Vec::with_capacity(parts.len()),
+        pieces: Vec::with_capacity(read.len()),
         ranges: Vec::new(),
-        parts: Vec::with_capacity(parts.len()),
+        parts: Vec::with_capacity(read.len()),
     };
-    for (part, (piece, positions)) in parts.iter().enumerate() {
-        let parent = parent_of(part).map(|parent| aligned.parts[parent]);
+    for (part, (piece, positions)) in parts.parts.iter().enumerate() {
+        let parent = parts.parent_of(part).map(|parent| aligned.parts[parent]);
         let Some(Read { end, row }) = read[part] else {
             // A prompt that waits for room may end here: it finds the part before.
             aligned.parts.push(parent.unwrap_or(0));
@@ -185,12 +209,13 @@ pub(super) fn apply(
         let mut position = positions.start;
         while position < end {
             // The piece that had the tokens: this one, or one above it.
-            let mut source = *piece;
-            while pieces[source].start > position {
-                source = pieces[source].parent.expect("it starts further left");
+            let mut source = &pieces[*piece];
+            while source.start > position {
+                source = &pieces[source.parent.expect("it starts further left")];
             }
-            let next = end.min(pieces[source].end);
-            tokens.extend_from_slice(old_range(source, position..next));
+            let next = end.min(source.end);
+            let at = source.tokens.start as usize - first + (position - source.start) as usize;
+            tokens.extend_from_slice(&old[at..][..(next - position) as usize]);
             position = next;
         }
         aligned.pieces.push(Piece {
@@ -202,6 +227,6 @@ pub(super) fn apply(
             owner: row.0,
         });
     }
-    aligned.ranges = ranges;
+    aligned.ranges = parts.ranges;
     aligned
 }

@@ -119,11 +119,7 @@ impl Forest {
         let first_token = batch.tokens.len();
         let (mut pieces, piece_of) = self.pieces(batch);
         let segment_of = |piece: usize| SegmentIdx(first_segment + length_of(piece));
-        let last_of = |row: &Row| self.radix.trees[row.tree].prompt_len(row.node) - 1;
-        let ends = self.rows.iter();
-        let mut ends: Vec<(usize, u32)> = ends
-            .map(|row| (piece_of[self.end_of(row)], last_of(row)))
-            .collect();
+        let mut ends = self.ends(&piece_of);
         let mut wanted: Vec<(usize, u32)> = wanted
             .iter()
             .map(|&(node, needed)| (piece_of[node], needed))
@@ -259,11 +255,15 @@ impl Forest {
         is_gapless.then(|| (After::Segment(above), kept.hashes[blocks.end - 1]))
     }
 
-    /// Returns the node in which a row's prompt ends.
-    fn end_of(&self, row: &Row) -> usize {
-        let depth = self.radix.trees[row.tree].prompt_len(row.node);
-        let node = row.last;
-        self.radix.node_of(Cursor { node, depth })
+    /// Returns the piece and the position of each row's last token.
+    fn ends(&self, piece_of: &[usize]) -> Vec<(usize, u32)> {
+        let end_of = |row: &Row| {
+            let depth = self.radix.trees[row.tree].prompt_len(row.node);
+            let node = row.last;
+            let node = self.radix.node_of(Cursor { node, depth });
+            (piece_of[node], depth - 1)
+        };
+        self.rows.iter().map(end_of).collect()
     }
 
     /// Notes anew what rows share and what is computed for each, after pieces were moved.
