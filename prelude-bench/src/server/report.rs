@@ -300,8 +300,11 @@ fn verdict(text: &mut String, verdict: Option<&Verdict>) {
     }
 }
 
-/// Returns a value with three or four digits.
+/// Returns a value with three or four digits; `none` for one that no round had.
 pub(super) fn number(value: f64) -> String {
+    if value.is_nan() {
+        return "none".into();
+    }
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,
