@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo,
+    aarch64, accuracy, asan, bench, clients, files, fuzz, gpu, kernels, miri, package, parity,
+    run::{cargo, program},
     smoke, tidy,
 };
 
@@ -70,21 +71,24 @@ const STEPS: &[Step] = &[
     step!(CLIENTS, clients::run(&[]), or skips),
 ];
 
-/// Examples that build something of one's own from the crates; each asserts what it finds.
+/// Examples that build something of one's own from the crates; each asserts what it finds. They are
+/// built as the tests were, so that nothing is built for them twice.
 fn examples() -> Result<()> {
     const MODEL: &str = "prelude-server/demo/demo-lm";
-    for (package, example, args) in [
-        ("prelude-server", "in_process", &[][..]),
-        ("prelude-server", "own_endpoint", &[]),
-        ("prelude-server", "without_http", &[MODEL]),
-        ("prelude-engine", "own_policy", &[MODEL]),
-        ("prelude-engine", "classify", &[MODEL, "660", "319", "281"]),
-        ("prelude-sched", "by_hand", &[]),
-        ("prelude-router", "by_hand", &[]),
+    cargo(["build", "--workspace", "--examples"])
+        .args(["--features", crate::TEST_FEATURES])
+        .run()?;
+    for (example, args) in [
+        ("in_process", &[][..]),
+        ("own_endpoint", &[]),
+        ("without_http", &[MODEL]),
+        ("own_policy", &[MODEL]),
+        ("classify", &[MODEL, "660", "319", "281"]),
+        ("by_hand", &[]),
+        ("where_prompts_go", &[]),
     ] {
-        cargo(["run", "--quiet", "-p", package, "--example", example, "--"])
-            .args(args)
-            .run()?;
+        let built = files::target().join("debug/examples").join(example);
+        program(built).args(args).run()?;
     }
     Ok(())
 }

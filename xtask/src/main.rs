@@ -174,6 +174,9 @@ fn test(args: &[String]) -> Result<()> {
 /// Parity is tests: this command runs those and shows their tables.
 fn parity() -> Result<()> {
     golden::run(false)?;
-    run::cargo("test -p prelude-exec-cpu --test parity -- --nocapture".split(' ')).run()?;
-    run::cargo(["test", "-p", "prelude-text", "--lib", "template::"]).run()
+    let tests = || run::cargo(["test", "--workspace", "--features", TEST_FEATURES]);
+    tests()
+        .args(["--test", "parity", "--", "--nocapture"])
+        .run()?;
+    tests().args(["--lib", "template::"]).run()
 }

@@ -1,5 +1,5 @@
 //! Two endpoints and a few prompts, and where each goes:
-//! `cargo run -p prelude-router --example by_hand`.
+//! `cargo run -p prelude-router --example where_prompts_go`.
 #![expect(clippy::print_stdout, reason = "an example that prints")]
 
 use std::{collections::BTreeMap, time::Duration};
