@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use crate::{
     demo_server::start,
-    run::{cargo, root},
+    files,
+    run::{build_programs, program, root},
 };
 
 /// Returns what to show: done, or why it was skipped. The messages are no part of the project.
@@ -19,9 +20,11 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
                 .to_owned(),
         );
     }
+    // Before the server's own build, which leaves the program that is started.
+    build_programs()?;
     let server = start()?;
-    cargo("run --release -p prelude-bench -- accuracy --data".split(' '))
-        .args([data.as_os_str()])
+    program(files::target().join("release/prelude-bench"))
+        .args(["accuracy".as_ref(), "--data".as_ref(), data.as_os_str()])
         .args(["--url", &format!("http://{}", server.address)])
         .run()?;
     Ok("accuracy: as recorded".to_owned())

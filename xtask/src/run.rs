@@ -29,6 +29,23 @@ where
     Invocation(command)
 }
 
+/// Builds the programs that checks run, in the release profile: the server with CUDA, the measuring
+/// program and the walk over a GPU. They are built at once, since a crate is built again for each
+/// choice of programs that wants other features of it.
+pub(crate) fn build_programs() -> Result<()> {
+    cargo(["build", "--release"])
+        .args([
+            "-p",
+            "prelude-server",
+            "-p",
+            "prelude-bench",
+            "-p",
+            "gpu-check",
+        ])
+        .args(["--features", "prelude-server/cuda"])
+        .run()
+}
+
 /// Returns an invocation of another program, at the workspace's root.
 pub(crate) fn program(path: impl AsRef<OsStr>) -> Invocation {
     let mut command = Command::new(path);

@@ -13,7 +13,7 @@ use super::elf;
 use crate::{
     files::{self, copy, copy_folder},
     kernels as compiled,
-    run::{cargo, program, root},
+    run::{build_programs, cargo, program, root},
 };
 
 /// Most bytes of the folder's archive, which travels beside the working tree through doors of 64 MiB.
@@ -33,15 +33,17 @@ const GOLDEN: [&str; 8] = [
 
 /// Builds the bundle anew; its folder. One that is `carried` to a GPU has compiled kernels.
 pub(super) fn build(carried: bool) -> Result<PathBuf> {
-    // A walk without a GPU takes no times, so it may take the programs that build sooner.
+    // A walk without a GPU takes no times, so it takes the programs of other checks.
     let profile = if carried { "dist" } else { "release" };
-    cargo(["build", "--profile", profile])
-        .args(["-p", "gpu-check"])
-        .run()?;
-    // Without grammars, 2 MB that no part uses.
-    cargo(["build", "--profile", profile, "-p", "prelude-server"])
-        .args(["--no-default-features", "--features", "cuda"])
-        .run()?;
+    if carried {
+        cargo(["build", "--profile", profile, "-p", "gpu-check"]).run()?;
+        // Without grammars, 2 MB that no part uses.
+        cargo(["build", "--profile", profile, "-p", "prelude-server"])
+            .args(["--no-default-features", "--features", "cuda"])
+            .run()?;
+    } else {
+        build_programs()?;
+    }
     let folder = root().join("target/gpu/bundle");
     files::remove(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
