@@ -22,9 +22,9 @@ use crate::run;
 /// of runs of which the one with the fewest instructions counts: what threads do to wait for each
 /// other depends on the machine's load.
 const PARTS: [(&str, u64, u32); 4] = [
-    ("tokenizer", 4, 1),
+    ("tokenizer", 10, 1),
     ("step", 100, 1),
-    ("planning", 4, 1),
+    ("planning", 10, 1),
     ("request", 500, 4),
 ];
 
