@@ -86,6 +86,7 @@ pub(crate) struct Companions<'a> {
     pub(crate) modules: Option<&'a [u8]>,
     pub(crate) pooling: Option<&'a [u8]>,
     pub(crate) normalize: Option<&'a [u8]>,
+    pub(crate) logit_score: Option<&'a [u8]>,
 }
 
 impl ModelConfig {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{Error, ModelConfig, config::Companions, fields, json, json::Fields};
 
-const MODULES: &str = "modules.json";
+pub(crate) const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
 const NORMALIZE: &str = "2_Normalize/config.json";
 
@@ -61,7 +61,7 @@ impl ModelKind {
     ) -> Result<Self, Error> {
         if config.architecture.ends_with("ForSequenceClassification") {
             if let Some(bytes) = documents.modules {
-                read_modules(bytes, true, warnings)?;
+                read_modules(bytes, Pipeline::Classifier, warnings)?;
             }
             return Ok(Self::SequenceClassification {
                 labels: config.labels.clone(),
@@ -69,6 +69,13 @@ impl ModelKind {
         }
         let body = bare || config.encoder.is_some() || !config.architecture.contains("For");
         if !body && documents.modules.is_none() {
+            return Ok(Self::CausalLm);
+        }
+        if let Some(bytes) = documents.modules
+            && !body
+            && has_logit_score(bytes)?
+        {
+            read_modules(bytes, Pipeline::Judge, warnings)?;
             return Ok(Self::CausalLm);
         }
         let pooling = documents.pooling.map_or(
@@ -81,7 +88,7 @@ impl ModelKind {
             |bytes| read_pooling(bytes, warnings),
         )?;
         let normalise = match documents.modules {
-            Some(bytes) => read_modules(bytes, false, warnings)?,
+            Some(bytes) => read_modules(bytes, Pipeline::Embedder, warnings)?,
             None => true,
         };
         if let Some(bytes) = documents.normalize {
@@ -115,11 +122,36 @@ fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Err
     }
 }
 
+/// The kinds of pipelines of modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pipeline {
+    /// The model alone.
+    Classifier,
+    /// A body, its pooling, and perhaps the scaling of vectors.
+    Embedder,
+    /// A language model and the logits that are its score.
+    Judge,
+}
+
+/// Returns whether the modules score texts by a language model's logits.
+pub(crate) fn has_logit_score(bytes: &[u8]) -> Result<bool, Error> {
+    let modules = json::value(MODULES, bytes)?;
+    let modules = modules.as_array().map_or(&[][..], Vec::as_slice);
+    let is_score = |module: &Value| class(module) == "LogitScore";
+    Ok(modules.iter().any(is_score))
+}
+
+/// Returns the name of a module's class, without the path of its package.
+fn class(module: &Value) -> &str {
+    let kind = module["type"].as_str().unwrap_or_default();
+    kind.rsplit('.').next().unwrap_or_default()
+}
+
 /// Returns whether the pipeline of modules normalises. Modules that would change the numbers
-/// otherwise are refused: for a classifier, all but the first.
+/// otherwise are refused.
 fn read_modules(
     bytes: &[u8],
-    is_classifier: bool,
+    pipeline: Pipeline,
     warnings: &mut Vec<String>,
 ) -> Result<bool, Error> {
     let wrong = |what: String| Error::Unsupported {
@@ -134,11 +166,11 @@ fn read_modules(
     for module in modules {
         let kind = module["type"].as_str().unwrap_or_default();
         let path = module["path"].as_str().unwrap_or_default();
-        let class = kind.rsplit('.').next().unwrap_or_default();
-        match (class, path) {
-            ("Transformer", _) => (),
-            ("Normalize", "2_Normalize") if !is_classifier => normalise = true,
-            ("Pooling", "1_Pooling") if !is_classifier => (),
+        match (class(module), path, pipeline) {
+            ("Transformer", ..) => (),
+            ("Normalize", "2_Normalize", Pipeline::Embedder) => normalise = true,
+            ("Pooling", "1_Pooling", Pipeline::Embedder) => (),
+            ("LogitScore", "1_LogitScore", Pipeline::Judge) => (),
             _ => return Err(wrong(format!("module {kind:?} at {path:?}"))),
         }
         if let Some(map) = module.as_object() {
@@ -217,7 +249,7 @@ mod tests {
     #[test]
     fn modules() {
         let check = |document: &str, expected: Option<bool>| {
-            let found = read_modules(document.as_bytes(), false, &mut Vec::new());
+            let found = read_modules(document.as_bytes(), Pipeline::Embedder, &mut Vec::new());
             assert_eq!(found.ok(), expected);
         };
         check("[]", Some(false));

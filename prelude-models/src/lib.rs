@@ -38,6 +38,7 @@ mod file;
 mod generation;
 mod json;
 mod kind;
+mod logit_score;
 mod model;
 #[cfg(any(test, feature = "conformance"))]
 mod naive;
@@ -60,6 +61,7 @@ pub use error::{Error, TensorDefects};
 pub use family::Biases;
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
+pub use logit_score::LogitScore;
 pub use model::{ForwardState, Model, SliceWork};
 pub use ops::{Activation, AttnShape, EmbedTables, Ops, QkNorm};
 pub use registry::load_model;

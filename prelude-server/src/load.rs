@@ -105,10 +105,12 @@ pub fn load(
     options: &LoadOptions,
     devices: &Devices,
 ) -> Result<Loaded, LoadError> {
+    let kind = served_kind(&assets, options.kind)?;
+    let judge = judge(&assets, kind, options)?;
+    let rerank_template = judged_template(judge, &mut assets, options)?;
     if let Some(path) = &options.chat_template {
         assets.chat_template = Some(read_template(path)?);
     }
-    let kind = served_kind(&assets.checkpoint, options.kind)?;
     check_generation(&assets, kind, options)?;
     let template = assets.compile_template()?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
@@ -123,8 +125,6 @@ pub fn load(
         }
         _ => None,
     };
-    let judge = judge(&assets, kind, options)?;
-    let rerank_template = judged_template(judge, options)?;
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let config = engine_config(options, &assets.name, &opened.name)?;
@@ -186,16 +186,48 @@ fn bounded(number: usize) -> u32 {
 }
 
 /// Returns the template by which a model judges pairs; `None` if it judges none, or by their vectors.
+/// A cross-encoder's is its chat template, which then is taken: it has no place for a chat.
 fn judged_template(
     judge: Option<Judge>,
+    assets: &mut Assets,
     options: &LoadOptions,
 ) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
     match judge {
-        None | Some(Judge::Cosine | Judge::Pair { .. }) => Ok(None),
-        Some(_) => Ok(Some(Arc::new(rerank_template(
-            options.rerank_template.as_deref(),
-        )?))),
+        None | Some(Judge::Cosine | Judge::Pair { .. }) => return Ok(None),
+        Some(_) => (),
     }
+    let is_cross_encoder = is_cross_encoder(assets);
+    let of_chat = match is_cross_encoder {
+        true => assets.compile_template()?,
+        false => None,
+    };
+    let default = assets.sentence.default_instruction.clone();
+    let of_chat = of_chat.and_then(|chat| RerankTemplate::of_chat(chat, default));
+    if of_chat.is_some() {
+        assets.chat_template = None;
+    }
+    let template = match (&options.rerank_template, of_chat) {
+        (None, Some(of_chat)) => of_chat,
+        (None, None) if is_cross_encoder => {
+            return Err(LoadError::Option(
+                "this cross-encoder has no chat template with places for a query and a document; \
+                 name one with --rerank-template (qwen3, or a file)"
+                    .to_owned(),
+            ));
+        }
+        (named, _) => rerank_template(named.as_deref())?,
+    };
+    Ok(Some(Arc::new(template)))
+}
+
+/// Returns whether the files of sentence-transformers say that a decoder judges pairs of texts.
+fn is_cross_encoder(assets: &Assets) -> bool {
+    let checkpoint = &assets.checkpoint;
+    let is_classifier = matches!(
+        checkpoint.kind(),
+        CheckpointKind::SequenceClassification { .. }
+    );
+    checkpoint.logit_score().is_some() || (is_classifier && assets.sentence.is_cross_encoder)
 }
 
 /// Returns the names of a classifier's classes; none of another kind of model.
@@ -236,12 +268,14 @@ fn served_decide_labels(
     }
 }
 
-fn served_kind(checkpoint: &Checkpoint, wanted: Option<ModelKind>) -> Result<ModelKind, LoadError> {
-    let is_encoder = checkpoint.config().encoder.is_some();
+fn served_kind(assets: &Assets, wanted: Option<ModelKind>) -> Result<ModelKind, LoadError> {
+    let checkpoint = &assets.checkpoint;
+    // An encoder of one class is a cross-encoder, as sentence-transformers has it.
+    let judges = checkpoint.config().encoder.is_some() || is_cross_encoder(assets);
     let own = match checkpoint.kind() {
+        CheckpointKind::CausalLm if judges => ModelKind::Reranker,
         CheckpointKind::CausalLm => ModelKind::Lm,
-        // An encoder of one class is a cross-encoder, as sentence-transformers has it.
-        CheckpointKind::SequenceClassification { labels } if labels.len() == 1 && is_encoder => {
+        CheckpointKind::SequenceClassification { labels } if labels.len() == 1 && judges => {
             ModelKind::Reranker
         }
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
@@ -375,6 +409,10 @@ fn judge(
     let (checkpoint, tokenizer) = (assets.checkpoint.kind(), &assets.tokenizer);
     let is_asked = kind == ModelKind::Reranker || options.rerank_template.is_some();
     let encoder = assets.checkpoint.config().encoder.as_ref();
+    if let Some(score) = assets.checkpoint.logit_score() {
+        let (yes, no) = (score.true_token, score.false_token);
+        return Ok(Some(Judge::YesNo { yes, no }));
+    }
     match kind {
         ModelKind::Reranker if options.rerank_template.is_none() && encoder.is_some() => {
             let token_types = bounded(encoder.map_or(1, |of| of.token_types));

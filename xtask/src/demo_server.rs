@@ -46,15 +46,21 @@ pub(crate) fn build() -> Result<()> {
 
 /// Starts the program that [`build`] built, on a free port, with more arguments.
 pub(crate) fn start_with(args: &[&OsStr]) -> Result<DemoServer> {
+    start_program(Command::new(files::target().join("release/prelude")), args)
+}
+
+/// Starts a program on a free port, with more arguments.
+pub(crate) fn start_program(mut program: Command, args: &[&OsStr]) -> Result<DemoServer> {
     let started = Instant::now();
-    let child = Command::new(files::target().join("release/prelude"))
+    let name = program.get_program().display().to_string();
+    let child = program
         .args(["serve", "--port", "0"])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .context("cannot start target/release/prelude")?;
+        .with_context(|| format!("cannot start {name}"))?;
     let mut server = DemoServer {
         child,
         address: String::new(),

@@ -16,6 +16,7 @@ mod kernels;
 mod metadata;
 mod miri;
 mod package;
+mod release;
 mod run;
 mod smoke;
 mod tidy;
@@ -88,6 +89,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel that
+    /// holds the program, an archive of the programs, checksums. Both are tried without Rust. It
+    /// builds for ten minutes and takes the wheel's tool from PyPI.
+    Release,
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
     /// Ask the demo models about banking77's 3,080 test messages over HTTP and compare with the
@@ -143,6 +148,7 @@ fn main() -> Result<()> {
         Command::Tidy => tidy::run(),
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),
+        Command::Release => release::run(),
         Command::Smoke => smoke::run(),
         Command::Accuracy { data } => accuracy::run(data).map(show),
         Command::Asan => asan::run().map(show),

@@ -7,10 +7,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::demo_server::{READY_WITHIN, start};
+use crate::demo_server::{DemoServer, READY_WITHIN, start};
 
 pub(crate) fn run() -> Result<()> {
-    let server = start()?;
+    let first = ask(&start()?)?;
+    println!("first answer after {:.0} ms", first * 1e3);
+    Ok(())
+}
+
+/// Asks a server three questions; seconds from its start to the first answer.
+pub(crate) fn ask(server: &DemoServer) -> Result<f64> {
     let ask = |path: &str, body: &str, must_contain: &str| -> Result<()> {
         let answer = post(&server.address, path, body)?;
         ensure!(
@@ -29,10 +35,7 @@ pub(crate) fn run() -> Result<()> {
         r#"{"model":"demo-classifier","input":"Where is my card?"}"#,
         "card_arrival",
     )?;
-    println!(
-        "first answer after {:.0} ms",
-        server.started.elapsed().as_secs_f64() * 1e3
-    );
+    let first = server.started.elapsed().as_secs_f64();
     ask(
         "/v1/systemone",
         r#"{"state":"Where is my card? I ordered it two weeks ago.","questions":{"topic":{"type":"choice","instructions":"Which topic?","criteria":{"card":null,"transfer":null,"exchange":null}}}}"#,
@@ -43,7 +46,7 @@ pub(crate) fn run() -> Result<()> {
         r#"{"model":"demo-lm","messages":[{"role":"user","content":"Where is my card?\nWhich topic?"}],"max_tokens":1,"temperature":0,"enable_thinking":false}"#,
         r#""content":"card""#,
     )?;
-    Ok(())
+    Ok(first)
 }
 
 fn post(address: &str, path: &str, body: &str) -> Result<String> {

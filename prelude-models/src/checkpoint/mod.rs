@@ -12,7 +12,7 @@ use std::{
 
 use self::container::{Entry, Stored};
 use crate::{
-    Error, GenerationConfig, ModelConfig, ModelKind, TensorView,
+    Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, TensorView,
     config::Companions,
     error::{TensorDefects, first_few},
     json,
@@ -37,6 +37,7 @@ pub struct Checkpoint {
     config: ModelConfig,
     generation: GenerationConfig,
     kind: ModelKind,
+    logit_score: Option<LogitScore>,
     warnings: Vec<String>,
     files: Vec<WeightFile>,
     /// Tensor name to (file, entry).
@@ -73,12 +74,14 @@ pub struct CheckpointFiles<'a> {
     pub config: &'a [u8],
     /// `generation_config.json`, if there is one.
     pub generation_config: Option<&'a [u8]>,
-    /// `modules.json`, which marks an embedding model.
+    /// `modules.json`, which marks an embedding model or a cross-encoder.
     pub modules: Option<&'a [u8]>,
     /// `1_Pooling/config.json`.
     pub pooling: Option<&'a [u8]>,
     /// `2_Normalize/config.json`.
     pub normalize: Option<&'a [u8]>,
+    /// `1_LogitScore/config.json`.
+    pub logit_score: Option<&'a [u8]>,
     /// `model.safetensors`.
     pub weights: Cow<'static, [u8]>,
 }
@@ -98,6 +101,7 @@ impl Checkpoint {
         let modules = json::read(&folder.join("modules.json"))?;
         let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
         let normalize = json::read(&folder.join("2_Normalize/config.json"))?;
+        let logit_score = json::read(&folder.join("1_LogitScore/config.json"))?;
         let (files, tensors) = open_weights(folder)?;
         Self::assemble(
             &Companions {
@@ -106,6 +110,7 @@ impl Checkpoint {
                 modules: modules.as_deref(),
                 pooling: pooling.as_deref(),
                 normalize: normalize.as_deref(),
+                logit_score: logit_score.as_deref(),
             },
             files,
             tensors,
@@ -128,6 +133,7 @@ impl Checkpoint {
                 modules: files.modules,
                 pooling: files.pooling,
                 normalize: files.normalize,
+                logit_score: files.logit_score,
             },
             weights,
             tensors,
@@ -161,10 +167,12 @@ impl Checkpoint {
         let mut warnings = config.warnings.clone();
         warnings.extend_from_slice(&generation.warnings);
         let kind = ModelKind::of(&config, documents, bare, &mut warnings)?;
+        let logit_score = LogitScore::of(&config, documents, &mut warnings)?;
         Ok(Self {
             config,
             generation,
             kind,
+            logit_score,
             warnings,
             files,
             tensors,
@@ -187,6 +195,13 @@ impl Checkpoint {
     #[must_use]
     pub const fn kind(&self) -> &ModelKind {
         &self.kind
+    }
+
+    /// The tokens whose logits are the score of a text, if the files say that the language model is
+    /// a cross-encoder.
+    #[must_use]
+    pub const fn logit_score(&self) -> Option<LogitScore> {
+        self.logit_score
     }
 
     /// Notes for the operator: fields of the files that are passed over.

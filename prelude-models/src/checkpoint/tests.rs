@@ -321,6 +321,7 @@ fn golden_models_open_from_disk_and_memory() {
             modules: read("modules.json").as_deref(),
             pooling: read("1_Pooling/config.json").as_deref(),
             normalize: None,
+            logit_score: None,
             weights: weights.into(),
         })
         .unwrap();

@@ -81,6 +81,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
         sentence_transformers::MODULES,
         sentence_transformers::POOLING,
         sentence_transformers::NORMALIZE,
+        sentence_transformers::LOGIT_SCORE,
         sentence_transformers::PIPELINE,
         sentence_transformers::TRANSFORMER,
     ];

@@ -5,8 +5,9 @@ use super::{Effect, Field};
 rows! {
     MODULES, "modules.json";
     Checked ["type"]
-        "Transformer, Pooling or Normalize; Normalize makes vectors of length 1 the default";
-    Checked ["path"] "Pooling is at `1_Pooling`, Normalize at `2_Normalize`";
+        "Transformer, Pooling or Normalize, which makes vectors of length 1 the default; of a language model LogitScore, which makes it a reranker";
+    Checked ["path"]
+        "Pooling is at `1_Pooling`, Normalize at `2_Normalize`, LogitScore at `1_LogitScore`";
     NoEffect ["idx", "name", "kwargs"] "the modules' order is the list's";
 }
 
@@ -31,6 +32,13 @@ rows! {
 }
 
 rows! {
+    LOGIT_SCORE, "1_LogitScore/config.json";
+    Obeyed ["true_token_id", "false_token_id"]
+        "a document's score is the logit of one token less that of the other; both must be there";
+    Refused(r#""causal_logits""#) ["module_input_name"] "the logits of the vocabulary are read";
+}
+
+rows! {
     PIPELINE, "config_sentence_transformers.json";
     Obeyed ["prompts"]
         "texts that a request puts before its own by `prompt_name` or `input_type`";
@@ -38,7 +46,8 @@ rows! {
         "documents are ranked by the cosine; a model with another similarity does not rank";
     Obeyed ["activation_fn"]
         "activation of a cross-encoder's score: sigmoid or identity, others are refused; wins over `config.json`";
-    Refused() ["default_prompt_name"] "a prompt stands before a text where a request says so";
+    Checked ["default_prompt_name"]
+        "of a cross-encoder, the instruction of requests that give none; an embedder has a prompt before a text where a request says so";
     Refused() ["truncate_dim"] "a request cuts vectors (`dimensions`)";
     Refused(r#""SentenceTransformer""#, r#""CrossEncoder""#) ["model_type"]
         "other pipelines are not computed";
@@ -50,10 +59,10 @@ rows! {
     Obeyed ["max_seq_length"] "longest text served, where it is less than the model's own";
     Refused("false") ["do_lower_case"] "changes how texts become tokens";
     Refused() ["tokenizer_name_or_path"] "the tokenizer is the folder's";
-    Refused(r#""feature-extraction""#, r#""sequence-classification""#) ["transformer_task"]
-        "a body or a classifier";
-    Refused(r#""token_embeddings""#, r#""scores""#) ["module_output_name"]
-        "what a body or a classifier puts out";
+    Refused(r#""feature-extraction""#, r#""sequence-classification""#, r#""text-generation""#)
+        ["transformer_task"] "a body, a classifier or a language model";
+    Refused(r#""token_embeddings""#, r#""scores""#, r#""causal_logits""#) ["module_output_name"]
+        "what a body, a classifier or a language model puts out";
     Refused("{}") [
         "processing_kwargs", "model_args", "tokenizer_args", "config_args", "model_kwargs",
         "processor_kwargs", "config_kwargs",

@@ -19,6 +19,10 @@ pub struct SentenceConfig {
     pub other_similarity: Option<String>,
     /// The activation of a cross-encoder's score.
     pub pair_activation: Option<ClassActivation>,
+    /// True if the pipeline judges pairs of texts.
+    pub is_cross_encoder: bool,
+    /// The instruction of a cross-encoder for requests that give none.
+    pub default_instruction: Option<String>,
     /// Longest text.
     pub max_seq_length: Option<u32>,
     /// Fields that are passed over.
@@ -43,6 +47,9 @@ impl SentenceConfig {
             let other = similarity.filter(|name| *name != "cosine");
             config.other_similarity = other.map(str::to_owned);
             config.pair_activation = pair_activation(&map)?;
+            let model = map.get("model_type").and_then(Value::as_str);
+            config.is_cross_encoder = model == Some("CrossEncoder");
+            config.default_instruction = config.default_instruction(&map)?;
             config.warnings.extend(warnings);
         }
         if let Some(bytes) = transformer {
@@ -51,6 +58,29 @@ impl SentenceConfig {
             config.warnings.extend(warnings);
         }
         Ok(config)
+    }
+}
+
+impl SentenceConfig {
+    /// Returns the prompt that `default_prompt_name` names.
+    fn default_instruction(&self, map: &Map<String, Value>) -> Result<Option<String>, LoadError> {
+        let Some(name) = map
+            .get("default_prompt_name")
+            .filter(|name| !name.is_null())
+        else {
+            return Ok(None);
+        };
+        if !self.is_cross_encoder {
+            return Err(wrong(
+                "has `default_prompt_name`, which is not supported: a prompt stands before a text \
+                 where a request says so",
+            ));
+        }
+        let prompt = name.as_str().and_then(|name| self.prompts.get(name));
+        let prompt = prompt.ok_or_else(|| {
+            wrong("has `default_prompt_name` that is no name of one of its `prompts`")
+        })?;
+        Ok(Some(prompt.clone()).filter(|prompt| !prompt.is_empty()))
     }
 }
 
@@ -108,5 +138,18 @@ mod tests {
         let identity = named("linear.Identity").unwrap().pair_activation;
         assert_eq!(identity, Some(ClassActivation::Identity));
         assert!(named("activation.Tanh").is_err());
+        let judge = |name: &str| {
+            read(&format!(
+                r#"{{"model_type":"CrossEncoder","prompts":{{"web":"Find it.","none":""}},
+                    "default_prompt_name":{name}}}"#
+            ))
+        };
+        let config = judge(r#""web""#).unwrap();
+        assert!(config.is_cross_encoder);
+        assert_eq!(config.default_instruction.as_deref(), Some("Find it."));
+        assert_eq!(judge(r#""none""#).unwrap().default_instruction, None);
+        assert_eq!(judge("null").unwrap().default_instruction, None);
+        assert!(judge(r#""other""#).is_err());
+        assert!(read(r#"{"prompts":{"q":"Q"},"default_prompt_name":"q"}"#).is_err());
     }
 }

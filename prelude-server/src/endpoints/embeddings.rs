@@ -11,7 +11,7 @@ use crate::{
     error::ApiError,
     served_model::Task,
     tasks::{
-        embed::{Unit, Vector, VectorFields, embed},
+        embed::{Unit, Vector, VectorFields, embed, normalised_inputs},
         input::InputsFields,
         submit::{Common, CommonFields, UsageBody},
     },
@@ -65,7 +65,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = call
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
-    let (vectors, inputs) = (request.vectors, request.inputs);
+    let vectors = request.vectors;
+    let inputs = normalised_inputs(call, model, request.inputs)?;
     let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {

@@ -17,4 +17,5 @@ pub(crate) mod pooling;
 pub(crate) mod rerank;
 pub(crate) mod score;
 pub(crate) mod systemone;
+pub(crate) mod tei;
 pub(crate) mod tokenize;

@@ -96,7 +96,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         format,
         usage,
     } = match task {
-        Pooled::Embed => embed::embed(call, model, &common, vectors, inputs, unit).await?,
+        Pooled::Embed => {
+            let inputs = embed::normalised_inputs(call, model, inputs)?;
+            embed::embed(call, model, &common, vectors, inputs, unit).await?
+        }
         Pooled::Classify => {
             vectors.check_format_alone()?;
             let format = vectors.encoding_format.unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::{
     tasks::{
         rank::{self, Judged, PairOptions},
         submit::{Common, CommonFields},
-        truncate::{Side, Truncation, TruncationFields},
+        truncate::{CutFields, Side, Truncation, TruncationFields},
     },
     wire::{Count, Fields, Int, Text, request},
 };
@@ -86,24 +86,10 @@ pub(crate) struct TeiFields<'a> {
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     texts: Option<Vec<Text<'a>>>,
-    /// Cut texts that are too long (with `texts`).
-    truncate: Option<bool>,
-    /// The side that is cut (with `texts`).
-    truncation_direction: Option<Direction>,
     /// Raw differences (with `texts`).
     raw_scores: Option<bool>,
     /// Results carry their text (with `texts`).
     return_text: Option<bool>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "TeiDirection")]
-enum Direction {
-    #[serde(alias = "Left")]
-    Left,
-    #[serde(alias = "Right")]
-    Right,
 }
 
 /// A document: a string, or an object that holds one as `text`.
@@ -160,6 +146,7 @@ request! {
     struct RerankRequest<'a> {
         rerank: RerankFields<'a>,
         tei: TeiFields<'a>,
+        cut: CutFields,
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
@@ -174,9 +161,8 @@ impl RerankRequest<'_> {
     fn refuse_other_dialects(&self, answered: Answered) -> Result<(), ApiError> {
         let tei = &self.tei;
         let has_top_k = self.rerank.top_k.is_some();
+        ApiError::refuse_given(&self.cut.given())?;
         ApiError::refuse_given(&[
-            ("truncate", tei.truncate == Some(true)),
-            ("truncation_direction", tei.truncation_direction.is_some()),
             ("raw_scores", tei.raw_scores == Some(true)),
             ("return_text", tei.return_text == Some(true)),
             ("top_k", has_top_k && answered != Answered::Sglang),
@@ -318,15 +304,10 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     if texts.is_empty() {
         return Err(ApiError::invalid_value("texts", "not be an empty list"));
     }
-    let side = match request.tei.truncation_direction {
-        None | Some(Direction::Right) => Side::Right,
-        Some(Direction::Left) => Side::Left,
-    };
     let raw_scores = request.tei.raw_scores.unwrap_or(false);
     let return_text = request.tei.return_text.unwrap_or(false);
-    let truncates = request.tei.truncate.unwrap_or(false);
     let options = PairOptions {
-        truncation: truncates.then(|| Truncation::to_context(model, side)),
+        truncation: request.cut.truncation(model),
         escapes: asked.escape_special_tokens,
         field: "texts",
         ..PairOptions::default()

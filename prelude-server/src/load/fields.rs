@@ -36,6 +36,8 @@ enum Base {
     Roberta,
     DistilBert,
     CrossEncoder,
+    /// A language model that is a cross-encoder.
+    Judge,
 }
 
 /// A field's new value: file, name, value.
@@ -50,6 +52,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
+const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
 
@@ -64,6 +67,7 @@ impl Base {
             CONFIG => Self::Classifier,
             ENCODERS => Self::Bert,
             MAP => Self::LmWithMap,
+            LOGIT_SCORE => Self::Judge,
             GENERATION | TOKENIZER | TOKENIZER_CONFIG => Self::Lm,
             _ => Self::Embedder,
         }
@@ -72,7 +76,7 @@ impl Base {
     fn folder(self) -> Option<PathBuf> {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo");
         match self {
-            Self::Lm | Self::LmWithMap | Self::Embedder => Some(demo.join("demo-lm")),
+            Self::Lm | Self::LmWithMap | Self::Embedder | Self::Judge => Some(demo.join("demo-lm")),
             Self::Classifier => Some(demo.join("demo-classifier")),
             Self::Reward => Some(testing::golden("rand-yarn-reward")?.join("model")),
             Self::Mistral => Some(testing::golden("rand-mistral-cls3")?.join("model")),
@@ -90,6 +94,12 @@ impl Base {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
             Self::Bert | Self::Roberta | Self::DistilBert | Self::CrossEncoder => Vec::new(),
             Self::Lm => vec![template],
+            Self::Judge => vec![
+                template,
+                (LOGIT_SCORE, "true_token_id", json!(300)),
+                (LOGIT_SCORE, "false_token_id", json!(301)),
+                (PIPELINE, "model_type", json!("CrossEncoder")),
+            ],
             Self::LmWithMap => vec![
                 template,
                 (TOKENIZER_CONFIG, "added_tokens_decoder", Value::Null),
@@ -120,6 +130,7 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join("1_Pooling")).unwrap();
     fs::create_dir_all(folder.join("2_Normalize")).unwrap();
+    fs::create_dir_all(folder.join("1_LogitScore")).unwrap();
     let mut documents: BTreeMap<&str, Value> = BTreeMap::new();
     for entry in fs::read_dir(&source).unwrap() {
         let path = entry.unwrap().path();
@@ -133,13 +144,17 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
             documents.insert(file, serde_json::from_slice(&bytes).unwrap());
         }
     }
-    if base == Base::Embedder {
-        let module = |class: &str, path: &str| json!({"type": format!("sentence_transformers.models.{class}"), "path": path});
-        let modules = [
+    let modules = match base {
+        Base::Embedder => &[
             ("Transformer", ""),
             ("Pooling", "1_Pooling"),
             ("Normalize", "2_Normalize"),
-        ];
+        ][..],
+        Base::Judge => &[("Transformer", ""), ("LogitScore", "1_LogitScore")],
+        _ => &[],
+    };
+    if !modules.is_empty() {
+        let module = |class: &str, path: &str| json!({"type": format!("sentence_transformers.models.{class}"), "path": path});
         let modules: Vec<Value> = modules.iter().map(|(c, p)| module(c, p)).collect();
         documents.insert(MODULES, json!(modules));
     }
@@ -224,7 +239,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
                 ("/pooling", json!({"input": text})),
             ]
         }
-        Base::CrossEncoder => vec![("/v1/rerank", rank)],
+        Base::CrossEncoder | Base::Judge => vec![("/v1/rerank", rank)],
         Base::Reward => vec![("/classify", json!({"input": text})), ("/v1/rerank", rank)],
         Base::Embedder => vec![
             embed(json!({})),
@@ -382,6 +397,11 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
             let named = json!("torch.nn.modules.linear.Identity");
             (Base::Reward, vec![(PIPELINE, name, named)])
         }
+        (PIPELINE, "default_prompt_name") => {
+            let prompts = (PIPELINE, "prompts", json!({"x": "Find the card."}));
+            (Base::Judge, vec![prompts, (PIPELINE, name, json!("x"))])
+        }
+        (LOGIT_SCORE, _) => one(json!(302)),
         (TRANSFORMER, _) => one(json!(9)),
         _ => panic!("{file}: nothing shows that {name} is obeyed"),
     }

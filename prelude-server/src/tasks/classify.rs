@@ -30,7 +30,7 @@ use crate::{
 pub(crate) const LABELS_MAX: usize = 1_024;
 
 /// The labels that a language model chooses from.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct LabelFields<'a> {
     /// 2 to 1,024 names for a language model to choose from.
     pub(crate) labels: Option<Vec<String>>,

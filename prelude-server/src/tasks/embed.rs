@@ -61,18 +61,18 @@ impl Format {
 }
 
 /// The options of vectors.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct VectorFields<'a> {
     pub(crate) encoding_format: Option<Format>,
     /// Cut to this many components first, normalised after.
-    dimensions: Option<Int<1, { u32::MAX as i64 }>>,
+    pub(crate) dimensions: Option<Int<1, { u32::MAX as i64 }>>,
     /// Put before each text as `Instruct: {instruction}\nQuery:`.
     #[serde(borrow)]
-    instruction: Option<Text<'a>>,
+    pub(crate) instruction: Option<Text<'a>>,
     /// A prompt that the model brings.
-    prompt_name: Option<Text<'a>>,
+    pub(crate) prompt_name: Option<Text<'a>>,
     /// `query`, `search_query`, `document`, `passage` or `search_document`.
-    input_type: Option<Text<'a>>,
+    pub(crate) input_type: Option<Text<'a>>,
 }
 
 impl VectorFields<'_> {
@@ -117,7 +117,20 @@ pub(crate) struct Embedded {
     pub(crate) usage: UsageBody,
 }
 
-/// Embeds a request's inputs.
+/// Returns the inputs of a request, and true if their vectors are scaled to length 1.
+///
+/// # Errors
+/// 400 naming the field.
+pub(crate) fn normalised_inputs<'a>(
+    call: &Call,
+    model: &ServedModel,
+    fields: InputsFields<'a>,
+) -> Result<(Inputs<'a>, bool), ApiError> {
+    let normalise = fields.input.use_activation.unwrap_or(model.normalise);
+    Ok((Inputs::new(call, model, fields)?, normalise))
+}
+
+/// Embeds inputs; to vectors of length 1 if `normalise` is true.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
@@ -126,12 +139,10 @@ pub(crate) async fn embed(
     model: &ServedModel,
     common: &Common<'_>,
     fields: VectorFields<'_>,
-    inputs: InputsFields<'_>,
+    (inputs, normalise): (Inputs<'_>, bool),
     unit: Unit,
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
-    let normalise = inputs.input.use_activation.unwrap_or(model.normalise);
-    let inputs = Inputs::new(call, model, inputs)?;
     inputs.check_not_escaped()?;
     let dimensions = dimensions(fields.dimensions, model)?;
     let before = prefix(&fields, model)?;

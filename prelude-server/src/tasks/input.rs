@@ -215,6 +215,21 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// Returns prompts of a field of another name than `input`.
+    pub(crate) fn of_prompts(
+        prompts: Prompts<'a>,
+        field: &'static str,
+        truncation: Option<Truncation>,
+    ) -> Self {
+        Self {
+            source: Source::Input(prompts.0),
+            field,
+            add_special_tokens: true,
+            truncation,
+            escapes: None,
+        }
+    }
+
     /// Returns texts of another field than these, as `input` would hold them. None is cut.
     pub(crate) fn of_texts(texts: Vec<Cow<'a, str>>) -> Self {
         Self {

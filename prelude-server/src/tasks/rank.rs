@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashMap, ptr};
 
 use prelude_core::{Head, Normalise, RowOutput};
 use prelude_models::ClassActivation;
-use prelude_text::{rerank_template::DEFAULT_INSTRUCTION, shared_prefix::SharedPrompts};
+use prelude_text::shared_prefix::SharedPrompts;
 
 use super::{
     budget::Budget,
@@ -88,13 +88,9 @@ pub(crate) async fn judge(
                 labels: [yes, no].into(),
                 normalise: Normalise::OverLabels,
             };
-            let activation = ClassActivation::Sigmoid;
-            by_prompt(call, model, common, pairs, options, (head, activation)).await
+            by_prompt(call, model, common, pairs, options, head).await
         }
-        Judge::Class => {
-            let judged_by = (Head::Classify, model.pair_activation);
-            by_prompt(call, model, common, pairs, options, judged_by).await
-        }
+        Judge::Class => by_prompt(call, model, common, pairs, options, Head::Classify).await,
     }
 }
 
@@ -114,11 +110,12 @@ async fn by_prompt(
     common: &Common<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
-    (head, activation): (Head, ClassActivation),
+    head: Head,
 ) -> Result<Judged, ApiError> {
-    let instruction = options.instruction.as_deref();
-    let instruction = instruction.unwrap_or(DEFAULT_INSTRUCTION);
-    let expected = expected(pairs, instruction.len() * pairs.len());
+    let template = model.rerank_template.as_ref();
+    let default = template.and_then(|template| template.default_instruction());
+    let instruction = options.instruction.as_deref().or(default);
+    let expected = expected(pairs, instruction.map_or(0, str::len) * pairs.len());
     let prepare = |budget: &Budget<'_>| {
         budget.numbers(pairs.len())?;
         let prompts = prompts(budget, model, pairs, options, instruction)?;
@@ -138,7 +135,7 @@ async fn by_prompt(
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
-        activation,
+        activation: model.pair_activation,
         prompt_tokens: computed.tokens,
     })
 }
@@ -220,7 +217,7 @@ fn prompts(
     model: &ServedModel,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
-    instruction: &str,
+    instruction: Option<&str>,
 ) -> Result<SharedPrompts, ApiError> {
     let template = model.rerank_template.as_ref();
     let template = template.expect("a model that judges prompts has a template");
@@ -228,13 +225,13 @@ fn prompts(
         let all = pairs
             .iter()
             .flat_map(|&(query, document)| [query, document]);
-        all.chain([instruction]).collect()
+        all.chain(instruction).collect()
     };
     let escaping = Escaping::new(budget.call, model, options.escapes, all)?;
     let render = |query: &str, document: &str| {
-        let [instruction, query, document] =
-            [instruction, query, document].map(|text| escaping.text(text));
-        let rendered = template.render(&instruction, &query, &document);
+        let instruction = instruction.map(|text| escaping.text(text));
+        let [query, document] = [query, document].map(|text| escaping.text(text));
+        let rendered = template.render(instruction.as_deref(), &query, &document);
         rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
     };
     let query_cap = options.max_tokens_per_query;
@@ -244,7 +241,7 @@ fn prompts(
         // Where a document is cut is learned from the whole prompt around it.
         let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
         budget.read_again(capped(model, first, query_cap).len(), again.count())?;
-        budget.read_again(instruction.len(), rest.len())?;
+        budget.read_again(instruction.map_or(0, str::len), rest.len())?;
     }
     // One query for many documents is one `&str`, and cut once.
     let mut last: Option<(&str, Cow<'_, str>)> = None;
@@ -265,8 +262,11 @@ fn prompts(
     escaping.encode_all(options.field, prompts, budget)
 }
 
-/// Judges by the cosine of embeddings. Each distinct text is embedded once.
-async fn by_cosine(
+/// Judges by the cosine of embeddings. Each distinct text is embedded once. The model must embed.
+///
+/// # Errors
+/// As [`judge`].
+pub(crate) async fn by_cosine(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,

@@ -43,6 +43,48 @@ pub(crate) enum Side {
     Right,
 }
 
+/// The cut of a prompt that is too long, in TEI's dialect. Without `truncate` the prompt is refused.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "TeiTruncation")]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CutFields {
+    /// Cut texts that are too long (TEI's dialect).
+    truncate: Option<bool>,
+    /// The side that is cut, the right one by default (TEI's dialect).
+    truncation_direction: Option<Direction>,
+}
+
+/// TEI's names of the side that is cut.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "TeiDirection")]
+enum Direction {
+    #[serde(alias = "Left")]
+    Left,
+    #[serde(alias = "Right")]
+    Right,
+}
+
+impl CutFields {
+    /// Returns how prompts are cut, if they are: to the model's context.
+    pub(crate) fn truncation(self, model: &ServedModel) -> Option<Truncation> {
+        let side = match self.truncation_direction {
+            None | Some(Direction::Right) => Side::Right,
+            Some(Direction::Left) => Side::Left,
+        };
+        let is_cut = self.truncate == Some(true);
+        is_cut.then(|| Truncation::to_context(model, side))
+    }
+
+    /// Returns the fields' names, each with true if it asks for something.
+    pub(crate) fn given(&self) -> [(&'static str, bool); 2] {
+        [
+            ("truncate", self.truncate == Some(true)),
+            ("truncation_direction", self.truncation_direction.is_some()),
+        ]
+    }
+}
+
 /// The number of tokens of a long prompt that are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Truncation {

@@ -73,6 +73,11 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
+/// Puts the compiler into its cache folder, if it is not there.
+pub(crate) fn set_up() -> Result<()> {
+    compiler::Compiler::set_up().map(drop)
+}
+
 /// Finds the compiler, or returns the steps to set it up.
 pub(crate) fn find_compiler() -> Result<()> {
     compiler::Compiler::find().map(drop)

@@ -1,0 +1,168 @@
+//! `cargo xtask release`: the files of a release for this machine's kind, tried before they count.
+
+mod notices;
+mod trial;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    files::{self, copy},
+    kernels,
+    metadata::Metadata,
+    run::{self, cargo, program, root},
+};
+
+/// The programs of a release, and their packages. The first is the wheel's too.
+const PROGRAMS: [(&str, &str); 2] = [
+    ("prelude", "prelude-server"),
+    ("prelude-epp", "prelude-epp"),
+];
+
+/// The tool that makes the wheel, from PyPI.
+const WHEEL_TOOL: &str = "maturin>=1.7,<2";
+
+/// Files of the repository that go along.
+const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Builds the wheel and the archive, tries both without Rust, and prints their sizes.
+pub(crate) fn run() -> Result<()> {
+    let target = run::host()?;
+    if !target.ends_with("linux-gnu") {
+        bail!("releases are made on Linux with the GNU C library; this is {target}");
+    }
+    let version = version()?;
+    let folder = files::target().join("releases");
+    files::remove(&folder)?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let images = images();
+    if let Err(missing) = &images {
+        println!("SKIP images: {missing:#}; the programs compile kernels when they first start");
+    }
+    let has_images = images.is_ok();
+    let wheel = wheel(&folder, has_images)?;
+    let archive = archive(&folder, &version, &target, has_images)?;
+    checksums(&folder)?;
+    let tried = [
+        ("wheel", trial::wheel(&wheel)),
+        ("archive", trial::archive(&archive, PROGRAMS[0].0)),
+    ];
+    println!();
+    for (name, tried) in tried {
+        let seconds = tried.with_context(|| format!("the {name} does not work"))?;
+        println!(
+            "the {name} answered {seconds:.2} s after its start, without Rust and with an empty home"
+        );
+    }
+    for entry in fs::read_dir(&folder)? {
+        let entry = entry?;
+        let size = entry.metadata()?.len() as f64 / 1e6;
+        println!("{size:6.1} MB  {}", entry.path().display());
+    }
+    Ok(())
+}
+
+/// Compiles the kernels for all processors that are supported.
+fn images() -> Result<()> {
+    kernels::set_up()?;
+    kernels::build_images()
+}
+
+/// A command with the environment in which compiled kernels get into a program.
+fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
+    match has_images {
+        true => command.env("PRELUDE_KERNEL_IMAGES", "target/kernels"),
+        false => command,
+    }
+}
+
+/// Builds the wheel. It leaves the stripped program in the target folder.
+fn wheel(folder: &Path, has_images: bool) -> Result<PathBuf> {
+    let tool = files::target().join("release-tool");
+    if !tool.join("bin/maturin").is_file() {
+        program("python3")
+            .args(["-m", "venv"])
+            .args([&tool])
+            .run()?;
+        program(tool.join("bin/pip"))
+            .args(["install", "--quiet", WHEEL_TOOL])
+            .run()?;
+    }
+    let maturin = program(tool.join("bin/maturin"))
+        .args(["build", "--manifest-path", "prelude-server/Cargo.toml"])
+        .args(["--target-dir".as_ref(), files::target().as_os_str()])
+        .args(["--out".as_ref(), folder.as_os_str()]);
+    with_images(maturin, has_images).run()?;
+    let mut found = fs::read_dir(folder)?.filter_map(Result::ok);
+    let wheel = found.find(|f| f.path().extension().is_some_and(|e| e == "whl"));
+    Ok(wheel.context("maturin made no wheel")?.path())
+}
+
+/// Builds the other programs and packs all of them.
+fn archive(folder: &Path, version: &str, target: &str, has_images: bool) -> Result<PathBuf> {
+    let name = format!("prelude-{version}-{target}");
+    let inside = files::target().join("release-archive").join(&name);
+    files::remove(&inside)?;
+    fs::create_dir_all(&inside)?;
+    let built = files::target().join("dist");
+    for (i, (file, package)) in PROGRAMS.into_iter().enumerate() {
+        if i > 0 {
+            let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
+            with_images(build, has_images).run()?;
+        }
+        let to = inside.join(file);
+        program("strip")
+            .args(["-o"])
+            .args([&to, &built.join(file)])
+            .run()?;
+    }
+    for text in TEXTS {
+        copy(&root().join(text), &inside.join(text))?;
+    }
+    let notices = notices::of(&PROGRAMS.map(|(_, package)| package))?;
+    fs::write(inside.join("THIRD-PARTY.txt"), notices)?;
+    let archive = folder.join(format!("{name}.tar.gz"));
+    let above = inside.parent().context("the folder is inside another")?;
+    // The same files give the same bytes, whoever packs them and when.
+    program("tar")
+        .args([
+            "--sort=name",
+            "--mtime=@0",
+            "--owner=0",
+            "--group=0",
+            "--numeric-owner",
+        ])
+        .args(["-I", "gzip -9n", "-cf"])
+        .args([archive.as_os_str(), "-C".as_ref(), above.as_os_str()])
+        .args([&name])
+        .run()?;
+    Ok(archive)
+}
+
+/// Writes the checksums of a folder's files, as `sha256sum --check` reads them.
+fn checksums(folder: &Path) -> Result<()> {
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let digest = Sha256::digest(fs::read(entry.path())?);
+        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        lines.push(format!("{hex}  {}\n", entry.file_name().display()));
+    }
+    lines.sort_unstable();
+    fs::write(folder.join("SHA256SUMS"), lines.concat()).context("cannot write SHA256SUMS")
+}
+
+/// Returns the version of the first program.
+fn version() -> Result<String> {
+    let metadata = Metadata::load()?;
+    let package = metadata.members().find(|p| p.name == PROGRAMS[0].1);
+    Ok(package
+        .context("the program has a package")?
+        .version
+        .clone())
+}

@@ -1,0 +1,74 @@
+//! Trials of a release's files: on a path without Rust, with an empty home.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{demo_server, files, run::program, smoke};
+
+/// Where a machine without Rust finds its programs.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Installs a wheel into an environment of its own and asks the server; seconds from its start to
+/// the first answer.
+pub(super) fn wheel(wheel: &Path) -> Result<f64> {
+    let folder = empty("wheel")?;
+    let home = folder.join("home");
+    fs::create_dir(&home)?;
+    let environment = folder.join("environment");
+    program("python3")
+        .args(["-m", "venv"])
+        .args([&environment])
+        .run()?;
+    program(environment.join("bin/pip"))
+        .args(["install", "--quiet", "--no-index"])
+        .args([wheel])
+        .run()?;
+    ask(&environment.join("bin/prelude-serve"), &home)
+}
+
+/// Unpacks an archive and asks the server in it; seconds from its start to the first answer.
+pub(super) fn archive(archive: &Path, name: &str) -> Result<f64> {
+    let folder = empty("archive")?;
+    let home = folder.join("home");
+    fs::create_dir(&home)?;
+    program("tar")
+        .args([
+            "-xzf".as_ref(),
+            archive.as_os_str(),
+            "-C".as_ref(),
+            folder.as_os_str(),
+        ])
+        .args(["--strip-components=1"])
+        .run()?;
+    ask(&folder.join(name), &home)
+}
+
+fn empty(name: &str) -> Result<PathBuf> {
+    let folder = files::target().join("release-trial").join(name);
+    files::remove(&folder)?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn ask(program: &Path, home: &Path) -> Result<f64> {
+    let command = || {
+        let mut command = Command::new(program);
+        command.env_clear().env("PATH", PATH).env("HOME", home);
+        command
+    };
+    let cargo = Command::new("sh")
+        .args(["-c", "command -v cargo"])
+        .env("PATH", PATH)
+        .output()?;
+    ensure!(
+        !cargo.status.success(),
+        "there is a cargo in {PATH}, so this shows nothing"
+    );
+    let server = demo_server::start_program(command(), &[])?;
+    smoke::ask(&server)
+}
