@@ -50,7 +50,9 @@ fn names(packages: &[&str]) -> Result<BTreeSet<String>> {
         let tree = cargo([
             "tree", "--locked", "-e", "normal", "--prefix", "none", "-f", "{p}",
         ])
-        .args(["--all-features", "-p", package])
+        // As the release builds it: `prelude-server/pyproject.toml` says so of the first.
+        .args(["-p", package])
+        .args((*package == "prelude-server").then_some("--features=cuda"))
         .output()?;
         for line in tree.lines() {
             // "name v1.2.3 (proc-macro) (*)"
