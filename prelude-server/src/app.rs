@@ -104,6 +104,12 @@ impl App {
         self.models.get().map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the place of a model among those served.
+    pub(crate) fn place_of(&self, model: &ServedModel) -> Option<usize> {
+        let is_same = |served: &Arc<ServedModel>| std::ptr::eq(&**served, model);
+        self.models().iter().position(is_same)
+    }
+
     /// The model named `name`, or the default one.
     ///
     /// # Errors
@@ -116,12 +122,15 @@ impl App {
             Some(name) => models
                 .iter()
                 .find(|m| m.names().any(|n| n == name))
-                .ok_or_else(|| ApiError::model_not_found(name)),
+                .ok_or_else(|| {
+                    let served = models.iter().flat_map(|m| m.names());
+                    ApiError::model_not_found(name, served)
+                }),
         }
     }
 
-    /// The model named `name`, which must serve `task`; without a name the first that does, and for
-    /// a router's placeholder the only one.
+    /// The model named `name`, which must serve `task`; without a name the first that does, in the
+    /// order in which models were given, and for a router's placeholder the only one.
     ///
     /// # Errors
     /// The errors of [`App::model`], and 400 `unsupported_task`.

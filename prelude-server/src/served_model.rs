@@ -6,14 +6,18 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 use prelude_models::ClassActivation;
 use prelude_text::{
-    decide::DecideLabels,
+    decide::{Calibration, DecideLabels},
     rerank_template::RerankTemplate,
     shared_prefix::SafeCuts,
     template::ChatTemplate,
     tokenizer::{Escaper, Tokenizer},
 };
 
-use crate::{assets::TokenizerConfig, constrain::Grammars};
+use crate::{
+    assets::TokenizerConfig,
+    config::{ReasoningParser, ToolParser},
+    constrain::Grammars,
+};
 
 /// The use of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +169,12 @@ pub struct ServedModel {
     pub judge: Option<Judge>,
     /// Label tokens of typed decisions, if the tokenizer has them.
     pub labels: Option<Arc<DecideLabels>>,
+    /// Temperatures of typed decisions by type of question, if they differ from the server's.
+    pub calibration: Option<Calibration>,
+    /// The form of the model's reasoning; `None` is the server's.
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// The form of the model's tool calls; `None` is the server's.
+    pub tool_parser: Option<ToolParser>,
     /// Prompts of an embedding model, by name.
     pub prompts: BTreeMap<String, String>,
     /// Sizes to which embeddings may be cut; empty if any will do.
