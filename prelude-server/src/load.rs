@@ -179,9 +179,7 @@ pub fn load(
         prompts: assets.sentence.prompts,
         matryoshka: assets.matryoshka,
         class_activation: checkpoint.config().class_activation,
-        pair_activation: { assets.sentence.pair_activation }
-            .or_else(|| checkpoint.config().pair_activation)
-            .unwrap_or(ClassActivation::Sigmoid),
+        pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
         id2label: class_names(checkpoint.kind()),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
@@ -223,6 +221,15 @@ fn judged_template(
             options.rerank_template.as_deref(),
         )?))),
     }
+}
+
+/// Returns the activation of a pair's score: `of_pipeline` is what sentence-transformers' files say.
+fn pair_activation(
+    of_pipeline: Option<ClassActivation>,
+    checkpoint: &Checkpoint,
+) -> ClassActivation {
+    let activation = of_pipeline.or_else(|| checkpoint.config().pair_activation);
+    activation.unwrap_or(ClassActivation::Sigmoid)
 }
 
 /// Returns the names of a classifier's classes; none of another kind of model.

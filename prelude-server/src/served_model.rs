@@ -94,6 +94,22 @@ impl Task {
     }
 }
 
+impl ModelKind {
+    /// Returns true if models of this kind are made for a task that models of other kinds may serve
+    /// too.
+    pub(crate) const fn is_made_for(self, task: Task) -> bool {
+        match task {
+            Task::Completions | Task::Chat | Task::SystemOne | Task::Decisions => {
+                matches!(self, Self::Lm)
+            }
+            Task::Embeddings => matches!(self, Self::Embedding),
+            Task::Classify => matches!(self, Self::Classifier),
+            Task::Rerank | Task::Pairs => matches!(self, Self::Reranker),
+            Task::Score | Task::Pooling => false,
+        }
+    }
+}
+
 /// Sampling parameters of requests that name none: `generation_config.json`, or neutral.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingDefaults {

@@ -353,9 +353,9 @@ fn listed(
     let settings = (flags.put)(settings.of_model(name, own)?)?;
     let mut options = settings.load_options(flags.model);
     options.name = Some(name.to_owned());
-    options.kind = options.kind.or(own.kind.map(Into::into));
+    options.kind = options.kind.or_else(|| own.kind.map(Into::into));
     options.max_model_len = options.max_model_len.or(own.max_model_len);
-    options.pooling = options.pooling.or(own.pooling.map(Into::into));
+    options.pooling = options.pooling.or_else(|| own.pooling.map(Into::into));
     let chat_template = options.chat_template.take();
     options.chat_template = chat_template.or_else(|| own.chat_template.clone());
     let rerank_template = options.rerank_template.take();

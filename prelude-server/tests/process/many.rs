@@ -110,6 +110,55 @@ fn requests_choose_among_models_by_name() {
     assert_eq!((answered("judge"), answered("embed")), (2.0, 5.0));
 }
 
+/// Where several models could answer, a request without a name goes to the one that is made for it.
+#[test]
+fn requests_without_a_name_go_to_the_model_that_is_made_for_them() {
+    let settings = [
+        ("MODELS__RANK__KIND", "reranker"),
+        ("MODELS__EMBED__KIND", "embedding"),
+    ];
+    // The embedder ranks too, and the reranker writes and decides too.
+    let models = [
+        "embed=demo-lm",
+        "rank=demo-lm",
+        "judge=demo-lm",
+        "guard=demo-classifier",
+    ];
+    let server = Served::start_with(&models, &settings);
+    let labelled = json!({"input": "My card is lost.", "labels": ["yes", "no"]});
+    let cases = [
+        (
+            "/v1/completions",
+            json!({"prompt": "Where", "max_tokens": 1}),
+            "judge",
+        ),
+        ("/v1/embeddings", json!({"input": "Where"}), "embed"),
+        (
+            "/rerank",
+            json!({"query": "a", "documents": ["b", "c"]}),
+            "rank",
+        ),
+        ("/classify", json!({"input": "My card is lost."}), "guard"),
+        ("/classify", labelled, "judge"),
+    ];
+    for (path, mut body, model) in cases {
+        for name in [Value::Null, "unknown".into(), "default".into()] {
+            body["model"] = name;
+            let found = asked(&server, path, &body);
+            assert_eq!((found.0, &*found.1), (200, model), "{path} {body}");
+        }
+    }
+    // Two models of one kind are no choice for a router that has not read their names.
+    let twins = Served::start_with(&["a=demo-lm", "b=demo-lm"], &[]);
+    let mut body = json!({"prompt": "Where", "max_tokens": 1});
+    assert_eq!(
+        asked(&twins, "/v1/completions", &body),
+        (200, "a".to_owned())
+    );
+    body["model"] = "unknown".into();
+    assert_eq!(asked(&twins, "/v1/completions", &body).0, 404);
+}
+
 /// A model's answers do not depend on the models beside it.
 #[test]
 fn answers_are_those_of_each_model_alone() {
@@ -142,6 +191,48 @@ fn answers_are_those_of_each_model_alone() {
     let beside = &beside.json()["data"][0]["embedding"];
     assert!(beside.as_array().is_some_and(|vector| !vector.is_empty()));
     assert_eq!(beside, &lone["data"][0]["embedding"]);
+}
+
+/// Settings of one model leave the model beside it as it is.
+#[test]
+fn settings_of_a_model_are_its_own() {
+    let settings = [
+        ("MODELS__FLAT__CALIBRATION__NOUL", "1e9"),
+        ("MODELS__FLAT__MAX_MODEL_LEN", "256"),
+        ("MODELS__SHARP__SCHEDULER__ENABLE_PREFIX_CACHING", "false"),
+    ];
+    let server = Served::start_with(&["flat=demo-lm", "sharp=demo-lm"], &settings);
+    let probability = |model: &str| {
+        let question = json!({"type": "noul", "instructions": "Is a card lost?"});
+        let body =
+            json!({"model": model, "state": "My card is lost.", "questions": {"q": question}});
+        let answer = server.post("/v1/systemone", &body.to_string());
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["answers"]["q"]["noul"].as_f64().unwrap()
+    };
+    // A high temperature leaves a half of each.
+    assert!((probability("flat") - 0.5).abs() < 1e-6);
+    assert!((probability("sharp") - 0.5).abs() > 0.1);
+    let longest =
+        |model: &str| get(&server, &format!("/v1/models/{model}"))["max_model_len"].clone();
+    assert_eq!(
+        (longest("flat"), longest("sharp")),
+        (json!(256), json!(4096))
+    );
+    let cached = |model: &str| {
+        let body =
+            json!({"model": model, "prompt": "Where is my card? ".repeat(12), "max_tokens": 2});
+        for _ in 0..2 {
+            assert_eq!(
+                server.post("/v1/completions", &body.to_string()).status,
+                200
+            );
+        }
+        let labels = format!("engine=\"0\",model_name=\"{model}\"");
+        server.metric(&format!("vllm:prefix_cache_hits_total{{{labels}"))
+    };
+    assert!(cached("flat") > 0.0);
+    assert_eq!(cached("sharp"), 0.0);
 }
 
 /// Both engines end as one does: with what they have accepted.
