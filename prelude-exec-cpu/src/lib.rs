@@ -78,7 +78,7 @@ pub use config::{CpuConfig, Mode};
 pub use error::Error;
 pub use executor::CpuExecutor;
 pub use kernels::{CpuDtype, Isa};
-pub use memory::MemoryPlan;
+pub use memory::{MemoryPlan, available_bytes};
 pub use ops::CpuOps;
 pub use pool::{ComputePool, Turn};
 pub use weights::{CpuLoader, Weight};

@@ -54,14 +54,7 @@ impl MemoryPlan {
         config: &CpuConfig,
         threads: usize,
     ) -> Result<(Self, Capacity), Error> {
-        let model = checkpoint.config();
-        config.check(model)?;
-        let tensors = checkpoint.names().filter_map(|name| {
-            // A tensor that cannot be read as numbers is not loaded.
-            let view = checkpoint.tensor(name).ok()?;
-            Some((name.to_owned(), view.dtype, view.shape))
-        });
-        let (plan, capacity) = Self::of_model(model, tensors, config, threads)?;
+        let (plan, capacity) = Self::of_checkpoint(checkpoint, config, threads)?;
         let limit_bytes = config
             .memory_limit_bytes
             .or_else(available_bytes)
@@ -77,6 +70,26 @@ impl MemoryPlan {
             });
         }
         Ok((plan, capacity))
+    }
+
+    /// Plans for a checkpoint, whatever memory there is, on a pool of so many threads. The second part
+    /// says what the executor can then run. Nothing of the weights is read.
+    ///
+    /// # Errors
+    /// [`Error::Config`] and [`Error::Instructions`] for settings that no machine could serve.
+    pub fn of_checkpoint(
+        checkpoint: &Checkpoint,
+        config: &CpuConfig,
+        threads: usize,
+    ) -> Result<(Self, Capacity), Error> {
+        let model = checkpoint.config();
+        config.check(model)?;
+        let tensors = checkpoint.names().filter_map(|name| {
+            // A tensor that cannot be read as numbers is not loaded.
+            let view = checkpoint.tensor(name).ok()?;
+            Some((name.to_owned(), view.dtype, view.shape))
+        });
+        Self::of_model(model, tensors, config, threads)
     }
 
     /// Plans for a model with such tensors (name, element type, shape), whatever memory there is. The
@@ -127,8 +140,10 @@ impl MemoryPlan {
     }
 }
 
-/// Memory that the system says is available, if it says.
-fn available_bytes() -> Option<u64> {
+/// Returns the bytes of memory that the system says are available to this process now (Linux:
+/// `MemAvailable`, or the control group's limit if that is lower); `None` where it does not say.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
     let read = |path| std::fs::read_to_string(path).ok();
     let groups = [
         "/sys/fs/cgroup/memory.max",

@@ -104,6 +104,12 @@ impl App {
         self.models.get().map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the place of a model among those served.
+    pub(crate) fn place_of(&self, model: &ServedModel) -> Option<usize> {
+        let is_same = |served: &Arc<ServedModel>| std::ptr::eq(&**served, model);
+        self.models().iter().position(is_same)
+    }
+
     /// The model named `name`, or the default one.
     ///
     /// # Errors
@@ -116,23 +122,50 @@ impl App {
             Some(name) => models
                 .iter()
                 .find(|m| m.names().any(|n| n == name))
-                .ok_or_else(|| ApiError::model_not_found(name)),
+                .ok_or_else(|| {
+                    let served = models.iter().flat_map(|m| m.names());
+                    ApiError::model_not_found(name, served)
+                }),
         }
     }
 
-    /// The model named `name`, which must serve `task`; without a name the first that does, and for
-    /// a router's placeholder the only one.
+    /// The model named `name`, which must serve `task`; without a name the first whose kind is made
+    /// for it, or else the first that serves it, in the order in which models were given; for a
+    /// router's placeholder the only such model.
     ///
     /// # Errors
     /// The errors of [`App::model`], and 400 `unsupported_task`.
     pub fn model_for(&self, name: Option<&str>, task: Task) -> Result<&Arc<ServedModel>, ApiError> {
-        let name = name.filter(|name| !self.is_placeholder(name, task));
-        if name.is_none()
-            && let Some(model) = self.models().iter().find(|m| m.serves(task))
-        {
-            return Ok(model);
-        }
-        let model = self.model(name)?;
+        self.model_of(name, task, |_| true)
+    }
+
+    /// The model as [`App::model_for`] chooses it, where only models that are `fit` are chosen for
+    /// requests that name none, if there are any.
+    ///
+    /// # Errors
+    /// The errors of [`App::model_for`].
+    pub(crate) fn model_of(
+        &self,
+        name: Option<&str>,
+        task: Task,
+        fit: impl Fn(&ServedModel) -> bool,
+    ) -> Result<&Arc<ServedModel>, ApiError> {
+        let chosen = match name {
+            None => { self.candidates(task, &fit).first().copied() }
+                .or_else(|| self.candidates(task, |_| true).first().copied()),
+            // The name of a model wins over what routers mean by it.
+            Some(name) if PLACEHOLDERS.contains(&name) && self.model(Some(name)).is_err() => {
+                match self.candidates(task, &fit)[..] {
+                    [only] => Some(only),
+                    _ => None,
+                }
+            }
+            Some(_) => None,
+        };
+        let model = match chosen {
+            Some(model) => model,
+            None => self.model(name)?,
+        };
         if model.serves(task) {
             return Ok(model);
         }
@@ -145,28 +178,15 @@ impl App {
         ))
     }
 
-    /// Returns true if `name` is what a router writes for the name of a model that it has not read,
-    /// and one model alone serves `task`.
-    fn is_placeholder(&self, name: &str, task: Task) -> bool {
-        PLACEHOLDERS.contains(&name)
-            && self.model(Some(name)).is_err()
-            && self.models().iter().filter(|m| m.serves(task)).count() == 1
-    }
-
-    /// The first model that serves `task` and is fit for it, or else as [`App::model_for`] without
-    /// a name.
-    ///
-    /// # Errors
-    /// The errors of [`App::model_for`].
-    pub(crate) fn model_of(
-        &self,
-        task: Task,
-        fit: impl Fn(&ServedModel) -> bool,
-    ) -> Result<&Arc<ServedModel>, ApiError> {
-        let mut models = self.models().iter();
-        match models.find(|m| m.serves(task) && fit(m)) {
-            Some(model) => Ok(model),
-            None => self.model_for(None, task),
+    /// Returns the models that serve `task` and are fit for it: those whose kind is made for it, or
+    /// else all of them.
+    fn candidates(&self, task: Task, fit: impl Fn(&ServedModel) -> bool) -> Vec<&Arc<ServedModel>> {
+        let serving = self.models().iter().filter(|m| m.serves(task) && fit(m));
+        let made = serving.clone().filter(|m| m.kind.is_made_for(task));
+        let made: Vec<_> = made.collect();
+        match made.is_empty() {
+            true => serving.collect(),
+            false => made,
         }
     }
 

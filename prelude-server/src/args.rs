@@ -8,6 +8,7 @@ use prelude_server::{
     executor::{Device, ExecutorDtype},
     resolve_host,
 };
+use serde::{Deserialize, Serialize};
 
 const EXAMPLES: &str = "\
 Try it, nothing to download (the program carries two small demo models):
@@ -24,6 +25,7 @@ Examples:
   prelude serve Qwen/Qwen3-0.6B    from the Hugging Face Hub, or the cache that Python's library shares
   prelude serve ./Qwen3-0.6B --port 8001
   prelude serve ./Qwen3-0.6B --rerank-template qwen3 --pooling last    rank and embed as well
+  prelude serve judge=Qwen/Qwen3-0.6B embed=BAAI/bge-small-en-v1.5     two models, chosen by `model`
   prelude serve --print-config > prelude.toml                          every setting there is";
 const PULL: &str = "\
 Examples:
@@ -150,9 +152,9 @@ pub(crate) struct ModelArgs {
     /// Branch, tag or commit of a model on the Hub [default: main].
     #[arg(long, value_name = "REVISION")]
     pub(crate) revision: Option<String>,
-    /// Device: cpu, cuda or cuda:N (a program built with the feature cuda).
-    #[arg(long, default_value_t)]
-    pub(crate) device: Device,
+    /// Device: cpu, cuda or cuda:N (a program built with the feature cuda) [default: cpu].
+    #[arg(long)]
+    pub(crate) device: Option<Device>,
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
@@ -183,9 +185,11 @@ pub(crate) struct ModelArgs {
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ServeArgs {
-    /// Folder of the model, or its name on the Hugging Face Hub; the demo models without it.
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: Option<PathBuf>,
+    /// Folder of the model, or its name on the Hugging Face Hub; the demo models without it. Several
+    /// models have names, by which requests choose: judge=MODEL embed=MODEL. The table
+    /// `[models.judge]` of the settings has what is said of one of them.
+    #[arg(value_name = "[NAME=]MODEL")]
+    pub(crate) models: Vec<PathBuf>,
     /// The names requests may use, the first of which answers carry; by default the folder's.
     /// Everything behind it is a name, so MODEL goes before it.
     #[arg(long, value_name = "NAME", num_args = 1..)]
@@ -198,9 +202,10 @@ pub(crate) struct ServeArgs {
     pub(crate) port: Option<u16>,
     #[command(flatten)]
     pub(crate) model_args: ModelArgs,
-    /// Sampling parameters of requests that name none: auto reads generation_config.json.
-    #[arg(long, value_enum, default_value_t, help_heading = "Model")]
-    pub(crate) generation_config: GenerationConfig,
+    /// Sampling parameters of requests that name none: auto reads generation_config.json
+    /// [default: auto].
+    #[arg(long, value_enum, help_heading = "Model")]
+    pub(crate) generation_config: Option<GenerationConfig>,
     /// Most sequences generating at once [default: 256].
     #[arg(long, value_name = "COUNT", help_heading = "Scheduling")]
     pub(crate) max_num_seqs: Option<u32>,
@@ -445,7 +450,8 @@ pub(crate) enum Format {
     Json,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum GenerationConfig {
     #[default]
     Auto,
@@ -482,7 +488,8 @@ fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Lm,
     Reranker,
@@ -503,7 +510,8 @@ impl From<Kind> for ModelKind {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum PoolingArg {
     /// The first token, as BERT has it.
     Cls,
@@ -604,6 +612,7 @@ mod tests {
         check("prelude pull a/b --revision v1", true);
         check("prelude pull", false);
         check("prelude serve a/b --revision v1", true);
+        check("prelude serve judge=a/b embed=c/d --port 0", true);
         check("prelude serve --device cuda:1", true);
         check("prelude serve --device tpu", false);
         check("prelude cuda info", true);

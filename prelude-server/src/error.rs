@@ -9,6 +9,9 @@ use indicatif::DecimalBytes;
 use prelude_hub::Progress;
 use serde_json::{Value, json};
 
+/// Names of served models that a message lists at most.
+const NAMES_SHOWN: usize = 32;
+
 /// The shape of an error's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -398,10 +401,18 @@ impl ApiError {
     }
 
     /// No model of this name.
-    pub(crate) fn model_not_found(name: &str) -> Self {
+    /// A model that is not among those served, whose names are `served`.
+    pub(crate) fn model_not_found<'a>(name: &str, served: impl Iterator<Item = &'a str>) -> Self {
         // A name may be as long as the body; the message is not.
         let shown: String = name.chars().take(128).collect();
-        let message = format!("the model {shown:?} is not served here; GET /v1/models lists them");
+        let served: Vec<&str> = served.collect();
+        let listed = &served[..served.len().min(NAMES_SHOWN)];
+        let more = match served.len() - listed.len() {
+            0 => "",
+            _ => ", and others that GET /v1/models lists",
+        };
+        let listed = listed.join(", ");
+        let message = format!("the model {shown:?} is not served here; served are {listed}{more}");
         Self::new(404, "model_not_found", message).with_param("model")
     }
 

@@ -7,8 +7,12 @@ use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
 #[cfg(feature = "cuda")]
 use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info};
 use prelude_models::Checkpoint;
+use serde::{Deserialize, Serialize};
 
-pub use prelude_exec_cpu::{CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype};
+pub use prelude_exec_cpu::{
+    CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype, MemoryPlan as HostMemory,
+    available_bytes,
+};
 #[cfg(feature = "cuda")]
 pub use prelude_exec_cuda::CudaConfig;
 
@@ -43,8 +47,9 @@ pub fn make_deterministic(config: &mut CudaConfig) {
 #[cfg(not(feature = "cuda"))]
 pub fn make_deterministic(_: &mut CudaConfig) {}
 
-/// The device that a model runs on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The device that a model runs on: `cpu`, `cuda` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Device {
     /// The host.
     #[default]
@@ -65,6 +70,20 @@ impl FromStr for Device {
             _ => None,
         };
         device.ok_or_else(|| "must be cpu, cuda or cuda:N".to_owned())
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
     }
 }
 
@@ -117,14 +136,47 @@ impl Devices {
         config: &CudaConfig,
         places: &CudaPlaces,
     ) -> Result<Self, LoadError> {
+        Self::of_machine().beside(device, config, places)
+    }
+
+    /// Returns the devices of a model that runs on `device`, beside those that run on these: the
+    /// models of the host share one pool of threads.
+    ///
+    /// # Errors
+    /// [`LoadError::Option`] for a GPU if this program was built without CUDA.
+    pub fn beside(
+        &self,
+        device: Device,
+        config: &CudaConfig,
+        places: &CudaPlaces,
+    ) -> Result<Self, LoadError> {
         let cuda = match device {
             Device::Cpu => None,
             Device::Cuda(ordinal) => Some(configured(ordinal, config, places)?),
         };
         Ok(Self {
+            cpu: Arc::clone(&self.cpu),
             cuda,
-            ..Self::of_machine()
         })
+    }
+
+    /// Returns the host memory that a model's executor would be planned to take; `None` on a GPU.
+    ///
+    /// # Errors
+    /// [`LoadError::Executor`] for settings that no machine could serve.
+    pub fn plan(
+        &self,
+        checkpoint: &Checkpoint,
+        max_model_len: u32,
+        config: &ExecutorConfig,
+    ) -> Result<Option<HostMemory>, LoadError> {
+        if self.cuda.is_some() {
+            return Ok(None);
+        }
+        let config = for_host(max_model_len, config);
+        let plan = HostMemory::of_checkpoint(checkpoint, &config, self.cpu.threads());
+        let (plan, _) = plan.map_err(|e| LoadError::Executor(e.to_string()))?;
+        Ok(Some(plan))
     }
 
     /// Puts a model on a device. Weights are read and converted here.
@@ -140,10 +192,7 @@ impl Devices {
         if let Some(cuda) = &self.cuda {
             return open_cuda(checkpoint, max_model_len, config, cuda);
         }
-        let config = CpuConfig {
-            max_context_len: Some(max_model_len),
-            ..config.clone()
-        };
+        let config = for_host(max_model_len, config);
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
         Ok(Opened {
@@ -151,6 +200,14 @@ impl Devices {
             memory: planned(&executor),
             executor: Box::new(executor),
         })
+    }
+}
+
+/// Returns the settings of the host's executor for sequences of at most so many tokens.
+fn for_host(max_model_len: u32, config: &ExecutorConfig) -> CpuConfig {
+    CpuConfig {
+        max_context_len: Some(max_model_len),
+        ..config.clone()
     }
 }
 
@@ -188,7 +245,8 @@ fn planned(executor: &CpuExecutor) -> String {
     )
 }
 
-const fn mib(bytes: u64) -> u64 {
+/// Returns bytes as whole MiB, rounded up.
+pub(crate) const fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 

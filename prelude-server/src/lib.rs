@@ -42,6 +42,7 @@ mod in_process;
 mod lifecycle;
 pub mod load;
 mod log;
+pub mod memory;
 mod metrics;
 mod openapi;
 mod panics;

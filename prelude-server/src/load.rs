@@ -9,7 +9,7 @@ use prelude_core::{Pooling, Profile};
 use prelude_engine::{EngineConfig, ScheduledEngine};
 use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
 use prelude_text::{
-    decide::{DecideLabels, Unfit},
+    decide::{Calibration, DecideLabels, Unfit},
     rerank_template::RerankTemplate,
     template::{ChatInputs, ChatTemplate, no_thinking},
     tokenizer::{Escaper, Tokenizer},
@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     assets::{Assets, LoadError, read_template},
-    executor::{Devices, ExecutorConfig, Opened},
+    config::{ReasoningParser, ToolParser},
+    executor::{Devices, ExecutorConfig, HostMemory, Opened},
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
 };
 
@@ -41,6 +42,12 @@ pub struct LoadOptions {
     pub rerank_template: Option<PathBuf>,
     /// True if sampling parameters come from `generation_config.json` unless a request names them.
     pub generation_config: bool,
+    /// The form of the model's reasoning; `None` is the server's.
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// The form of the model's tool calls; `None` is the server's.
+    pub tool_parser: Option<ToolParser>,
+    /// Temperatures of typed decisions by type of question, if they differ from the server's.
+    pub calibration: Option<Calibration>,
     /// A folder where compiled tokenizers are kept from one start to the next.
     pub tokenizer_cache: Option<PathBuf>,
     /// Settings of the executor.
@@ -62,6 +69,9 @@ impl Default for LoadOptions {
             pooling: None,
             rerank_template: None,
             generation_config: true,
+            reasoning_parser: None,
+            tool_parser: None,
+            calibration: None,
             tokenizer_cache: None,
             executor: ExecutorConfig::default(),
             engine: EngineConfig::default(),
@@ -94,6 +104,20 @@ pub fn open(
 ) -> Result<Opened, LoadError> {
     let max_model_len = max_model_len(assets, options.max_model_len)?;
     devices.open(&assets.checkpoint, max_model_len, &options.executor)
+}
+
+/// Returns the host memory that [`load`] would plan for a model, without reading its weights; `None`
+/// on a GPU, whose executor plans as it loads.
+///
+/// # Errors
+/// [`LoadError`] for options that contradict the model or the machine.
+pub fn plan(
+    assets: &Assets,
+    options: &LoadOptions,
+    devices: &Devices,
+) -> Result<Option<HostMemory>, LoadError> {
+    let max_model_len = max_model_len(assets, options.max_model_len)?;
+    devices.plan(&assets.checkpoint, max_model_len, &options.executor)
 }
 
 /// Puts a model into service.
@@ -147,14 +171,15 @@ pub fn load(
         end_of_turn: end_of_turn(&assets.tokenizer_config, &assets.tokenizer, &eos_token_ids),
         template: template.map(Arc::new),
         labels,
+        calibration: options.calibration.clone(),
+        reasoning_parser: options.reasoning_parser,
+        tool_parser: options.tool_parser,
         cuts: assets.cuts,
         tokenizer_config: assets.tokenizer_config,
         prompts: assets.sentence.prompts,
         matryoshka: assets.matryoshka,
         class_activation: checkpoint.config().class_activation,
-        pair_activation: { assets.sentence.pair_activation }
-            .or_else(|| checkpoint.config().pair_activation)
-            .unwrap_or(ClassActivation::Sigmoid),
+        pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
         id2label: class_names(checkpoint.kind()),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
@@ -228,6 +253,15 @@ fn is_cross_encoder(assets: &Assets) -> bool {
         CheckpointKind::SequenceClassification { .. }
     );
     checkpoint.logit_score().is_some() || (is_classifier && assets.sentence.is_cross_encoder)
+}
+
+/// Returns the activation of a pair's score: `of_pipeline` is what sentence-transformers' files say.
+fn pair_activation(
+    of_pipeline: Option<ClassActivation>,
+    checkpoint: &Checkpoint,
+) -> ClassActivation {
+    let activation = of_pipeline.or_else(|| checkpoint.config().pair_activation);
+    activation.unwrap_or(ClassActivation::Sigmoid)
 }
 
 /// Returns the names of a classifier's classes; none of another kind of model.

@@ -6,14 +6,18 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 use prelude_models::ClassActivation;
 use prelude_text::{
-    decide::DecideLabels,
+    decide::{Calibration, DecideLabels},
     rerank_template::RerankTemplate,
     shared_prefix::SafeCuts,
     template::ChatTemplate,
     tokenizer::{Escaper, Tokenizer},
 };
 
-use crate::{assets::TokenizerConfig, constrain::Grammars};
+use crate::{
+    assets::TokenizerConfig,
+    config::{ReasoningParser, ToolParser},
+    constrain::Grammars,
+};
 
 /// The use of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,22 @@ impl Task {
             Self::Rerank => "rerank",
             Self::Pairs => "score of pairs",
             Self::Pooling => "pooling",
+        }
+    }
+}
+
+impl ModelKind {
+    /// Returns true if models of this kind are made for a task that models of other kinds may serve
+    /// too.
+    pub(crate) const fn is_made_for(self, task: Task) -> bool {
+        match task {
+            Task::Completions | Task::Chat | Task::SystemOne | Task::Decisions => {
+                matches!(self, Self::Lm)
+            }
+            Task::Embeddings => matches!(self, Self::Embedding),
+            Task::Classify => matches!(self, Self::Classifier),
+            Task::Rerank | Task::Pairs => matches!(self, Self::Reranker),
+            Task::Score | Task::Pooling => false,
         }
     }
 }
@@ -165,6 +185,12 @@ pub struct ServedModel {
     pub judge: Option<Judge>,
     /// Label tokens of typed decisions, if the tokenizer has them.
     pub labels: Option<Arc<DecideLabels>>,
+    /// Temperatures of typed decisions by type of question, if they differ from the server's.
+    pub calibration: Option<Calibration>,
+    /// The form of the model's reasoning; `None` is the server's.
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// The form of the model's tool calls; `None` is the server's.
+    pub tool_parser: Option<ToolParser>,
     /// Prompts of an embedding model, by name.
     pub prompts: BTreeMap<String, String>,
     /// Sizes to which embeddings may be cut; empty if any will do.

@@ -46,8 +46,8 @@ rows! {
         "documents are ranked by the cosine; a model with another similarity does not rank";
     Obeyed ["activation_fn"]
         "activation of a cross-encoder's score: sigmoid or identity, others are refused; wins over `config.json`";
-    Checked ["default_prompt_name"]
-        "of a cross-encoder, the instruction of requests that give none; an embedder has a prompt before a text where a request says so";
+    Obeyed ["default_prompt_name"]
+        "of a cross-encoder, the instruction of requests that give none; refused for an embedder, which has a prompt before a text where a request says so";
     Refused() ["truncate_dim"] "a request cuts vectors (`dimensions`)";
     Refused(r#""SentenceTransformer""#, r#""CrossEncoder""#) ["model_type"]
         "other pipelines are not computed";

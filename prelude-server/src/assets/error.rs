@@ -55,6 +55,9 @@ pub enum LoadError {
     /// The executor cannot hold or run the model.
     #[error("the model cannot be run: {0}")]
     Executor(String),
+    /// The models of a process do not fit into memory together.
+    #[error("{0}")]
+    Together(String),
     /// The engine did not start.
     #[error("the engine did not start: {0}")]
     Engine(#[from] EngineError),

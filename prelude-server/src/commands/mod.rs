@@ -4,17 +4,16 @@ use std::{
     fmt,
     io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use indicatif::ProgressBar;
 use prelude_engine::{EngineConfig, SchedulerConfig};
 use prelude_hub::Progress;
 use prelude_server::{
     DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError},
+    demo,
     executor::{CudaConfig, Device, Devices, ExecutorConfig},
-    load::{LoadOptions, Loaded, load},
+    load::{LoadOptions, Loaded},
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +22,8 @@ use crate::args::ModelArgs;
 pub(crate) mod cuda;
 pub(crate) mod hub;
 pub(crate) mod kv_events;
+pub(crate) mod loading;
+pub(crate) mod models;
 pub(crate) mod one_shot;
 pub(crate) mod profile;
 pub(crate) mod run_batch;
@@ -57,6 +58,12 @@ impl Failure {
         }
     }
 
+    /// Returns the failure with the name of the model that it is about.
+    pub(crate) fn of(self, model: &str) -> Self {
+        let message = format!("{model}: {}", self.message);
+        Self { message, ..self }
+    }
+
     pub(crate) fn code(&self) -> u8 {
         self.code as u8
     }
@@ -73,6 +80,7 @@ impl From<LoadError> for Failure {
         match error {
             // What the user asked for is at fault, not the model.
             LoadError::Option(message) => Self::new(Code::Usage, message),
+            LoadError::Together(message) => Self::new(Code::Model, message),
             _ => Self::new(
                 Code::Model,
                 format_args!("the model cannot be loaded: {error}"),
@@ -105,6 +113,9 @@ pub(crate) struct Settings {
     pub(crate) tokenizer: TokenizerSettings,
     /// Measured times.
     pub(crate) profile: ProfileSettings,
+    /// Several models in one process, by their names.
+    #[serde(skip_serializing_if = "models::Models::is_empty")]
+    pub(crate) models: models::Models,
 }
 
 /// Settings of the pool of KV blocks, on every device.
@@ -191,6 +202,7 @@ impl Settings {
         }
         let checked = settings.server_config().validate();
         checked.map_err(|e| wrong(&"the settings", &e))?;
+        settings.check_models()?;
         Ok(settings)
     }
 
@@ -203,13 +215,22 @@ impl Settings {
         }
     }
 
-    /// Returns the devices that models run on.
+    /// Returns the devices of a model that has the process for itself.
     pub(crate) fn devices(&self, device: Device) -> Result<Devices, Failure> {
+        self.devices_beside(&Devices::of_machine(), device)
+    }
+
+    /// Returns the devices of a model on `device`, which shares the threads of the host with `others`.
+    pub(crate) fn devices_beside(
+        &self,
+        others: &Devices,
+        device: Device,
+    ) -> Result<Devices, Failure> {
         let places = match device {
             Device::Cpu => cuda::CudaPlaces::default(),
             Device::Cuda(_) => cuda::places(),
         };
-        Ok(Devices::new(device, &self.cuda, &places)?)
+        Ok(others.beside(device, &self.cuda, &places)?)
     }
 
     /// Puts the flags of a model over the settings.
@@ -277,8 +298,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the source that an argument names: a folder, if there is one, or else a model on the
-    /// Hub.
+    /// Returns the source that an argument names: a folder, if there is one, or else a demo model or a
+    /// model on the Hub.
     ///
     /// # Errors
     /// If the revision is malformed, or given for a folder.
@@ -288,8 +309,13 @@ impl Source {
         {
             return Ok(Self::Hub(model));
         }
+        let is_named = |demo: &EmbeddedModel| !model.is_dir() && model == Path::new(demo.name);
+        let mut demos = [demo::LM, demo::CLASSIFIER].into_iter();
         match revision {
-            None => Ok(Self::Folder(model.to_owned())),
+            None => Ok(match demos.find(is_named) {
+                Some(demo) => Self::Embedded(demo),
+                None => Self::Folder(model.to_owned()),
+            }),
             Some(revision) => Err(Failure::new(
                 Code::Usage,
                 format_args!(
@@ -338,19 +364,8 @@ impl Source {
 
     /// Loads the model, with a sign of life on a terminal and warnings on stderr.
     pub(crate) fn load(&self, options: &LoadOptions, devices: &Devices) -> Result<Loaded, Failure> {
-        let name = self.name();
-        // Drawn on stderr, and only if that is a terminal.
-        let progress = ProgressBar::new_spinner().with_message(format!("loading {name}"));
-        progress.enable_steady_tick(Duration::from_millis(100));
-        let loaded = self
-            .assets(options.tokenizer_cache.as_deref())
-            .and_then(|assets| load(assets, options, devices));
-        progress.finish_and_clear();
-        let loaded = loaded?;
-        for warning in &loaded.warnings {
-            say(format_args!("warning: {}: {warning}", loaded.model.name));
-        }
-        Ok(loaded)
+        let assets = self.assets(options.tokenizer_cache.as_deref())?;
+        loading::load_one(&self.name(), assets, options, devices)
     }
 }
 

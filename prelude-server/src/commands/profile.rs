@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), F
     check_folder(&args.output)?;
     let settings = environment.settings(args.config.as_deref())?;
     let options = settings.load_options(&args.model_args);
-    let devices = settings.devices(args.model_args.device)?;
+    let devices = settings.devices(args.model_args.device.unwrap_or_default())?;
     let source = match &args.model {
         Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ())?,
         None => Source::Embedded(demo::LM),

@@ -12,13 +12,13 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{Answered, ApiKeys, App, demo};
+use prelude_server::{Answered, ApiKeys, App};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use self::files::{Done, OutputFile, open_input};
-use super::{Code, Environment, Failure, Source, say};
+use super::{Code, Environment, Failure, loading, models, say};
 use crate::args::RunBatchArgs;
 
 mod files;
@@ -135,26 +135,19 @@ fn load(
     args: &RunBatchArgs,
     environment: &Environment,
 ) -> Result<(Arc<App>, Vec<ScheduledEngine>), Failure> {
-    let settings = environment.settings(args.config.as_deref())?;
-    let options = settings.load_options(&args.model_args);
-    let sources = match &args.model {
-        Some(model) => {
-            let source = Source::of(model, args.model_args.revision.as_deref())?;
-            vec![source.fetched(&|_| ())?]
-        }
-        None => vec![
-            Source::Embedded(demo::LM),
-            Source::Embedded(demo::CLASSIFIER),
-        ],
+    let mut settings = environment.settings(args.config.as_deref())?;
+    let lone = args.model.as_slice();
+    models::put(lone, &mut settings.models)?;
+    let flags = models::Flags {
+        model: &args.model_args,
+        generation_config: None,
+        served_model_name: &[],
+        has_profile: false,
+        put: &Ok,
     };
-    let devices = settings.devices(args.model_args.device)?;
-    let mut models = Vec::new();
-    let mut engines = Vec::new();
-    for source in sources {
-        let loaded = source.load(&options, &devices)?;
-        models.push(loaded.model);
-        engines.push(loaded.engine);
-    }
+    let chosen = models::choose(models::lone(lone), &settings, &flags)?;
+    let limit = settings.executor.memory_limit_bytes;
+    let (models, engines) = loading::load_all(chosen, limit, &|_| ())?;
     let app = App::new(settings.server_config(), ApiKeys::default());
     app.set_models(models);
     Ok((app, engines))

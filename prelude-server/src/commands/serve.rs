@@ -8,25 +8,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prelude_core::Profile;
 use prelude_engine::ScheduledEngine;
 use prelude_server::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, demo, executor, profile, report_panic,
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, executor, report_panic,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Code, Environment, Failure, Settings, Source, kv_events, on_terminal, print, say};
-use crate::args::{GenerationConfig, LogLevel, ServeArgs};
+use super::{
+    Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
+    say,
+};
+use crate::args::{LogLevel, ServeArgs};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(report_panic));
     let settings = settings(args, environment)?;
     let keys = keys(args)?;
-    let profile = settings.profile.file.as_deref().map(profile::read);
-    let profile = profile
-        .transpose()
-        .map_err(|e| Failure::new(Code::Usage, e))?;
     if args.print_config {
         let text = toml::to_string(&settings).map_err(|e| {
             Failure::new(Code::Failed, format_args!("cannot print the settings: {e}"))
@@ -39,7 +37,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .enable_all()
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
-    let served = runtime.block_on(serve(args, settings, keys, profile));
+    let served = runtime.block_on(serve(args, settings, keys));
     // Told to stop while it loads, the program does not wait for that.
     runtime.shutdown_background();
     served
@@ -73,10 +71,20 @@ fn allow_files(connections: usize) {
 fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Failure> {
     let mut settings = environment.settings(args.config.as_deref())?;
     let is_untouched = environment.config.is_none() && environment.variables.is_empty();
-    if args.config.is_none() && is_untouched && args.model.is_none() {
+    if args.config.is_none() && is_untouched && args.models.is_empty() {
         // This is the demo: no balancer needs time to notice its end.
         settings.server.drain_delay_ms = 0;
     }
+    models::put(&args.models, &mut settings.models)?;
+    let settings = with_flags(settings, args)?;
+    // Flags say times too.
+    let checked = settings.server_config().validate();
+    checked.map_err(|e| Failure::new(Code::Usage, e))?;
+    Ok(settings)
+}
+
+/// Puts flags over the settings of the process, or of one of its models.
+fn with_flags(mut settings: Settings, args: &ServeArgs) -> Result<Settings, Failure> {
     fn put<T: Copy>(flag: Option<T>, setting: &mut T) {
         if let Some(value) = flag {
             *setting = value;
@@ -113,9 +121,6 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     }
     let model = &args.model_args;
     settings.executor = settings.load_options(model).executor;
-    // Flags say times too.
-    let checked = settings.server_config().validate();
-    checked.map_err(|e| Failure::new(Code::Usage, e))?;
     Ok(settings)
 }
 
@@ -159,20 +164,23 @@ fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
     Ok(keys)
 }
 
-async fn serve(
-    args: &ServeArgs,
-    settings: Settings,
-    keys: ApiKeys,
-    profile: Option<Profile>,
-) -> Result<(), Failure> {
+async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<(), Failure> {
     let started = Instant::now();
+    let is_demo = args.models.is_empty() && settings.models.is_empty();
     let config = settings.server_config();
     if !keys.is_empty() && config.cors_origins.iter().any(|o| o == "*") {
         let message = "cors_origins must list origins, not `*`, where keys are configured";
         return Err(Failure::new(Code::Usage, message));
     }
     // Before anything else can fail: a program without CUDA cannot do what it was asked to.
-    let devices = settings.devices(args.model_args.device)?;
+    let flags = models::Flags {
+        model: &args.model_args,
+        generation_config: args.generation_config,
+        served_model_name: &args.served_model_name,
+        has_profile: args.profile.is_some(),
+        put: &|settings| with_flags(settings, args),
+    };
+    let chosen = models::choose(models::lone(&args.models), &settings, &flags)?;
     let app = App::new(config, keys);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
     let server = Server::bind(&app)
@@ -181,21 +189,19 @@ async fn serve(
     let address = server
         .local_addr()
         .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
-    let sources = sources(args)?;
-    if sources
-        .iter()
-        .any(|source| matches!(source, Source::Hub(_)))
-    {
+    let is_hub = |model: &models::ToServe| matches!(model.source, Source::Hub(_));
+    if chosen.iter().any(is_hub) {
         say(format_args!(
-            "listening on http://{address}; answers begin when the model is here"
+            "listening on http://{address}; answers begin when the models are here"
         ));
     }
-    let publishers = settings.kv_events.bind(&names(args, &sources)).await?;
+    let names: Vec<String> = chosen.iter().map(models::ToServe::name).collect();
+    let publishers = settings.kv_events.bind(&names).await?;
     let mut serving = tokio::spawn(server.run());
     watch_signals(&app, args)?;
     let loading = tokio::task::spawn_blocking({
-        let (args, app) = (args.clone(), Arc::clone(&app));
-        move || load_all(&args, sources, &settings, profile.as_ref(), &devices, &app)
+        let app = Arc::clone(&app);
+        move || load(chosen, &settings, &app)
     });
     let engines = tokio::select! {
         loaded = loading => loaded
@@ -209,7 +215,7 @@ async fn serve(
         }
     }
     announce(app.models(), address, started.elapsed());
-    if args.model.is_none() {
+    if is_demo {
         suggest(address);
     }
     let ended = serving
@@ -227,85 +233,20 @@ async fn serve(
     }
 }
 
-/// Returns the models to load: that of the command line, or the demo models.
-fn sources(args: &ServeArgs) -> Result<Vec<Source>, Failure> {
-    match &args.model {
-        Some(model) => {
-            let source = Source::of(model, args.model_args.revision.as_deref())?;
-            Ok(vec![source])
-        }
-        None if !args.served_model_name.is_empty() => {
-            let message = "--served-model-name needs a MODEL before it: everything behind it \
-                           is a name, and the demo models keep theirs";
-            Err(Failure::new(Code::Usage, message))
-        }
-        None => Ok(vec![
-            Source::Embedded(demo::LM),
-            Source::Embedded(demo::CLASSIFIER),
-        ]),
-    }
-}
-
-/// Returns the names of the models to load.
-fn names(args: &ServeArgs, sources: &[Source]) -> Vec<String> {
-    match args.served_model_name.first() {
-        Some(name) => vec![name.clone()],
-        None => sources.iter().map(Source::name).collect(),
-    }
-}
-
-fn load_all(
-    args: &ServeArgs,
-    sources: Vec<Source>,
+/// Loads the models and puts them into service.
+fn load(
+    mut chosen: Vec<models::ToServe>,
     settings: &Settings,
-    profile: Option<&Profile>,
-    devices: &executor::Devices,
     app: &App,
 ) -> Result<Vec<ScheduledEngine>, Failure> {
-    let mut options = settings.load_options(&args.model_args);
-    options.generation_config = args.generation_config == GenerationConfig::Auto;
-    options.engine.kv_events = settings.kv_events.is_on();
-    let mut names = args.served_model_name.iter().cloned();
-    options.name = names.next();
-    if let Some(profile) = profile {
-        check_profile(profile, &sources)?;
+    for model in &mut chosen {
+        model.options.engine.kv_events = settings.kv_events.is_on();
     }
-    let mut models = Vec::new();
-    let mut engines = Vec::new();
-    let is_lone = sources.len() == 1;
-    for source in sources {
-        let source = source.fetched(&|progress| app.set_download(Some(progress)))?;
-        app.set_download(None);
-        // That of another model is refused as it is loaded, unless it is for the one beside it.
-        let own = profile.filter(|profile| is_lone || profile.model == source.name());
-        options.profile = own.cloned();
-        let loaded = source.load(&options, devices)?;
-        let memory = &loaded.memory;
-        say(format_args!("memory: {}: {memory}", loaded.model.name));
-        models.push(loaded.model);
-        engines.push(loaded.engine);
-    }
-    if let Some(model) = models.first_mut() {
-        model.aliases.extend(names);
-        let mut all: Vec<&str> = model.names().collect();
-        all.sort_unstable();
-        if all.windows(2).any(|w| w[0] == w[1]) {
-            let message = "--served-model-name has one name twice";
-            return Err(Failure::new(Code::Usage, message));
-        }
-    }
+    let limit = settings.executor.memory_limit_bytes;
+    let report = |progress| app.set_download(progress);
+    let (models, engines) = loading::load_all(chosen, limit, &report)?;
     app.set_models(models);
     Ok(engines)
-}
-
-/// Checks that a profile is of one of the models, if there are several.
-fn check_profile(profile: &Profile, sources: &[Source]) -> Result<(), Failure> {
-    let names: Vec<String> = sources.iter().map(Source::name).collect();
-    if names.len() == 1 || names.contains(&profile.model) {
-        return Ok(());
-    }
-    let error = profile.check_source(&names.join("` or `"), &profile.executor);
-    error.map_err(|e| Failure::new(Code::Usage, e))
 }
 
 fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {

@@ -49,6 +49,8 @@ pub(crate) struct Call {
 /// The facts of an inference request that are known by now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Inference {
+    /// The place of the model among those served, once the request was built.
+    pub(crate) model: Option<usize>,
     /// The class, once the request was built.
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.

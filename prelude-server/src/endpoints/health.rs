@@ -9,6 +9,7 @@ use crate::{
     endpoint::{Access, Call, Endpoint, Reply, json},
     error::ApiError,
     executor,
+    served_model::ServedModel,
 };
 
 /// `GET /health`.
@@ -52,6 +53,16 @@ pub(crate) struct Readiness<'a> {
     status: &'static str,
     model: &'a str,
     queue_rows: u64,
+    /// That of the first model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<f64>,
+    /// All models, in the order in which they were given.
+    models: Vec<ReadyModel<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ReadyModel<'a> {
+    id: &'a str,
     /// Milliseconds until a prompt submitted now would be computed, as far as the time of steps is
     /// known: by a profile, or after a second of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,15 +91,27 @@ pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
             None => error,
         })?;
     let (queue_rows, ..) = call.app.admission.reserved();
-    let model = call.app.model(None)?;
-    let rate = model.engine.prompt_tokens_per_second();
-    let wait = rate.map(|_| time_for(model.engine.tokens_ahead(), rate));
+    let first = call.app.model(None)?;
+    let models = call.app.models().iter();
     Ok(Reply::json(&Readiness {
         status: "ready",
-        model: &model.name,
+        model: &first.name,
         queue_rows,
-        wait_ms: wait.map(|wait| wait.as_secs_f64() * 1e3),
+        wait_ms: wait_ms(first),
+        models: models
+            .map(|model| ReadyModel {
+                id: &model.name,
+                wait_ms: wait_ms(model),
+            })
+            .collect(),
     }))
+}
+
+/// Returns the milliseconds until a prompt submitted now would be computed, if they are known.
+fn wait_ms(model: &ServedModel) -> Option<f64> {
+    let rate = model.engine.prompt_tokens_per_second();
+    let wait = rate.map(|_| time_for(model.engine.tokens_ahead(), rate));
+    wait.map(|wait| wait.as_secs_f64() * 1e3)
 }
 
 /// Says if restarting the process would help: only a lost engine fails this probe.

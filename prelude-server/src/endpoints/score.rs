@@ -188,12 +188,9 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     let fields = request.labels;
     // Labels are for language models; without a model's name, the one that can use them is meant.
     let labelled = fields.labels.is_some() || fields.label_token_ids.is_some();
-    let model = match &common.model {
-        None if labelled => call
-            .app
-            .model_of(Task::Score, ServedModel::has_vocabulary)?,
-        name => call.app.model_for(name.as_deref(), Task::Score)?,
-    };
+    let can = |model: &ServedModel| !labelled || model.has_vocabulary();
+    let name = common.model.as_deref();
+    let model = call.app.model_of(name, Task::Score, can)?;
     let apply_softmax = fields.apply_softmax.unwrap_or(false);
     // Logits come of a classification head without softmax alone.
     let activated = model.has_vocabulary() || apply_softmax;

@@ -109,10 +109,13 @@ impl Drop for RequestLog {
             )),
             Some((class, seen)) => {
                 let usage = seen.usage.unwrap_or_default();
+                let model = seen.model.and_then(|place| self.app.models().get(place));
                 log::line(format_args!(
-                    "request id={id} route={route} status={status} class={} prompt_tokens={} \
+                    "request id={id} route={route} model={} status={status} class={} \
+                     prompt_tokens={} \
                      cached_tokens={} computed_tokens={} output_tokens={} queue_ms={:.3} \
                      exec_ms={:.3} total_ms={total_ms:.3}",
+                    model.map_or("", |model| &*model.name),
                     class.as_str(),
                     seen.prompt_tokens,
                     usage.cached_tokens,

@@ -91,6 +91,11 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"input": [{"type": "text", "text": "a"}], "model": "demo-classifier"}),
         ],
         "/v1/embeddings" => vec![json!({"input": "a"}), json!({"messages": messages})],
+        "/embed" => vec![json!({"inputs": "a"})],
+        "/predict" => vec![json!({"inputs": "a", "model": "demo-classifier"})],
+        "/similarity" => {
+            vec![json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}})]
+        }
         "/score" => vec![
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
             json!({"text_1": "a", "text_2": ["b"]}),

@@ -45,7 +45,7 @@ pub(crate) struct LabelFields<'a> {
 }
 
 /// Returns the model of this name. Without a name the first model that can use the labels is
-/// meant, or the first that has classes of its own.
+/// meant, or without labels the first that has classes of its own.
 ///
 /// # Errors
 /// 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
@@ -54,13 +54,8 @@ pub(crate) fn model<'a>(
     name: Option<&str>,
     has_labels: bool,
 ) -> Result<&'a Arc<ServedModel>, ApiError> {
-    match name {
-        None => {
-            let can = |model: &ServedModel| model.has_vocabulary() == has_labels;
-            call.app.model_of(Task::Classify, can)
-        }
-        name => call.app.model_for(name, Task::Classify),
-    }
+    let can = |model: &ServedModel| model.has_vocabulary() == has_labels;
+    call.app.model_of(name, Task::Classify, can)
 }
 
 /// The classes of a request's inputs, and what they cost.

@@ -293,7 +293,8 @@ impl Plan {
                 labels.trie(criteria.labels())
             }
         };
-        let calibration = &budget.call.app.config.decide.calibration;
+        let calibration = model.calibration.as_ref();
+        let calibration = calibration.unwrap_or(&budget.call.app.config.decide.calibration);
         Ok(Self {
             trie,
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),

@@ -129,6 +129,7 @@ pub(crate) async fn submit(
     call.reservation
         .admit(rows.len(), tree.distinct_tokens(), class)?;
     call.note(|seen| {
+        seen.model = call.app.place_of(model);
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;
     });

@@ -176,6 +176,8 @@ impl Tools {
         params: &mut Params,
     ) -> Result<(), ApiError> {
         let config = &call.app.config;
+        let tool_parser = model.tool_parser.or(config.tool_parser);
+        let reasoning_parser = model.reasoning_parser.or(config.reasoning_parser);
         let forced = self.forced();
         let is_forced = forced.is_some();
         if let (Some(ask), Some(own)) = (&forced, &params.ask) {
@@ -183,8 +185,8 @@ impl Tools {
             return Err(ApiError::invalid_value(ask.param, must));
         }
         params.ask = forced.or_else(|| params.ask.take());
-        let may_call = self.may_be_called() && (config.tool_parser.is_some() || is_forced);
-        let told = config.reasoning_parser.is_some();
+        let may_call = self.may_be_called() && (tool_parser.is_some() || is_forced);
+        let told = reasoning_parser.is_some();
         let id = |text: &str| model.tokenizer.token_to_id(text);
         let (reasoning, begins_thinking) = thinking(told, mind, params.ask.is_some(), id);
         params.reasoning = reasoning;

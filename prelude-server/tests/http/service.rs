@@ -120,7 +120,7 @@ fn state_while_loading_and_after() {
     let ready = server.get("/ready").json();
     assert_eq!(
         ready,
-        json!({"status": "ready", "model": "fake", "queue_rows": 0})
+        json!({"status": "ready", "model": "fake", "queue_rows": 0, "models": [{"id": "fake"}]})
     );
     let head = server.exchange(b"HEAD /version HTTP/1.1\r\nconnection: close\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"));

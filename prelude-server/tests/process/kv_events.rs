@@ -42,7 +42,12 @@ fn sockets(server: &Served, model: &str) -> (Address, Address) {
 /// Starts a server whose two models publish on `port` and the next one, and replay on the two
 /// behind.
 fn start(port: u16) -> Served {
-    Served::start(&[
+    start_with(&[], port)
+}
+
+/// Does what [`start`] does, with two models named in arguments.
+fn start_with(models: &[&str], port: u16) -> Served {
+    let settings = [
         ("KV__NUM_BLOCKS", BLOCKS),
         ("KV_EVENTS__ENDPOINT", &format!("tcp://127.0.0.1:{port}")),
         (
@@ -50,7 +55,8 @@ fn start(port: u16) -> Served {
             &format!("tcp://127.0.0.1:{}", port + 2),
         ),
         ("KV_EVENTS__TOPIC", "kv@here@{model}"),
-    ])
+    ];
+    Served::start_with(models, &settings)
 }
 
 /// Generates under new salts, one for each number: generations take blocks that others have cached,
@@ -91,10 +97,32 @@ impl Known {
     }
 }
 
-/// Waits until the reader knows as many blocks as the server says that it has cached.
-fn agree(server: &Served, known: &Mutex<Known>) {
+/// Reads the events of a model, by its sockets and the beginning of its topic, in a thread.
+fn follow((endpoint, replay): (Address, Address), topic: &str) -> Arc<Mutex<Known>> {
+    let known = Arc::new(Mutex::new(Known::default()));
+    let subscriber = Subscriber::new(SubscriberConfig {
+        endpoint,
+        replay_endpoint: Some(replay),
+        topic: topic.to_owned(),
+        check_every: Duration::from_millis(100),
+    });
+    std::thread::spawn({
+        let known = Arc::clone(&known);
+        move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            let apply = |update| known.lock().unwrap().apply(update);
+            runtime.block_on(subscriber.run(apply))
+        }
+    });
+    known
+}
+
+/// Waits until the reader knows as many blocks as the server says that the model has cached.
+fn agree(server: &Served, model: &str, known: &Mutex<Known>) {
+    let name = format!("prelude:kv_blocks_cached{{model_name=\"{model}\"");
     wait_for(|| {
-        let cached = server.metric("prelude:kv_blocks_cached{model_name=\"demo-lm\"") as usize;
+        let cached = server.metric(&name) as usize;
         let found = known.lock().unwrap().blocks.len();
         let same = (cached == found).then_some(());
         same.ok_or_else(|| format!("{found} blocks are known, {cached} are cached"))
@@ -109,24 +137,9 @@ fn a_reader_follows_evictions_and_a_restart() {
     assert_eq!((endpoint.port(), replay.port()), (port, port + 2));
     let (endpoint_2, replay_2) = sockets(&server, "demo-classifier");
     assert_eq!((endpoint_2.port(), replay_2.port()), (port + 1, port + 3));
-    let known = Arc::new(Mutex::new(Known::default()));
-    std::thread::spawn({
-        let known = Arc::clone(&known);
-        let subscriber = Subscriber::new(SubscriberConfig {
-            endpoint,
-            replay_endpoint: Some(replay),
-            topic: "kv@".to_owned(),
-            check_every: Duration::from_millis(100),
-        });
-        move || {
-            let mut runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = runtime.enable_all().build().unwrap();
-            let apply = |update| known.lock().unwrap().apply(update);
-            runtime.block_on(subscriber.run(apply))
-        }
-    });
+    let known = follow((endpoint, replay), "kv@");
     ask(&server, 0..3);
-    agree(&server, &known);
+    agree(&server, "demo-lm", &known);
     assert_eq!(known.lock().unwrap().salts, 3);
     // More than the pool holds.
     ask(&server, 3..150);
@@ -135,13 +148,27 @@ fn a_reader_follows_evictions_and_a_restart() {
         let removed = known.lock().unwrap().removed;
         { (removed > 100).then_some(()) }.ok_or_else(|| format!("{removed} blocks were removed"))
     });
-    agree(&server, &known);
+    agree(&server, "demo-lm", &known);
     drop(server);
     let server = start(port);
     ask(&server, 200..202);
-    agree(&server, &known);
+    agree(&server, "demo-lm", &known);
     let few = known.lock().unwrap().blocks.len();
     assert!((1..50).contains(&few), "{few} blocks after a restart");
+}
+
+/// Models of the same files have caches of their own, and events under their own names.
+#[test]
+fn models_of_one_server_publish_apart() {
+    let server = start_with(&["judge=demo-lm", "other=demo-lm"], free_ports());
+    let judge = follow(sockets(&server, "judge"), "kv@here@judge");
+    let other = follow(sockets(&server, "other"), "kv@here@other");
+    // The first model answers what names none.
+    ask(&server, 0..3);
+    agree(&server, "judge", &judge);
+    assert!(!judge.lock().unwrap().blocks.is_empty());
+    agree(&server, "other", &other);
+    assert!(other.lock().unwrap().blocks.is_empty());
 }
 
 /// Without settings nothing is said and nothing listens.

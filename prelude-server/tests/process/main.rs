@@ -7,5 +7,6 @@ mod hostile;
 mod hub;
 mod kv_events;
 mod logs;
+mod many;
 mod salts;
 mod support;

@@ -31,7 +31,13 @@ impl Drop for Served {
 impl Served {
     /// Starts it with these settings (`LIMITS__ROWS` and the like) and waits until it is ready.
     pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_prelude")), settings)
+        Self::start_with(&[], settings)
+    }
+
+    /// Does what [`Self::start`] does, with further arguments, such as models in place of the demo's.
+    pub(crate) fn start_with(arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_prelude"));
+        Self::start_by(command, arguments, settings)
     }
 
     /// Does what [`Self::start`] does, allowed to hold so many files open until it asks for more.
@@ -39,10 +45,10 @@ impl Served {
         let mut shell = Command::new("sh");
         let exec = format!("ulimit -Sn {files} && exec \"$0\" \"$@\"");
         shell.args(["-c", &exec, env!("CARGO_BIN_EXE_prelude")]);
-        Self::start_by(shell, &[])
+        Self::start_by(shell, &[], &[])
     }
 
-    fn start_by(mut command: Command, settings: &[(&str, &str)]) -> Self {
+    fn start_by(mut command: Command, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);
         }
@@ -51,7 +57,7 @@ impl Served {
         for (name, value) in settings {
             command.env(format!("PRELUDE_{name}"), value);
         }
-        command.args(["serve", "--port", "0"]);
+        command.arg("serve").args(arguments).args(["--port", "0"]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -159,6 +159,7 @@ impl Run {
         if rows.is_empty() {
             // Nothing to compute: no tokens, no scores.
             call.note(|seen| {
+                seen.model = call.app.place_of(model);
                 seen.class = Some(prelude_core::ExecutionClass::OneShot);
                 seen.prompt_tokens = prompt_tokens;
             });
