@@ -8,8 +8,8 @@
 )]
 
 use super::block::Rules;
+use super::class_masks;
 use super::grammar::Shape;
-use super::planes;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
 
 impl Scanner<'_> {
@@ -36,7 +36,7 @@ impl Scanner<'_> {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        return fill_blocks::<planes::Neon>(self, grammar, at, ends, count);
+        return fill_blocks::<class_masks::Neon>(self, grammar, at, ends, count);
         // Without vectors, blocks cost more than walking the text.
         #[cfg(not(target_arch = "aarch64"))]
         self.fill_slowly(grammar, at, ends, count)
@@ -62,7 +62,7 @@ impl Scanner<'_> {
 
 /// Compiled once for each instruction set, with everything that it calls.
 #[inline(always)]
-fn fill_blocks<L: planes::Lanes>(
+fn fill_blocks<L: class_masks::Lanes>(
     scanner: Scanner<'_>,
     grammar: Grammar,
     at: usize,
@@ -89,7 +89,7 @@ fn fill_blocks<L: planes::Lanes>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{ENDS, Grammar, Scanner, fill_blocks};
-    use crate::scan::planes;
+    use crate::scan::class_masks;
 
     /// Compiles [`fill_blocks`] for the named instructions.
     macro_rules! compile_for {
@@ -109,9 +109,9 @@ mod x86 {
     compile_for!(
         "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt",
         fill_avx512,
-        planes::Avx512
+        class_masks::Avx512
     );
-    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, planes::Avx2);
+    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, class_masks::Avx2);
 }
 
 /// One implementation of [`Scanner::fill`].
@@ -124,7 +124,7 @@ pub(super) fn every_way() -> Vec<Fill> {
     let ways: [Fill; 3] = [
         |scanner, grammar, at, ends, count| scanner.fill(grammar, at, ends, count),
         |scanner, grammar, at, ends, count| scanner.fill_slowly(grammar, at, ends, count),
-        fill_blocks::<planes::tests::Naive>,
+        fill_blocks::<class_masks::tests::Naive>,
     ];
     ways.into_iter().chain(vectors()).collect()
 }
