@@ -12,7 +12,7 @@
 
 use super::Scanner;
 use super::cased::add_cased;
-use super::class_masks::{BLOCK, ClassMasks, Lanes, WideMasks};
+use super::class_masks::{BLOCK, ClassMasks, InstructionSet, WideMasks};
 use super::grammar::{Grammar, Shape, Tail, Word};
 use crate::unicode::{Kind, char_at};
 
@@ -22,7 +22,7 @@ pub(super) trait Blocks: Copy {
     /// last before the end of the text. `None` when there is neither. The block is at
     /// `at` of the scanner's text, which has `valid` bytes of it; `last` if these are all
     /// that is left.
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -34,7 +34,7 @@ pub(super) trait Blocks: Copy {
 
 impl Blocks for Rules {
     #[inline(always)]
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -42,7 +42,7 @@ impl Blocks for Rules {
         valid: usize,
         last: bool,
     ) -> Option<(u64, bool)> {
-        certain_ends::<L>(self, scanner, at, block, valid, last)
+        certain_ends::<I>(self, scanner, at, block, valid, last)
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) const ENDS: usize = 2112;
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on, and writes
 /// them after the first `count`; see [`Scanner::fill`].
 #[inline(always)]
-pub(super) fn fill<L: Lanes>(
+pub(super) fn fill<I: InstructionSet>(
     blocks: impl Blocks,
     grammar: Grammar,
     scanner: Scanner<'_>,
@@ -108,16 +108,16 @@ pub(super) fn fill<L: Lanes>(
     while at < bytes.len() && count < ENDS - BLOCK {
         let rest = &bytes[at..];
         let found = match rest.first_chunk::<BLOCK>() {
-            Some(block) => blocks.certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
+            Some(block) => blocks.certain_ends::<I>(scanner, at, block, BLOCK, rest.len() == BLOCK),
             None => {
-                let block = L::padded(rest);
-                blocks.certain_ends::<L>(scanner, at, &block, rest.len(), true)
+                let block = I::padded(rest);
+                blocks.certain_ends::<I>(scanner, at, &block, rest.len(), true)
             }
         };
         if let Some((mask, last)) = found {
             // Values beyond the last end are overwritten.
             let slots = ends[count..].first_chunk_mut::<BLOCK>();
-            L::places(mask, at, slots.expect("there is room for a block's ends"));
+            I::places(mask, at, slots.expect("there is room for a block's ends"));
             count += mask.count_ones() as usize;
             if last {
                 ends[count] = bytes.len();
@@ -136,7 +136,7 @@ pub(super) fn fill<L: Lanes>(
 
 /// [`Blocks::certain_ends`] by rules.
 #[inline(always)]
-fn certain_ends<L: Lanes>(
+fn certain_ends<I: InstructionSet>(
     rules: Rules,
     scanner: Scanner<'_>,
     at: usize,
@@ -144,7 +144,7 @@ fn certain_ends<L: Lanes>(
     valid: usize,
     last: bool,
 ) -> Option<(u64, bool)> {
-    let mut masks = L::class_masks(block);
+    let mut masks = I::class_masks(block);
     let valid_mask = u64::MAX >> (BLOCK - valid);
     if masks.non_ascii == 0 {
         // Bytes after the text are zero, which is in no class of the masks.
@@ -153,14 +153,14 @@ fn certain_ends<L: Lanes>(
         return (mask != 0 || last).then_some((mask, last));
     }
     let wide = if rules.cased {
-        let wide = add_cased::<L>(rules.han, scanner, at, &mut masks, block)?;
+        let wide = add_cased::<I>(rules.han, scanner, at, &mut masks, block)?;
         if masks.both != 0 && masks.quote & masks.letter << 1 != 0 {
             // A contraction ends a word, which the letters after it do not show.
             return None;
         }
         wide
     } else {
-        add_wide::<L>(scanner, at, &mut masks, block)?
+        add_wide::<I>(scanner, at, &mut masks, block)?
     };
     if rules.digits_max > 1 && masks.number & wide.bytes != 0 {
         // Numbers of several bytes are counted by the plain scanner.
@@ -205,7 +205,7 @@ pub(super) struct Wide {
 /// their kind. `None` if the first character is cut, which cannot be in a block of
 /// 64 bytes that begins with a character.
 #[inline(always)]
-fn add_wide<L: Lanes>(
+fn add_wide<I: InstructionSet>(
     scanner: Scanner<'_>,
     at: usize,
     masks: &mut ClassMasks,
@@ -218,7 +218,7 @@ fn add_wide<L: Lanes>(
         two,
         three,
         punctuation,
-    } = L::wide(block);
+    } = I::wide(block);
     let (two, three) = (two << 1 >> 1, three << 2 >> 2);
     let whole = |three: u64| three | three << 1 | three << 2;
     let letters = two | two << 1 | whole(three);

@@ -3,7 +3,7 @@
 
 use super::Scanner;
 use super::block::Wide;
-use super::class_masks::{BLOCK, ClassMasks, Lanes, WideMasks};
+use super::class_masks::{BLOCK, ClassMasks, InstructionSet, WideMasks};
 use crate::unicode::{Kind, char_at, is_han};
 
 /// The class mask that the bytes of a character are added to.
@@ -23,7 +23,7 @@ enum Place {
 /// Adds the characters beyond ASCII to the masks up to an ambiguous one, all their bytes to the mask
 /// of their kind. Returns `None` if the first character is ambiguous.
 #[inline(always)]
-pub(super) fn add_cased<L: Lanes>(
+pub(super) fn add_cased<I: InstructionSet>(
     han: bool,
     scanner: Scanner<'_>,
     at: usize,
@@ -32,8 +32,8 @@ pub(super) fn add_cased<L: Lanes>(
 ) -> Option<Wide> {
     // Most letters of some scripts are told by their bytes, all at once. Those that the block cuts
     // are left to the loop.
-    let wide = L::wide(block);
-    add_by_bytes::<L>(han, masks, block, &wide);
+    let wide = I::wide(block);
+    add_by_bytes::<I>(han, masks, block, &wide);
     let known = (masks.letter | masks.han) & masks.non_ascii;
     let punctuation = wide.punctuation << 2 >> 2;
     let punctuation = punctuation | punctuation << 1 | punctuation << 2;
@@ -77,13 +77,13 @@ pub(super) fn add_cased<L: Lanes>(
 
 /// Adds the letters that are told by their bytes: Cyrillic of Russian, and scripts without case.
 #[inline(always)]
-fn add_by_bytes<L: Lanes>(
+fn add_by_bytes<I: InstructionSet>(
     han: bool,
     masks: &mut ClassMasks,
     block: &[u8; BLOCK],
     wide: &WideMasks,
 ) {
-    let within = |first, count| L::within(block, first, count);
+    let within = |first, count| I::within(block, first, count);
     let (two, three) = (wide.two << 1 >> 1, wide.three << 2 >> 2);
     let pair = |bits: u64| bits | bits << 1;
     let triple = |bits: u64| bits | bits << 1 | bits << 2;

@@ -109,8 +109,8 @@ impl WideMasks {
     }
 }
 
-/// An implementation of bit masks for one instruction set.
-pub(super) trait Lanes {
+/// The vector operations of one instruction set, from which class masks are made.
+pub(super) trait InstructionSet {
     /// Returns the bytes that, with the bits of `case` set, are one of the `count` values from
     /// `first` on; `count` is at least one.
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64;

@@ -11,7 +11,7 @@
 
 use super::Scanner;
 use super::block::{Blocks, after_last_newline};
-use super::class_masks::{BLOCK, Lanes, WideMasks};
+use super::class_masks::{BLOCK, InstructionSet, WideMasks};
 use super::grammar::Tail;
 use crate::unicode::char_at;
 
@@ -183,7 +183,7 @@ pub(super) struct DeepSeek3;
 
 impl Blocks for DeepSeek3 {
     #[inline(always)]
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -191,9 +191,9 @@ impl Blocks for DeepSeek3 {
         valid: usize,
         last: bool,
     ) -> Option<(u64, bool)> {
-        let ascii = L::class_masks(block);
+        let ascii = I::class_masks(block);
         let valid_mask = u64::MAX >> (BLOCK - valid);
-        let control = L::within(block, 0, 0x20) & !ascii.space | L::within(block, 0x7F, 1);
+        let control = I::within(block, 0, 0x20) & !ascii.space | I::within(block, 0x7F, 1);
         let known = ascii.letter | ascii.number | ascii.space | control | ascii.non_ascii;
         let masks = ClassMasks {
             letter: ascii.letter,
@@ -212,8 +212,8 @@ impl Blocks for DeepSeek3 {
             let mask = word_ends::<false>(&masks, u64::MAX, valid_mask, last);
             return (mask != 0 || last).then_some((mask, last));
         }
-        let wide = L::wide(block);
-        let cut = cut_out::<L>(block);
+        let wide = I::wide(block);
+        let cut = cut_out::<I>(block);
         let (masks, wide_mask) = add_wide(scanner, at, masks, &wide, cut, ascii.non_ascii, block)?;
         let last = last && wide_mask == u64::MAX;
         let valid_mask = valid_mask & wide_mask;
@@ -225,8 +225,8 @@ impl Blocks for DeepSeek3 {
 /// First bytes of characters that the second split cuts out: U+3040 to U+30FF, U+4E00 to
 /// U+9FA5. Those that the block cuts may be missing.
 #[inline(always)]
-fn cut_out<L: Lanes>(block: &[u8; BLOCK]) -> u64 {
-    let within = |first, count| L::within(block, first, count);
+fn cut_out<I: InstructionSet>(block: &[u8; BLOCK]) -> u64 {
+    let within = |first, count| I::within(block, first, count);
     let (e3, e4, e9) = (within(0xE3, 1), within(0xE4, 1), within(0xE9, 1));
     let second = |first, count| within(first, count) >> 1;
     let last = within(0xBE, 1) >> 1 & within(0x80, 0x26) >> 2;

@@ -62,7 +62,7 @@ impl Scanner<'_> {
 
 /// Compiled once for each instruction set, with everything that it calls.
 #[inline(always)]
-fn fill_blocks<L: class_masks::Lanes>(
+fn fill_blocks<I: class_masks::InstructionSet>(
     scanner: Scanner<'_>,
     grammar: Grammar,
     at: usize,
@@ -73,7 +73,7 @@ fn fill_blocks<L: class_masks::Lanes>(
     // The most common patterns are compiled each for itself, since `rules` is a constant there.
     macro_rules! fill {
         ($rules:expr) => {
-            block::fill::<L>($rules, grammar, scanner, at, ends, count)
+            block::fill::<I>($rules, grammar, scanner, at, ends, count)
         };
     }
     match grammar {
@@ -93,7 +93,7 @@ mod x86 {
 
     /// Compiles [`fill_blocks`] for the named instructions.
     macro_rules! compile_for {
-        ($features:literal, $name:ident, $lanes:ty) => {
+        ($features:literal, $name:ident, $instructions:ty) => {
             #[target_feature(enable = $features)]
             pub(super) fn $name(
                 scanner: Scanner<'_>,
@@ -102,7 +102,7 @@ mod x86 {
                 ends: &mut [usize; ENDS],
                 count: usize,
             ) -> usize {
-                fill_blocks::<$lanes>(scanner, grammar, at, ends, count)
+                fill_blocks::<$instructions>(scanner, grammar, at, ends, count)
             }
         };
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// The plain version.
 pub(crate) struct Naive;
 
-impl Lanes for Naive {
+impl InstructionSet for Naive {
     fn class_masks(block: &[u8; BLOCK]) -> ClassMasks {
         let mask = |holds: fn(u8) -> bool| {
             let bits = block.iter().enumerate();
@@ -99,17 +99,17 @@ type All = (
 );
 
 #[inline(always)]
-fn all<L: Lanes>(block: &[u8; BLOCK]) -> All {
-    let within = RANGES.map(|(first, count)| L::within(block, first, count));
-    let padded = RESTS.map(|len| L::padded(&block[..len]));
-    let masks = L::class_masks(block);
+fn all<I: InstructionSet>(block: &[u8; BLOCK]) -> All {
+    let within = RANGES.map(|(first, count)| I::within(block, first, count));
+    let padded = RESTS.map(|len| I::padded(&block[..len]));
+    let masks = I::class_masks(block);
     // Few, many, and all.
     let places = [masks.space, masks.letter | masks.non_ascii, u64::MAX].map(|mask| {
         let mut slots = [0; BLOCK];
-        L::places(mask, 7, &mut slots);
+        I::places(mask, 7, &mut slots);
         slots[..mask.count_ones() as usize].to_vec()
     });
-    (masks, L::wide(block), within, padded, places)
+    (masks, I::wide(block), within, padded, places)
 }
 
 #[cfg(target_arch = "x86_64")]
