@@ -15,7 +15,7 @@ use crate::pairs::PairTable;
 use crate::pieces::Tokens;
 use crate::sentencepiece;
 use crate::spm::Spm;
-use crate::store::{self, Room};
+use crate::store::{self, ZeroedBuffer};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 use model::Model;
@@ -45,7 +45,7 @@ impl Tokenizer {
     /// # Errors
     /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
-        load(json, |_| Room::default())
+        load(json, |_| ZeroedBuffer::default())
     }
 
     /// Loads the contents of a `tokenizer.json` with further added tokens, as the reference's
@@ -119,7 +119,7 @@ impl FromStr for Tokenizer {
 /// Loads a `tokenizer.json`. `reuse` makes memory for tables of a usual file that has been read.
 fn load<J: Deref<Target = [u8]>>(
     json: J,
-    reuse: impl FnOnce(J) -> Room<u8>,
+    reuse: impl FnOnce(J) -> ZeroedBuffer<u8>,
 ) -> Result<Tokenizer, Error> {
     // The quick ways read only BPE, and would give up after having read all tokens.
     if names_other_model(&json) {
@@ -156,7 +156,7 @@ fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
         check_model(&file.model)?;
         return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
     }
-    load_file(file, None, Room::default())
+    load_file(file, None, ZeroedBuffer::default())
 }
 
 fn is_sentencepiece(file: &File<'_>) -> bool {
@@ -216,7 +216,7 @@ fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<()
 fn load_file(
     file: &File<'_>,
     read: Option<(Model, Vec<[u32; 3]>)>,
-    spare: Room<u8>,
+    spare: ZeroedBuffer<u8>,
 ) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;

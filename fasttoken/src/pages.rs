@@ -78,9 +78,9 @@ mod tests {
         assert!(Pages::zeroed(LARGE - 1).is_none());
         for bytes in [LARGE, HUGE, HUGE + 5, 2 * HUGE - 1] {
             let Some(mut pages) = Pages::zeroed(bytes) else {
-                // On Linux only where there is no room to map them.
-                let room = || MmapMut::map_anon(bytes + HUGE).is_ok();
-                let expected = cfg!(target_os = "linux") && !cfg!(miri) && room();
+                // On Linux only where they cannot be mapped.
+                let mappable = || MmapMut::map_anon(bytes + HUGE).is_ok();
+                let expected = cfg!(target_os = "linux") && !cfg!(miri) && mappable();
                 assert!(!expected, "{bytes} bytes");
                 continue;
             };

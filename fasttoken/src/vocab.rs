@@ -190,7 +190,7 @@ impl Vocab {
             while !rest.is_empty() {
                 let mut end = out.len();
                 out.resize(end + rest.len() * SLOT, 0);
-                let room = &mut out[..];
+                let target = &mut out[..];
                 let mut special = None;
                 for (n, &id) in rest.iter().enumerate() {
                     let Some(slot) = slots.get(id as usize) else {
@@ -201,7 +201,7 @@ impl Vocab {
                         special = Some((n, slot));
                         break;
                     }
-                    room[end..end + SLOT].copy_from_slice(&slot.0);
+                    target[end..end + SLOT].copy_from_slice(&slot.0);
                     end += usize::from(meta & LEN);
                 }
                 out.truncate(end);

@@ -21,7 +21,7 @@
 //! it. The proofs take 6 ms; running all merges took 25 ms.
 
 use crate::pairs::PairTable;
-use crate::store::Room;
+use crate::store::ZeroedBuffer;
 use bytemuck::{Pod, Zeroable};
 
 /// The last rule of a proved token.
@@ -40,7 +40,7 @@ const FIRST: u32 = 2;
 
 /// The set of proved tokens.
 pub(crate) struct Proofs {
-    derivations: Room<Derivation>,
+    derivations: ZeroedBuffer<Derivation>,
 }
 
 impl Proofs {
@@ -55,8 +55,8 @@ impl Proofs {
         pairs: &PairTable,
         id_end: usize,
     ) -> Self {
-        let mut room = Room::zeroed(id_end);
-        let derivations: &mut [Derivation] = &mut room;
+        let mut derived = ZeroedBuffer::zeroed(id_end);
+        let derivations: &mut [Derivation] = &mut derived;
         for id in base_symbols {
             if let Some(derivation) = derivations.get_mut(id as usize) {
                 derivation.born = SINGLE_SYMBOL;
@@ -79,7 +79,9 @@ impl Proofs {
                 *derivation = Derivation { born, left, right };
             }
         }
-        Self { derivations: room }
+        Self {
+            derivations: derived,
+        }
     }
 
     /// Returns true if the token is proved to be reached.

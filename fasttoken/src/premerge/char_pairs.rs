@@ -47,8 +47,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Returns true if there is room for another pair.
-    pub(super) fn has_room(&self) -> bool {
+    /// Returns true if another pair fits.
+    pub(super) fn has_capacity(&self) -> bool {
         self.entries.len() < COUNT_MAX
     }
 
@@ -123,7 +123,9 @@ impl Rules<'_> {
         let mut char_pairs = Builder::default();
         for &id in ids {
             let piece = vocab.piece(id);
-            if !(3..=BYTES_MAX).contains(&piece.len()) || !made.has_room() || !char_pairs.has_room()
+            if !(3..=BYTES_MAX).contains(&piece.len())
+                || !made.has_capacity()
+                || !char_pairs.has_capacity()
             {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Moves arrays into huge pages, where the tables of a tokenizer lie side by side.
 
-use super::{LINE, Room};
+use super::{LINE, ZeroedBuffer};
 use crate::pages::Pages;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const WASTE: usize = 2;
 ///
 /// `spare` is memory that is no longer needed. It is reused if not much of it would stay unused: it
 /// needs no zeroing, which takes the system longer than the copying.
-pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>, spare: Room<u8>) {
+pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>, spare: ZeroedBuffer<u8>) {
     arrays.retain(|array| !array.is_huge());
     let sizes = arrays.iter().map(|array| array.bytes().len());
     let total: usize = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
     let fits = |len: usize| (total..=total + total / WASTE).contains(&len);
     let pages = match spare {
-        Room::Pages(pages, _) if fits(pages.len()) => Some(pages),
+        ZeroedBuffer::Pages(pages, _) if fits(pages.len()) => Some(pages),
         other => {
             drop(other);
             Pages::zeroed(total)

@@ -195,7 +195,7 @@ fn check_input(
         let options = options.clone().offsets(offsets);
         let encoding = match ours.encode_with(input, &options) {
             // Here the reference panics, or counts below zero.
-            Err(EncodeError::Stride { .. } | EncodeError::NoRoom { .. }) => {
+            Err(EncodeError::Stride { .. } | EncodeError::TemplateTooLong { .. }) => {
                 seen.refused += 1;
                 return;
             }
