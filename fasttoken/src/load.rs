@@ -247,7 +247,7 @@ fn load_file(
         options.ignore_merges.unwrap_or(false),
     )
     .map_err(|_| Error::too_many_collisions("$.model.vocab", "a token"))?;
-    store::gather(bpe.tables().chain(vocab.tables()).collect(), spare);
+    store::move_to_huge_pages(bpe.tables().chain(vocab.tables()).collect(), spare);
     settings.finish(added, vocab, bpe)
 }
 

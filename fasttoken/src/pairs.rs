@@ -23,7 +23,7 @@ mod build;
 
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use bytemuck::{Pod, Zeroable};
 
 /// The rank of a pair without a merge.
@@ -131,7 +131,7 @@ impl PairTable {
     }
 
     /// Returns all tables, in falling order of how often merging reads them.
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Relocatable; 4] {
         [
             &mut self.filter,
             &mut self.dense,

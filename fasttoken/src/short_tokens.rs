@@ -6,7 +6,7 @@
 //! most frequent token on, so that frequent words are in the line that their hash selects.
 
 use crate::compare::Compare;
-use crate::store::{Flat, Movable, ZeroedBuffer};
+use crate::store::{Flat, Relocatable, ZeroedBuffer};
 use crate::table::{K0, K1, fold};
 use bytemuck::{Pod, Zeroable};
 
@@ -199,7 +199,7 @@ impl ShortTokenTable {
         )
     }
 
-    pub(crate) fn table(&mut self) -> &mut dyn Movable {
+    pub(crate) fn table(&mut self) -> &mut dyn Relocatable {
         &mut self.lines
     }
 

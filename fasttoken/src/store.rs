@@ -7,12 +7,12 @@
 mod buffer;
 mod file_bytes;
 mod flat;
-mod movable;
+mod relocate;
 
 pub(crate) use buffer::{ZeroedBuffer, read};
 pub(crate) use file_bytes::{FileBytes, LINE};
 pub(crate) use flat::Flat;
-pub(crate) use movable::{Movable, gather};
+pub(crate) use relocate::{Relocatable, move_to_huge_pages};
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::alphabet;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::short_tokens::Key;
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 pub(crate) use builder::{Builder, Clash, Sought};
 pub(crate) use names::{Names, Unindexed};
 use slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
@@ -56,7 +56,7 @@ impl Vocab {
         }
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Relocatable; 4] {
         [
             &mut self.slots,
             &mut self.long,

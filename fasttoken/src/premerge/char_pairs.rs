@@ -15,7 +15,7 @@ use super::proof::{Context, Exclusions, Rules};
 use super::{NOT_PREMERGED, TOKEN, decode};
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use crate::vocab::Vocab;
 
 /// The largest number of bytes of both characters. The proof covers the rules of no longer symbols.
@@ -107,7 +107,7 @@ impl CharPairs {
         (slots.is_empty() || slots.len().is_power_of_two()).then_some(Self { slots })
     }
 
-    pub(super) fn table(&mut self) -> &mut dyn Movable {
+    pub(super) fn table(&mut self) -> &mut dyn Relocatable {
         &mut self.slots
     }
 }

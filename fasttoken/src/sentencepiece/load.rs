@@ -100,7 +100,7 @@ fn model(file: &File) -> Result<Model, Error> {
         complete: is_complete(&bytes),
     };
     model.words = words(tokens, rules, &model);
-    store::gather(model.tables().collect(), ZeroedBuffer::default());
+    store::move_to_huge_pages(model.tables().collect(), ZeroedBuffer::default());
     Ok(model)
 }
 
