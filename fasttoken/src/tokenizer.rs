@@ -1,6 +1,6 @@
 //! The tokenizer: encoding, counting, and looking up tokens.
 
-mod gather;
+mod word_collector;
 
 use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, TextSteps};
 use crate::bpe::{Bpe, ThreadScratch};
