@@ -108,3 +108,8 @@ pub use warning::Warning;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// The examples of the page for users of other crates are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../COMING_FROM.md")]
+mod coming_from {}
