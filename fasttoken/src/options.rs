@@ -8,6 +8,8 @@ use crate::parallel::{in_parallel, worth};
 use crate::tokenizer::Tokenizer;
 use crate::truncation::{Side, Truncation};
 use crate::window::Windows;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// The options of [`Tokenizer::encode_with`], made by [`Tokenizer::options`] from the file's
 /// settings, or by [`EncodeOptions::new`] without truncation and padding.
@@ -101,8 +103,8 @@ pub enum Input<'t> {
 }
 
 impl Input<'_> {
-    /// Bytes.
-    fn len(&self) -> usize {
+    /// Returns the number of bytes.
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Single(text) => text.len(),
             Self::Pair(first, second) => first.len() + second.len(),
@@ -116,9 +118,22 @@ impl<'t> From<&'t str> for Input<'t> {
     }
 }
 
-impl<'t> From<&'t String> for Input<'t> {
-    fn from(text: &'t String) -> Self {
-        Self::Single(text)
+/// References to other types of texts, since a generic parameter does not dereference them.
+macro_rules! from_texts {
+    ($($text:ty),+) => {$(
+        impl<'t> From<&'t $text> for Input<'t> {
+            fn from(text: &'t $text) -> Self {
+                Self::Single(text)
+            }
+        }
+    )+};
+}
+
+from_texts!(&str, String, Box<str>, Arc<str>, Cow<'_, str>);
+
+impl<'t> From<&'t Input<'_>> for Input<'t> {
+    fn from(input: &'t Input<'_>) -> Self {
+        *input
     }
 }
 
@@ -183,14 +198,14 @@ impl Tokenizer {
     /// The first input's that fails, as [`Tokenizer::encode_with`].
     pub fn encode_batch_with<'t, I>(
         &self,
-        inputs: &[I],
+        inputs: &'t [I],
         options: &EncodeOptions,
         threads: impl Into<Option<usize>>,
     ) -> Result<Vec<Encoding>, EncodeError>
     where
-        I: Copy + Into<Input<'t>> + Sync,
+        &'t I: Into<Input<'t>>,
     {
-        let inputs: Vec<Input<'_>> = inputs.iter().map(|&input| input.into()).collect();
+        let inputs: Vec<Input<'_>> = inputs.iter().map(Into::into).collect();
         let encode = |n: usize| self.encode_unpadded(inputs[n], options);
         let threads = worth(threads.into(), inputs.iter().map(Input::len).sum());
         let encodings = in_parallel(inputs.len(), threads, encode);
@@ -201,10 +216,15 @@ impl Tokenizer {
         Ok(encodings)
     }
 
-    /// Encodes `text` with the byte range of each id, and without truncation and padding.
-    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Encoding {
+    /// Encodes one text or a pair with the byte range of each id, and without truncation and
+    /// padding.
+    pub fn encode_with_offsets<'t>(
+        &self,
+        input: impl Into<Input<'t>>,
+        add_special_tokens: bool,
+    ) -> Encoding {
         let options = EncodeOptions::new().add_special_tokens(add_special_tokens);
-        self.encode_with(text, &options)
+        self.encode_with(input, &options)
             .expect("only truncation and padding can fail")
     }
 

@@ -259,7 +259,7 @@ fn damaged_vocabularies_are_named() {
 fn holes_stay_empty_and_collisions_are_errors() {
     let json = String::from_utf8(Small::new().merge("a", "b").bytes()).unwrap();
     let holed = json.replacen(r#""ab":256"#, r#""ab":260"#, 1);
-    let both = crate::common::Both::from_json("holed", holed.as_bytes());
+    let both = Both::from_json("holed", holed.as_bytes());
     both.check_many(1, 200);
     assert_eq!(both.ours.id_to_token(258), None);
     assert_eq!(both.ours.decode(&[258, 260], false), "ab");
@@ -279,7 +279,7 @@ fn holes_stay_empty_and_collisions_are_errors() {
 fn old_files_without_a_model_type_load() {
     let mut json: Value = serde_json::from_slice(DEMO).unwrap();
     json["model"].as_object_mut().unwrap().remove("type");
-    let both = crate::common::Both::from_json("untyped", &serde_json::to_vec(&json).unwrap());
+    let both = Both::from_json("untyped", &serde_json::to_vec(&json).unwrap());
     both.check_many(2, 100);
 }
 
