@@ -23,6 +23,7 @@ mod scratch;
 mod short_text;
 mod thread;
 
+use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
 use crate::heap_merge::HeapMerge;
@@ -81,6 +82,9 @@ impl Bpe {
 
     /// Registers this model's ids for the threads' caches.
     fn name_owners(&mut self) {
+        if !FastPath::ThreadCache.is_taken() {
+            return;
+        }
         self.owner = Owner::new();
         self.piece_owner = if self.proved {
             self.owner
@@ -97,7 +101,7 @@ impl Bpe {
         scratch: &mut ThreadScratch,
         out: &mut Vec<u32>,
     ) {
-        if words.ends.len() <= SHORT_TEXT_WORDS {
+        if words.ends.len() <= SHORT_TEXT_WORDS && FastPath::ShortText.is_taken() {
             return self.encode_short_text(words, vocab, scratch.get(), out);
         }
         compare::run(EncodeWords {
@@ -226,7 +230,7 @@ impl Bpe {
 /// Returns true if a long word is a clause of Chinese or Japanese, by its first byte.
 #[inline(always)]
 fn is_clause(word: &[u8]) -> bool {
-    matches!(word.first(), Some(0xE3..=0xE9 | 0xEF))
+    matches!(word.first(), Some(0xE3..=0xE9 | 0xEF)) && FastPath::Clauses.is_taken()
 }
 
 /// Returns true if the vocabulary lacks a byte that UTF-8 uses.

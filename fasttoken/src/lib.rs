@@ -34,6 +34,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod ablation;
 mod added;
 mod alphabet;
 mod base64;
@@ -88,6 +89,8 @@ mod warning;
 mod window;
 mod wordpiece;
 
+#[cfg(feature = "ablation")]
+pub use ablation::FastPath;
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;
 pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};

@@ -4,6 +4,7 @@ mod model;
 mod quick;
 mod settings;
 
+use crate::ablation::FastPath;
 use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
 use crate::chain::{Chain, Model as ChainModel};
@@ -125,7 +126,8 @@ fn load<J: Deref<Target = [u8]>>(
     if names_other_model(&json) {
         return load_slowly(&json);
     }
-    if let Some(quick) = Quick::read(&json)
+    if FastPath::QuickJson.is_taken()
+        && let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
     {
@@ -254,6 +256,9 @@ fn load_file(
 /// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
 /// anything unusual.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
+    if !FastPath::QuickSentencePiece.is_taken() {
+        return None;
+    }
     let (config, tokens, rules) = sentencepiece::read_quickly(json)?;
     let file: File<'_> = serde_json::from_slice(&config).ok()?;
     if !is_sentencepiece(&file) {

@@ -5,6 +5,7 @@
 //! Linux gives huge pages to memory that asks for them before it is first touched, which memory
 //! from the allocator does not.
 
+use crate::ablation::FastPath;
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -25,7 +26,11 @@ impl Pages {
     /// system has none.
     pub(crate) fn zeroed(bytes: usize) -> Option<Self> {
         // Miri maps nothing.
-        if !cfg!(target_os = "linux") || cfg!(miri) || bytes < LARGE {
+        if !cfg!(target_os = "linux")
+            || cfg!(miri)
+            || bytes < LARGE
+            || !FastPath::HugePages.is_taken()
+        {
             return None;
         }
         // What is beyond the last whole huge page lies in small ones, unless it is most

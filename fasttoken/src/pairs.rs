@@ -21,6 +21,7 @@
 
 mod build;
 
+use crate::ablation::FastPath;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::store::{Flat, Relocatable};
@@ -161,6 +162,7 @@ impl PairTable {
     #[inline(always)]
     pub(crate) fn rank(&self, left: u32, right: u32) -> u32 {
         if (left | right) < DENSE_TOKENS
+            && FastPath::DensePairs.is_taken()
             && let Some(&rank) = self.dense.get((left * DENSE_TOKENS + right) as usize)
         {
             return rank;
@@ -171,7 +173,9 @@ impl PairTable {
         let key = key(left, right);
         let hash = hash(left, right);
         let (word, bits) = filter_bits(hash, self.filter.len());
-        if self.filter.get(word).is_none_or(|word| word & bits != bits) {
+        if FastPath::PairFilter.is_taken()
+            && self.filter.get(word).is_none_or(|word| word & bits != bits)
+        {
             return NO_RANK;
         }
         self.look_up(key, home(hash, self.buckets.len()))

@@ -4,6 +4,7 @@
 
 use super::merge::{MAX_SCAN_SYMBOLS, Symbols};
 use super::{Bpe, NO_TOKEN};
+use crate::ablation::FastPath;
 use crate::cache::{Cache, SHORT_TOKENS};
 use crate::compare::Scalar;
 use crate::heap_merge::HeapMerge;
@@ -35,7 +36,8 @@ impl Bpe {
             return self.merge(word, merging, out);
         }
         let mut symbols = Symbols::default();
-        if word.len() <= MAX_WHOLE_ASCII_BYTES && word.is_ascii() {
+        if word.len() <= MAX_WHOLE_ASCII_BYTES && word.is_ascii() && FastPath::WholeAscii.is_taken()
+        {
             self.fill_with_bytes(&mut symbols, word);
             let rest = (cache, merging);
             return self.merge_piece(word, 0..word.len(), &mut symbols, rest, out);
@@ -150,7 +152,7 @@ impl Bpe {
         out: &mut Vec<u32>,
     ) {
         // Whole words were looked up before.
-        let whole = piece.len() == word.len();
+        let whole = piece.len() == word.len() || !FastPath::PieceCache.is_taken();
         let piece = &word[piece];
         let mut new = None;
         if !whole {

@@ -13,6 +13,7 @@
 use super::build::{self, entry};
 use super::proof::{Context, Exclusions, Rules};
 use super::{NOT_PREMERGED, TOKEN, decode};
+use crate::ablation::FastPath;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::store::{Flat, Relocatable};
@@ -124,6 +125,7 @@ impl Rules<'_> {
         for &id in ids {
             let piece = vocab.piece(id);
             if !(3..=BYTES_MAX).contains(&piece.len())
+                || !FastPath::CharPairs.is_taken()
                 || !made.has_capacity()
                 || !char_pairs.has_capacity()
             {

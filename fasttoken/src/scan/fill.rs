@@ -11,6 +11,8 @@ use super::block::Rules;
 use super::class_masks;
 use super::grammar::Shape;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
+#[cfg(target_arch = "x86_64")]
+use crate::ablation::FastPath;
 
 impl Scanner<'_> {
     /// Writes ends of consecutive matches to `ends` after its first `count` ends. The first match
@@ -25,8 +27,11 @@ impl Scanner<'_> {
         count: usize,
     ) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if crate::cpu::has_bit_instructions() {
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+        if crate::cpu::has_bit_instructions() && FastPath::Blocks.is_taken() {
+            if FastPath::Avx512.is_taken()
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vbmi2")
+            {
                 // SAFETY: just asked for.
                 return unsafe { x86::fill_avx512(self, grammar, at, ends, count) };
             }

@@ -6,6 +6,7 @@
 //! 1.12 times as fast. An added token is collected as one more word, whose id is known.
 
 use super::{Ids, Tokenizer};
+use crate::ablation::FastPath;
 use crate::added::{Part, Pass, Recognise};
 use crate::pretokenize::{PreTokens, WordBuffer};
 use crate::scan::{BLOCK, ENDS, Grammar, Scanner};
@@ -26,7 +27,8 @@ impl Tokenizer {
     /// Appends the ids of `text`. The words of all segments are encoded together if one grammar
     /// alone decides over words.
     pub(super) fn walk_words(&self, text: &str, recognise: Recognise, ids: &mut Ids<'_>) {
-        let Some(grammar) = self.pre_tokenizer.only_grammar() else {
+        let only = self.pre_tokenizer.only_grammar();
+        let Some(grammar) = only.filter(|_| FastPath::WordCollector.is_taken()) else {
             // This visitor never stops early.
             let _ = self.walk(text, recognise, ids);
             return;
@@ -47,7 +49,7 @@ impl Tokenizer {
     fn collect(&self, text: &str, recognise: Recognise, collector: &mut WordCollector<'_, '_>) {
         // Nearly all texts are normalized already: one check of a whole chat takes a third of the
         // time of a check of each segment.
-        let same = self.normalizer.leaves(text);
+        let same = FastPath::WholeCheck.is_taken() && self.normalizer.leaves(text);
         let _ = self.added.split(Pass::Raw, recognise, text, |part| {
             match part {
                 Part::Token(id, range) => collector.token(text, id, range),
