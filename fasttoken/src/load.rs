@@ -7,7 +7,7 @@ mod settings;
 use crate::ablation::FastPath;
 use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
-use crate::chain::{Chain, Model as ChainModel};
+use crate::chain::{self, Chain, Model as ChainModel};
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
@@ -180,6 +180,14 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     };
     let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
     let file: File<'_> = serde_json::from_slice(&config)?;
+    if let Some(tables) = chain::Tables::read(reader, &file.model).map_err(damaged)? {
+        let settings = Settings::load_for_family(&file)?;
+        let model_id = |token: &str| tables.model_id(token);
+        let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
+        check_added(&added, |id| tables.is_added(id))?;
+        let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
+        return settings.finish_family(added, Family::Chain(Box::new(family)));
+    }
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
         let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
