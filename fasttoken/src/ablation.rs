@@ -26,8 +26,6 @@ pub enum FastPath {
     CharPairs,
     /// Merging a short ASCII word without looking for places where it falls apart.
     WholeAscii,
-    /// The cache's entries for pieces of words.
-    PieceCache,
     /// Leaving clauses of Chinese and Japanese out of the cache.
     Clauses,
     /// Halving a run of one byte.
@@ -84,14 +82,13 @@ impl FastPath {
 #[cfg(feature = "ablation")]
 impl FastPath {
     /// All fast paths.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::ThreadCache,
         Self::ShortText,
         Self::WordCollector,
         Self::Premerge,
         Self::CharPairs,
         Self::WholeAscii,
-        Self::PieceCache,
         Self::Clauses,
         Self::Runs,
         Self::DensePairs,

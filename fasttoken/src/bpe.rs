@@ -51,11 +51,8 @@ pub(crate) struct Bpe {
     /// The byte lengths of the shortest and the longest entry of `long_words`.
     long_lens: (u32, u32),
     premerged: Premerged,
-    /// The id of this model's whole words in the threads' caches.
+    /// The id of this model's words in the threads' caches.
     owner: Owner,
-    /// The id of this model's pieces in the threads' caches. It equals `owner` unless
-    /// `ignore_merges` is set, which applies to whole words alone.
-    piece_owner: Owner,
     /// True if merging a single-token word is known to end at that token.
     proved: bool,
     /// True if the vocabulary lacks a byte that UTF-8 text can contain.
@@ -74,7 +71,6 @@ impl Bpe {
             long_lens: (u32::MAX, 0),
             premerged: Premerged::default(),
             owner: Owner::NONE,
-            piece_owner: Owner::NONE,
             proved: false,
             loses_bytes: loses_bytes(&byte_ids),
         }
@@ -86,11 +82,6 @@ impl Bpe {
             return;
         }
         self.owner = Owner::new();
-        self.piece_owner = if self.proved {
-            self.owner
-        } else {
-            Owner::new()
-        };
     }
 
     /// Appends the tokens of each word of `words`, and the ids of the words that are added tokens.
@@ -160,13 +151,13 @@ impl Bpe {
     ) {
         // Long clauses of Chinese and Japanese rarely repeat as a whole.
         if self.proved && word.len() > MAX_KEY_BYTES && is_clause(word) {
-            return self.merge_pieces(word, (cache, merging), out);
+            return self.merge_pieces(word, merging, out);
         }
         if self.find_long_token(word, (key, hash), vocab, cache, out) {
             return;
         }
         ids.clear();
-        self.merge_pieces(word, (&mut *cache, merging), ids);
+        self.merge_pieces(word, merging, ids);
         self.cache_tokens(word, (key, hash), cache, ids);
         out.extend_from_slice(ids);
     }

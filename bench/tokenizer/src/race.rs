@@ -157,8 +157,9 @@ impl Race {
     }
 
     fn remark(&mut self, remark: String) {
+        // Names of rows begin with the title already.
         let remark = match self.title.as_str() {
-            "" => remark,
+            title if remark.starts_with(title) => remark,
             title => format!("{title}: {remark}"),
         };
         if !self.remarks.contains(&remark) {

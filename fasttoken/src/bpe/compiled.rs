@@ -44,7 +44,6 @@ impl Bpe {
             long_lens: (shortest, longest),
             premerged: Premerged::read(reader)?,
             owner: Owner::NONE,
-            piece_owner: Owner::NONE,
             proved: proved == 1,
             loses_bytes: loses_bytes(&byte_ids),
         };
