@@ -7,7 +7,7 @@
 mod job;
 mod pool;
 
-use crate::options::Input;
+use crate::input::Input;
 use crate::tokenizer::Tokenizer;
 use pool::Pool;
 use std::sync::atomic::{AtomicUsize, Ordering};

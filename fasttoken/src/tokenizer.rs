@@ -6,8 +6,8 @@ use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, T
 use crate::bpe::{Bpe, ThreadScratch};
 use crate::encoding::Encoding;
 use crate::family::Family;
+use crate::input::Input;
 use crate::normalize::Normalizer;
-use crate::options::Input;
 use crate::padding::Padding;
 use crate::postprocess::{PostProcessor, TemplatePart};
 use crate::pretokenize::{PreToken, PreTokenizer, PreTokens, SplitScratch};

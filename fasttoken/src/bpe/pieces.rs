@@ -140,7 +140,7 @@ impl Bpe {
     ) {
         let len = match len {
             ..=16 => self.merge_by_scan::<16>(&mut symbols.ids, len),
-            ..=MAX_SCAN_SYMBOLS => self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, len),
+            17..=MAX_SCAN_SYMBOLS => self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, len),
             _ => return self.merge(piece, merging, out),
         };
         out.extend_from_slice(&symbols.ids[..len]);
