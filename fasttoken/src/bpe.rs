@@ -23,6 +23,7 @@ mod scratch;
 mod short_text;
 mod thread;
 
+use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, Owner};
 use crate::compare::{self, Scalar};
 use crate::heap_merge::HeapMerge;
@@ -50,11 +51,8 @@ pub(crate) struct Bpe {
     /// The byte lengths of the shortest and the longest entry of `long_words`.
     long_lens: (u32, u32),
     premerged: Premerged,
-    /// The id of this model's whole words in the threads' caches.
+    /// The id of this model's words in the threads' caches.
     owner: Owner,
-    /// The id of this model's pieces in the threads' caches. It equals `owner` unless
-    /// `ignore_merges` is set, which applies to whole words alone.
-    piece_owner: Owner,
     /// True if merging a single-token word is known to end at that token.
     proved: bool,
     /// True if the vocabulary lacks a byte that UTF-8 text can contain.
@@ -73,7 +71,6 @@ impl Bpe {
             long_lens: (u32::MAX, 0),
             premerged: Premerged::default(),
             owner: Owner::NONE,
-            piece_owner: Owner::NONE,
             proved: false,
             loses_bytes: loses_bytes(&byte_ids),
         }
@@ -81,12 +78,10 @@ impl Bpe {
 
     /// Registers this model's ids for the threads' caches.
     fn name_owners(&mut self) {
+        if !FastPath::ThreadCache.is_taken() {
+            return;
+        }
         self.owner = Owner::new();
-        self.piece_owner = if self.proved {
-            self.owner
-        } else {
-            Owner::new()
-        };
     }
 
     /// Appends the tokens of each word of `words`, and the ids of the words that are added tokens.
@@ -97,7 +92,7 @@ impl Bpe {
         scratch: &mut ThreadScratch,
         out: &mut Vec<u32>,
     ) {
-        if words.ends.len() <= SHORT_TEXT_WORDS {
+        if words.ends.len() <= SHORT_TEXT_WORDS && FastPath::ShortText.is_taken() {
             return self.encode_short_text(words, vocab, scratch.get(), out);
         }
         compare::run(EncodeWords {
@@ -156,13 +151,13 @@ impl Bpe {
     ) {
         // Long clauses of Chinese and Japanese rarely repeat as a whole.
         if self.proved && word.len() > MAX_KEY_BYTES && is_clause(word) {
-            return self.merge_pieces(word, (cache, merging), out);
+            return self.merge_pieces(word, merging, out);
         }
         if self.find_long_token(word, (key, hash), vocab, cache, out) {
             return;
         }
         ids.clear();
-        self.merge_pieces(word, (&mut *cache, merging), ids);
+        self.merge_pieces(word, merging, ids);
         self.cache_tokens(word, (key, hash), cache, ids);
         out.extend_from_slice(ids);
     }
@@ -226,7 +221,7 @@ impl Bpe {
 /// Returns true if a long word is a clause of Chinese or Japanese, by its first byte.
 #[inline(always)]
 fn is_clause(word: &[u8]) -> bool {
-    matches!(word.first(), Some(0xE3..=0xE9 | 0xEF))
+    matches!(word.first(), Some(0xE3..=0xE9 | 0xEF)) && FastPath::Clauses.is_taken()
 }
 
 /// Returns true if the vocabulary lacks a byte that UTF-8 uses.

@@ -193,9 +193,9 @@ impl Cache {
     /// Caches the tokens of a short word, unless they are too many. Returns true if they were few
     /// enough.
     pub(crate) fn insert_short(&mut self, owner: Owner, key: Key, hash: u64, ids: &[u32]) -> bool {
-        let few = ids.len() <= SHORT_TOKENS;
-        if key.is_none() || owner == Owner::NONE || !few {
-            return few;
+        let fits = ids.len() <= SHORT_TOKENS;
+        if key.is_none() || owner == Owner::NONE || !fits {
+            return fits;
         }
         let entry = Short::new(owner, key, ids);
         let (home, other) = (home(hash), home(hash) ^ 1);
@@ -213,7 +213,7 @@ impl Cache {
                 self.0[other].admit_short(older);
             }
         }
-        few
+        fits
     }
 
     /// Returns the tokens of a long word or a word of many tokens.

@@ -7,6 +7,7 @@
 mod collector;
 mod presplit;
 mod spaces;
+mod tables;
 mod walk;
 
 use crate::added::AddedTokens;
@@ -16,6 +17,7 @@ use crate::pieces::{Decoder, Stream, Token, Tokens, Vocab, read_scored, read_tok
 use crate::unigram::{Lattice, Unigram};
 use crate::wordpiece::WordPiece;
 use presplit::PreSplit;
+pub(crate) use tables::Tables;
 
 /// The model, pre-tokenizer, vocabulary and decoder of a file.
 #[derive(Debug)]
@@ -62,13 +64,6 @@ impl Model {
         }
     }
 
-    fn name(&self) -> &'static str {
-        match self {
-            Self::WordPiece(_) => "WordPiece",
-            Self::Unigram(_) => "Unigram",
-        }
-    }
-
     fn unk(&self) -> u32 {
         match self {
             Self::WordPiece(model) => model.unk(),
@@ -88,6 +83,13 @@ impl Model {
     }
 }
 
+fn decoder(component: Option<&Component>) -> Result<Decoder, Error> {
+    match component {
+        None => Ok(Decoder::none()),
+        some => Decoder::load(some, "$.decoder"),
+    }
+}
+
 impl Chain {
     /// Builds everything; `added` was loaded with the ids of the model's `tokens`.
     pub(crate) fn load(
@@ -98,10 +100,7 @@ impl Chain {
         added: &AddedTokens,
     ) -> Result<Self, Error> {
         let presplit = PreSplit::load(pre_tokenizer, "$.pre_tokenizer")?;
-        let decoder = match decoder {
-            None => Decoder::none(),
-            some => Decoder::load(some, "$.decoder")?,
-        };
+        let decoder = self::decoder(decoder)?;
         Ok(Self {
             model,
             presplit,
@@ -137,11 +136,6 @@ impl Chain {
     /// Ends a text that was decoded id by id.
     pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
         self.decoder.finish(state, out);
-    }
-
-    /// Returns the name of the model.
-    pub(crate) fn name(&self) -> &'static str {
-        self.model.name()
     }
 
     pub(crate) fn vocab(&self) -> &Vocab {

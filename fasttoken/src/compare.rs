@@ -4,6 +4,9 @@
     expect(unsafe_code, reason = "vector instructions chosen at run time")
 )]
 
+#[cfg(target_arch = "x86_64")]
+use crate::ablation::FastPath;
+
 /// The compared bits of the two halves of a slot.
 pub(crate) const COMPARED: [u64; 2] = [u64::MAX, 0xF000_0000_FFFF_FFFF];
 
@@ -110,7 +113,10 @@ pub(crate) trait Work {
 #[inline]
 pub(crate) fn run<W: Work>(work: W) {
     #[cfg(target_arch = "x86_64")]
-    if crate::cpu::has_bit_instructions() && is_x86_feature_detected!("avx2") {
+    if FastPath::Compare.is_taken()
+        && crate::cpu::has_bit_instructions()
+        && is_x86_feature_detected!("avx2")
+    {
         // SAFETY: just asked for.
         return unsafe { run_avx2(work) };
     }

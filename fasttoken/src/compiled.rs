@@ -30,11 +30,9 @@ impl Tokenizer {
     /// the version of this crate; compiling again is quick.
     ///
     /// # Errors
-    /// The errors of [`Tokenizer::from_bytes`], and [`Error::Unsupported`] for a WordPiece or Unigram
-    /// model, which has no compiled form.
+    /// The errors of [`Tokenizer::from_bytes`].
     pub fn compile(json: &[u8]) -> Result<Vec<u8>, Error> {
         let (tokenizer, config) = load::load_with_config(json)?;
-        tokenizer.check_compilable()?;
         Ok(tokenizer.to_compiled(&config, sha256(json)))
     }
 
@@ -83,28 +81,17 @@ impl Tokenizer {
         Ok(open(path.as_ref())?.source)
     }
 
-    /// Refuses models whose tables have no compiled form.
-    fn check_compilable(&self) -> Result<(), Error> {
-        match &self.family {
-            Some(Family::Chain(chain)) => Err(Error::unsupported(
-                "$.model.type",
-                format!(
-                    "compiling a {} model (supported: BPE; load its tokenizer.json instead)",
-                    chain.name()
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-
     fn to_compiled(&self, config: &[u8], source: [u8; 32]) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
-        if let Some(Family::SentencePiece(family)) = &self.family {
-            family.write(&self.added, &mut writer);
-        } else {
-            self.vocab.write(&mut writer);
-            self.bpe.write(&mut writer);
+        match &self.family {
+            Some(Family::SentencePiece(family)) => family.write(&self.added, &mut writer),
+            Some(Family::Chain(family)) => family.write(&self.added, &mut writer),
+            // A `.model` file is no JSON, from which all that is compiled was loaded.
+            Some(Family::Spm(_)) | None => {
+                self.vocab.write(&mut writer);
+                self.bpe.write(&mut writer);
+            }
         }
         writer.finish(source)
     }

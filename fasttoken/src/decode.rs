@@ -206,8 +206,8 @@ impl StreamState {
     /// Adds a piece to what is held back, and writes all of it if it may be written.
     fn push_held(&mut self, piece: &[u8], out: &mut String) {
         let end = self.len + piece.len();
-        if let Some(room) = self.held.get_mut(self.len..end) {
-            room.copy_from_slice(piece);
+        if let Some(target) = self.held.get_mut(self.len..end) {
+            target.copy_from_slice(piece);
             self.len = end;
             let held = &self.held[..end];
             if !ends_in_replacement(held) {

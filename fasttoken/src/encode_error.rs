@@ -31,7 +31,7 @@ pub enum EncodeError {
     },
     /// The template alone has more ids than are allowed.
     #[error("at most {max_length} ids are allowed, but the template alone adds {added}")]
-    NoRoom {
+    TemplateTooLong {
         /// The limit.
         max_length: usize,
         /// Number of ids the template adds.

@@ -29,7 +29,7 @@ use twox_hash::XxHash3_64;
 
 /// The format version. It changes with the meaning of any section, its order of elements, its hash
 /// function, or the reading of its configuration.
-pub(crate) const VERSION: u32 = 10;
+pub(crate) const VERSION: u32 = 11;
 
 pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -127,6 +127,16 @@ sections! {
     BorderFacts = 36, "list of facts about pairs of characters";
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
     Renamed = 34, "list of renamed tokens";
+    // The sections below are for WordPiece and Unigram models, which of the sections above have
+    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
+    // pieces, and Renamed.
+    /// The unknown token, the number of the model's tokens, and the number of tokens as the
+    /// reference counts them.
+    ChainFacts = 37, "list of facts about the model";
+    /// Nodes of the trie of tokens.
+    Trie = 38, "trie of tokens";
+    /// Scores by id.
+    Scores = 39, "scores of tokens";
 }
 
 impl Section {

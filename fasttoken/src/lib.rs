@@ -34,6 +34,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod ablation;
 mod added;
 mod alphabet;
 mod base64;
@@ -53,6 +54,7 @@ mod error;
 mod family;
 mod format;
 mod heap_merge;
+mod input;
 mod json;
 mod load;
 mod longest;
@@ -88,6 +90,8 @@ mod warning;
 mod window;
 mod wordpiece;
 
+#[cfg(feature = "ablation")]
+pub use ablation::FastPath;
 pub use added::{AddedToken, Reassigned, Recognise};
 pub use compiled::CacheUse;
 pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};
@@ -96,8 +100,9 @@ pub use encode_error::EncodeError;
 pub use encoding::Encoding;
 pub use error::Error;
 pub use format::CompiledError;
+pub use input::Input;
 pub use offsets::Offsets;
-pub use options::{EncodeOptions, Input};
+pub use options::EncodeOptions;
 pub use padding::{Padding, PaddingLength};
 pub use special::SpecialTokens;
 pub use tokenizer::Tokenizer;
@@ -108,3 +113,8 @@ pub use warning::Warning;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// The examples of the page for users of other crates are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../COMING_FROM.md")]
+mod coming_from {}

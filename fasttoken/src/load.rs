@@ -4,9 +4,10 @@ mod model;
 mod quick;
 mod settings;
 
+use crate::ablation::FastPath;
 use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
-use crate::chain::{Chain, Model as ChainModel};
+use crate::chain::{self, Chain, Model as ChainModel};
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
@@ -15,7 +16,7 @@ use crate::pairs::PairTable;
 use crate::pieces::Tokens;
 use crate::sentencepiece;
 use crate::spm::Spm;
-use crate::store::{self, Room};
+use crate::store::{self, ZeroedBuffer};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 use model::Model;
@@ -45,7 +46,7 @@ impl Tokenizer {
     /// # Errors
     /// The errors of [`Tokenizer::from_file`], but for those of reading.
     pub fn from_bytes(json: &[u8]) -> Result<Self, Error> {
-        load(json, |_| Room::default())
+        load(json, |_| ZeroedBuffer::default())
     }
 
     /// Loads the contents of a `tokenizer.json` with further added tokens, as the reference's
@@ -119,13 +120,14 @@ impl FromStr for Tokenizer {
 /// Loads a `tokenizer.json`. `reuse` makes memory for tables of a usual file that has been read.
 fn load<J: Deref<Target = [u8]>>(
     json: J,
-    reuse: impl FnOnce(J) -> Room<u8>,
+    reuse: impl FnOnce(J) -> ZeroedBuffer<u8>,
 ) -> Result<Tokenizer, Error> {
     // The quick ways read only BPE, and would give up after having read all tokens.
     if names_other_model(&json) {
         return load_slowly(&json);
     }
-    if let Some(quick) = Quick::read(&json)
+    if FastPath::QuickJson.is_taken()
+        && let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
         && !is_sentencepiece(&file)
     {
@@ -156,7 +158,7 @@ fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
         check_model(&file.model)?;
         return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
     }
-    load_file(file, None, Room::default())
+    load_file(file, None, ZeroedBuffer::default())
 }
 
 fn is_sentencepiece(file: &File<'_>) -> bool {
@@ -178,6 +180,14 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     };
     let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
     let file: File<'_> = serde_json::from_slice(&config)?;
+    if let Some(tables) = chain::Tables::read(reader, &file.model).map_err(damaged)? {
+        let settings = Settings::load_for_family(&file)?;
+        let model_id = |token: &str| tables.model_id(token);
+        let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
+        check_added(&added, |id| tables.is_added(id))?;
+        let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
+        return settings.finish_family(added, Family::Chain(Box::new(family)));
+    }
     if is_sentencepiece(&file) {
         let ignore_merges = file.model.ignore_merges.unwrap_or(false);
         let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
@@ -216,7 +226,7 @@ fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<()
 fn load_file(
     file: &File<'_>,
     read: Option<(Model, Vec<[u32; 3]>)>,
-    spare: Room<u8>,
+    spare: ZeroedBuffer<u8>,
 ) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;
@@ -247,13 +257,16 @@ fn load_file(
         options.ignore_merges.unwrap_or(false),
     )
     .map_err(|_| Error::too_many_collisions("$.model.vocab", "a token"))?;
-    store::gather(bpe.tables().chain(vocab.tables()).collect(), spare);
+    store::move_to_huge_pages(bpe.tables().chain(vocab.tables()).collect(), spare);
     settings.finish(added, vocab, bpe)
 }
 
 /// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
 /// anything unusual.
 pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
+    if !FastPath::QuickSentencePiece.is_taken() {
+        return None;
+    }
     let (config, tokens, rules) = sentencepiece::read_quickly(json)?;
     let file: File<'_> = serde_json::from_slice(&config).ok()?;
     if !is_sentencepiece(&file) {

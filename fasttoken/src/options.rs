@@ -2,6 +2,7 @@
 
 use crate::encode_error::EncodeError;
 use crate::encoding::Encoding;
+use crate::input::Input;
 use crate::offsets::Offsets;
 use crate::padding::Padding;
 use crate::parallel::{in_parallel, worth};
@@ -91,49 +92,6 @@ impl EncodeOptions {
     }
 }
 
-/// One text, or two that the file's template for pairs puts together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Input<'t> {
-    /// One text.
-    Single(&'t str),
-    /// Two texts.
-    Pair(&'t str, &'t str),
-}
-
-impl Input<'_> {
-    /// Bytes.
-    fn len(&self) -> usize {
-        match self {
-            Self::Single(text) => text.len(),
-            Self::Pair(first, second) => first.len() + second.len(),
-        }
-    }
-}
-
-impl<'t> From<&'t str> for Input<'t> {
-    fn from(text: &'t str) -> Self {
-        Self::Single(text)
-    }
-}
-
-impl<'t> From<&'t String> for Input<'t> {
-    fn from(text: &'t String) -> Self {
-        Self::Single(text)
-    }
-}
-
-impl<'t> From<(&'t str, &'t str)> for Input<'t> {
-    fn from((a, b): (&'t str, &'t str)) -> Self {
-        Self::Pair(a, b)
-    }
-}
-
-impl<'t, A: AsRef<str>, B: AsRef<str>> From<&'t (A, B)> for Input<'t> {
-    fn from((a, b): &'t (A, B)) -> Self {
-        Self::Pair(a.as_ref(), b.as_ref())
-    }
-}
-
 impl Tokenizer {
     /// Returns the options that the file states: its truncation and padding, no special tokens,
     /// offsets in bytes.
@@ -183,14 +141,14 @@ impl Tokenizer {
     /// The first input's that fails, as [`Tokenizer::encode_with`].
     pub fn encode_batch_with<'t, I>(
         &self,
-        inputs: &[I],
+        inputs: &'t [I],
         options: &EncodeOptions,
         threads: impl Into<Option<usize>>,
     ) -> Result<Vec<Encoding>, EncodeError>
     where
-        I: Copy + Into<Input<'t>> + Sync,
+        &'t I: Into<Input<'t>>,
     {
-        let inputs: Vec<Input<'_>> = inputs.iter().map(|&input| input.into()).collect();
+        let inputs: Vec<Input<'_>> = inputs.iter().map(Into::into).collect();
         let encode = |n: usize| self.encode_unpadded(inputs[n], options);
         let threads = worth(threads.into(), inputs.iter().map(Input::len).sum());
         let encodings = in_parallel(inputs.len(), threads, encode);
@@ -201,10 +159,15 @@ impl Tokenizer {
         Ok(encodings)
     }
 
-    /// Encodes `text` with the byte range of each id, and without truncation and padding.
-    pub fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Encoding {
+    /// Encodes one text or a pair with the byte range of each id, and without truncation and
+    /// padding.
+    pub fn encode_with_offsets<'t>(
+        &self,
+        input: impl Into<Input<'t>>,
+        add_special_tokens: bool,
+    ) -> Encoding {
         let options = EncodeOptions::new().add_special_tokens(add_special_tokens);
-        self.encode_with(text, &options)
+        self.encode_with(input, &options)
             .expect("only truncation and padding can fail")
     }
 

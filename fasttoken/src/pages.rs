@@ -5,6 +5,7 @@
 //! Linux gives huge pages to memory that asks for them before it is first touched, which memory
 //! from the allocator does not.
 
+use crate::ablation::FastPath;
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -25,7 +26,11 @@ impl Pages {
     /// system has none.
     pub(crate) fn zeroed(bytes: usize) -> Option<Self> {
         // Miri maps nothing.
-        if !cfg!(target_os = "linux") || cfg!(miri) || bytes < LARGE {
+        if !cfg!(target_os = "linux")
+            || cfg!(miri)
+            || bytes < LARGE
+            || !FastPath::HugePages.is_taken()
+        {
             return None;
         }
         // What is beyond the last whole huge page lies in small ones, unless it is most
@@ -78,9 +83,9 @@ mod tests {
         assert!(Pages::zeroed(LARGE - 1).is_none());
         for bytes in [LARGE, HUGE, HUGE + 5, 2 * HUGE - 1] {
             let Some(mut pages) = Pages::zeroed(bytes) else {
-                // On Linux only where there is no room to map them.
-                let room = || MmapMut::map_anon(bytes + HUGE).is_ok();
-                let expected = cfg!(target_os = "linux") && !cfg!(miri) && room();
+                // On Linux only where they cannot be mapped.
+                let mappable = || MmapMut::map_anon(bytes + HUGE).is_ok();
+                let expected = cfg!(target_os = "linux") && !cfg!(miri) && mappable();
                 assert!(!expected, "{bytes} bytes");
                 continue;
             };

@@ -21,9 +21,10 @@
 
 mod build;
 
+use crate::ablation::FastPath;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use bytemuck::{Pod, Zeroable};
 
 /// The rank of a pair without a merge.
@@ -131,7 +132,7 @@ impl PairTable {
     }
 
     /// Returns all tables, in falling order of how often merging reads them.
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Relocatable; 4] {
         [
             &mut self.filter,
             &mut self.dense,
@@ -161,6 +162,7 @@ impl PairTable {
     #[inline(always)]
     pub(crate) fn rank(&self, left: u32, right: u32) -> u32 {
         if (left | right) < DENSE_TOKENS
+            && FastPath::DensePairs.is_taken()
             && let Some(&rank) = self.dense.get((left * DENSE_TOKENS + right) as usize)
         {
             return rank;
@@ -171,7 +173,9 @@ impl PairTable {
         let key = key(left, right);
         let hash = hash(left, right);
         let (word, bits) = filter_bits(hash, self.filter.len());
-        if self.filter.get(word).is_none_or(|word| word & bits != bits) {
+        if FastPath::PairFilter.is_taken()
+            && self.filter.get(word).is_none_or(|word| word & bits != bits)
+        {
             return NO_RANK;
         }
         self.look_up(key, home(hash, self.buckets.len()))

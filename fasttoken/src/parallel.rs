@@ -7,6 +7,7 @@
 mod job;
 mod pool;
 
+use crate::input::Input;
 use crate::tokenizer::Tokenizer;
 use pool::Pool;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,43 +64,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tokenizer {
-    /// The ids of each of `texts`, encoded by up to `threads` threads, or with `None` by as many as
-    /// there are processors: the calling one and,
-    /// for each further 8 KiB of text, one of a pool that this crate keeps, one for each
-    /// further processor. The first call that needs it starts it; no code of the caller runs
-    /// on it, and it never waits for the caller or for other pools. In a process that was
-    /// forked off after that, and where threads cannot be had, the calling thread encodes
-    /// all.
-    pub fn encode_batch(
+    /// Returns the ids of each of `inputs`, texts or pairs as in [`Tokenizer::encode`].
+    ///
+    /// Up to `threads` threads encode, or with `None` as many as there are processors: the calling
+    /// one and, for each further 8 KiB of text, one of a pool that this crate keeps, one for each
+    /// further processor. The first call that needs it starts it; no code of the caller runs on it,
+    /// and it never waits for the caller or for other pools. In a process that was forked off after
+    /// that, and where threads cannot be had, the calling thread encodes all.
+    pub fn encode_batch<'t, I>(
         &self,
-        texts: &[impl AsRef<str> + Sync],
+        inputs: &'t [I],
         add_special_tokens: bool,
         threads: impl Into<Option<usize>>,
-    ) -> Vec<Vec<u32>> {
-        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
-        let threads = worth(threads.into(), texts.iter().map(|text| text.len()).sum());
-        in_parallel(texts.len(), threads, |n| {
-            self.encode(texts[n], add_special_tokens)
-        })
-    }
-
-    /// [`Tokenizer::encode_pair`] for each of `pairs`, by up to `threads` threads as in
-    /// [`Tokenizer::encode_batch`].
-    pub fn encode_pair_batch(
-        &self,
-        pairs: &[(impl AsRef<str> + Sync, impl AsRef<str> + Sync)],
-        add_special_tokens: bool,
-        threads: impl Into<Option<usize>>,
-    ) -> Vec<Vec<u32>> {
-        let both = pairs.iter().map(|(a, b)| (a.as_ref(), b.as_ref()));
-        let pairs: Vec<(&str, &str)> = both.collect();
-        let threads = worth(
-            threads.into(),
-            pairs.iter().map(|(a, b)| a.len() + b.len()).sum(),
-        );
-        in_parallel(pairs.len(), threads, |n| {
-            let (a, b) = pairs[n];
-            self.encode_pair(a, b, add_special_tokens)
+    ) -> Vec<Vec<u32>>
+    where
+        &'t I: Into<Input<'t>>,
+    {
+        let inputs: Vec<Input<'_>> = inputs.iter().map(Into::into).collect();
+        let threads = worth(threads.into(), inputs.iter().map(Input::len).sum());
+        in_parallel(inputs.len(), threads, |n| {
+            self.encode(inputs[n], add_special_tokens)
         })
     }
 }

@@ -36,7 +36,7 @@ mod proof;
 
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use crate::vocab::NO_TOKEN;
 use bits::{ByteSet, contains, excluded_bit, follower_bit, has_bit, neighbour_bit};
 use char_pairs::CharPairs;
@@ -106,7 +106,7 @@ impl Premerged {
         self.char_pairs.write(writer);
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 8] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Relocatable; 8] {
         [
             &mut self.index,
             &mut self.tokens,

@@ -421,6 +421,7 @@ impl Split {
                 warnings.push(Warning::SlowPattern {
                     path,
                     pattern: given,
+                    alternative: Grammar::first_unknown(regex),
                 });
                 Ok(Self::Pattern { pattern, keep })
             }

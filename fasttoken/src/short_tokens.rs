@@ -6,7 +6,7 @@
 //! most frequent token on, so that frequent words are in the line that their hash selects.
 
 use crate::compare::Compare;
-use crate::store::{Flat, Movable, Room};
+use crate::store::{Flat, Relocatable, ZeroedBuffer};
 use crate::table::{K0, K1, fold};
 use bytemuck::{Pod, Zeroable};
 
@@ -158,8 +158,8 @@ impl ShortTokenTable {
             return (Self::default(), Vec::new());
         }
         // At 60 % full, one line in ten is full and sends lookups to the next one.
-        let mut room: Room<Line> = Room::zeroed(count * 5 / (3 * SLOTS) + 1);
-        let lines = &mut *room;
+        let mut buffer: ZeroedBuffer<Line> = ZeroedBuffer::zeroed(count * 5 / (3 * SLOTS) + 1);
+        let lines = &mut *buffer;
         // The lines of a large vocabulary are megabytes, so each is prefetched 32 words before
         // it is filled: with huge pages, 2 ms instead of 12 for Qwen 3.
         let mut ahead = words.clone();
@@ -191,10 +191,15 @@ impl ShortTokenTable {
                 high: compared(key) | u64::from(id) << 32,
             };
         }
-        (Self { lines: room.into() }, crowded)
+        (
+            Self {
+                lines: buffer.into(),
+            },
+            crowded,
+        )
     }
 
-    pub(crate) fn table(&mut self) -> &mut dyn Movable {
+    pub(crate) fn table(&mut self) -> &mut dyn Relocatable {
         &mut self.lines
     }
 

@@ -15,7 +15,7 @@ use bytemuck::Zeroable;
 /// The largest number of symbols.
 pub(crate) const MAX_SYMBOLS: usize = 64;
 
-/// The number of array elements that are compared together.
+/// The number of SIMD lanes: array elements that are compared together.
 const LANES: usize = 16;
 
 /// The symbols of a word and their pairs.
@@ -50,7 +50,7 @@ impl Default for Symbols {
 
 impl Symbols {
     /// Starts with the symbols `ids`; `ranks` are as in [`Symbols::merge`]. Returns a bit for each
-    /// symbol, and the number of positions at which pairs are searched.
+    /// symbol, and the number of symbols rounded up to a multiple of [`LANES`].
     #[inline(always)]
     fn fill(&mut self, ids: &[u32], ranks: &[u32]) -> (u64, usize) {
         let count = ids.len().min(MAX_SYMBOLS);
@@ -60,13 +60,13 @@ impl Symbols {
         for (symbol, id) in self.ids.iter_mut().zip(ids) {
             *symbol = *id;
         }
-        let lanes = count.next_multiple_of(LANES);
+        let padded_len = count.next_multiple_of(LANES);
         let pairs = self.pairs[..count - 1].iter_mut().zip(ranks);
         for (place, (pair_of, &rank)) in pairs.enumerate() {
             *pair_of = pair(rank, place);
         }
-        self.pairs[count - 1..lanes].fill(NO_PAIR);
-        (u64::MAX >> (MAX_SYMBOLS - count), lanes)
+        self.pairs[count - 1..padded_len].fill(NO_PAIR);
+        (u64::MAX >> (MAX_SYMBOLS - count), padded_len)
     }
 
     /// Merges `ids`, at most [`MAX_SYMBOLS`], and calls `each` with the tokens that are left, in
@@ -80,9 +80,9 @@ impl Symbols {
         ranks: &[u32],
         mut each: impl FnMut(u32),
     ) {
-        let (mut there, lanes) = self.fill(ids, ranks);
+        let (mut there, padded_len) = self.fill(ids, ranks);
         loop {
-            let first = self.first(lanes);
+            let first = self.first(padded_len);
             if first == NO_PAIR {
                 break;
             }
@@ -111,10 +111,10 @@ impl Symbols {
         }
     }
 
-    /// Returns the smallest packed pair.
+    /// Returns the smallest packed pair among the first `padded_len`.
     #[inline(always)]
-    fn first(&self, lanes: usize) -> u32 {
-        let (chunks, _) = self.pairs[..lanes].as_chunks::<LANES>();
+    fn first(&self, padded_len: usize) -> u32 {
+        let (chunks, _) = self.pairs[..padded_len].as_chunks::<LANES>();
         let mut least = [NO_PAIR; LANES];
         for chunk in chunks {
             for (least, pair) in least.iter_mut().zip(chunk) {

@@ -4,15 +4,15 @@
 //! alive, so clones and ranges can be passed around freely. The bytes of a file are read as plain
 //! numbers, whose every bit pattern is valid; users of an array check the meaning of the numbers.
 
+mod buffer;
 mod file_bytes;
 mod flat;
-mod movable;
-mod room;
+mod relocate;
 
+pub(crate) use buffer::{ZeroedBuffer, read};
 pub(crate) use file_bytes::{FileBytes, LINE};
 pub(crate) use flat::Flat;
-pub(crate) use movable::{Movable, gather};
-pub(crate) use room::{Room, read};
+pub(crate) use relocate::{Relocatable, move_to_huge_pages};
 
 #[cfg(test)]
 mod tests;

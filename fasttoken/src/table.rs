@@ -5,7 +5,7 @@
 //! stored more than [`MAX_PROBES`] slots from the slot that its hash selects, and lookups stop
 //! there. A key that finds no room is an error, [`TooManyCollisions`].
 
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Deref;
 
@@ -127,7 +127,7 @@ impl StringTableBuilder {
 }
 
 impl StringTable {
-    pub(crate) fn table(&mut self) -> &mut dyn Movable {
+    pub(crate) fn table(&mut self) -> &mut dyn Relocatable {
         &mut self.slots
     }
 

@@ -1,11 +1,12 @@
 //! The tokenizer: encoding, counting, and looking up tokens.
 
-mod gather;
+mod word_collector;
 
 use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, TextSteps};
 use crate::bpe::{Bpe, ThreadScratch};
 use crate::encoding::Encoding;
 use crate::family::Family;
+use crate::input::Input;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{PostProcessor, TemplatePart};
@@ -63,39 +64,35 @@ pub(crate) trait Visitor<'t> {
 }
 
 impl Tokenizer {
-    /// Returns all ids of `text`. Truncation and padding of the file apply only to
+    /// Returns all ids of a text, or of a pair of texts: `encode(text, true)`,
+    /// `encode((first, second), true)`. Truncation and padding of the file apply only to
     /// [`Tokenizer::encode_with`].
     ///
     /// Added tokens in the text are recognised. With `add_special_tokens`, the ids that the file's
-    /// template puts around a text are included.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Vec<u32> {
-        let mut out = Vec::with_capacity(text.len() / 4 + 4);
-        self.encode_into(text, add_special_tokens, &mut out);
+    /// template puts around a text are included. A pair is joined by the file's template for pairs;
+    /// if the file has none, the ids of the second text follow those of the first.
+    pub fn encode<'t>(&self, input: impl Into<Input<'t>>, add_special_tokens: bool) -> Vec<u32> {
+        let input = input.into();
+        let mut out = Vec::with_capacity(input.len() / 4 + 4);
+        self.encode_input(input, add_special_tokens, &mut out);
         out
     }
 
-    /// Appends the ids of `text` to `out`; see [`Tokenizer::encode`].
-    pub fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
-        let template = &self.post_processor.single;
-        self.encode_template(template, [text, text], add_special_tokens, out);
-    }
-
-    /// Returns the ids of two texts, joined by the file's template for pairs, or one after the
-    /// other if the file has none.
-    pub fn encode_pair(&self, a: &str, b: &str, add_special_tokens: bool) -> Vec<u32> {
-        let mut out = Vec::with_capacity((a.len() + b.len()) / 4 + 4);
-        let template = &self.post_processor.pair;
-        self.encode_template(template, [a, b], add_special_tokens, &mut out);
-        out
-    }
-
-    fn encode_template(
+    /// Appends the ids of a text or a pair to `out`; see [`Tokenizer::encode`].
+    pub fn encode_into<'t>(
         &self,
-        template: &[TemplatePart],
-        [a, b]: [&str; 2],
+        input: impl Into<Input<'t>>,
         add_special_tokens: bool,
         out: &mut Vec<u32>,
     ) {
+        self.encode_input(input.into(), add_special_tokens, out);
+    }
+
+    fn encode_input(&self, input: Input<'_>, add_special_tokens: bool, out: &mut Vec<u32>) {
+        let (template, [a, b]) = match input {
+            Input::Single(text) => (&self.post_processor.single, [text, text]),
+            Input::Pair(a, b) => (&self.post_processor.pair, [a, b]),
+        };
         for part in template {
             match part {
                 TemplatePart::A => self.encode_recognising(a, Recognise::All, out),
@@ -144,14 +141,18 @@ impl Tokenizer {
     }
 
     /// Returns the number of ids that [`Tokenizer::encode`] gives.
-    pub fn count(&self, text: &str, add_special_tokens: bool) -> usize {
+    pub fn count<'t>(&self, input: impl Into<Input<'t>>, add_special_tokens: bool) -> usize {
+        self.count_input(input.into(), add_special_tokens)
+    }
+
+    fn count_input(&self, input: Input<'_>, add_special_tokens: bool) -> usize {
         // A new buffer for each call would cost a short text a tenth of its time.
         thread_local! {
             static IDS: Cell<Vec<u32>> = const { Cell::new(Vec::new()) };
         }
         let mut ids = IDS.try_with(Cell::take).unwrap_or_default();
         ids.clear();
-        self.encode_into(text, add_special_tokens, &mut ids);
+        self.encode_input(input, add_special_tokens, &mut ids);
         let count = ids.len();
         if ids.capacity() <= MAX_KEPT_IDS {
             // A thread that is ending has no place for the buffer.

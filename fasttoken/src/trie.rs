@@ -7,15 +7,19 @@
 mod build;
 
 use crate::error::Error;
+use crate::format::{CompiledError, Reader, Section, Writer};
+use crate::store::Flat;
+use bytemuck::{Pod, Zeroable};
 
 /// A trie from byte strings to ids.
 #[derive(Debug)]
 pub(crate) struct Trie {
-    units: Vec<Unit>,
+    units: Flat<Unit>,
 }
 
 /// A node: the byte that leads to it, the base of its children, and the id of its string.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 struct Unit {
     /// The base in the upper 23 bits, [`USED`], and the byte.
     base: u32,
@@ -53,6 +57,22 @@ impl Trie {
                 format!("vocabulary whose trie has more than {UNITS_MAX} nodes"),
             )
         })?;
+        Ok(Self {
+            units: units.into(),
+        })
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        writer.put(Section::Trie, &self.units);
+    }
+
+    /// Reads a trie of ids below `end`. A forged trie finds other strings, and nothing worse.
+    pub(crate) fn read(reader: &Reader, end: u32) -> Result<Self, CompiledError> {
+        let units: Flat<Unit> = reader.get(Section::Trie)?;
+        let known = |unit: &Unit| unit.id < end || unit.id == NONE;
+        if units.is_empty() || !units.iter().all(known) {
+            return Err(Section::Trie.invalid("it contradicts the other tables"));
+        }
         Ok(Self { units })
     }
 

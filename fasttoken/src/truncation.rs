@@ -99,7 +99,7 @@ impl Truncation {
         overflowing: bool,
     ) -> Result<(), EncodeError> {
         let Some(max) = self.max_length.checked_sub(added) else {
-            return Err(EncodeError::NoRoom {
+            return Err(EncodeError::TemplateTooLong {
                 max_length: self.max_length,
                 added,
             });

@@ -1,8 +1,10 @@
 //! The model Unigram: a word is cut so that the scores of its tokens have the largest sum.
 
 use crate::error::Error;
+use crate::format::{CompiledError, Reader, Section, Writer};
 use crate::json::ModelJson;
 use crate::pieces::{Token, Tokens};
+use crate::store::Flat;
 use crate::trie::Trie;
 
 /// The tokens of a Unigram model with their scores.
@@ -10,7 +12,7 @@ use crate::trie::Trie;
 pub(crate) struct Unigram {
     trie: Trie,
     /// Scores by id.
-    scores: Vec<f64>,
+    scores: Flat<f64>,
     unk: u32,
     /// The score of a character that is no token.
     unk_score: f64,
@@ -20,6 +22,14 @@ pub(crate) struct Unigram {
 
 /// The difference between the smallest score and that of an unknown character.
 const UNK_PENALTY: f64 = 10.0;
+
+/// The number that stands for no token in a compiled tokenizer.
+const NO_ID: u32 = u32::MAX;
+
+/// Returns the score of a character that is no token.
+fn unk_score(scores: &[f64]) -> f64 {
+    scores.iter().copied().fold(f64::INFINITY, f64::min) - UNK_PENALTY
+}
 
 /// The best way to the end of a part of a word.
 #[derive(Debug, Clone, Copy)]
@@ -64,13 +74,49 @@ impl Unigram {
         };
         let byte = |byte: usize| tokens.id(&format!("<{byte:#04X}>"));
         let bytes = || Box::new(std::array::from_fn(byte));
-        let least = scores.iter().copied().fold(f64::INFINITY, f64::min);
         Ok(Self {
             trie: Trie::new(tokens.iter(), "$.model.vocab")?,
-            scores,
             unk,
-            unk_score: least - UNK_PENALTY,
+            unk_score: unk_score(&scores),
+            scores: scores.into(),
             bytes: (model.byte_fallback == Some(true)).then(bytes),
+        })
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        self.trie.write(writer);
+        writer.put(Section::Scores, &self.scores);
+        if let Some(bytes) = &self.bytes {
+            writer.put(Section::ByteIds, &bytes.map(|id| id.unwrap_or(NO_ID)));
+        }
+    }
+
+    /// Reads the model from a compiled tokenizer, whose ids are below `end`; `model` is its
+    /// configuration.
+    pub(crate) fn read(
+        reader: &Reader,
+        model: &ModelJson<'_>,
+        unk: u32,
+        end: u32,
+    ) -> Result<Self, CompiledError> {
+        let scores: Flat<f64> = reader.get(Section::Scores)?;
+        let len = u32::try_from(scores.len()).unwrap_or(u32::MAX);
+        if len > end || unk >= len {
+            return Err(Section::Scores.invalid("it contradicts the other tables"));
+        }
+        let mut bytes = None;
+        if model.byte_fallback == Some(true) {
+            let ids: [u32; 256] = reader.get::<u32>(Section::ByteIds)?[..]
+                .try_into()
+                .map_err(|_| Section::ByteIds.invalid("there are not 256 of them"))?;
+            bytes = Some(Box::new(ids.map(|id| (id < len).then_some(id))));
+        }
+        Ok(Self {
+            trie: Trie::read(reader, len)?,
+            unk,
+            unk_score: unk_score(&scores),
+            scores,
+            bytes,
         })
     }
 

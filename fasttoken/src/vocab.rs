@@ -14,7 +14,7 @@ use crate::alphabet;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::short_tokens::Key;
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 pub(crate) use builder::{Builder, Clash, Sought};
 pub(crate) use names::{Names, Unindexed};
 use slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
@@ -56,7 +56,7 @@ impl Vocab {
         }
     }
 
-    pub(crate) fn tables(&mut self) -> [&mut dyn Movable; 4] {
+    pub(crate) fn tables(&mut self) -> [&mut dyn Relocatable; 4] {
         [
             &mut self.slots,
             &mut self.long,
@@ -190,7 +190,7 @@ impl Vocab {
             while !rest.is_empty() {
                 let mut end = out.len();
                 out.resize(end + rest.len() * SLOT, 0);
-                let room = &mut out[..];
+                let target = &mut out[..];
                 let mut special = None;
                 for (n, &id) in rest.iter().enumerate() {
                     let Some(slot) = slots.get(id as usize) else {
@@ -201,7 +201,7 @@ impl Vocab {
                         special = Some((n, slot));
                         break;
                     }
-                    room[end..end + SLOT].copy_from_slice(&slot.0);
+                    target[end..end + SLOT].copy_from_slice(&slot.0);
                     end += usize::from(meta & LEN);
                 }
                 out.truncate(end);

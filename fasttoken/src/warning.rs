@@ -14,6 +14,9 @@ pub enum Warning {
         path: String,
         /// The pattern.
         pattern: String,
+        /// The number, from 1, of the first alternative that no scanner has at its place. `None` if
+        /// scanners have each alternative, but not in this combination or with this behavior.
+        alternative: Option<usize>,
     },
     /// A split pattern has syntax that this crate does not match itself. It runs on the crate
     /// `fancy-regex`, which is made to match as the reference does but not proved to: compare the ids
@@ -32,10 +35,20 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SlowPattern { path, pattern } => write!(
-                f,
-                "split pattern {pattern:?} at {path} has no scanner, so encoding is several times slower"
-            ),
+            Self::SlowPattern {
+                path,
+                pattern,
+                alternative,
+            } => {
+                write!(
+                    f,
+                    "split pattern {pattern:?} at {path} has no scanner, so encoding is several times slower"
+                )?;
+                match alternative {
+                    Some(n) => write!(f, " (the first unknown alternative is number {n})"),
+                    None => Ok(()),
+                }
+            }
             Self::InexactPattern {
                 path,
                 pattern,

@@ -1,6 +1,7 @@
 //! The model WordPiece: a word is cut into the longest tokens, from left to right.
 
 use crate::error::Error;
+use crate::format::{CompiledError, Reader, Section, Writer};
 use crate::json::ModelJson;
 use crate::pieces::{Token, Tokens};
 use crate::trie::{Place, Trie};
@@ -35,6 +36,34 @@ impl WordPiece {
             )
         })?;
         let trie = Trie::new(tokens.iter(), "$.model.vocab")?;
+        Ok(Self {
+            inside: trie.after(prefix.as_bytes()),
+            trie,
+            unk,
+            max_chars: usize::try_from(max_chars).unwrap_or(usize::MAX),
+        })
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        self.trie.write(writer);
+    }
+
+    /// Reads the model from a compiled tokenizer, whose ids are below `end`; `model` is its
+    /// configuration.
+    pub(crate) fn read(
+        reader: &Reader,
+        model: &ModelJson<'_>,
+        unk: u32,
+        end: u32,
+    ) -> Result<Self, CompiledError> {
+        let settings = (
+            model.continuing_subword_prefix.as_deref(),
+            model.max_input_chars_per_word,
+        );
+        let (Some(prefix), Some(max_chars)) = settings else {
+            return Err(Section::Config.invalid("it lacks settings of WordPiece"));
+        };
+        let trie = Trie::read(reader, end)?;
         Ok(Self {
             inside: trie.after(prefix.as_bytes()),
             trie,

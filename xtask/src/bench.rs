@@ -92,8 +92,18 @@ fn table(args: &[String]) -> Result<()> {
         .run()
 }
 
+/// Runs the race against the rivals, or with `--ablation` the program that leaves out fasttoken's
+/// fast paths one by one.
 fn tokenizer(args: &[String]) -> Result<()> {
-    cargo("run --release --manifest-path bench/tokenizer/Cargo.toml --target-dir target/bench-tokenizer --".split(' '))
-    .args(args)
-    .run()
+    let (ablation, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--ablation");
+    let program: &[&str] = match ablation.is_empty() {
+        true => &[],
+        false => &["--features", "ablation", "--bin", "ablation"],
+    };
+    let run = "run --release --manifest-path bench/tokenizer/Cargo.toml --target-dir target/bench-tokenizer";
+    cargo(run.split(' '))
+        .args(program)
+        .args(["--"])
+        .args(args)
+        .run()
 }

@@ -19,7 +19,7 @@ struct Group {
 const GROUPS: &[Group] = &[
     Group {
         folder: "fasttoken/fuzz",
-        targets: &["encode", "decode", "compiled", "json"],
+        targets: &["encode", "decode", "compiled", "json", "model"],
         // Longer inputs are slow in the reference and find nothing more.
         max_len: 2_048,
         detect_leaks: true,

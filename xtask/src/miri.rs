@@ -10,7 +10,7 @@ const TESTS: &[&str] = &[
     "compare::",
     "parallel::job::",
     "parallel::pool::",
-    "scan::planes::tests::planes_are_those_of_the_twin",
+    "scan::class_masks::tests::class_masks_are_those_of_the_twin",
     "store::tests::arrays_outlive",
     "store::tests::parts_that_do_not_fit",
     "store::tests::spare_memory",

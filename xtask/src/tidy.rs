@@ -50,7 +50,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/parallel/job.rs",
     "fasttoken/src/prefetch.rs",
     "fasttoken/src/scan/fill.rs",
-    "fasttoken/src/scan/planes/",
+    "fasttoken/src/scan/class_masks/",
     "fasttoken/src/store/flat.rs",
     "fasttoken/src/store/file_bytes.rs",
     "prelude-models/src/checkpoint/map.rs",

@@ -16,6 +16,8 @@ mod protocol;
 mod race;
 mod report;
 mod synth;
+mod texts;
+mod vocabularies;
 mod worker;
 mod workloads;
 
@@ -37,6 +39,7 @@ use crate::{
     process::Launcher,
     race::Race,
     report::About,
+    vocabularies::Vocabulary,
     workloads::{Row, Unit},
 };
 
@@ -52,6 +55,14 @@ struct Args {
     /// one beside the checkout or in the output folder.
     #[arg(long)]
     sentencepiece: Option<PathBuf>,
+    /// The tokenizer.json of a WordPiece model for the rows about these; by default the small one
+    /// of fasttoken's tests.
+    #[arg(long)]
+    wordpiece: Option<PathBuf>,
+    /// The tokenizer.json of a Unigram model for the rows about these; by default the small one of
+    /// fasttoken's tests.
+    #[arg(long)]
+    unigram: Option<PathBuf>,
     /// Rounds of each measurement; the median counts.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -125,13 +136,6 @@ fn install_rivals(environment: &Path, out: &Path) {
     }
 }
 
-/// Returns the remarks of the first race and of the race with a SentencePiece-style vocabulary.
-fn all_remarks(first: Vec<String>, sentencepiece: &[String]) -> Vec<String> {
-    let own = sentencepiece.iter();
-    let own = own.map(|remark| format!("SentencePiece: {remark}"));
-    first.into_iter().chain(own).collect()
-}
-
 /// Runs the hidden command of the arguments, if there is one.
 fn run_hidden(hidden: Option<&Hidden>) -> Result<bool> {
     match hidden {
@@ -184,47 +188,43 @@ fn main() -> Result<()> {
     let chats = has_chat_tokens(&tokenizer)?;
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
-    let sentencepiece = sentencepiece(args.sentencepiece.clone(), &out)?;
+    let given = [&args.sentencepiece, &args.wordpiece, &args.unigram].map(Option::clone);
+    let families = vocabularies::families(&repository(), &out, given)?;
+    let only = args.only.as_deref();
+    let patterns = vocabularies::patterns(&repository(), &tokenizer, &scratch, only)?;
+    let named = |family: &Vocabulary| vocabulary_name(&family.path);
+    let family_names = families.iter().map(named).collect();
     let paper = args.paper.as_deref().map(paper::figures).transpose()?;
     let launcher = Launcher {
         python: Some(python),
         also,
     };
     let mut race = Race::new(
-        launcher.clone(),
+        launcher,
         tokenizer.clone(),
         engines.clone(),
         Corpus::open(&texts)?,
         args.rounds.max(1),
-        scratch.clone(),
+        scratch,
         chats,
     );
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
-    let only = args.only.as_deref();
     let rows = workloads::rows().into_iter().chain(paper::rows()).collect();
     let mut lines = measure(&mut race, rows, only)?;
-    if let Some(path) = &sentencepiece {
-        println!("SentencePiece: {}", path.display());
-        // The engines of the first race end with it; its texts have been seen.
-        let (corpus, remarks) = (race.corpus, race.remarks);
-        race = Race::new(
-            launcher,
-            path.clone(),
-            engines.clone(),
-            corpus,
-            args.rounds.max(1),
-            scratch,
-            false,
-        );
-        lines.extend(measure(&mut race, workloads::sentencepiece_rows(), only)?);
-        race.remarks = all_remarks(remarks, &race.remarks);
+    for Vocabulary { title, path, rows } in patterns.into_iter().chain(families) {
+        if only.is_some_and(|only| !rows.iter().any(|row| row.name.contains(only))) {
+            continue;
+        }
+        println!("{title}: {}", path.display());
+        race.change_vocabulary(&title, path);
+        lines.extend(measure(&mut race, rows, only)?);
     }
     ensure!(!lines.is_empty(), "no row is called like that");
     let about = About {
         load_average: format!("{loads} before, {} after", load_average()),
         tokenizer: vocabulary_name(&tokenizer),
-        sentencepiece: sentencepiece.as_deref().map(vocabulary_name),
+        families: family_names,
         paper: paper.unwrap_or_default(),
         ..about(&args, &race)
     };
@@ -315,28 +315,6 @@ fn tokenizer(given: Option<PathBuf>) -> Result<PathBuf> {
         Some(path) => Ok(path.clone()),
         None => bail!("no tokenizer.json found; give one with --tokenizer"),
     }
-}
-
-/// The file for the rows about SentencePiece-style models; without one there are no such rows.
-fn sentencepiece(given: Option<PathBuf>, out: &Path) -> Result<Option<PathBuf>> {
-    if let Some(path) = given {
-        ensure!(path.exists(), "{} is not there", path.display());
-        return Ok(Some(path));
-    }
-    let shared = repository().join("../shared/tokenizers");
-    let folders = ["llama2", "mistral"].map(|name| shared.join(name));
-    let mut candidates = folders.into_iter().chain([out.join("sentencepiece")]);
-    let found = candidates.find_map(|folder| {
-        let path = folder.join("tokenizer.json");
-        path.exists().then_some(path)
-    });
-    if found.is_none() {
-        println!(
-            "SKIP  no SentencePiece-style tokenizer.json; fasttoken/scripts/convert_sentencepiece.py \
-             makes one of a tokenizer.model, for --sentencepiece"
-        );
-    }
-    Ok(found)
 }
 
 fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Line>> {

@@ -39,6 +39,8 @@ pub(crate) struct Race {
     running: BTreeMap<usize, Vec<Process>>,
     /// Remarks of the run: engines that refuse, ids that differ.
     pub(crate) remarks: Vec<String>,
+    /// The name of the vocabulary in remarks, or nothing for the first one.
+    title: String,
 }
 
 /// The result of one engine in one row: a value per round, in the row's unit.
@@ -55,7 +57,7 @@ pub(crate) struct Entry {
 fn turn_s(row: &Row) -> f64 {
     match row.part {
         Part::Paper => 0.05,
-        Part::Targets | Part::SentencePiece => 0.2,
+        _ => 0.2,
     }
 }
 
@@ -79,7 +81,17 @@ impl Race {
             chat_markers,
             running: BTreeMap::new(),
             remarks: Vec::new(),
+            title: String::new(),
         }
+    }
+
+    /// Goes on with another vocabulary, without chat markers: engines start anew, texts do not. Remarks
+    /// from here on begin with `title`.
+    pub(crate) fn change_vocabulary(&mut self, title: &str, tokenizer: PathBuf) {
+        self.running.clear();
+        self.tokenizer = tokenizer;
+        self.chat_markers = false;
+        title.clone_into(&mut self.title);
     }
 
     /// Rounds of a row, for the progress bar.
@@ -145,6 +157,11 @@ impl Race {
     }
 
     fn remark(&mut self, remark: String) {
+        // Names of rows begin with the title already.
+        let remark = match self.title.as_str() {
+            title if remark.starts_with(title) => remark,
+            title => format!("{title}: {remark}"),
+        };
         if !self.remarks.contains(&remark) {
             self.remarks.push(remark);
         }

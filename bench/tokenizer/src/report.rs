@@ -18,8 +18,8 @@ pub(crate) struct About {
     pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) tokenizer: String,
-    /// The SentencePiece-style vocabulary, if there is one.
-    pub(crate) sentencepiece: Option<String>,
+    /// The vocabularies of the other families.
+    pub(crate) families: Vec<String>,
     pub(crate) commit: String,
     pub(crate) texts: Vec<String>,
     pub(crate) remarks: Vec<String>,
@@ -113,13 +113,13 @@ pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String
     let _ = writeln!(text, "Command: `{}`\n", about.command);
     let _ = writeln!(
         text,
-        "Machine: {}; load average {}.\nDate: {}, commit {}.\nVocabulary: {}; SentencePiece: {}.\nRounds: {}.\n",
+        "Machine: {}; load average {}.\nDate: {}, commit {}.\nVocabulary: {}; Other families: {}.\nRounds: {}.\n",
         about.machine,
         about.load_average,
         about.date,
         about.commit,
         about.tokenizer,
-        about.sentencepiece.as_deref().unwrap_or("none there"),
+        about.families.join(", "),
         about.rounds
     );
     text.push_str("Texts:\n\n");

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::{corpus::Corpus, engines::Who, kind::Kind, protocol::How};
+pub(crate) use crate::texts::{Pattern, Texts, What};
+use crate::{engines::Who, kind::Kind, protocol::How};
 
 /// One row.
 pub(crate) struct Row {
@@ -25,10 +26,23 @@ pub(crate) enum Part {
     Paper,
     /// A row of the SentencePiece-style vocabulary.
     SentencePiece,
+    /// A row of the WordPiece vocabulary.
+    WordPiece,
+    /// A row of the Unigram vocabulary.
+    Unigram,
+    /// A row of the first vocabulary with the split pattern of some model.
+    Patterns,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] = [Self::Targets, Self::Paper, Self::SentencePiece];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Targets,
+        Self::Patterns,
+        Self::SentencePiece,
+        Self::WordPiece,
+        Self::Unigram,
+        Self::Paper,
+    ];
 
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -37,6 +51,9 @@ impl Part {
                 "The rows of the paper's table, all warm: its 17 texts encoded and decoded, then batches, one id at a time, eight threads, loading"
             }
             Self::SentencePiece => "SentencePiece-style BPE with byte fallback",
+            Self::WordPiece => "WordPiece",
+            Self::Unigram => "Unigram",
+            Self::Patterns => "Split patterns of other models, with the first vocabulary",
         }
     }
 }
@@ -127,26 +144,6 @@ pub(crate) enum Ids {
     Range(Range<u32>),
 }
 
-/// Texts of one round.
-#[derive(Clone)]
-pub(crate) struct Texts {
-    pub(crate) what: What,
-    pub(crate) bytes: usize,
-    pub(crate) count: usize,
-}
-
-#[derive(Clone)]
-pub(crate) enum What {
-    Plain(Kind),
-    /// Turns of English and code between the markers of a chat.
-    Chat,
-    /// Always the same: a pattern without end, cut to size, or a text that has this size.
-    Pattern(Pattern),
-}
-
-/// Makes text of about so many bytes.
-pub(crate) type Pattern = fn(usize) -> String;
-
 /// The target of fasttoken's value.
 #[derive(Clone, Copy)]
 pub(crate) enum Must {
@@ -169,46 +166,6 @@ impl Must {
             Self::Nothing => String::new(),
         }
     }
-}
-
-impl Texts {
-    pub(crate) fn new(what: What, bytes: usize, count: usize) -> Self {
-        Self { what, bytes, count }
-    }
-
-    /// Returns the next texts, which are new to every engine unless the pattern is always the same.
-    pub(crate) fn next(&self, corpus: &mut Corpus, chat_markers: bool) -> Vec<String> {
-        let one = |_| match self.what {
-            What::Plain(kind) => corpus.take(kind, self.bytes),
-            What::Chat => chat(corpus, self.bytes, chat_markers),
-            What::Pattern(pattern) => pattern(self.bytes),
-        };
-        (0..self.count).map(one).collect()
-    }
-}
-
-/// A conversation of about `bytes` bytes.
-fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
-    let (open, close) = if markers {
-        ("<|im_start|>", "<|im_end|>\n")
-    } else {
-        ("", "\n\n")
-    };
-    let mut text = format!("{open}system\nYou are a helpful assistant.{close}");
-    let mut turn = 0;
-    while text.len() < bytes {
-        let role = ["user", "assistant"][turn % 2];
-        // Questions are short, answers longer, and every third one brings code.
-        let prose = corpus.take(Kind::English, [180, 700][turn % 2]);
-        text.push_str(&format!("{open}{role}\n{prose}"));
-        if turn % 6 == 5 {
-            let code = corpus.take(Kind::Code, 500);
-            text.push_str(&format!("\n```\n{code}\n```"));
-        }
-        text.push_str(close);
-        turn += 1;
-    }
-    text
 }
 
 /// Returns the rows of the target table, then those of degenerate inputs.
@@ -355,24 +312,36 @@ fn load_rows() -> [Row; 6] {
     ]
 }
 
-/// Rows for a vocabulary of the other family; the target is set by the reference.
-pub(crate) fn sentencepiece_rows() -> Vec<Row> {
-    let row = |name: String, unit, work, must| Row {
-        name: format!("SentencePiece: {name}"),
+/// Returns the rows of the vocabularies of the other families: SentencePiece-style BPE, WordPiece and
+/// Unigram. The reference alone sets their targets, since no other rival has them all.
+pub(crate) fn family_rows() -> [Vec<Row>; 3] {
+    [
+        family("SentencePiece", Part::SentencePiece),
+        family("WordPiece", Part::WordPiece),
+        family("Unigram", Part::Unigram),
+    ]
+}
+
+fn family(title: &str, part: Part) -> Vec<Row> {
+    let row = |name: &str, unit, work, must| Row {
+        name: format!("{title}: {name}"),
         unit,
         work,
         must,
-        part: Part::SentencePiece,
+        part,
     };
     let fresh = |kind: Kind| {
-        let texts = Texts::new(What::Plain(kind), 8192, 16);
-        let work = Work::Encode { texts, fresh: true };
         let name = format!("fresh {}, 8 KB each", kind.name());
         let must = Must::Beat(Who::Tokenizers, 10.0);
-        row(name, Unit::MegabytesPerSecond, work, must)
+        row(
+            &name,
+            Unit::MegabytesPerSecond,
+            fresh(plain(kind, 8192, 16)),
+            must,
+        )
     };
     let mut rows: Vec<Row> = Kind::ALL.into_iter().map(fresh).collect();
-    let load = |name: &str, unit, work| row(name.to_owned(), unit, work, Must::Nothing);
+    let load = |name, unit, work| row(name, unit, work, Must::Nothing);
     rows.push(load("load from JSON", Unit::Milliseconds, Work::Load));
     rows.push(load(
         "resident memory after load",
@@ -380,6 +349,18 @@ pub(crate) fn sentencepiece_rows() -> Vec<Row> {
         Work::Memory,
     ));
     rows
+}
+
+/// Returns the rows of the split pattern `name`, in two scripts with other rules for words.
+pub(crate) fn pattern_rows(name: &str) -> Vec<Row> {
+    let fresh = |kind: Kind| Row {
+        name: format!("pattern {name}: fresh {}, 8 KB each", kind.name()),
+        unit: Unit::MegabytesPerSecond,
+        work: fresh(plain(kind, 8192, 16)),
+        must: Must::Nothing,
+        part: Part::Patterns,
+    };
+    [Kind::English, Kind::Chinese].map(fresh).into()
 }
 
 /// Inputs that make a careless tokenizer quadratic.

@@ -56,7 +56,7 @@ fuzz_target!(|input: (u8, &str)| {
             assert_eq!(tokenizer.id_to_token(id), slowly.id_to_token(id));
         }
         tokenizer.decode(&ids, false);
-        tokenizer.encode_pair(TEXT, "b", true);
+        tokenizer.encode((TEXT, "b"), true);
         let encoding = tokenizer.encode_with_offsets(TEXT, false);
         assert_eq!(encoding.ids, tokenizer.encode(TEXT, false));
         // Padding may be to millions of ids, which is not what is looked for here.

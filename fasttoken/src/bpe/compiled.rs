@@ -7,7 +7,7 @@ use crate::format::{Reader, Section, Writer};
 use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::short_tokens::ShortTokenTable;
-use crate::store::Movable;
+use crate::store::Relocatable;
 use crate::table::StringTable;
 
 impl Bpe {
@@ -44,7 +44,6 @@ impl Bpe {
             long_lens: (shortest, longest),
             premerged: Premerged::read(reader)?,
             owner: Owner::NONE,
-            piece_owner: Owner::NONE,
             proved: proved == 1,
             loses_bytes: loses_bytes(&byte_ids),
         };
@@ -53,7 +52,7 @@ impl Bpe {
     }
 
     /// Returns all tables, in falling order of how often encoding reads them.
-    pub(crate) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
+    pub(crate) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Relocatable> {
         let first = self.premerged.tables().into_iter();
         let rest = [self.words.table(), self.long_words.table()];
         first.chain(self.pairs.tables()).chain(rest)

@@ -2,6 +2,7 @@
 
 use super::Bpe;
 use super::prove::Proofs;
+use crate::ablation::FastPath;
 use crate::heap_merge::HeapMerge;
 use crate::premerge::Premerged;
 use crate::short_tokens::ShortTokenTable;
@@ -39,7 +40,9 @@ impl Bpe {
             .map(|(rank, rule)| (rule[0], rule[1], rank));
         // Of two rules for one pair, the earlier does not exist.
         let ranked = ranked.filter(|&(l, r, rank)| !repeats || self.pairs.rank(l, r) == rank);
-        self.premerged = Premerged::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
+        if FastPath::Premerge.is_taken() {
+            self.premerged = Premerged::new(&self.byte_ids, &self.pairs, ranked, all, vocab);
+        }
         self.proved = !ignore_merges;
         self.name_owners();
         Ok(())
@@ -57,8 +60,8 @@ impl Bpe {
             merged == [id]
         };
         let ids = all.iter().copied();
-        ids.filter(|id| proofs.contains(*id) || is_own(*id))
-            .collect()
+        let proved = |id: u32| FastPath::Proofs.is_taken() && proofs.contains(id);
+        ids.filter(|id| proved(*id) || is_own(*id)).collect()
     }
 
     /// Fills both tables of words. Returns the byte lengths of the shortest and the longest word of

@@ -5,6 +5,7 @@
 //! repeated byte takes O(log n) steps.
 
 use super::{Bpe, NO_TOKEN};
+use crate::ablation::FastPath;
 use crate::heap_merge::HeapMerge;
 use crate::pairs::NO_RANK;
 
@@ -61,7 +62,7 @@ impl Bpe {
             }
             let len = self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, symbols.len);
             out.extend_from_slice(&symbols.ids[..len]);
-        } else if !self.merge_run(word, out) {
+        } else if !FastPath::Runs.is_taken() || !self.merge_run(word, out) {
             self.merge_by_heap(word, scratch, out);
         }
     }

@@ -4,15 +4,12 @@
 
 use super::merge::{MAX_SCAN_SYMBOLS, Symbols};
 use super::{Bpe, NO_TOKEN};
-use crate::cache::{Cache, SHORT_TOKENS};
-use crate::compare::Scalar;
+use crate::ablation::FastPath;
 use crate::heap_merge::HeapMerge;
 use crate::premerge::{self, NOT_PREMERGED};
-use crate::short_tokens::Key;
 use std::ops::Range;
 
-/// The largest number of symbols of a piece that is merged without a cache lookup: the lookup takes
-/// as long as the merge.
+/// The largest number of symbols of a piece that is merged in line.
 const MAX_SMALL_SYMBOLS: usize = 8;
 
 /// The largest number of bytes of an ASCII word that is merged as one piece: finding places that no
@@ -25,20 +22,15 @@ impl Bpe {
     /// A word with a byte that has no token is merged whole: the byte vanishes, and its neighbours,
     /// which are adjacent in no text, become adjacent.
     #[inline(never)]
-    pub(super) fn merge_pieces(
-        &self,
-        word: &[u8],
-        (cache, merging): (&mut Cache, &mut HeapMerge),
-        out: &mut Vec<u32>,
-    ) {
+    pub(super) fn merge_pieces(&self, word: &[u8], merging: &mut HeapMerge, out: &mut Vec<u32>) {
         if self.loses_bytes && word.iter().any(|byte| !self.has_byte(*byte)) {
             return self.merge(word, merging, out);
         }
         let mut symbols = Symbols::default();
-        if word.len() <= MAX_WHOLE_ASCII_BYTES && word.is_ascii() {
+        if word.len() <= MAX_WHOLE_ASCII_BYTES && word.is_ascii() && FastPath::WholeAscii.is_taken()
+        {
             self.fill_with_bytes(&mut symbols, word);
-            let rest = (cache, merging);
-            return self.merge_piece(word, 0..word.len(), &mut symbols, rest, out);
+            return self.merge_piece(word, 0..word.len(), &mut symbols, merging, out);
         }
         // The start of the piece, and the character before `at` if it is premerged to one token.
         let (mut start, mut left_char) = (0, premerge::NO_CHAR);
@@ -84,8 +76,7 @@ impl Bpe {
                         self.pairs
                             .prefetch(last.copied().unwrap_or(NO_TOKEN), token);
                     } else {
-                        let rest = (&mut *cache, &mut *merging);
-                        self.merge_piece(word, start..at, &mut symbols, rest, out);
+                        self.merge_piece(word, start..at, &mut symbols, merging, out);
                         start = at;
                     }
                 }
@@ -98,8 +89,7 @@ impl Bpe {
             (at, lead) = (end, next_lead);
             (code, end) = (next, next_end);
         }
-        let rest = (cache, merging);
-        self.merge_piece(word, start..word.len(), &mut symbols, rest, out);
+        self.merge_piece(word, start..word.len(), &mut symbols, merging, out);
     }
 
     /// Appends the tokens of the range `piece` of `word`, whose first symbols are `symbols`. Empties
@@ -110,7 +100,7 @@ impl Bpe {
         word: &[u8],
         piece: Range<usize>,
         symbols: &mut Symbols,
-        (cache, merging): (&mut Cache, &mut HeapMerge),
+        merging: &mut HeapMerge,
         out: &mut Vec<u32>,
     ) {
         let len = std::mem::take(&mut symbols.len);
@@ -126,7 +116,7 @@ impl Bpe {
             let len = self.merge_by_scan::<MAX_SMALL_SYMBOLS>(&mut symbols.ids, len);
             out.extend_from_slice(&symbols.ids[..len]);
         } else {
-            self.merge_large_piece(word, piece, (symbols, len), (cache, merging), out);
+            self.merge_large_piece(&word[piece], (symbols, len), merging, out);
         }
     }
 
@@ -139,66 +129,21 @@ impl Bpe {
         symbols.len = word.len();
     }
 
-    /// Appends the tokens of a large piece, which is looked up in the cache first.
+    /// Appends the tokens of a large piece.
     #[inline(never)]
     fn merge_large_piece(
         &self,
-        word: &[u8],
-        piece: Range<usize>,
+        piece: &[u8],
         (symbols, len): (&mut Symbols, usize),
-        (cache, merging): (&mut Cache, &mut HeapMerge),
+        merging: &mut HeapMerge,
         out: &mut Vec<u32>,
     ) {
-        // Whole words were looked up before.
-        let whole = piece.len() == word.len();
-        let piece = &word[piece];
-        let mut new = None;
-        if !whole {
-            match self.cached_piece(piece, cache, out) {
-                Ok(()) => return,
-                Err(key) => new = Some(key),
-            }
-        }
-        let left_char = out.len();
-        if len <= 16 {
-            let len = self.merge_by_scan::<16>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else if len <= MAX_SCAN_SYMBOLS {
-            let len = self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, len);
-            out.extend_from_slice(&symbols.ids[..len]);
-        } else {
-            self.merge(piece, merging, out);
-        }
-        // Pieces of more tokens are never looked up.
-        if let Some((key, hash)) = new
-            && out.len() - left_char <= SHORT_TOKENS
-        {
-            cache.insert_short(self.piece_owner, key, hash, &out[left_char..]);
-        }
-    }
-
-    /// Appends the tokens of a piece if the word table or the cache has it.
-    ///
-    /// # Errors
-    /// Returns the key of the piece and its hash if neither has it.
-    fn cached_piece(
-        &self,
-        piece: &[u8],
-        cache: &Cache,
-        out: &mut Vec<u32>,
-    ) -> Result<(), (Key, u64)> {
-        let key = Key::new(piece, 0, piece.len());
-        let hash = key.hash();
-        if self.proved
-            && let Some(id) = self.words.get::<Scalar>(key, self.words.home(hash))
-        {
-            out.push(id);
-        } else if let Some((four, tokens)) = cache.short(self.piece_owner, key, hash) {
-            out.extend_from_slice(&four[..tokens]);
-        } else {
-            return Err((key, hash));
-        }
-        Ok(())
+        let len = match len {
+            ..=16 => self.merge_by_scan::<16>(&mut symbols.ids, len),
+            17..=MAX_SCAN_SYMBOLS => self.merge_by_scan::<MAX_SCAN_SYMBOLS>(&mut symbols.ids, len),
+            _ => return self.merge(piece, merging, out),
+        };
+        out.extend_from_slice(&symbols.ids[..len]);
     }
 }
 

@@ -5,23 +5,23 @@
 //! before. Let the rule of rank `k` join `left` and `right` to a token, and let merging the bytes
 //! of `left` give `left`, and the bytes of `right` give `right`. Merging the bytes of both takes
 //! the same steps, unless some rule joins the last symbol of `left` at that moment with the first
-//! symbol of `right`. If no rule ever does, both sides are completed, and rule `k` makes the token.
+//! symbol of `right`. If no rule ever does, both parts are completed, and rule `k` makes the token.
 //!
 //! Rules are visited by rank, so every step of a proved token has a lower rank than the rule that
-//! made the token. Steps of both sides happen by rank, left steps first where ranks are equal.
-//! Walking back from the complete sides, the symbols at the border are found by undoing the side
+//! made the token. Steps of both parts happen by rank, left steps first where ranks are equal.
+//! Walking back from the complete parts, the symbols at the boundary are found by undoing the part
 //! with the later rule, one rule at a time: a handful of pairs per token instead of a dozen lookups
-//! and scans. A border pair is joined if the rank of its rule is lower than the rank of the rule
+//! and scans. A pair at the boundary is joined if the rank of its rule is lower than the rank of the rule
 //! that ends its left symbol, and not higher than the rank of the rule that ends its right symbol,
 //! since the leftmost of equal rules is applied first. (No rule ends a symbol that is a complete
-//! side.)
+//! part.)
 //!
 //! A token without a proof may still be reached, by rules that apply out of their order. For such
 //! tokens the merges are run ([`super::Bpe::index_words`]). None of Qwen 3's 151,643 tokens needs
 //! it. The proofs take 6 ms; running all merges took 25 ms.
 
 use crate::pairs::PairTable;
-use crate::store::Room;
+use crate::store::ZeroedBuffer;
 use bytemuck::{Pod, Zeroable};
 
 /// The last rule of a proved token.
@@ -40,7 +40,7 @@ const FIRST: u32 = 2;
 
 /// The set of proved tokens.
 pub(crate) struct Proofs {
-    derivations: Room<Derivation>,
+    derivations: ZeroedBuffer<Derivation>,
 }
 
 impl Proofs {
@@ -48,16 +48,16 @@ impl Proofs {
     /// all of their tokens. The piece of each rule's product must be the pieces of its two tokens
     /// joined.
     ///
-    /// `atoms` lists the tokens that a text has before merging.
+    /// `base_symbols` lists the tokens that a text has before merging.
     pub(crate) fn new(
-        atoms: impl Iterator<Item = u32>,
+        base_symbols: impl Iterator<Item = u32>,
         rules: &[[u32; 3]],
         pairs: &PairTable,
         id_end: usize,
     ) -> Self {
-        let mut room = Room::zeroed(id_end);
-        let derivations: &mut [Derivation] = &mut room;
-        for id in atoms {
+        let mut derived = ZeroedBuffer::zeroed(id_end);
+        let derivations: &mut [Derivation] = &mut derived;
+        for id in base_symbols {
             if let Some(derivation) = derivations.get_mut(id as usize) {
                 derivation.born = SINGLE_SYMBOL;
             }
@@ -79,7 +79,9 @@ impl Proofs {
                 *derivation = Derivation { born, left, right };
             }
         }
-        Self { derivations: room }
+        Self {
+            derivations: derived,
+        }
     }
 
     /// Returns true if the token is proved to be reached.

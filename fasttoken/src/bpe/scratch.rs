@@ -14,7 +14,7 @@ pub(crate) struct Scratch {
     pub(super) ids: Vec<u32>,
     pub(super) groups: Box<Groups>,
     /// Ends of words that are collected for [`super::Bpe::encode_words`].
-    pub(crate) gathered: Option<Box<WordBuffer>>,
+    pub(crate) word_buffer: Option<Box<WordBuffer>>,
 }
 
 impl Default for Scratch {
@@ -28,7 +28,7 @@ impl Default for Scratch {
             merging: HeapMerge::default(),
             ids: Vec::new(),
             groups: bytemuck::zeroed_box(),
-            gathered: None,
+            word_buffer: None,
         }
     }
 }

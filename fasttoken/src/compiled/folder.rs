@@ -18,8 +18,8 @@ pub enum CacheUse {
     Found,
     /// The tokenizer was compiled and stored in the folder.
     Written,
-    /// The compiled tokenizer could not be stored in the folder, or the model has no compiled form
-    /// ([`io::ErrorKind::Unsupported`]). The loaded tokenizer works all the same.
+    /// The compiled tokenizer could not be stored in the folder. The loaded tokenizer works all the
+    /// same.
     NotWritten(io::Error),
 }
 
@@ -58,10 +58,6 @@ impl Tokenizer {
             return Ok((tokenizer, CacheUse::Found));
         }
         let (tokenizer, config) = load::load_with_config(&json)?;
-        if let Err(error) = tokenizer.check_compilable() {
-            let error = io::Error::new(io::ErrorKind::Unsupported, error);
-            return Ok((tokenizer, CacheUse::NotWritten(error)));
-        }
         drop(json);
         let bytes = tokenizer.to_compiled(&config, source);
         let used = match put(cache, &file, &bytes) {

@@ -4,7 +4,7 @@ use super::{
     DENSE_TOKENS, FREE, MAX_PROBED_BUCKETS, NO_RANK, PairBucket, PairTable, RANK_BITS, SLOTS,
     filter_bits, hash, home, key,
 };
-use crate::store::Room;
+use crate::store::ZeroedBuffer;
 use crate::table::TooManyCollisions;
 
 impl PairTable {
@@ -16,8 +16,9 @@ impl PairTable {
     /// Where pairs were chosen to share their place in the table.
     pub(crate) fn build(rules: &[[u32; 3]]) -> Result<Self, TooManyCollisions> {
         // At 60 % full, one bucket in nine is full and sends lookups to the next one.
-        let mut room: Room<PairBucket> = Room::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
-        let buckets = &mut *room;
+        let mut buffer: ZeroedBuffer<PairBucket> =
+            ZeroedBuffer::zeroed(rules.len() * 5 / (3 * SLOTS) + 1);
+        let buckets = &mut *buffer;
         buckets.fill(PairBucket([FREE; SLOTS]));
         let mut filter = vec![0u32; (rules.len() / 6 + 1).next_power_of_two()];
         let side = if rules.len() < DENSE_TOKENS as usize {
@@ -68,7 +69,7 @@ impl PairTable {
             *slot = key << RANK_BITS | rank as u64;
         }
         Ok(Self {
-            buckets: room.into(),
+            buckets: buffer.into(),
             filter: filter.into(),
             dense: dense.into(),
             products: products.into(),

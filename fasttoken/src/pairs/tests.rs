@@ -46,19 +46,19 @@ proptest! {
 fn pairs_that_share_a_line_are_crowded() {
     // As many as the table for so many rules holds in one place, and one more.
     let buckets = |rules: usize| rules * 5 / (3 * SLOTS) + 1;
-    let room = MAX_PROBED_BUCKETS * SLOTS;
-    let total = 4 * room;
+    let capacity = MAX_PROBED_BUCKETS * SLOTS;
+    let total = 4 * capacity;
     let in_front = |&[left, right, _]: &[u32; 3]| home(hash(left, right), buckets(total)) == 3;
     let all = (0..TOKEN_END).map(|n| [n % 1000 + DENSE_TOKENS, n / 1000 + DENSE_TOKENS, n]);
-    let mut rules: Vec<_> = all.clone().filter(in_front).take(room + 1).collect();
-    assert_eq!(rules.len(), room + 1);
+    let mut rules: Vec<_> = all.clone().filter(in_front).take(capacity + 1).collect();
+    assert_eq!(rules.len(), capacity + 1);
     // Others far from there make the table as large as that.
     let far = |rule: &[u32; 3]| home(hash(rule[0], rule[1]), buckets(total)) > 60;
     rules.extend(all.filter(far).take(total - rules.len()));
     assert_eq!(PairTable::build(&rules).err(), Some(TooManyCollisions));
-    rules[room] = [1, 2, 3];
-    let table = PairTable::build(&rules).expect("there is room");
-    for rank in [0, room - 1, room, total - 1] {
+    rules[capacity] = [1, 2, 3];
+    let table = PairTable::build(&rules).expect("the pairs fit");
+    for rank in [0, capacity - 1, capacity, total - 1] {
         assert_eq!(table.rank(rules[rank][0], rules[rank][1]), rank as u32);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Tokens {
 
 const HOLE: [u32; 2] = [u32::MAX; 2];
 
-/// [`Tokens`] that are being gathered.
+/// [`Tokens`] that are being collected.
 #[derive(Default)]
 pub(crate) struct Builder {
     text: Vec<u8>,

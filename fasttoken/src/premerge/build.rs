@@ -142,7 +142,7 @@ impl Builder {
                 && len > 1
                 && (code as usize) < END
                 && id <= TOKEN
-                && self.has_room()
+                && self.has_capacity()
                 && let Some((exclusions, symbols)) = rules.prove(piece)
                 && *symbols == [id]
             {
@@ -153,7 +153,7 @@ impl Builder {
             let mut buffer = [0; 4];
             if let Some(c) = char::from_u32(code)
                 && !self.has(code)
-                && self.has_room()
+                && self.has_capacity()
                 && rules.merges_something(c.encode_utf8(&mut buffer).as_bytes())
                 && let Some((mut exclusions, symbols)) =
                     rules.prove(c.encode_utf8(&mut buffer).as_bytes())
@@ -167,8 +167,8 @@ impl Builder {
         }
     }
 
-    /// Returns true if there is room for another context.
-    pub(super) fn has_room(&self) -> bool {
+    /// Returns true if another set of exclusions fits.
+    pub(super) fn has_capacity(&self) -> bool {
         self.excluded.len() < self.limits.sets
     }
 

@@ -13,9 +13,10 @@
 use super::build::{self, entry};
 use super::proof::{Context, Exclusions, Rules};
 use super::{NOT_PREMERGED, TOKEN, decode};
+use crate::ablation::FastPath;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use crate::vocab::Vocab;
 
 /// The largest number of bytes of both characters. The proof covers the rules of no longer symbols.
@@ -47,8 +48,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// Returns true if there is room for another pair.
-    pub(super) fn has_room(&self) -> bool {
+    /// Returns true if another pair fits.
+    pub(super) fn has_capacity(&self) -> bool {
         self.entries.len() < COUNT_MAX
     }
 
@@ -107,7 +108,7 @@ impl CharPairs {
         (slots.is_empty() || slots.len().is_power_of_two()).then_some(Self { slots })
     }
 
-    pub(super) fn table(&mut self) -> &mut dyn Movable {
+    pub(super) fn table(&mut self) -> &mut dyn Relocatable {
         &mut self.slots
     }
 }
@@ -123,7 +124,10 @@ impl Rules<'_> {
         let mut char_pairs = Builder::default();
         for &id in ids {
             let piece = vocab.piece(id);
-            if !(3..=BYTES_MAX).contains(&piece.len()) || !made.has_room() || !char_pairs.has_room()
+            if !(3..=BYTES_MAX).contains(&piece.len())
+                || !FastPath::CharPairs.is_taken()
+                || !made.has_capacity()
+                || !char_pairs.has_capacity()
             {
                 continue;
             }

@@ -119,11 +119,11 @@ fn what_a_file_makes_us_look_at_is_bounded() {
     assert_eq!(CHARS_MAX, chars_max);
     assert!(64 * (rules(32) + 32 * chars_max) > RULES_MAX);
     assert_eq!(premerged_of_hostile(Limits::USUAL, &made), (32, RULES_MAX));
-    let few = Limits {
+    let up_to_ten = Limits {
         rules: rules(10) + 5,
         ..NO_LIMITS
     };
-    assert_eq!(premerged_of_hostile(few, &made), (10, rules(10) + 5));
+    assert_eq!(premerged_of_hostile(up_to_ten, &made), (10, rules(10) + 5));
     let none = Limits {
         rules: 0,
         ..NO_LIMITS

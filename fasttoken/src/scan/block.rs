@@ -1,4 +1,4 @@
-//! Ends of words for 64 bytes at a time, by arithmetic on class bit planes.
+//! Ends of words for 64 bytes at a time, by arithmetic on class masks.
 //!
 //! A block begins where a word begins. Since no pattern of the family looks behind,
 //! nothing has to be carried from the block before it, and a block is a pure function
@@ -12,8 +12,8 @@
 
 use super::Scanner;
 use super::cased::add_cased;
+use super::class_masks::{BLOCK, ClassMasks, InstructionSet, WideMasks};
 use super::grammar::{Grammar, Shape, Tail, Word};
-use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
 use crate::unicode::{Kind, char_at};
 
 /// A grammar that is scanned in blocks.
@@ -22,7 +22,7 @@ pub(super) trait Blocks: Copy {
     /// last before the end of the text. `None` when there is neither. The block is at
     /// `at` of the scanner's text, which has `valid` bytes of it; `last` if these are all
     /// that is left.
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -34,7 +34,7 @@ pub(super) trait Blocks: Copy {
 
 impl Blocks for Rules {
     #[inline(always)]
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -42,7 +42,7 @@ impl Blocks for Rules {
         valid: usize,
         last: bool,
     ) -> Option<(u64, bool)> {
-        certain_ends::<L>(self, scanner, at, block, valid, last)
+        certain_ends::<I>(self, scanner, at, block, valid, last)
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) const ENDS: usize = 2112;
 /// Finds ends of words of `scanner`'s text from `at`, where a word begins, on, and writes
 /// them after the first `count`; see [`Scanner::fill`].
 #[inline(always)]
-pub(super) fn fill<L: Lanes>(
+pub(super) fn fill<I: InstructionSet>(
     blocks: impl Blocks,
     grammar: Grammar,
     scanner: Scanner<'_>,
@@ -108,16 +108,16 @@ pub(super) fn fill<L: Lanes>(
     while at < bytes.len() && count < ENDS - BLOCK {
         let rest = &bytes[at..];
         let found = match rest.first_chunk::<BLOCK>() {
-            Some(block) => blocks.certain_ends::<L>(scanner, at, block, BLOCK, rest.len() == BLOCK),
+            Some(block) => blocks.certain_ends::<I>(scanner, at, block, BLOCK, rest.len() == BLOCK),
             None => {
-                let block = L::padded(rest);
-                blocks.certain_ends::<L>(scanner, at, &block, rest.len(), true)
+                let block = I::padded(rest);
+                blocks.certain_ends::<I>(scanner, at, &block, rest.len(), true)
             }
         };
         if let Some((mask, last)) = found {
             // Values beyond the last end are overwritten.
             let slots = ends[count..].first_chunk_mut::<BLOCK>();
-            L::places(mask, at, slots.expect("there is room for a block's ends"));
+            I::places(mask, at, slots.expect("there is room for a block's ends"));
             count += mask.count_ones() as usize;
             if last {
                 ends[count] = bytes.len();
@@ -136,7 +136,7 @@ pub(super) fn fill<L: Lanes>(
 
 /// [`Blocks::certain_ends`] by rules.
 #[inline(always)]
-fn certain_ends<L: Lanes>(
+fn certain_ends<I: InstructionSet>(
     rules: Rules,
     scanner: Scanner<'_>,
     at: usize,
@@ -144,36 +144,36 @@ fn certain_ends<L: Lanes>(
     valid: usize,
     last: bool,
 ) -> Option<(u64, bool)> {
-    let mut planes = L::planes(block);
+    let mut masks = I::class_masks(block);
     let valid_mask = u64::MAX >> (BLOCK - valid);
-    if planes.non_ascii == 0 {
-        // Bytes after the text are zero, which is in no class of the planes.
-        let other = !(planes.letter | planes.number | planes.space) & valid_mask;
-        let mask = word_ends::<false>(rules, &planes, other, u64::MAX, block, valid_mask, last);
+    if masks.non_ascii == 0 {
+        // Bytes after the text are zero, which is in no class of the masks.
+        let other = !(masks.letter | masks.number | masks.space) & valid_mask;
+        let mask = word_ends::<false>(rules, &masks, other, u64::MAX, block, valid_mask, last);
         return (mask != 0 || last).then_some((mask, last));
     }
     let wide = if rules.cased {
-        let wide = add_cased::<L>(rules.han, scanner, at, &mut planes, block)?;
-        if planes.both != 0 && planes.quote & planes.letter << 1 != 0 {
+        let wide = add_cased::<I>(rules.han, scanner, at, &mut masks, block)?;
+        if masks.both != 0 && masks.quote & masks.letter << 1 != 0 {
             // A contraction ends a word, which the letters after it do not show.
             return None;
         }
         wide
     } else {
-        add_wide::<L>(scanner, at, &mut planes, block)?
+        add_wide::<I>(scanner, at, &mut masks, block)?
     };
-    if rules.digits_max > 1 && planes.number & wide.bytes != 0 {
+    if rules.digits_max > 1 && masks.number & wide.bytes != 0 {
         // Numbers of several bytes are counted by the plain scanner.
         return None;
     }
     let valid_mask = valid_mask & wide.valid_mask;
     let last = last && wide.valid_mask == u64::MAX;
-    let other = !(planes.letter | planes.number | planes.space | planes.han) & valid_mask;
-    let mask = word_ends::<true>(rules, &planes, other, wide.leads, block, valid_mask, last);
+    let other = !(masks.letter | masks.number | masks.space | masks.han) & valid_mask;
+    let mask = word_ends::<true>(rules, &masks, other, wide.leads, block, valid_mask, last);
     (mask != 0 || last).then_some((mask, last))
 }
 
-impl Planes {
+impl ClassMasks {
     pub(super) fn and(self, mask: u64) -> Self {
         Self {
             letter: self.letter & mask,
@@ -201,30 +201,30 @@ pub(super) struct Wide {
     pub(super) valid_mask: u64,
 }
 
-/// Adds the characters beyond ASCII to the planes, all their bytes to the plane of
+/// Adds the characters beyond ASCII to the masks, all their bytes to the mask of
 /// their kind. `None` if the first character is cut, which cannot be in a block of
 /// 64 bytes that begins with a character.
 #[inline(always)]
-fn add_wide<L: Lanes>(
+fn add_wide<I: InstructionSet>(
     scanner: Scanner<'_>,
     at: usize,
-    planes: &mut Planes,
+    masks: &mut ClassMasks,
     block: &[u8; BLOCK],
 ) -> Option<Wide> {
     // Most letters of some scripts are told by their first bytes, all at once. Those that
     // the block cuts are left to the loop.
-    let WidePlanes {
+    let WideMasks {
         tail,
         two,
         three,
         punctuation,
-    } = L::wide(block);
+    } = I::wide(block);
     let (two, three) = (two << 1 >> 1, three << 2 >> 2);
     let whole = |three: u64| three | three << 1 | three << 2;
     let letters = two | two << 1 | whole(three);
-    planes.letter |= letters;
+    masks.letter |= letters;
     // Punctuation is in no class.
-    let mut left = planes.non_ascii & !letters & !whole(punctuation);
+    let mut left = masks.non_ascii & !letters & !whole(punctuation);
     let leads = !tail;
     let mut valid_mask = u64::MAX;
     while left != 0 {
@@ -242,15 +242,15 @@ fn add_wide<L: Lanes>(
                 None => return None,
             };
             match kind {
-                Kind::Letter => planes.letter |= bits,
-                Kind::Number => planes.number |= bits,
-                Kind::Space => planes.space |= bits,
+                Kind::Letter => masks.letter |= bits,
+                Kind::Number => masks.number |= bits,
+                Kind::Space => masks.space |= bits,
                 Kind::Other => {}
             }
         }
     }
-    let bytes = planes.non_ascii;
-    *planes = planes.and(valid_mask);
+    let bytes = masks.non_ascii;
+    *masks = masks.and(valid_mask);
     (valid_mask != 0).then_some(Wide {
         leads: leads & valid_mask,
         bytes,
@@ -261,16 +261,16 @@ fn add_wide<L: Lanes>(
 /// Returns the bytes whose word is certain to begin at or before them: the last run of one kind may
 /// go on after the block, and what follows it decides over its inside.
 #[inline(always)]
-fn certain(rules: Rules, planes: &Planes, other: u64, valid_mask: u64) -> u64 {
-    let Planes {
+fn certain(rules: Rules, masks: &ClassMasks, other: u64, valid_mask: u64) -> u64 {
+    let ClassMasks {
         letter,
         number,
         space,
         ..
-    } = *planes;
+    } = *masks;
     let valid = 64 - valid_mask.leading_zeros();
-    let change = |plane: u64| plane ^ plane << 1;
-    let han = planes.han;
+    let change = |mask: u64| mask ^ mask << 1;
+    let han = masks.han;
     let starts = change(letter) | change(number) | change(space) | change(other) | change(han);
     let starts = starts & valid_mask;
     let run = 63 - (starts | 1).leading_zeros();
@@ -334,31 +334,31 @@ fn line_ends_after(rules: Rules, other: u64, newline: u64, slash: u64) -> u64 {
 #[inline(always)]
 fn word_ends<const WIDE: bool>(
     rules: Rules,
-    planes: &Planes,
+    masks: &ClassMasks,
     other: u64,
     leads: u64,
     block: &[u8; BLOCK],
     valid_mask: u64,
     last: bool,
 ) -> u64 {
-    let Planes {
+    let ClassMasks {
         letter,
         number,
         space,
         blank,
         newline,
         ..
-    } = *planes;
+    } = *masks;
     let valid = 64 - valid_mask.leading_zeros();
 
     let mut limit = if last {
         u64::MAX
     } else {
-        certain(rules, planes, other, valid_mask)
+        certain(rules, masks, other, valid_mask)
     };
 
     // Line ends (and slashes) right after other characters belong to their word.
-    let taken = line_ends_after(rules, other, newline, planes.slash);
+    let taken = line_ends_after(rules, other, newline, masks.slash);
     let other = other & !taken;
     let words_space = space & !taken;
     let newline = newline & !taken;
@@ -383,10 +383,10 @@ fn word_ends<const WIDE: bool>(
         }
         starts |= letter_start & !((prefix | words_space & !newline) << 1);
         if WIDE && rules.han {
-            starts |= planes.han & !(planes.han << 1);
+            starts |= masks.han & !(masks.han << 1);
         }
         if rules.cased {
-            starts |= case_starts::<WIDE>(planes);
+            starts |= case_starts::<WIDE>(masks);
         }
         starts |= number_starts(rules, number, leads);
     }
@@ -401,7 +401,7 @@ fn word_ends<const WIDE: bool>(
     } else {
         own_other_start
     };
-    let candidates = planes.quote & before;
+    let candidates = masks.quote & before;
     if rules.contractions && candidates != 0 {
         let change = match (rules.plain, rules.cased) {
             (true, _) => contractions::<true, false>,
@@ -450,13 +450,13 @@ fn without_last_blanks(words_space: u64, valid_mask: u64) -> u64 {
 /// letters that ends in upper case would be a word without lower case: if letters without case are
 /// before these last ones, the word ends with them.
 #[inline(always)]
-fn case_starts<const WIDE: bool>(planes: &Planes) -> u64 {
-    let Planes {
+fn case_starts<const WIDE: bool>(masks: &ClassMasks) -> u64 {
+    let ClassMasks {
         letter,
         upper,
         both,
         ..
-    } = *planes;
+    } = *masks;
     if !WIDE {
         return upper & (letter & !upper) << 1;
     }

@@ -3,10 +3,10 @@
 
 use super::Scanner;
 use super::block::Wide;
-use super::planes::{BLOCK, Lanes, Planes, WidePlanes};
+use super::class_masks::{BLOCK, ClassMasks, InstructionSet, WideMasks};
 use crate::unicode::{Kind, char_at, is_han};
 
-/// The plane of a character.
+/// The class mask that the bytes of a character are added to.
 enum Place {
     Upper,
     Lower,
@@ -20,24 +20,24 @@ enum Place {
     Ambiguous,
 }
 
-/// Adds the characters beyond ASCII to the planes up to an ambiguous one, all their bytes to the plane
+/// Adds the characters beyond ASCII to the masks up to an ambiguous one, all their bytes to the mask
 /// of their kind. Returns `None` if the first character is ambiguous.
 #[inline(always)]
-pub(super) fn add_cased<L: Lanes>(
+pub(super) fn add_cased<I: InstructionSet>(
     han: bool,
     scanner: Scanner<'_>,
     at: usize,
-    planes: &mut Planes,
+    masks: &mut ClassMasks,
     block: &[u8; BLOCK],
 ) -> Option<Wide> {
     // Most letters of some scripts are told by their bytes, all at once. Those that the block cuts
     // are left to the loop.
-    let wide = L::wide(block);
-    add_by_bytes::<L>(han, planes, block, &wide);
-    let known = (planes.letter | planes.han) & planes.non_ascii;
+    let wide = I::wide(block);
+    add_by_bytes::<I>(han, masks, block, &wide);
+    let known = (masks.letter | masks.han) & masks.non_ascii;
     let punctuation = wide.punctuation << 2 >> 2;
     let punctuation = punctuation | punctuation << 1 | punctuation << 2;
-    let mut left = planes.non_ascii & !known & !punctuation;
+    let mut left = masks.non_ascii & !known & !punctuation;
     let mut valid_mask = u64::MAX;
     while left != 0 {
         let offset = left.trailing_zeros() as usize;
@@ -51,11 +51,11 @@ pub(super) fn add_cased<L: Lanes>(
             place(han, scanner, char_at(scanner.text, at + offset)?)
         };
         match place {
-            Place::Upper => planes.upper |= bits,
-            Place::Both => planes.both |= bits,
-            Place::Han => planes.han |= bits,
-            Place::Number => planes.number |= bits,
-            Place::Space => planes.space |= bits,
+            Place::Upper => masks.upper |= bits,
+            Place::Both => masks.both |= bits,
+            Place::Han => masks.han |= bits,
+            Place::Number => masks.number |= bits,
+            Place::Space => masks.space |= bits,
             Place::Lower | Place::Other => {}
             Place::Ambiguous => {
                 valid_mask = (1 << offset) - 1;
@@ -63,11 +63,11 @@ pub(super) fn add_cased<L: Lanes>(
             }
         }
         if matches!(place, Place::Upper | Place::Lower | Place::Both) {
-            planes.letter |= bits;
+            masks.letter |= bits;
         }
     }
-    let bytes = planes.non_ascii;
-    *planes = planes.and(valid_mask);
+    let bytes = masks.non_ascii;
+    *masks = masks.and(valid_mask);
     (valid_mask != 0).then_some(Wide {
         leads: !wide.tail & valid_mask,
         bytes,
@@ -77,8 +77,13 @@ pub(super) fn add_cased<L: Lanes>(
 
 /// Adds the letters that are told by their bytes: Cyrillic of Russian, and scripts without case.
 #[inline(always)]
-fn add_by_bytes<L: Lanes>(han: bool, planes: &mut Planes, block: &[u8; BLOCK], wide: &WidePlanes) {
-    let within = |first, count| L::within(block, first, count);
+fn add_by_bytes<I: InstructionSet>(
+    han: bool,
+    masks: &mut ClassMasks,
+    block: &[u8; BLOCK],
+    wide: &WideMasks,
+) {
+    let within = |first, count| I::within(block, first, count);
     let (two, three) = (wide.two << 1 >> 1, wide.three << 2 >> 2);
     let pair = |bits: u64| bits | bits << 1;
     let triple = |bits: u64| bits | bits << 1 | bits << 2;
@@ -89,18 +94,18 @@ fn add_by_bytes<L: Lanes>(han: bool, planes: &mut Planes, block: &[u8; BLOCK], w
         let lower = two & (d0 & within(0xB0, 0x10) >> 1 | d1 & within(0x80, 0x20) >> 1);
         // Hebrew and Arabic.
         let both = pair(two & within(0xD7, 5));
-        planes.upper |= pair(upper);
-        planes.both |= both;
-        planes.letter |= pair(upper | lower) | both;
+        masks.upper |= pair(upper);
+        masks.both |= both;
+        masks.letter |= pair(upper | lower) | both;
     }
     // All but Latin of U+1E00 to U+1EFF.
     let three = three & !within(0xE1, 1);
     // U+4000 to U+9FFF are Han, the others Hangul and Kana.
     let ideographs = if han { three & within(0xE4, 6) } else { 0 };
     let both = triple(three & !ideographs);
-    planes.han |= triple(ideographs);
-    planes.both |= both;
-    planes.letter |= both;
+    masks.han |= triple(ideographs);
+    masks.both |= both;
+    masks.letter |= both;
 }
 
 fn place(han: bool, scanner: Scanner<'_>, c: char) -> Place {

@@ -11,8 +11,8 @@
 
 use super::Scanner;
 use super::block::{Blocks, after_last_newline};
+use super::class_masks::{BLOCK, InstructionSet, WideMasks};
 use super::grammar::Tail;
-use super::planes::{BLOCK, Lanes, WidePlanes};
 use crate::unicode::char_at;
 
 /// The patterns of the splits, in their order.
@@ -183,7 +183,7 @@ pub(super) struct DeepSeek3;
 
 impl Blocks for DeepSeek3 {
     #[inline(always)]
-    fn certain_ends<L: Lanes>(
+    fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
         at: usize,
@@ -191,11 +191,11 @@ impl Blocks for DeepSeek3 {
         valid: usize,
         last: bool,
     ) -> Option<(u64, bool)> {
-        let ascii = L::planes(block);
+        let ascii = I::class_masks(block);
         let valid_mask = u64::MAX >> (BLOCK - valid);
-        let control = L::within(block, 0, 0x20) & !ascii.space | L::within(block, 0x7F, 1);
+        let control = I::within(block, 0, 0x20) & !ascii.space | I::within(block, 0x7F, 1);
         let known = ascii.letter | ascii.number | ascii.space | control | ascii.non_ascii;
-        let planes = Planes {
+        let masks = ClassMasks {
             letter: ascii.letter,
             ascii_letter: ascii.letter,
             number: ascii.number,
@@ -209,16 +209,15 @@ impl Blocks for DeepSeek3 {
             cut_sign: 0,
         };
         if ascii.non_ascii == 0 {
-            let mask = word_ends::<false>(&planes, u64::MAX, valid_mask, last);
+            let mask = word_ends::<false>(&masks, u64::MAX, valid_mask, last);
             return (mask != 0 || last).then_some((mask, last));
         }
-        let wide = L::wide(block);
-        let cut = cut_out::<L>(block);
-        let (planes, wide_mask) =
-            add_wide(scanner, at, planes, &wide, cut, ascii.non_ascii, block)?;
+        let wide = I::wide(block);
+        let cut = cut_out::<I>(block);
+        let (masks, wide_mask) = add_wide(scanner, at, masks, &wide, cut, ascii.non_ascii, block)?;
         let last = last && wide_mask == u64::MAX;
         let valid_mask = valid_mask & wide_mask;
-        let mask = word_ends::<true>(&planes, !wide.tail, valid_mask, last);
+        let mask = word_ends::<true>(&masks, !wide.tail, valid_mask, last);
         (mask != 0 || last).then_some((mask, last))
     }
 }
@@ -226,17 +225,17 @@ impl Blocks for DeepSeek3 {
 /// First bytes of characters that the second split cuts out: U+3040 to U+30FF, U+4E00 to
 /// U+9FA5. Those that the block cuts may be missing.
 #[inline(always)]
-fn cut_out<L: Lanes>(block: &[u8; BLOCK]) -> u64 {
-    let within = |first, count| L::within(block, first, count);
+fn cut_out<I: InstructionSet>(block: &[u8; BLOCK]) -> u64 {
+    let within = |first, count| I::within(block, first, count);
     let (e3, e4, e9) = (within(0xE3, 1), within(0xE4, 1), within(0xE9, 1));
     let second = |first, count| within(first, count) >> 1;
     let last = within(0xBE, 1) >> 1 & within(0x80, 0x26) >> 2;
     within(0xE5, 4) | e3 & second(0x81, 3) | e4 & second(0xB8, 8) | e9 & (second(0x80, 0x3E) | last)
 }
 
-/// Bit planes of 64 bytes: which bytes are of characters of which kind.
+/// Bit masks of 64 bytes, one for each kind of character: bit `i` is set if byte `i` belongs to such a character.
 #[derive(Clone, Copy)]
-struct Planes {
+struct ClassMasks {
     letter: u64,
     ascii_letter: u64,
     number: u64,
@@ -253,7 +252,7 @@ struct Planes {
     cut_sign: u64,
 }
 
-impl Planes {
+impl ClassMasks {
     fn and(self, mask: u64) -> Self {
         Self {
             letter: self.letter & mask,
@@ -270,28 +269,28 @@ impl Planes {
     }
 }
 
-/// Adds the characters beyond ASCII to the planes, and says which bytes of the block these
+/// Adds the characters beyond ASCII to the masks, and says which bytes of the block these
 /// speak about: those before the first character that the block cuts, that is a number (of
 /// which counting is left to the scalar version) or that is rare. `None` if that one is the first.
 #[inline(always)]
 fn add_wide(
     scanner: Scanner<'_>,
     at: usize,
-    mut planes: Planes,
-    wide: &WidePlanes,
+    mut masks: ClassMasks,
+    wide: &WideMasks,
     cut: u64,
     non_ascii: u64,
     block: &[u8; BLOCK],
-) -> Option<(Planes, u64)> {
+) -> Option<(ClassMasks, u64)> {
     // Characters that the block cuts are left to the loop.
     let (two, three) = (wide.two << 1 >> 1, wide.three << 2 >> 2);
     let whole = |three: u64| three | three << 1 | three << 2;
     let letters = two | two << 1 | whole(three & !cut);
     let cut_letters = whole(three & cut);
     let signs = whole(wide.punctuation);
-    planes.letter |= letters;
-    planes.cut_letter |= cut_letters;
-    planes.sign |= signs;
+    masks.letter |= letters;
+    masks.cut_letter |= cut_letters;
+    masks.sign |= signs;
     let mut left = non_ascii & !(letters | cut_letters | signs);
     let mut valid_mask = u64::MAX;
     while left != 0 {
@@ -304,29 +303,29 @@ fn add_wide(
             char_at(scanner.text, at + offset).map(|c| scanner.deepseek_kind(c))
         };
         let bits = ((1u64 << len) - 1) << offset;
-        let plane = match kind {
-            Some(Kind::LETTER) => &mut planes.letter,
-            Some(Kind::SIGN) => &mut planes.sign,
-            Some(Kind::Space) => &mut planes.space,
-            Some(Kind::Word(Part::Control, Cut::Not)) => &mut planes.control,
-            Some(Kind::Word(Part::Letter, Cut::Out)) => &mut planes.cut_letter,
-            Some(Kind::Word(Part::Sign, Cut::Out)) => &mut planes.cut_sign,
+        let mask = match kind {
+            Some(Kind::LETTER) => &mut masks.letter,
+            Some(Kind::SIGN) => &mut masks.sign,
+            Some(Kind::Space) => &mut masks.space,
+            Some(Kind::Word(Part::Control, Cut::Not)) => &mut masks.control,
+            Some(Kind::Word(Part::Letter, Cut::Out)) => &mut masks.cut_letter,
+            Some(Kind::Word(Part::Sign, Cut::Out)) => &mut masks.cut_sign,
             Some(Kind::Number | Kind::Word(Part::Control, Cut::Out)) | None => {
                 valid_mask = (1 << offset) - 1;
                 break;
             }
         };
-        *plane |= bits;
+        *mask |= bits;
         left &= !bits;
     }
-    (valid_mask != 0).then(|| (planes.and(valid_mask), valid_mask))
+    (valid_mask != 0).then(|| (masks.and(valid_mask), valid_mask))
 }
 
 /// Ends of words in bytes 1 to 63. With `WIDE`, characters may have several bytes, of which
 /// `leads` are the first.
 #[inline(always)]
-fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, last: bool) -> u64 {
-    let Planes {
+fn word_ends<const WIDE: bool>(masks: &ClassMasks, leads: u64, valid_mask: u64, last: bool) -> u64 {
+    let ClassMasks {
         letter,
         ascii_letter,
         number,
@@ -336,7 +335,7 @@ fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, las
         cut_letter,
         cut_sign,
         ..
-    } = *planes;
+    } = *masks;
 
     // Bytes whose word is certain to begin at or before them: the last run of one kind may go
     // on after the block, and what follows it decides over its inside.
@@ -344,8 +343,8 @@ fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, las
         u64::MAX
     } else {
         // Where none of these changes, the kind that is left out does not.
-        let change = |plane: u64| plane ^ plane << 1;
-        let mut starts = change(letter) | change(number) | change(planes.space) | change(sign);
+        let change = |mask: u64| mask ^ mask << 1;
+        let mut starts = change(letter) | change(number) | change(masks.space) | change(sign);
         if WIDE {
             starts |= change(control) | change(cut_letter);
         }
@@ -354,7 +353,7 @@ fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, las
     };
 
     // Line ends right after signs belong to their word.
-    let (mut space, mut newline) = (planes.space, planes.newline);
+    let (mut space, mut newline) = (masks.space, masks.newline);
     let after = sign << 1 & newline;
     if after != 0 {
         let taken = newline & !newline.wrapping_add(after);
@@ -362,7 +361,7 @@ fn word_ends<const WIDE: bool>(planes: &Planes, leads: u64, valid_mask: u64, las
         newline &= !taken;
     }
 
-    let first_of = |plane: u64| plane & !(plane << 1);
+    let first_of = |mask: u64| mask & !(mask << 1);
     // A sign that is alone, without a space before it, takes ASCII letters.
     let own_sign = first_of(sign) & !(blank << 1);
     let taken = own_sign << 1 & ascii_letter;

@@ -8,9 +8,11 @@
 )]
 
 use super::block::Rules;
+use super::class_masks;
 use super::grammar::Shape;
-use super::planes;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
+#[cfg(target_arch = "x86_64")]
+use crate::ablation::FastPath;
 
 impl Scanner<'_> {
     /// Writes ends of consecutive matches to `ends` after its first `count` ends. The first match
@@ -25,8 +27,11 @@ impl Scanner<'_> {
         count: usize,
     ) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if crate::cpu::has_bit_instructions() {
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi2") {
+        if crate::cpu::has_bit_instructions() && FastPath::Blocks.is_taken() {
+            if FastPath::Avx512.is_taken()
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vbmi2")
+            {
                 // SAFETY: just asked for.
                 return unsafe { x86::fill_avx512(self, grammar, at, ends, count) };
             }
@@ -36,7 +41,7 @@ impl Scanner<'_> {
             }
         }
         #[cfg(target_arch = "aarch64")]
-        return fill_blocks::<planes::Neon>(self, grammar, at, ends, count);
+        return fill_blocks::<class_masks::Neon>(self, grammar, at, ends, count);
         // Without vectors, blocks cost more than walking the text.
         #[cfg(not(target_arch = "aarch64"))]
         self.fill_slowly(grammar, at, ends, count)
@@ -62,7 +67,7 @@ impl Scanner<'_> {
 
 /// Compiled once for each instruction set, with everything that it calls.
 #[inline(always)]
-fn fill_blocks<L: planes::Lanes>(
+fn fill_blocks<I: class_masks::InstructionSet>(
     scanner: Scanner<'_>,
     grammar: Grammar,
     at: usize,
@@ -73,7 +78,7 @@ fn fill_blocks<L: planes::Lanes>(
     // The most common patterns are compiled each for itself, since `rules` is a constant there.
     macro_rules! fill {
         ($rules:expr) => {
-            block::fill::<L>($rules, grammar, scanner, at, ends, count)
+            block::fill::<I>($rules, grammar, scanner, at, ends, count)
         };
     }
     match grammar {
@@ -89,11 +94,11 @@ fn fill_blocks<L: planes::Lanes>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{ENDS, Grammar, Scanner, fill_blocks};
-    use crate::scan::planes;
+    use crate::scan::class_masks;
 
     /// Compiles [`fill_blocks`] for the named instructions.
     macro_rules! compile_for {
-        ($features:literal, $name:ident, $lanes:ty) => {
+        ($features:literal, $name:ident, $instructions:ty) => {
             #[target_feature(enable = $features)]
             pub(super) fn $name(
                 scanner: Scanner<'_>,
@@ -102,16 +107,16 @@ mod x86 {
                 ends: &mut [usize; ENDS],
                 count: usize,
             ) -> usize {
-                fill_blocks::<$lanes>(scanner, grammar, at, ends, count)
+                fill_blocks::<$instructions>(scanner, grammar, at, ends, count)
             }
         };
     }
     compile_for!(
         "avx512bw,avx512vbmi2,bmi1,bmi2,lzcnt,popcnt",
         fill_avx512,
-        planes::Avx512
+        class_masks::Avx512
     );
-    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, planes::Avx2);
+    compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, class_masks::Avx2);
 }
 
 /// One implementation of [`Scanner::fill`].
@@ -124,7 +129,7 @@ pub(super) fn every_way() -> Vec<Fill> {
     let ways: [Fill; 3] = [
         |scanner, grammar, at, ends, count| scanner.fill(grammar, at, ends, count),
         |scanner, grammar, at, ends, count| scanner.fill_slowly(grammar, at, ends, count),
-        fill_blocks::<planes::tests::Naive>,
+        fill_blocks::<class_masks::tests::Naive>,
     ];
     ways.into_iter().chain(vectors()).collect()
 }

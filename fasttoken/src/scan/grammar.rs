@@ -105,25 +105,27 @@ impl Shape {
 
     /// Returns the choices of a parsed pattern, or `None` if it is not of the family.
     fn of(pattern: &Node) -> Option<Self> {
-        let Node::Alternatives(all) = pattern else {
-            return None;
-        };
-        let mut rest = all.as_slice();
-        let before = take(&mut rest, &[&CONTRACTIONS]).is_some();
-        let han = take(&mut rest, &[&[r"\p{Han}+", r"[\p{Han}]+"]]).is_some();
-        let (word, after) = Self::word(&mut rest, han)?;
+        Self::read(&mut alternatives(pattern))
+    }
+
+    /// Takes the alternatives that are known from `rest`, and returns the choices of the pattern if
+    /// these are all.
+    fn read(rest: &mut &[Node]) -> Option<Self> {
+        let before = take(rest, &[&CONTRACTIONS]).is_some();
+        let han = take(rest, &[&[r"\p{Han}+", r"[\p{Han}]+"]]).is_some();
+        let (word, after) = Self::word(rest, han)?;
         let digits = [
             &[r"\p{N}", r"\p{N}{1}"],
             &[r"\p{N}{1,3}", r"\p{N}{1,3}"],
             &[r"\p{N}+", r"\p{N}++"],
         ];
-        let digits_max = [1, 3, 0][take(&mut rest, &digits.map(<[_; 2]>::as_slice))?];
-        let tail = Self::tail(&mut rest, word)?;
-        let last_blanks = take(&mut rest, &[&[r"\s+(?![\s\S])", r"\s++(?![\s\S])"]]).is_some();
-        take(&mut rest, &[LINE_ENDS])?;
-        take(&mut rest, &[&[r"\s+(?!\S)"]])?;
+        let digits_max = [1, 3, 0][take(rest, &digits.map(<[_; 2]>::as_slice))?];
+        let tail = Self::tail(rest, word)?;
+        let last_blanks = take(rest, &[&[r"\s+(?![\s\S])", r"\s++(?![\s\S])"]]).is_some();
+        take(rest, &[LINE_ENDS])?;
+        take(rest, &[&[r"\s+(?!\S)"]])?;
         // A single blank is all that is left by the alternative before.
-        take(&mut rest, &[&[r"\s+", r"\s"]])?;
+        take(rest, &[&[r"\s+", r"\s"]])?;
         // Contractions are words of their own exactly if they do not belong to the word before.
         if !rest.is_empty() || before && word == Word::Cased || han && word != Word::Cased {
             return None;
@@ -199,6 +201,14 @@ const CONTRACTIONS: [&str; 2] = ["(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll
 /// Forms of the blanks up to the last line end; the run of blanks takes all line ends but the last.
 const LINE_ENDS: &[&str] = &[r"\s*[\r\n]+", r"\s*[\r\n]"];
 
+/// Returns the alternatives of a pattern.
+fn alternatives(pattern: &Node) -> &[Node] {
+    match pattern {
+        Node::Alternatives(all) => all,
+        one => std::slice::from_ref(one),
+    }
+}
+
 /// Takes the first of `rest` if it is one of some forms, and returns the number of their list.
 fn take<S: AsRef<str>>(rest: &mut &[Node], lists: &[&[S]]) -> Option<usize> {
     let (first, after) = rest.split_first()?;
@@ -219,6 +229,16 @@ impl Grammar {
             O200K => Some(Self::Shape(Shape::O200K)),
             _ => Shape::of(&parse(pattern).ok()?).map(Self::Shape),
         }
+    }
+
+    /// Returns the number, from 1, of the first alternative of `pattern` that no form of its place
+    /// equals. `None` if there is none: then the alternatives are known, but not all of them together.
+    pub(crate) fn first_unknown(pattern: &str) -> Option<usize> {
+        let pattern = parse(pattern).ok()?;
+        let all = alternatives(&pattern);
+        let mut rest = all;
+        let known = Shape::read(&mut rest);
+        (known.is_none() && !rest.is_empty()).then(|| all.len() - rest.len() + 1)
     }
 
     /// The scanner for splits that follow each other and keep every piece, with exactly

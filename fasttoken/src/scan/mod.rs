@@ -13,20 +13,20 @@
 
 mod block;
 mod cased;
+mod class_masks;
 mod deepseek;
 mod fill;
 mod grammar;
-mod planes;
 
 use crate::unicode::{Classes, Kind, char_at, classes, classes_with_marks, is_han};
 pub(crate) use block::ENDS;
+pub(crate) use class_masks::BLOCK;
 #[cfg(test)]
 pub(crate) use deepseek::DEEPSEEK3;
 pub(crate) use grammar::Grammar;
 #[cfg(test)]
 pub(crate) use grammar::{CL100K, GPT2, O200K, QWEN2};
 use grammar::{Shape, Tail, Word};
-pub(crate) use planes::BLOCK;
 
 /// A scanner over one piece of text.
 #[derive(Clone, Copy)]

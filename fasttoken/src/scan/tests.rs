@@ -231,6 +231,18 @@ fn what_is_not_of_the_family_has_no_scanner() {
         assert_ne!(pattern, QWEN2);
         assert_eq!(Grammar::recognise(&pattern), None, "{pattern}");
     }
+    let unknown = |from: &str, to: &str| {
+        let pattern = KIMI.replacen(from, to, 1);
+        assert_ne!(pattern, KIMI);
+        Grammar::first_unknown(&pattern)
+    };
+    assert_eq!(Grammar::first_unknown(KIMI), None);
+    assert_eq!(unknown(r"[\p{Han}]+|", r"[\p{Lo}]+|"), Some(1));
+    assert_eq!(unknown(r"]+(?i:", r"](?i:"), Some(2));
+    assert_eq!(unknown(r"{1,3}", r"{1,4}"), Some(4));
+    assert_eq!(unknown(r"|\s*[\r\n]+", ""), Some(6));
+    let tail = unknown(r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s+|\p{L}");
+    assert_eq!(tail, Some(9));
     let both = format!("(?i:'s|'t|'re|'ve|'m|'ll|'d)|{O200K}");
     assert_eq!(Grammar::recognise(&both), None);
     let spelled = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s*[\r\n]|\s+(?!\S)|\s";

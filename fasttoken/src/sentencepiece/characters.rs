@@ -57,13 +57,13 @@ pub(super) fn spell(text: &mut Vec<u8>, push: impl FnOnce(&mut Vec<u8>)) -> usiz
 fn beginnings(window: &[u8; WINDOW]) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     /// Moves bit `8 n` to bit `56 + n`.
-    const GATHER: u64 = 0x0102_0408_1020_4080;
+    const TOP_BITS: u64 = 0x0102_0408_1020_4080;
     let (eights, _) = window.as_chunks::<8>();
     let mut bits = 0;
     for (n, eight) in eights.iter().enumerate() {
         let bytes = u64::from_le_bytes(*eight);
         let begins = (!(bytes >> 7) | bytes >> 6) & ONES;
-        bits |= (begins.wrapping_mul(GATHER) >> 56) << (8 * n);
+        bits |= (begins.wrapping_mul(TOP_BITS) >> 56) << (8 * n);
     }
     bits
 }

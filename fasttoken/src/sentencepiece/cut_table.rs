@@ -20,7 +20,7 @@ use super::letters::{Builder, Letter, swapped};
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::pairs::{NO_RANK, PairTable};
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 
 /// A cell of the square: some rule joins the characters with their neighbours, but none joins these
 /// two alone.
@@ -150,7 +150,7 @@ impl CutTable {
         (first && self.filter.len().is_power_of_two()).then_some(self)
     }
 
-    pub(super) fn tables(&mut self) -> [&mut dyn Movable; 2] {
+    pub(super) fn tables(&mut self) -> [&mut dyn Relocatable; 2] {
         [&mut self.square, &mut self.filter]
     }
 

@@ -4,6 +4,7 @@ use super::SentencePiece;
 use super::direct::Direct;
 use super::merge::Scratch;
 use super::split::Word;
+use crate::ablation::FastPath;
 use crate::added::{Part as Found, Pass, Recognise, TextSteps};
 use crate::bpe::ThreadScratch;
 use std::cell::OnceCell;
@@ -44,6 +45,7 @@ impl SentencePiece {
             };
             let raw = &text[range.clone()];
             if let Some(direct) = self.direct
+                && FastPath::Direct.is_taken()
                 && visitor.direct(direct, raw, range.start == 0)
             {
                 return ControlFlow::Continue(());

@@ -21,6 +21,7 @@ use super::characters::{Read, spell};
 use super::letters::push_swapped;
 use super::merge::{Model, Scratch};
 use super::run::Run;
+use crate::ablation::FastPath;
 use crate::bpe::ThreadScratch;
 use crate::cache::Cache;
 use crate::compare::{self, Compare, Work};
@@ -121,7 +122,7 @@ impl Work for EncodePieces<'_> {
 impl Model {
     /// Returns true if [`Model::encode_word`] can encode words of this model.
     pub(super) fn is_simple(&self) -> bool {
-        self.complete && self.whole.is_none()
+        self.complete && self.whole.is_none() && FastPath::Runes.is_taken()
     }
 
     /// Appends the ids of a word.

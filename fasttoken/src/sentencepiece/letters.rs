@@ -8,7 +8,7 @@ use super::merge::NO_ID;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::pieces::META;
-use crate::store::{Flat, Movable};
+use crate::store::{Flat, Relocatable};
 use bytemuck::{Pod, Zeroable};
 
 /// Characters of a block of [`Letters`].
@@ -112,7 +112,7 @@ impl Letters {
         })
     }
 
-    pub(super) fn tables(&mut self) -> [&mut dyn Movable; 2] {
+    pub(super) fn tables(&mut self) -> [&mut dyn Relocatable; 2] {
         [&mut self.index, &mut self.letters]
     }
 

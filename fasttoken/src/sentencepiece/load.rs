@@ -17,7 +17,7 @@ use crate::json::Component;
 use crate::pairs::PairTable;
 use crate::pieces::{Decoder, Tokens, vocabulary};
 use crate::short_tokens::{Key, ShortTokenTable};
-use crate::store::{self, Room};
+use crate::store::{self, ZeroedBuffer};
 pub(super) use special::Special;
 
 /// Returns true if a file is SentencePiece-style: its decoder is a chain, or puts spaces for `▁`,
@@ -100,7 +100,7 @@ fn model(file: &File) -> Result<Model, Error> {
         complete: is_complete(&bytes),
     };
     model.words = words(tokens, rules, &model);
-    store::gather(model.tables().collect(), Room::default());
+    store::move_to_huge_pages(model.tables().collect(), ZeroedBuffer::default());
     Ok(model)
 }
 

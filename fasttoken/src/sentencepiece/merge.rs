@@ -8,7 +8,7 @@ use crate::heap_merge::HeapMerge;
 use crate::pairs::{NO_RANK, PairTable};
 use crate::short_tokens::{Key, ShortTokenTable};
 use crate::small_merge::{MAX_SYMBOLS, Symbols};
-use crate::store::Movable;
+use crate::store::Relocatable;
 use std::ops::ControlFlow;
 
 /// The value that stands for a missing id.
@@ -58,7 +58,7 @@ pub(super) struct Merging {
 
 impl Model {
     /// Returns all tables, in falling order of how often encoding reads them.
-    pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Movable> {
+    pub(super) fn tables(&mut self) -> impl Iterator<Item = &mut dyn Relocatable> {
         let first = self.letters.tables().into_iter();
         let rest = self
             .cut_table

@@ -3,6 +3,7 @@
 use super::characters::{Characters, IDS, RUN};
 use super::letters::META_BYTES;
 use super::merge::{Model, NO_ID, Scratch};
+use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, MANY_TOKENS, SHORT_TOKENS, ShortProbe};
 use crate::compare::Compare;
 use crate::short_tokens::{Key, MAX_KEY_BYTES};
@@ -204,7 +205,12 @@ impl Run {
     ) {
         let mut done = 0;
         while done < missing {
-            let group = done..missing.min(done + BATCH_WORDS);
+            let words = if FastPath::MergeBatch.is_taken() {
+                BATCH_WORDS
+            } else {
+                1
+            };
+            let group = done..missing.min(done + words);
             self.batch.clear();
             for n in group.clone() {
                 let (_, range) = self.missing(self.missing[n]);

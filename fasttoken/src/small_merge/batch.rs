@@ -25,8 +25,8 @@ struct Word {
     symbols: Symbols,
     /// A bit for each symbol that was not swallowed by a merge.
     there: u64,
-    /// The number of positions at which pairs are searched.
-    lanes: usize,
+    /// The number of symbols at first, rounded up to whole vectors.
+    padded_len: usize,
     /// The packed pair that is merged next.
     first: u32,
     /// The queries for the two pairs that the last merge created, with the symbol before it and the
@@ -39,7 +39,7 @@ impl Word {
     /// Finds the next pair and prefetches its product. Returns false if there is none.
     #[inline(always)]
     fn look(&mut self, table: &PairTable) -> bool {
-        self.first = self.symbols.first(self.lanes);
+        self.first = self.symbols.first(self.padded_len);
         if self.first == NO_PAIR {
             return false;
         }
@@ -96,7 +96,7 @@ impl Batch {
     pub(crate) fn push(&mut self, ids: &[u32], ranks: &[u32]) {
         let word = &mut self.words[self.count % BATCH_WORDS];
         self.count += 1;
-        (word.there, word.lanes) = word.symbols.fill(ids, ranks);
+        (word.there, word.padded_len) = word.symbols.fill(ids, ranks);
     }
 
     /// Merges all words.

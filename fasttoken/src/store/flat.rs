@@ -1,7 +1,7 @@
 //! An array that keeps the memory behind it alive.
 #![expect(unsafe_code, reason = "a slice that does not borrow from its keeper")]
 
-use super::Movable;
+use super::Relocatable;
 use crate::pages::Pages;
 use bytemuck::Pod;
 use std::any::Any;
@@ -17,7 +17,7 @@ pub(crate) struct Flat<T> {
     data: NonNull<T>,
     len: usize,
     /// The owner of the memory behind `data`, which is never written: a `Vec<T>`,
-    /// [`super::FileBytes`], or [`Pages`], which [`super::gather`] fills before it shares them.
+    /// [`super::FileBytes`], or [`Pages`], which [`super::move_to_huge_pages`] fills before it shares them.
     keeper: Arc<dyn Any + Send + Sync>,
 }
 
@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> Default for Flat<T> {
     }
 }
 
-impl<T: Pod> Movable for Flat<T> {
+impl<T: Pod> Relocatable for Flat<T> {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice(self)
     }

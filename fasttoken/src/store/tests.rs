@@ -23,13 +23,13 @@ fn arrays_outlive_what_they_were_made_from() {
 }
 
 #[test]
-fn gathered_arrays_are_what_they_were() {
+fn moved_arrays_are_what_they_were() {
     let numbers: Vec<u64> = (0..300_000).collect();
     let bytes = vec![7u8; 100];
     let (mut a, mut b) = (Flat::from(numbers.clone()), Flat::from(bytes.clone()));
     let (mut empty, old) = (Flat::<u32>::default(), a.clone());
-    let arrays: [&mut dyn Movable; 3] = [&mut b, &mut empty, &mut a];
-    gather(arrays.into(), Room::default());
+    let arrays: [&mut dyn Relocatable; 3] = [&mut b, &mut empty, &mut a];
+    move_to_huge_pages(arrays.into(), ZeroedBuffer::default());
     assert_eq!((a.to_vec(), b.to_vec(), empty.len()), (numbers, bytes, 0));
     assert_eq!(*a, *old);
     assert!(!cfg!(target_os = "linux") || a.as_ptr() != old.as_ptr());
@@ -45,25 +45,25 @@ fn spare_memory_is_used_if_it_fits() {
         (bytes - 1, false),
         (2 * bytes, false),
     ] {
-        let spare: Room<u8> = Room::zeroed(len);
+        let spare: ZeroedBuffer<u8> = ZeroedBuffer::zeroed(len);
         let place = spare.as_ptr();
-        let paged = matches!(spare, Room::Pages(..));
+        let paged = matches!(spare, ZeroedBuffer::Pages(..));
         let mut array = Flat::from(numbers.clone());
-        gather(vec![&mut array], spare);
+        move_to_huge_pages(vec![&mut array], spare);
         assert_eq!(array.to_vec(), numbers);
         assert!(!used || !paged || array.as_ptr().cast() == place);
     }
 }
 
 #[test]
-fn rooms_are_zeroed_and_become_arrays() {
+fn buffers_are_zeroed_and_become_arrays() {
     for len in [0, 5, 300_000] {
-        let mut room: Room<u64> = Room::zeroed(len);
-        assert_eq!(*room, vec![0; len]);
-        room.iter_mut().zip(1..).for_each(|(n, value)| *n = value);
-        let mut array: Flat<u64> = room.into();
+        let mut buffer: ZeroedBuffer<u64> = ZeroedBuffer::zeroed(len);
+        assert_eq!(*buffer, vec![0; len]);
+        buffer.iter_mut().zip(1..).for_each(|(n, value)| *n = value);
+        let mut array: Flat<u64> = buffer.into();
         // Once more, wherever it is.
-        gather(vec![&mut array], Room::default());
+        move_to_huge_pages(vec![&mut array], ZeroedBuffer::default());
         assert!((1..).zip(&*array).all(|(n, value)| *value == n));
         assert_eq!(array.len(), len);
     }

@@ -2,7 +2,7 @@
 
 use super::{BASE_SHIFT, NONE, UNITS_MAX, USED, Unit};
 
-/// The number of blocks with free units that are searched for room.
+/// The number of blocks with free units that are searched for a free base.
 const OPEN_BLOCKS: usize = 8;
 /// The number of searches in vain after which a block is searched no more.
 const MISSES_MAX: u32 = 24;
@@ -27,7 +27,7 @@ pub(super) fn units(strings: &[(&[u8], u32)]) -> Option<Vec<Unit>> {
             continue;
         }
         let bytes: Vec<u8> = children.iter().map(|child| child[0].0[depth]).collect();
-        let base = builder.room(&bytes)?;
+        let base = builder.find_base(&bytes)?;
         builder.set_base(node, base);
         for (child, &byte) in children.iter().zip(&bytes) {
             // The shortest comes first.
@@ -48,7 +48,7 @@ struct Builder {
     bases: Vec<[u64; BLOCK / 64]>,
     /// A bit for each free unit.
     free: Vec<[u64; BLOCK / 64]>,
-    /// Blocks that are searched for room, and how often that was in vain.
+    /// Blocks that are searched for a free base, and how often that was in vain.
     open: Vec<(usize, u32)>,
 }
 
@@ -89,10 +89,10 @@ impl Builder {
     }
 
     /// Finds a base that no node has, and at which the units for all `bytes` are free.
-    fn room(&mut self, bytes: &[u8]) -> Option<usize> {
+    fn find_base(&mut self, bytes: &[u8]) -> Option<usize> {
         for n in 0..self.open.len() {
             let (block, _) = self.open[n];
-            if let Some(base) = self.room_in(block, bytes) {
+            if let Some(base) = self.find_base_in(block, bytes) {
                 self.open.retain(|(_, misses)| *misses < MISSES_MAX);
                 return Some(block * BLOCK + base);
             }
@@ -101,10 +101,10 @@ impl Builder {
         self.open.retain(|(_, misses)| *misses < MISSES_MAX);
         self.add_block()?;
         let block = self.bases.len() - 1;
-        Some(block * BLOCK + self.room_in(block, bytes)?)
+        Some(block * BLOCK + self.find_base_in(block, bytes)?)
     }
 
-    fn room_in(&self, block: usize, bytes: &[u8]) -> Option<usize> {
+    fn find_base_in(&self, block: usize, bytes: &[u8]) -> Option<usize> {
         let has = |bits: &[u64; BLOCK / 64], at: usize| bits[at / 64] >> (at % 64) & 1 != 0;
         let (free, bases) = (&self.free[block], &self.bases[block]);
         let first = usize::from(*bytes.first()?);

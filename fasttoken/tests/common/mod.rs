@@ -392,7 +392,7 @@ impl Both {
                     .reference
                     .encode_fast(pair, true)
                     .expect("the reference works");
-                let ours = self.ours.encode_pair(&before, &text, true);
+                let ours = self.ours.encode((&*before, &*text), true);
                 assert_eq!(ours, expected.get_ids(), "{}: {pair:?}", self.name);
                 self.check_stream(&ids);
                 let end = self.ours.vocab_size() + 10;

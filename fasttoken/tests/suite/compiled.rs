@@ -1,7 +1,9 @@
-//! Compiled compiled tokenizers: the same tokenizer, or an error.
+//! Compiled tokenizers: the same tokenizer, or an error.
 
 use crate::common::pieces::Shape;
+use crate::common::scored::Scored;
 use crate::common::small::Small;
+use crate::common::words::Words;
 use crate::common::{DEMO, Rng, adversarial, shared_vocabularies};
 use fasttoken::{CacheUse, CompiledError, Error, StreamState, Tokenizer};
 use proptest::prelude::*;
@@ -9,6 +11,9 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use twox_hash::XxHash3_64;
+
+const WORDPIECE_JSON: &[u8] = include_bytes!("../data/wordpiece.json");
+const UNIGRAM_JSON: &[u8] = include_bytes!("../data/unigram.json");
 
 /// A folder that is gone with the value.
 struct Folder(PathBuf);
@@ -133,6 +138,26 @@ fn compiled_files_of_sentencepiece_models_are_the_same_tokenizers() {
 }
 
 #[test]
+fn compiled_files_of_wordpiece_and_unigram_are_the_same_tokenizers() {
+    check("wordpiece", WORDPIECE_JSON, 300);
+    check("unigram", UNIGRAM_JSON, 300);
+    for (name, json) in [
+        ("cased", Words::cased().bytes()),
+        (
+            "renamed",
+            Words::uncased().added("Card", &["normalized"]).bytes(),
+        ),
+        ("XLM-R", Scored::xlm_r().bytes()),
+        ("T5", Scored::t5().added("<x>", &["special"]).bytes()),
+        ("ALBERT with bytes", Scored::albert().bytes_too().bytes()),
+    ] {
+        check(name, &json, 200);
+        let twice = [(); 2].map(|()| Tokenizer::compile(&json).expect("compiles"));
+        assert_eq!(twice[0], twice[1], "{name}: compiled twice");
+    }
+}
+
+#[test]
 fn compiled_files_of_shared_vocabularies_are_the_same_tokenizers() {
     for (name, path) in shared_vocabularies() {
         check(&name, &std::fs::read(path).unwrap(), 500);
@@ -148,6 +173,16 @@ static SENTENCEPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut shape = Shape::legacy();
     shape.add("<tool>", false, true);
     Tokenizer::compile(&shape.bytes()).expect("the file loads")
+});
+
+static WORDPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let words = Words::uncased().added("<tool>", &[]);
+    Tokenizer::compile(&words.bytes()).expect("the file loads")
+});
+
+static UNIGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let scored = Scored::t5().bytes_too().added("<tool>", &[]);
+    Tokenizer::compile(&scored.bytes()).expect("the file loads")
 });
 
 fn compiled_error(compiled: &[u8]) -> CompiledError {
@@ -248,12 +283,12 @@ fn forge(compiled: &mut [u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
 
     /// Contents that were made up are an error or a tokenizer that is wrong, not more.
     #[test]
     fn forged_images_do_no_harm(
-        sentencepiece in any::<bool>(),
+        family in 0usize..4,
         section in any::<prop::sample::Index>(),
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xFF)]),
@@ -262,7 +297,7 @@ proptest! {
         fill in prop::option::of(any::<u8>()),
         ids in prop::collection::vec(0u32..300, 0..20),
     ) {
-        let mut compiled = if sentencepiece { SENTENCEPIECE.clone() } else { COMPILED.clone() };
+        let mut compiled = [&COMPILED, &SENTENCEPIECE, &WORDPIECE, &UNIGRAM][family].to_vec();
         let sections = sections(&compiled);
         let (_, range) = section.get(&sections).clone();
         let bytes = &mut compiled[range];

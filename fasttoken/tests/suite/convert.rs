@@ -4,11 +4,12 @@ use crate::common::tiktoken::real_ranks;
 use crate::common::{Rng, adversarial};
 use fasttoken::{Error, TiktokenEncoding, Tokenizer};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 const RANKS: &str = include_str!("../data/small.tiktoken");
 const TEKKEN: &str = include_str!("../data/tekken.json");
 
-/// A text and its ids, which `scripts/small_ranks.py` wrote: without special tokens for three
+/// A text and its ids, which `scripts/small_ranks.py` wrote: without special tokens for four
 /// encodings, with `special` tokens for cl100k, and of `tekken` with `<s>`.
 #[derive(Deserialize)]
 struct Vector {
@@ -17,6 +18,7 @@ struct Vector {
     r50k_base: Vec<u32>,
     cl100k_base: Vec<u32>,
     o200k_base: Vec<u32>,
+    kimi: Vec<u32>,
     special: Vec<u32>,
 }
 
@@ -26,11 +28,18 @@ fn vectors() -> Vec<Vector> {
 
 /// The small ranks with the pattern of an encoding, and two special tokens.
 fn small(name: &str) -> Tokenizer {
-    let mut encoding = TiktokenEncoding::named(name).expect("a name of tiktoken");
-    encoding.special_tokens = vec![
-        ("<|endoftext|>".to_owned(), 1000),
-        ("<|endofprompt|>".to_owned(), 1007),
-    ];
+    let encoding = TiktokenEncoding::named(name).expect("a name of tiktoken");
+    small_by(&encoding.pattern)
+}
+
+fn small_by(pattern: &str) -> Tokenizer {
+    let encoding = TiktokenEncoding {
+        pattern: pattern.to_owned(),
+        special_tokens: vec![
+            ("<|endoftext|>".to_owned(), 1000),
+            ("<|endofprompt|>".to_owned(), 1007),
+        ],
+    };
     Tokenizer::from_tiktoken(RANKS.as_bytes(), &encoding).expect("loads")
 }
 
@@ -43,7 +52,10 @@ fn plain(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
 #[test]
 fn ranks_give_the_ids_of_tiktoken() {
     let [gpt2, cl100k, o200k] = ["r50k_base", "cl100k_base", "o200k_base"].map(small);
-    for tokenizer in [&gpt2, &cl100k, &o200k] {
+    let patterns = include_str!("../data/patterns.json");
+    let patterns: BTreeMap<String, String> = serde_json::from_str(patterns).expect("JSON");
+    let kimi = small_by(&patterns["kimi"]);
+    for tokenizer in [&gpt2, &cl100k, &o200k, &kimi] {
         assert_eq!(tokenizer.warnings(), []);
     }
     let vectors = vectors();
@@ -53,6 +65,7 @@ fn ranks_give_the_ids_of_tiktoken() {
         assert_eq!(plain(&gpt2, text), vector.r50k_base, "gpt2: {text:?}");
         assert_eq!(plain(&cl100k, text), vector.cl100k_base, "cl100k: {text:?}");
         assert_eq!(plain(&o200k, text), vector.o200k_base, "o200k: {text:?}");
+        assert_eq!(plain(&kimi, text), vector.kimi, "kimi: {text:?}");
         let ids = cl100k.encode(text, true);
         assert_eq!(ids, vector.special, "special: {text:?}");
         assert_eq!(cl100k.decode(&ids, false), *text);

@@ -1,7 +1,7 @@
 //! Files that must be refused, and damaged ones that must not do harm.
 
 use crate::common::small::{Small, byte_level, sequence, split};
-use crate::common::{DEMO, Rng, split_patterns};
+use crate::common::{Both, DEMO, Rng, split_patterns};
 use fasttoken::{Error, Tokenizer, Warning};
 use serde_json::{Value, json};
 
@@ -259,7 +259,7 @@ fn damaged_vocabularies_are_named() {
 fn holes_stay_empty_and_collisions_are_errors() {
     let json = String::from_utf8(Small::new().merge("a", "b").bytes()).unwrap();
     let holed = json.replacen(r#""ab":256"#, r#""ab":260"#, 1);
-    let both = crate::common::Both::from_json("holed", holed.as_bytes());
+    let both = Both::from_json("holed", holed.as_bytes());
     both.check_many(1, 200);
     assert_eq!(both.ours.id_to_token(258), None);
     assert_eq!(both.ours.decode(&[258, 260], false), "ab");
@@ -279,7 +279,7 @@ fn holes_stay_empty_and_collisions_are_errors() {
 fn old_files_without_a_model_type_load() {
     let mut json: Value = serde_json::from_slice(DEMO).unwrap();
     json["model"].as_object_mut().unwrap().remove("type");
-    let both = crate::common::Both::from_json("untyped", &serde_json::to_vec(&json).unwrap());
+    let both = Both::from_json("untyped", &serde_json::to_vec(&json).unwrap());
     both.check_many(2, 100);
 }
 
@@ -394,6 +394,14 @@ fn words_that_were_made_to_collide_are_found() {
     }
 }
 
+/// Ids, offsets and decoded texts with the split pattern of each model are those of the reference.
+#[test]
+fn patterns_of_models_split_as_the_reference_does() {
+    for (seed, (name, json)) in (0..).zip(split_patterns()) {
+        Both::from_json(&name, &json).check_many(seed, 300);
+    }
+}
+
 /// Files load without warnings if their pattern has a scanner, and otherwise with one that names it.
 #[test]
 fn slow_patterns_and_those_not_known_to_be_exact_are_warned_of() {
@@ -410,6 +418,7 @@ fn slow_patterns_and_those_not_known_to_be_exact_are_warned_of() {
     let slow = Warning::SlowPattern {
         path: place.to_owned(),
         pattern: r"\d+|\D".to_owned(),
+        alternative: Some(1),
     };
     assert_eq!(warnings(r"\d+|\D"), [slow]);
     let found = warnings(r"\b\w+");

@@ -145,7 +145,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// More words than are gathered at a time, so that these end anywhere.
+    /// More words than are collected at a time, so that these end anywhere.
     #[test]
     fn words_of_many_segments_are_those_of_each(text in text(), times in 1usize..12) {
         let text = text.repeat(times);
@@ -191,7 +191,7 @@ fn added_tokens_are_not_remembered_as_words() {
 
 #[test]
 fn segments_of_every_length_end_where_groups_do() {
-    // Words go in groups of 64, and up to 576 are gathered.
+    // Words go in groups of 64, and up to 576 are collected.
     for both in ALL.iter() {
         for words in (0..70)
             .chain(500..590)

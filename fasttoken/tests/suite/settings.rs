@@ -195,7 +195,7 @@ fn check_input(
         let options = options.clone().offsets(offsets);
         let encoding = match ours.encode_with(input, &options) {
             // Here the reference panics, or counts below zero.
-            Err(EncodeError::Stride { .. } | EncodeError::NoRoom { .. }) => {
+            Err(EncodeError::Stride { .. } | EncodeError::TemplateTooLong { .. }) => {
                 seen.refused += 1;
                 return;
             }
@@ -462,13 +462,13 @@ fn a_batch_is_filled_up_together() {
 fn pairs_in_a_batch_are_pairs() {
     let both = Both::demo();
     let pairs = [("one", "two three"), ("", "x"), ("four", "")];
-    let ids = both.ours.encode_pair_batch(&pairs, true, 2);
+    let ids = both.ours.encode_batch(&pairs, true, 2);
     let encodings = both
         .ours
         .encode_batch_with(&pairs, &EncodeOptions::new().add_special_tokens(true), 2)
         .expect("no truncation");
     for (((a, b), ids), encoding) in pairs.iter().zip(&ids).zip(&encodings) {
-        assert_eq!(ids, &both.ours.encode_pair(a, b, true));
+        assert_eq!(ids, &both.ours.encode((*a, *b), true));
         assert_eq!(ids, &encoding.ids);
     }
     // The first error of a batch is its result.

@@ -1,6 +1,7 @@
 //! SentencePiece `.model` files: the ids, offsets and texts of the library SentencePiece, and files
 //! that are refused.
 
+use crate::common::{Rng, adversarial};
 use fasttoken::Tokenizer;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -80,4 +81,54 @@ fn ids_offsets_and_texts_are_those_of_the_library() {
     for name in &names {
         check(name);
     }
+}
+
+/// What must hold for any file that loads, as in the fuzz target `model`.
+fn check_consistent(model: &[u8], text: &str) -> bool {
+    let Ok(tokenizer) = Tokenizer::from_sentencepiece(model) else {
+        return false;
+    };
+    let ids = tokenizer.encode(text, false);
+    assert_eq!(tokenizer.count(text, false), ids.len());
+    let encoding = tokenizer.encode_with_offsets(text, false);
+    assert_eq!(encoding.ids, ids);
+    let mut last = 0;
+    for &(start, end) in &encoding.offsets {
+        assert!(last <= end && start <= end && end <= text.len(), "{text:?}");
+        last = end;
+    }
+    assert!(ids.iter().all(|id| tokenizer.id_to_token(*id).is_some()));
+    assert_eq!(streamed(&tokenizer, &ids), tokenizer.decode(&ids, true));
+    true
+}
+
+/// Models with some changed, inserted and removed bytes load or are refused, and do not contradict
+/// themselves.
+#[test]
+fn changed_models_do_not_contradict_themselves() {
+    let names = [
+        "unigram",
+        "unigram-bytes",
+        "unigram-suffix",
+        "bpe",
+        "bpe-bytes",
+    ];
+    let models = names.map(model);
+    let mut rng = Rng(31);
+    let mut loaded = 0;
+    for round in 0..400 {
+        let mut bytes = models[round % models.len()].clone();
+        for _ in 0..=rng.below(3) {
+            let at = rng.below(bytes.len());
+            // Bytes that are inserted or removed break most messages.
+            let (end, count) = match rng.below(6) {
+                0 => (bytes.len().min(at + rng.below(4)), rng.below(4)),
+                _ => (at + 1, 1),
+            };
+            let inserted: Vec<u8> = (0..count).map(|_| rng.next() as u8).collect();
+            bytes.splice(at..end, inserted);
+        }
+        loaded += usize::from(check_consistent(&bytes, &adversarial(&mut rng, &[])));
+    }
+    assert!(loaded > 20, "{loaded} of the changed models load");
 }

@@ -372,8 +372,8 @@ fn templates_put_ids_around_texts() {
     both.check_many(5, 300);
     let x = both.ours.encode("x", false);
     assert_eq!(both.ours.encode("x", true), [256, 257, x[0], 256, 257]);
-    assert_eq!(both.ours.encode_pair("x", "", true), [256, 257, x[0]]);
-    assert_eq!(both.ours.encode_pair("x", "x", false), [x[0], x[0]]);
+    assert_eq!(both.ours.encode(("x", ""), true), [256, 257, x[0]]);
+    assert_eq!(both.ours.encode(("x", "x"), false), [x[0], x[0]]);
 }
 
 #[test]

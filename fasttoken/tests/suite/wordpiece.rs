@@ -341,32 +341,6 @@ fn what_is_not_exact_is_refused_by_name() {
     }
 }
 
-/// A WordPiece model has no compiled form: that is said by name, and a folder of compiled
-/// tokenizers still gives the tokenizer.
-#[test]
-fn compiling_is_refused_by_name() {
-    let json = Words::uncased().bytes();
-    let error = Tokenizer::compile(&json).expect_err("no compiled form");
-    assert!(matches!(&error, Error::Unsupported { path, .. } if path == "$.model.type"));
-    assert!(error.to_string().contains("WordPiece"), "{error}");
-    let folder = std::env::temp_dir().join(format!("fasttoken-wordpiece-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let file = folder.join("tokenizer.json");
-    std::fs::write(&file, &json).expect("a file");
-    let (ours, used) = Tokenizer::from_file_cached(&file, folder.join("cache")).expect("loads");
-    let text = format!("{used:?}");
-    assert!(
-        text.contains("NotWritten") && text.contains("WordPiece"),
-        "{text}"
-    );
-    let plain = Tokenizer::from_bytes(&json).expect("loads");
-    assert_eq!(
-        ours.encode("Where is my card?", true),
-        plain.encode("Where is my card?", true)
-    );
-    std::fs::remove_dir_all(&folder).expect("removable");
-}
-
 #[test]
 fn the_vocabulary_is_of_use() {
     // Words that are one token, words of several, and unknown ones must all be there.

@@ -4,7 +4,7 @@ use super::*;
 use crate::Tokenizer;
 use crate::pattern::Pattern;
 use crate::scan::Grammar;
-use crate::scan::planes::tests::Naive;
+use crate::scan::class_masks::tests::Naive;
 use crate::scan::tests::check_fill;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 /// A zeroed array that is filled before it becomes a [`Flat`], in huge pages if it is large:
 /// touching pages of 4 KiB for the first time takes longer than filling them.
-pub(crate) enum Room<T> {
+pub(crate) enum ZeroedBuffer<T> {
     Pages(Pages, PhantomData<T>),
     Heap(Vec<T>),
 }
 
-impl<T: Pod> Room<T> {
+impl<T: Pod> ZeroedBuffer<T> {
     pub(crate) fn zeroed(len: usize) -> Self {
         match len.checked_mul(size_of::<T>()).and_then(Pages::zeroed) {
             Some(pages) => Self::Pages(pages, PhantomData),
@@ -26,13 +26,13 @@ impl<T: Pod> Room<T> {
     }
 }
 
-impl<T> Default for Room<T> {
+impl<T> Default for ZeroedBuffer<T> {
     fn default() -> Self {
         Self::Heap(Vec::new())
     }
 }
 
-impl<T: Pod> Deref for Room<T> {
+impl<T: Pod> Deref for ZeroedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -43,7 +43,7 @@ impl<T: Pod> Deref for Room<T> {
     }
 }
 
-impl<T: Pod> DerefMut for Room<T> {
+impl<T: Pod> DerefMut for ZeroedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::Pages(pages, _) => bytemuck::cast_slice_mut(pages),
@@ -52,34 +52,34 @@ impl<T: Pod> DerefMut for Room<T> {
     }
 }
 
-impl<T: Pod + Send + Sync> From<Room<T>> for Flat<T> {
-    fn from(room: Room<T>) -> Self {
-        match room {
-            Room::Pages(pages, _) => {
+impl<T: Pod + Send + Sync> From<ZeroedBuffer<T>> for Flat<T> {
+    fn from(buffer: ZeroedBuffer<T>) -> Self {
+        match buffer {
+            ZeroedBuffer::Pages(pages, _) => {
                 let pages = Arc::new(pages);
                 Self::new(bytemuck::cast_slice(&pages), pages.clone())
             }
-            Room::Heap(elements) => elements.into(),
+            ZeroedBuffer::Heap(elements) => elements.into(),
         }
     }
 }
 
 /// Reads a file.
-pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
+pub(crate) fn read(path: &Path) -> io::Result<ZeroedBuffer<u8>> {
     let mut file = File::open(path)?;
     let about = file.metadata()?;
     let len = usize::try_from(about.len()).unwrap_or(0);
     if len < 1 << 20 || !about.is_file() {
-        return std::fs::read(path).map(Room::Heap);
+        return std::fs::read(path).map(ZeroedBuffer::Heap);
     }
     // A file larger than memory is an error there, and not a panic here.
     let Some(pages) = Pages::zeroed(len) else {
-        return std::fs::read(path).map(Room::Heap);
+        return std::fs::read(path).map(ZeroedBuffer::Heap);
     };
-    let mut room = Room::Pages(pages, PhantomData);
+    let mut buffer = ZeroedBuffer::Pages(pages, PhantomData);
     let mut filled = 0;
     while filled < len {
-        match file.read(&mut room[filled..]) {
+        match file.read(&mut buffer[filled..]) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -88,7 +88,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Room<u8>> {
     }
     // Another process may be writing.
     if filled < len || file.read(&mut [0])? > 0 {
-        return std::fs::read(path).map(Room::Heap);
+        return std::fs::read(path).map(ZeroedBuffer::Heap);
     }
-    Ok(room)
+    Ok(buffer)
 }

@@ -1,7 +1,7 @@
-//! Class bit planes of 64 bytes: bit `i` of a plane speaks about byte `i`.
+//! Class masks of 64 bytes: bit `i` of a class's mask is set if byte `i` belongs to the class.
 //!
 //! Everything here classifies ASCII; bytes of other characters are in
-//! [`Planes::non_ascii`] and in no class.
+//! [`ClassMasks::non_ascii`] and in no class.
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
 #[cfg(target_arch = "aarch64")]
@@ -14,9 +14,9 @@ mod x86;
 /// Bytes in a block.
 pub(crate) const BLOCK: usize = 64;
 
-/// Bit planes of the ASCII classes of a block.
+/// Bit masks of the ASCII classes of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Planes {
+pub(super) struct ClassMasks {
     /// `A-Z` and `a-z`
     pub(super) letter: u64,
     /// `A-Z`
@@ -44,7 +44,7 @@ pub(super) struct Planes {
 
 /// Bytes of characters beyond ASCII, of a block of UTF-8.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct WidePlanes {
+pub(super) struct WideMasks {
     /// bytes 80 to BF, which begin no character
     pub(super) tail: u64,
     /// first bytes of letters of two bytes: of Latin, Greek, Cyrillic, Hebrew and Arabic,
@@ -61,7 +61,7 @@ pub(super) struct WidePlanes {
     pub(super) punctuation: u64,
 }
 
-impl WidePlanes {
+impl WideMasks {
     /// Given the bytes in which each byte is one of some values.
     #[inline(always)]
     fn new(tail: u64, within: impl Fn(u8, u8) -> u64) -> Self {
@@ -109,8 +109,8 @@ impl WidePlanes {
     }
 }
 
-/// An implementation of bit planes for one instruction set.
-pub(super) trait Lanes {
+/// The vector operations of one instruction set, from which class masks are made.
+pub(super) trait InstructionSet {
     /// Returns the bytes that, with the bits of `case` set, are one of the `count` values from
     /// `first` on; `count` is at least one.
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64;
@@ -121,10 +121,10 @@ pub(super) trait Lanes {
         Self::cased_within(block, 0, first, count)
     }
     #[inline(always)]
-    fn planes(block: &[u8; BLOCK]) -> Planes {
+    fn class_masks(block: &[u8; BLOCK]) -> ClassMasks {
         let within = |first, count| Self::within(block, first, count);
         let blank = within(b' ', 1);
-        Planes {
+        ClassMasks {
             letter: Self::cased_within(block, 0x20, b'a', 26),
             upper: within(b'A', 26),
             number: within(b'0', 10),
@@ -139,9 +139,9 @@ pub(super) trait Lanes {
         }
     }
     #[inline(always)]
-    fn wide(block: &[u8; BLOCK]) -> WidePlanes {
+    fn wide(block: &[u8; BLOCK]) -> WideMasks {
         let within = |first: u8, count: u8| Self::within(block, first, count);
-        WidePlanes::new(within(0x80, 0x40), within)
+        WideMasks::new(within(0x80, 0x40), within)
     }
     /// Writes `at` and the place of each bit that is set in `mask`, then anything.
     #[inline(always)]

@@ -1,13 +1,13 @@
-//! [`super::Lanes`] for x86-64.
+//! [`super::InstructionSet`] for x86-64.
 
-use super::{BLOCK, Lanes};
+use super::{BLOCK, InstructionSet};
 use std::arch::x86_64::*;
 
 /// Only for use inside functions compiled for AVX-512BW and AVX-512 VBMI2, which Ice Lake and Zen 4
 /// were the first to have.
 pub(crate) struct Avx512;
 
-impl Lanes for Avx512 {
+impl InstructionSet for Avx512 {
     #[inline(always)]
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64 {
         // SAFETY: the caller is compiled for these instructions, as this type's contract says, so
@@ -35,7 +35,7 @@ impl Lanes for Avx512 {
 /// Only for use inside functions compiled for AVX2.
 pub(crate) struct Avx2;
 
-impl Lanes for Avx2 {
+impl InstructionSet for Avx2 {
     #[inline(always)]
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64 {
         // SAFETY: the caller is compiled for AVX2, as this type's contract says, so the machine has

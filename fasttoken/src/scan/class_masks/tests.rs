@@ -1,4 +1,4 @@
-//! Every way to compute planes gives the planes of the plain version.
+//! Every way to compute masks gives the masks of the plain version.
 
 use super::*;
 use crate::unicode::{Kind, classes};
@@ -7,29 +7,29 @@ use proptest::prelude::*;
 /// The plain version.
 pub(crate) struct Naive;
 
-impl Lanes for Naive {
-    fn planes(block: &[u8; BLOCK]) -> Planes {
-        let plane = |holds: fn(u8) -> bool| {
+impl InstructionSet for Naive {
+    fn class_masks(block: &[u8; BLOCK]) -> ClassMasks {
+        let mask = |holds: fn(u8) -> bool| {
             let bits = block.iter().enumerate();
             bits.fold(0, |all, (at, b)| all | u64::from(holds(*b)) << at)
         };
-        Planes {
-            letter: plane(|b| b.is_ascii_alphabetic()),
-            upper: plane(|b| b.is_ascii_uppercase()),
-            number: plane(|b| b.is_ascii_digit()),
-            space: plane(|b| matches!(b, 9..=13 | b' ')),
-            blank: plane(|b| b == b' '),
-            newline: plane(|b| matches!(b, b'\r' | b'\n')),
-            quote: plane(|b| b == b'\''),
-            slash: plane(|b| b == b'/'),
-            non_ascii: plane(|b| b >= 0x80),
+        ClassMasks {
+            letter: mask(|b| b.is_ascii_alphabetic()),
+            upper: mask(|b| b.is_ascii_uppercase()),
+            number: mask(|b| b.is_ascii_digit()),
+            space: mask(|b| matches!(b, 9..=13 | b' ')),
+            blank: mask(|b| b == b' '),
+            newline: mask(|b| matches!(b, b'\r' | b'\n')),
+            quote: mask(|b| b == b'\''),
+            slash: mask(|b| b == b'/'),
+            non_ascii: mask(|b| b >= 0x80),
             both: 0,
             han: 0,
         }
     }
 
-    fn wide(block: &[u8; BLOCK]) -> WidePlanes {
-        let mut planes = WidePlanes::default();
+    fn wide(block: &[u8; BLOCK]) -> WideMasks {
+        let mut masks = WideMasks::default();
         for (at, byte) in block.iter().enumerate() {
             let next = block.get(at + 1).copied().unwrap_or(0);
             let third = block.get(at + 2).copied().unwrap_or(0);
@@ -39,7 +39,7 @@ impl Lanes for Naive {
                     | (0xEF, 0xBC, 0x81..=0x8F | 0x9A..=0xA0)
                     | (0xE2, 0x80, 0x90..=0xA7)
             );
-            planes.punctuation |= u64::from(punctuation) << at;
+            masks.punctuation |= u64::from(punctuation) << at;
             let kana = match next {
                 0x81 => third != 0x80,
                 0x82 => !matches!(third, 0x97..=0x9C | 0xA0),
@@ -67,11 +67,11 @@ impl Lanes for Naive {
                 0xE5..=0xE9 | 0xEB | 0xEC => true,
                 _ => false,
             };
-            planes.two |= u64::from(two) << at;
-            planes.three |= u64::from(three) << at;
-            planes.tail |= u64::from((0x80..0xC0).contains(byte)) << at;
+            masks.two |= u64::from(two) << at;
+            masks.three |= u64::from(three) << at;
+            masks.tail |= u64::from((0x80..0xC0).contains(byte)) << at;
         }
-        planes
+        masks
     }
 
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64 {
@@ -91,25 +91,25 @@ const RESTS: [usize; 6] = [0, 1, 5, 32, 33, BLOCK - 1];
 
 type Padded = [[u8; BLOCK]; RESTS.len()];
 type All = (
-    Planes,
-    WidePlanes,
+    ClassMasks,
+    WideMasks,
     [u64; RANGES.len()],
     Padded,
     [Vec<usize>; 3],
 );
 
 #[inline(always)]
-fn all<L: Lanes>(block: &[u8; BLOCK]) -> All {
-    let within = RANGES.map(|(first, count)| L::within(block, first, count));
-    let padded = RESTS.map(|len| L::padded(&block[..len]));
-    let planes = L::planes(block);
+fn all<I: InstructionSet>(block: &[u8; BLOCK]) -> All {
+    let within = RANGES.map(|(first, count)| I::within(block, first, count));
+    let padded = RESTS.map(|len| I::padded(&block[..len]));
+    let masks = I::class_masks(block);
     // Few, many, and all.
-    let places = [planes.space, planes.letter | planes.non_ascii, u64::MAX].map(|mask| {
+    let places = [masks.space, masks.letter | masks.non_ascii, u64::MAX].map(|mask| {
         let mut slots = [0; BLOCK];
-        L::places(mask, 7, &mut slots);
+        I::places(mask, 7, &mut slots);
         slots[..mask.count_ones() as usize].to_vec()
     });
-    (planes, L::wide(block), within, padded, places)
+    (masks, I::wide(block), within, padded, places)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -210,11 +210,11 @@ fn wide_letters_are_letters() {
     for c in '\u{80}'..='\u{FFFF}' {
         let mut block = [0; BLOCK];
         let len = c.encode_utf8(&mut block).len();
-        let planes = Naive::wide(&block);
+        let masks = Naive::wide(&block);
         let letter = classes().kind(c) == Kind::Letter;
-        let found = planes.two & 1 == 1 || planes.three & 1 == 1;
+        let found = masks.two & 1 == 1 || masks.three & 1 == 1;
         assert!(letter || !found, "{c:?}");
-        let punctuation = planes.punctuation & 1 == 1;
+        let punctuation = masks.punctuation & 1 == 1;
         assert!(!punctuation || classes().kind(c) == Kind::Other, "{c:?}");
         let told = matches!(
             c,
@@ -222,7 +222,7 @@ fn wide_letters_are_letters() {
                 | '\u{FF01}'..='\u{FF0F}' | '\u{FF1A}'..='\u{FF20}'
         );
         assert_eq!(punctuation, told, "{c:?}");
-        assert!(!found || len == 2 + usize::from(planes.three & 1 == 1));
+        assert!(!found || len == 2 + usize::from(masks.three & 1 == 1));
         let told = matches!(
             c,
             '\u{C0}'..='\u{27F}' | '\u{391}'..='\u{3F5}' | '\u{400}'..='\u{47F}'
@@ -241,7 +241,7 @@ fn wide_letters_are_letters() {
 
 proptest! {
     #[test]
-    fn planes_are_those_of_the_twin(block in any::<[u8; 64]>()) {
+    fn class_masks_are_those_of_the_twin(block in any::<[u8; 64]>()) {
         check(&block);
     }
 }

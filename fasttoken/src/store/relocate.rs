@@ -1,12 +1,12 @@
 //! Moves arrays into huge pages, where the tables of a tokenizer lie side by side.
 
-use super::{LINE, Room};
+use super::{LINE, ZeroedBuffer};
 use crate::pages::Pages;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A [`super::Flat`] of any elements that can be moved.
-pub(crate) trait Movable {
+/// A [`super::Flat`] of any elements that can be moved into huge pages.
+pub(crate) trait Relocatable {
     fn bytes(&self) -> &[u8];
     /// Returns true if the array lies in huge pages already.
     fn is_huge(&self) -> bool;
@@ -22,13 +22,13 @@ const WASTE: usize = 2;
 ///
 /// `spare` is memory that is no longer needed. It is reused if not much of it would stay unused: it
 /// needs no zeroing, which takes the system longer than the copying.
-pub(crate) fn gather(mut arrays: Vec<&mut dyn Movable>, spare: Room<u8>) {
+pub(crate) fn move_to_huge_pages(mut arrays: Vec<&mut dyn Relocatable>, spare: ZeroedBuffer<u8>) {
     arrays.retain(|array| !array.is_huge());
     let sizes = arrays.iter().map(|array| array.bytes().len());
     let total: usize = sizes.map(|bytes| bytes.next_multiple_of(LINE)).sum();
     let fits = |len: usize| (total..=total + total / WASTE).contains(&len);
     let pages = match spare {
-        Room::Pages(pages, _) if fits(pages.len()) => Some(pages),
+        ZeroedBuffer::Pages(pages, _) if fits(pages.len()) => Some(pages),
         other => {
             drop(other);
             Pages::zeroed(total)

@@ -1,12 +1,12 @@
-//! [`super::Lanes`] for aarch64.
+//! [`super::InstructionSet`] for aarch64.
 
-use super::{BLOCK, Lanes};
+use super::{BLOCK, InstructionSet};
 use std::arch::aarch64::*;
 
 /// NEON is part of the base instruction set.
 pub(crate) struct Neon;
 
-impl Lanes for Neon {
+impl InstructionSet for Neon {
     #[inline(always)]
     fn cased_within(block: &[u8; BLOCK], case: u8, first: u8, count: u8) -> u64 {
         // SAFETY: every aarch64 machine that the standard library runs on has NEON.

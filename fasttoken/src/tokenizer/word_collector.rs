@@ -6,6 +6,7 @@
 //! 1.12 times as fast. An added token is collected as one more word, whose id is known.
 
 use super::{Ids, Tokenizer};
+use crate::ablation::FastPath;
 use crate::added::{Part, Pass, Recognise};
 use crate::pretokenize::{PreTokens, WordBuffer};
 use crate::scan::{BLOCK, ENDS, Grammar, Scanner};
@@ -13,10 +14,10 @@ use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
 /// Collected words of one text that were not encoded yet.
-struct Gather<'a, 'i> {
+struct WordCollector<'a, 'i> {
     ids: &'a mut Ids<'i>,
     grammar: Grammar,
-    gathered: Box<WordBuffer>,
+    buffer: Box<WordBuffer>,
     /// The range of the text that the collected words cover.
     start: usize,
     end: usize,
@@ -26,68 +27,71 @@ impl Tokenizer {
     /// Appends the ids of `text`. The words of all segments are encoded together if one grammar
     /// alone decides over words.
     pub(super) fn walk_words(&self, text: &str, recognise: Recognise, ids: &mut Ids<'_>) {
-        let Some(grammar) = self.pre_tokenizer.only_grammar() else {
+        let only = self.pre_tokenizer.only_grammar();
+        let Some(grammar) = only.filter(|_| FastPath::WordCollector.is_taken()) else {
             // This visitor never stops early.
             let _ = self.walk(text, recognise, ids);
             return;
         };
-        let gathered = ids.scratch.get().gathered.take();
-        let mut gather = Gather {
+        let buffer = ids.scratch.get().word_buffer.take();
+        let mut collector = WordCollector {
             ids,
             grammar,
-            gathered: gathered.unwrap_or_default(),
+            buffer: buffer.unwrap_or_default(),
             start: 0,
             end: 0,
         };
-        self.gather(text, recognise, &mut gather);
-        let Gather { ids, gathered, .. } = gather;
-        ids.scratch.get().gathered = Some(gathered);
+        self.collect(text, recognise, &mut collector);
+        let WordCollector { ids, buffer, .. } = collector;
+        ids.scratch.get().word_buffer = Some(buffer);
     }
 
-    fn gather(&self, text: &str, recognise: Recognise, gather: &mut Gather<'_, '_>) {
+    fn collect(&self, text: &str, recognise: Recognise, collector: &mut WordCollector<'_, '_>) {
         // Nearly all texts are normalized already: one check of a whole chat takes a third of the
         // time of a check of each segment.
-        let same = self.normalizer.leaves(text);
+        let same = FastPath::WholeCheck.is_taken() && self.normalizer.leaves(text);
         let _ = self.added.split(Pass::Raw, recognise, text, |part| {
             match part {
-                Part::Token(id, range) => gather.token(text, id, range),
-                Part::Text(range) if same => self.gather_segment(text, range, recognise, gather),
-                Part::Text(range) => self.gather_unsure(text, range, recognise, gather),
+                Part::Token(id, range) => collector.token(text, id, range),
+                Part::Text(range) if same => {
+                    self.collect_segment(text, range, recognise, collector)
+                }
+                Part::Text(range) => self.collect_normalizing(text, range, recognise, collector),
             }
             ControlFlow::Continue(())
         });
-        gather.flush(text, 0);
+        collector.flush(text, 0);
     }
 
     /// Collects the words of a raw segment of `text` that may have to be normalized.
-    fn gather_unsure(
+    fn collect_normalizing(
         &self,
         text: &str,
         segment: Range<usize>,
         recognise: Recognise,
-        gather: &mut Gather<'_, '_>,
+        collector: &mut WordCollector<'_, '_>,
     ) {
         match self.normalizer.apply(&text[segment.clone()]) {
-            Cow::Borrowed(_) => self.gather_segment(text, segment, recognise, gather),
+            Cow::Borrowed(_) => self.collect_segment(text, segment, recognise, collector),
             Cow::Owned(normalized) => {
-                gather.flush(text, 0);
+                collector.flush(text, 0);
                 let all = 0..normalized.len();
-                self.gather_segment(&normalized, all, recognise, gather);
-                gather.flush(&normalized, segment.end);
+                self.collect_segment(&normalized, all, recognise, collector);
+                collector.flush(&normalized, segment.end);
             }
         }
     }
 
     /// Collects the words of `segment` of `text`, which is normalized.
-    fn gather_segment(
+    fn collect_segment(
         &self,
         text: &str,
         segment: Range<usize>,
         recognise: Recognise,
-        gather: &mut Gather<'_, '_>,
+        collector: &mut WordCollector<'_, '_>,
     ) {
         if !self.added.has_normalized() {
-            return gather.words(text, segment);
+            return collector.words(text, segment);
         }
         let piece = &text[segment.clone()];
         let within = |range: Range<usize>| segment.start + range.start..segment.start + range.end;
@@ -95,15 +99,15 @@ impl Tokenizer {
             .added
             .split(Pass::Normalized, recognise, piece, |part| {
                 match part {
-                    Part::Token(id, range) => gather.token(text, id, within(range)),
-                    Part::Text(range) => gather.words(text, within(range)),
+                    Part::Token(id, range) => collector.token(text, id, within(range)),
+                    Part::Text(range) => collector.words(text, within(range)),
                 }
                 ControlFlow::Continue(())
             });
     }
 }
 
-impl Gather<'_, '_> {
+impl WordCollector<'_, '_> {
     /// Collects the words of the range `piece` of `text`, which is split as if the text ended
     /// there.
     fn words(&mut self, text: &str, piece: Range<usize>) {
@@ -111,8 +115,8 @@ impl Gather<'_, '_> {
         // No grammar looks behind.
         let scanner = Scanner::new(&text[..piece.end]);
         while self.end < piece.end {
-            self.make_room(text);
-            let WordBuffer { ends, count, .. } = &mut *self.gathered;
+            self.flush_if_full(text);
+            let WordBuffer { ends, count, .. } = &mut *self.buffer;
             *count = scanner.fill(self.grammar, self.end, ends, *count);
             self.end = ends[*count - 1];
         }
@@ -121,12 +125,12 @@ impl Gather<'_, '_> {
     /// Collects an added token of `text`.
     fn token(&mut self, text: &str, id: u32, range: Range<usize>) {
         self.follow(text, range.start);
-        self.make_room(text);
+        self.flush_if_full(text);
         let WordBuffer {
             ends,
             count,
             tokens,
-        } = &mut *self.gathered;
+        } = &mut *self.buffer;
         tokens.push((*count, id));
         ends[*count] = range.end;
         *count += 1;
@@ -141,8 +145,9 @@ impl Gather<'_, '_> {
         }
     }
 
-    fn make_room(&mut self, text: &str) {
-        if self.gathered.count >= ENDS - BLOCK {
+    /// Encodes the collected words if the words of another block may not fit.
+    fn flush_if_full(&mut self, text: &str) {
+        if self.buffer.count >= ENDS - BLOCK {
             self.flush(text, self.end);
         }
     }
@@ -154,7 +159,7 @@ impl Gather<'_, '_> {
             ends,
             count,
             tokens,
-        } = &mut *self.gathered;
+        } = &mut *self.buffer;
         if *count > 0 {
             self.ids.words(&PreTokens {
                 text,
