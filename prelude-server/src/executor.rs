@@ -8,7 +8,7 @@ use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
 use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info};
 use prelude_models::Checkpoint;
 
-pub use prelude_exec_cpu::{CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype};
+pub use prelude_exec_cpu::{CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype, Quantization};
 #[cfg(feature = "cuda")]
 pub use prelude_exec_cuda::CudaConfig;
 
@@ -144,10 +144,11 @@ impl Devices {
             max_context_len: Some(max_model_len),
             ..config.clone()
         };
+        let quantization = config.quantization;
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
         Ok(Opened {
-            name: cpu_name(&executor, self.cpu.threads()),
+            name: cpu_name(&executor, quantization, self.cpu.threads()),
             memory: planned(&executor),
             executor: Box::new(executor),
         })
@@ -165,10 +166,15 @@ pub struct Opened {
 }
 
 /// Names the host's executor: its arithmetic, instructions and threads.
-fn cpu_name(executor: &CpuExecutor, threads: usize) -> String {
+fn cpu_name(
+    executor: &CpuExecutor,
+    quantization: Option<Quantization>,
+    threads: usize,
+) -> String {
     let path = executor.path();
     let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
-    let name = format!("cpu {:?} {path}, {threads} threads", executor.dtype());
+    let weights = quantization.map_or_else(String::new, |q| format!("{q:?} "));
+    let name = format!("cpu {weights}{:?} {path}, {threads} threads", executor.dtype());
     name.to_ascii_lowercase()
 }
 
@@ -230,6 +236,11 @@ fn open_cuda(
 ) -> Result<Opened, LoadError> {
     if config.dtype == Some(ExecutorDtype::F32) {
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
+        return Err(LoadError::Option(message.to_owned()));
+    }
+    if config.quantization.is_some() {
+        let message = "weights are not quantised on a GPU: leave --quantization out, or use \
+                       --device cpu";
         return Err(LoadError::Option(message.to_owned()));
     }
     let mut cuda = cuda.clone();

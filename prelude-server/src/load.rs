@@ -485,12 +485,15 @@ fn sampling(checkpoint: &Checkpoint, from_file: bool) -> SamplingDefaults {
     }
 }
 
-/// Names program version, dtype, shapes and a sample of every tensor: equal fingerprints mean
+/// Names program version, dtype, quantization, shapes and a sample of every tensor: equal fingerprints mean
 /// equal numbers, for all practical purposes, without reading gigabytes.
 fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<String, LoadError> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(format!("{:?}", config.dtype));
+    if let Some(quantization) = config.quantization {
+        hash.update(format!("{quantization:?}"));
+    }
     for name in checkpoint.names() {
         let tensor = checkpoint.tensor(name)?;
         hash.update(name);

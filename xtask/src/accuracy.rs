@@ -1,11 +1,11 @@
-//! Accuracy of the demo models over HTTP, beside the figures recorded at their training.
+//! Accuracy of the demo models over HTTP, as they are and with int8 weights, beside the figures recorded at their training.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf};
 
 use anyhow::Result;
 
 use crate::{
-    demo_server::start,
+    demo_server::{build, start_with},
     run::{cargo, root},
 };
 
@@ -19,10 +19,16 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
                 .to_owned(),
         );
     }
-    let server = start()?;
-    cargo("run --release -p prelude-bench -- accuracy --data".split(' '))
-        .args([data.as_os_str()])
-        .args(["--url", &format!("http://{}", server.address)])
-        .run()?;
-    Ok("accuracy: as recorded".to_owned())
+    build()?;
+    // Each arithmetic against the same figures, within the same tolerance.
+    for arguments in [&[][..], &["--quantization", "int8"]] {
+        println!("prelude serve {}", arguments.join(" "));
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        let server = start_with(&arguments)?;
+        cargo("run --release -p prelude-bench -- accuracy --data".split(' '))
+            .args([data.as_os_str()])
+            .args(["--url", &format!("http://{}", server.address)])
+            .run()?;
+    }
+    Ok("accuracy: as recorded, with int8 weights too".to_owned())
 }

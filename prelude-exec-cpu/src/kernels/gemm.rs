@@ -454,8 +454,14 @@ mod tests {
     use super::*;
     use crate::{Isa, kernels::Supported};
 
-    fn number(i: usize) -> f32 {
-        ((i as u32).wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0
+    /// Element `k` of row `i` of a matrix: -127 to 127 times 1/128, the first of each group 127, so that
+    /// every format has it exactly.
+    fn element(i: usize, k: usize) -> f32 {
+        if k.is_multiple_of(int8::GROUP) {
+            return 127.0 / 128.0;
+        }
+        let x = ((i * 1009 + k * 31 + 5) as u32).wrapping_mul(2_654_435_761) >> 24;
+        (x as f32 / 128.0 - 1.0).max(-127.0 / 128.0)
     }
 
     /// Every backend against f64, with bias and addition, ragged in all dimensions or in none.
@@ -464,13 +470,16 @@ mod tests {
         check(103, 150, 46);
         check(103, 150, 2);
         check(64, 192, 128);
+        check(50, 150, 300);
     }
 
     fn check(m: usize, outputs: usize, inputs: usize) {
         let pool = ComputePool::new(2);
-        let x: Vec<f32> = (0..m * inputs).map(number).collect();
-        let weight = |o: usize, i: usize| number(o * 1009 + i * 31 + 5);
-        let bias: Vec<f32> = (0..outputs).map(|o| number(o + 77)).collect();
+        let x: Vec<f32> = (0..m * inputs)
+            .map(|i| element(7 + i / inputs, i % inputs))
+            .collect();
+        let weight = |o: usize, i: usize| element(1 + 3 * o, i);
+        let bias: Vec<f32> = (0..outputs).map(|o| element(o, 77)).collect();
         let fast = Isa::ALL.into_iter().filter_map(Supported::new);
         let backends = fast
             .flat_map(|isa| {
@@ -489,6 +498,13 @@ mod tests {
                         },
                         Format::Bf16,
                     ),
+                    (
+                        Backend::Fast {
+                            isa,
+                            act: InputForm::F32,
+                        },
+                        Format::Int8,
+                    ),
                 ];
                 let own = match isa.isa() {
                     Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
@@ -505,7 +521,7 @@ mod tests {
             })
             .with_bias(Some(bias.clone()));
             let mut out = vec![1.0; m * outputs];
-            let mut multiplier = Multiplier::new(backend, 40, inputs, 0);
+            let mut multiplier = Multiplier::new(backend, 40, inputs, 0).with_int8(40, inputs);
             multiplier.run(&pool, &x, &matrix, ProductOutput::Add, &mut out);
             for (i, &got) in out.iter().enumerate() {
                 let (r, o) = (i / outputs, i % outputs);
@@ -513,8 +529,8 @@ mod tests {
                     (0..inputs).map(|k| f64::from(x[r * inputs + k]) * f64::from(weight(o, k)));
                 let exact = products.sum::<f64>() + f64::from(bias[o]) + 1.0;
                 assert!(
-                    (f64::from(got) - exact).abs() < 1e-5,
-                    "{backend:?} {r} {o}: {got} {exact}"
+                    (f64::from(got) - exact).abs() < 2e-5,
+                    "{backend:?} {format:?} {r} {o}: {got} {exact}"
                 );
             }
             // Rows alone, and chosen columns alone, have the same bits.
