@@ -61,7 +61,11 @@ impl Measure {
     pub fn line(&self, may_lose: Option<f64>) -> String {
         format!(
             "{}  {:<34} {:>6} answers  {:6.2} %  recorded {:6.2} %  {:+.2}  {:6.1} s",
-            if self.passes(may_lose) { "PASS" } else { "FAIL" },
+            if self.passes(may_lose) {
+                "PASS"
+            } else {
+                "FAIL"
+            },
             self.name,
             self.answers,
             100.0 * self.accuracy,

@@ -203,10 +203,12 @@ fn bench_accuracy(url: &str, data: &Path, may_lose: Option<f64>) -> Result<ExitC
         );
         return Ok(ExitCode::SUCCESS);
     };
-    Ok(match measures.iter().all(|measure| measure.passes(may_lose)) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(
+        match measures.iter().all(|measure| measure.passes(may_lose)) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 fn main() -> Result<ExitCode> {

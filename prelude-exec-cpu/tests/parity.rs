@@ -200,7 +200,11 @@ impl Parity<'_> {
 
     /// How many of `last_top_ids` are compared.
     fn compared(&self) -> usize {
-        if self.is_f32() { TOP_STORED } else { TOP_STATED }
+        if self.is_f32() {
+            TOP_STORED
+        } else {
+            TOP_STATED
+        }
     }
 
     /// Logits of the reference's likeliest tokens, of "yes" and of "no".

@@ -166,15 +166,14 @@ pub struct Opened {
 }
 
 /// Names the host's executor: its arithmetic, instructions and threads.
-fn cpu_name(
-    executor: &CpuExecutor,
-    quantization: Option<Quantization>,
-    threads: usize,
-) -> String {
+fn cpu_name(executor: &CpuExecutor, quantization: Option<Quantization>, threads: usize) -> String {
     let path = executor.path();
     let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
     let weights = quantization.map_or_else(String::new, |q| format!("{q:?} "));
-    let name = format!("cpu {weights}{:?} {path}, {threads} threads", executor.dtype());
+    let name = format!(
+        "cpu {weights}{:?} {path}, {threads} threads",
+        executor.dtype()
+    );
     name.to_ascii_lowercase()
 }
 
@@ -338,6 +337,22 @@ mod tests {
         for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CUDA"] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn a_model_in_int8_is_named_so() {
+        let assets = crate::assets::Assets::embedded(&crate::demo::CLASSIFIER).unwrap();
+        let open = |quantization| {
+            let config = ExecutorConfig {
+                quantization,
+                ..ExecutorConfig::default()
+            };
+            let opened = Devices::of_machine().open(&assets.checkpoint, 128, &config);
+            opened.unwrap()
+        };
+        let (bf16, int8) = (open(None), open(Some(Quantization::Int8)));
+        assert!(!bf16.name.contains("int8"), "{}", bf16.name);
+        assert!(int8.name.starts_with("cpu int8 bf16"), "{}", int8.name);
     }
 
     #[test]

@@ -514,6 +514,20 @@ mod tests {
     use crate::demo;
 
     #[test]
+    fn int8_weights_have_another_fingerprint() {
+        let assets = crate::assets::Assets::embedded(&demo::CLASSIFIER).unwrap();
+        let of = |quantization| {
+            let config = ExecutorConfig {
+                quantization,
+                ..ExecutorConfig::default()
+            };
+            fingerprint(&assets.checkpoint, &config).unwrap()
+        };
+        assert_eq!(of(None), of(None));
+        assert_ne!(of(None), of(Some(crate::executor::Quantization::Int8)));
+    }
+
+    #[test]
     fn other_ids_than_stated_are_told() {
         let json = std::str::from_utf8(demo::LM.tokenizer).unwrap();
         let tokenizer = fasttoken::Tokenizer::from_bytes(json.as_bytes()).unwrap();

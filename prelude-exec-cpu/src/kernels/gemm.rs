@@ -422,7 +422,12 @@ fn run_tiles(
         let mut sums = Tile::ZERO;
         for first in (0..tile.rows).step_by(MR) {
             let count = MR.min(tile.rows - first);
-            product(tile.first_row + first, count, tile.first_col / NR, &mut sums);
+            product(
+                tile.first_row + first,
+                count,
+                tile.first_col / NR,
+                &mut sums,
+            );
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 let (first_col, cols) = (tile.first_col, tile.cols);
                 let out = tile.row(first + i);

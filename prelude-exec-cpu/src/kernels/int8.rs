@@ -172,7 +172,12 @@ pub(crate) fn multiply(
         return;
     }
     for (r, out) in out.0.iter_mut().enumerate().take(count) {
-        scalar(&rows[r * stride..][..shape.0 + shape.1], panel, shape.0, out);
+        scalar(
+            &rows[r * stride..][..shape.0 + shape.1],
+            panel,
+            shape.0,
+            out,
+        );
     }
 }
 

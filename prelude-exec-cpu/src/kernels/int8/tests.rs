@@ -32,12 +32,17 @@ fn naive(row: &[f32], column: &[f32]) -> f32 {
         _ => (x * (127.0 / largest)).round_ties_even() as i64,
     };
     let s = largest(column);
-    let sum = row.chunks(GROUP).zip(column.chunks(GROUP)).fold(0.0, |sum, (x, w)| {
-        let t = largest(x);
-        let products = x.iter().zip(w);
-        let group: i64 = products.map(|(&x, &w)| quantised(x, t) * quantised(w, s)).sum();
-        sum + group as f32 * (t / 127.0)
-    });
+    let sum = row
+        .chunks(GROUP)
+        .zip(column.chunks(GROUP))
+        .fold(0.0, |sum, (x, w)| {
+            let t = largest(x);
+            let products = x.iter().zip(w);
+            let group: i64 = products
+                .map(|(&x, &w)| quantised(x, t) * quantised(w, s))
+                .sum();
+            sum + group as f32 * (t / 127.0)
+        });
     sum * (s / 127.0)
 }
 
@@ -60,7 +65,14 @@ fn all_families_give_the_bits_of_the_definition() {
                 for count in 1..=MR {
                     for first in 0..=MR - count {
                         let mut out = Tile([[f32::NAN; NR]; MR]);
-                        multiply(isa, &left[first * stride..], stride, count, &panel, &mut out);
+                        multiply(
+                            isa,
+                            &left[first * stride..],
+                            stride,
+                            count,
+                            &panel,
+                            &mut out,
+                        );
                         for (out, row) in out.0.iter().zip(&rows[first..first + count]) {
                             for (&got, column) in out.iter().zip(&columns) {
                                 let expected = naive(row, column);
@@ -80,10 +92,21 @@ fn all_families_give_the_bits_of_the_definition() {
 #[test]
 fn products_are_close() {
     for inputs in [64, 1000] {
-        let values = |seed: usize| (0..inputs).map(|k| number(seed + k * 3)).collect::<Vec<_>>();
+        let values = |seed: usize| {
+            (0..inputs)
+                .map(|k| number(seed + k * 3))
+                .collect::<Vec<_>>()
+        };
         let (row, column) = (values(9), values(77));
-        let exact: f64 = row.iter().zip(&column).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
-        let largest = |x: &[f32]| x.iter().fold(0.0f64, |most, &v| most.max(f64::from(v).abs()));
+        let exact: f64 = row
+            .iter()
+            .zip(&column)
+            .map(|(&x, &w)| f64::from(x) * f64::from(w))
+            .sum();
+        let largest = |x: &[f32]| {
+            x.iter()
+                .fold(0.0f64, |most, &v| most.max(f64::from(v).abs()))
+        };
         let s = largest(&column) / 127.0;
         let groups = row.chunks(GROUP).zip(column.chunks(GROUP));
         let bound: f64 = groups
@@ -99,7 +122,10 @@ fn products_are_close() {
             })
             .sum();
         let got = f64::from(naive(&row, &column));
-        assert!((got - exact).abs() <= bound * 1.001, "{got} {exact} {bound}");
+        assert!(
+            (got - exact).abs() <= bound * 1.001,
+            "{got} {exact} {bound}"
+        );
     }
 }
 

@@ -88,7 +88,11 @@ pub(super) fn multiply_int8(
 ) -> bool {
     let lines = groups + quads + 1;
     assert!(fits(count, stride, groups + quads, a.len()) && b.len() == lines * NR);
-    assert_eq!(groups, quads.div_ceil(GROUP_QUADS), "groups of another panel");
+    assert_eq!(
+        groups,
+        quads.div_ceil(GROUP_QUADS),
+        "groups of another panel"
+    );
     let (a, b) = ((a, stride), (b, groups, quads));
     match isa.isa() {
         Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f if isa.vnni() => {
