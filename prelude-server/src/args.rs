@@ -156,8 +156,8 @@ pub(crate) struct ModelArgs {
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
-    /// Round weights when the model is loaded: int8 halves their memory and nearly halves the time of
-    /// a generated token, and changes answers a little. On the CPU only [default: none].
+    /// Round weights when the model is loaded: int8 halves their memory, generates a token in about
+    /// 0.6 times the time, and changes answers a little. On the CPU only [default: none].
     #[arg(long, value_parser = named::<Quantization>, value_name = "int8")]
     pub(crate) quantization: Option<Quantization>,
     /// Task of the checkpoint, where there is a choice (an lm can be served as embedding
