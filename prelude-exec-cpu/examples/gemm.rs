@@ -21,6 +21,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     println!("{} threads; GFLOP/s (percent of peak)", pool.threads());
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        println!("\n{} int8", isa.as_str());
+        for shape in SHAPES {
+            print!("{:>5} x {:<5}", shape.0, shape.1);
+            for rows in ROWS {
+                let rate = rate(&pool, Product::int8(&pool, isa, rows, shape)?);
+                print!("  {rows:>4}: {:>4.0}        ", rate / 1e9);
+            }
+            println!();
+        }
         for dtype in [CpuDtype::Bf16, CpuDtype::F32] {
             let peak = peak_flops_per_second(&pool, isa, dtype);
             let shown = peak.map_or_else(|| "-".to_owned(), |p| format!("{:.0}", p / 1e9));

@@ -1,6 +1,8 @@
 //! How long steps of a model take: prompts of several lengths, and decode rows.
 //!
-//! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path]`
+//! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path] [int8]`
+//!
+//! The path `best` is the machine's own.
 //!
 //! With one thread, the time that it ran is given too, which other processes disturb less.
 #![expect(clippy::print_stdout, reason = "an example reports on standard output")]
@@ -15,7 +17,7 @@ use prelude_core::{
     OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
     TokenSource,
 };
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, Isa};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, Isa, Quantization};
 use prelude_models::{Checkpoint, ModelKind};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,14 +33,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => ComputePool::for_machine(),
     };
     let path = match std::env::args().nth(3) {
-        Some(name) => {
+        Some(name) if name != "best" => {
             let path = Isa::ALL.into_iter().find(|isa| isa.as_str() == name);
             Some(path.ok_or_else(|| format!("no path `{name}`; there are {:?}", Isa::ALL))?)
         }
+        _ => None,
+    };
+    let quantization = match std::env::args().nth(4).as_deref() {
+        Some("int8") => Some(Quantization::Int8),
+        Some(other) => return Err(format!("`{other}` is not int8").into()),
         None => None,
     };
     let config = CpuConfig {
         path,
+        quantization,
         ..CpuConfig::default()
     };
     let one = pool.threads() == 1;

@@ -72,7 +72,7 @@ impl CpuExecutor {
         let model_config = checkpoint.config();
         let config = config.for_model(model_config);
         let (dtype, backend) = config.choose(model_config)?;
-        let mut loader = CpuLoader::new(Arc::clone(&pool), backend, dtype);
+        let mut loader = CpuLoader::new(Arc::clone(&pool), (dtype, backend), config.quantization);
         let positions = capacity.max_context_len as usize;
         let model = load_model::<CpuOps, _>(checkpoint, positions, &mut loader)?;
         let ops = CpuOps::new(

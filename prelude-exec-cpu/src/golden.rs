@@ -5,7 +5,7 @@ use prelude_models::conformance::golden::{Allowed, Golden, GoldenComparison, fol
 
 use crate::{
     CpuConfig, CpuDtype,
-    testing::{executor, prompt, run_oneshot, variants},
+    testing::{executor, prompt, run_oneshot, unquantised},
 };
 
 /// Largest difference of logits and log-probabilities in f32. Correct implementations differ by
@@ -20,7 +20,7 @@ const MAX_LEN: usize = 130;
 /// Prompts up to `max_len` tokens on every path.
 fn check(name: &str, max_len: usize) {
     let golden = Golden::open(&folder(name)).unwrap();
-    for (what, config) in variants() {
+    for (what, config) in unquantised() {
         let config = CpuConfig {
             max_step_tokens: 2048,
             max_context_len: (!golden.is_whole()).then_some(1024),

@@ -444,7 +444,7 @@ fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
     let model = checkpoint.config();
     let (dtype, backend) = config.choose(model).unwrap();
     let pool = Arc::new(ComputePool::new(2));
-    let mut loader = CpuLoader::new(Arc::clone(&pool), backend, dtype);
+    let mut loader = CpuLoader::new(Arc::clone(&pool), (dtype, backend), config.quantization);
     let shape = model.attn_shape();
     let ones: Vec<u8> = 1f32.to_le_bytes().repeat(shape.head_dim);
     let ones = TensorView {
@@ -608,7 +608,7 @@ fn rotations_beyond_memory_are_refused() {
     let config = small();
     let model = checkpoint("demo-lm");
     let (dtype, backend) = config.choose(model.config()).unwrap();
-    let mut loader = CpuLoader::new(Arc::new(ComputePool::new(1)), backend, dtype);
+    let mut loader = CpuLoader::new(Arc::new(ComputePool::new(1)), (dtype, backend), None);
     for positions in [usize::MAX, usize::MAX / 64] {
         let error = loader.rope(&[0.1; 16], 1.0, positions).unwrap_err();
         assert!(error.to_string().contains("max_context_len"), "{error}");

@@ -74,7 +74,7 @@ mod scratch;
 mod testing;
 mod weights;
 
-pub use config::{CpuConfig, Mode};
+pub use config::{CpuConfig, Mode, Quantization};
 pub use error::Error;
 pub use executor::CpuExecutor;
 pub use kernels::{CpuDtype, Isa};

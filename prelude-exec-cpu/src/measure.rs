@@ -24,7 +24,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// `rows` by a matrix `[outputs, inputs]` of `dtype`.
+    /// `rows` by a matrix of `dtype`, whose shape is `[outputs, inputs]`.
     ///
     /// # Errors
     /// [`Error::Instructions`] if the machine lacks `isa`.
@@ -36,7 +36,7 @@ impl Product {
         isa: Isa,
         dtype: CpuDtype,
         rows: usize,
-        (outputs, inputs): (usize, usize),
+        shape: (usize, usize),
     ) -> Result<Self, Error> {
         let supported = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
         let act = InputForm::of(supported, dtype);
@@ -45,21 +45,46 @@ impl Product {
             (CpuDtype::Bf16, _) => Format::Bf16,
             (CpuDtype::F32, _) => Format::F32,
         };
+        Ok(Self::of_format(pool, (supported, act), format, rows, shape))
+    }
+
+    /// As [`Self::new`], with weights and rows rounded to int8.
+    ///
+    /// # Errors
+    /// [`Error::Instructions`] if the machine lacks `isa`.
+    pub fn int8(
+        pool: &ComputePool,
+        isa: Isa,
+        rows: usize,
+        shape: (usize, usize),
+    ) -> Result<Self, Error> {
+        let supported = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
+        let form = (supported, InputForm::F32);
+        Ok(Self::of_format(pool, form, Format::Int8, rows, shape))
+    }
+
+    fn of_format(
+        pool: &ComputePool,
+        (isa, act): (Supported, InputForm),
+        format: Format,
+        rows: usize,
+        (outputs, inputs): (usize, usize),
+    ) -> Self {
         let value = |i: usize| ((i * 7919) % 255) as f32 / 128.0 - 1.0;
         let matrix = Matrix::new(pool, format, (outputs, inputs), |o, row| {
             row.extend((0..inputs).map(|i| value(o * 31 + i)));
         });
-        let backend = Backend::Fast {
-            isa: supported,
-            act,
-        };
-        Ok(Self {
+        let multiplier = Multiplier::new(Backend::Fast { isa, act }, rows, inputs, 0);
+        Self {
             matrix,
-            multiplier: Multiplier::new(backend, rows, inputs, 0),
+            multiplier: match format {
+                Format::Int8 => multiplier.with_int8(rows, inputs),
+                _ => multiplier,
+            },
             x: (0..rows * inputs).map(value).collect(),
             out: vec![0.0; rows * outputs],
             flops: 2 * rows * outputs * inputs,
-        })
+        }
     }
 
     /// Multiplies once, conversion of the rows included.
@@ -73,7 +98,7 @@ impl Product {
         );
     }
 
-    /// Floating-point operations of one run.
+    /// Multiplications and additions of one run.
     #[must_use]
     pub const fn flops(&self) -> usize {
         self.flops

@@ -9,10 +9,10 @@ use prelude_models::{
 };
 
 use crate::{
-    CpuConfig, CpuDtype, Error,
+    CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
     heads,
-    kernels::{Backend, InputForm, panel::NR, tiles},
+    kernels::{Backend, InputForm, int8, panel::NR, tiles},
 };
 
 /// KV blocks if nothing is said about them.
@@ -127,7 +127,10 @@ impl MemoryPlan {
         let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();
         let plan = Self {
-            weights_bytes: weights_bytes(&tensors, backend, dtype) + rotations,
+            weights_bytes: match config.quantization {
+                Some(Quantization::Int8) => int8_bytes(model, &tensors, backend, dtype),
+                None => weights_bytes(&tensors, backend, dtype),
+            } + rotations,
             kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
                 .saturating_mul(kv_row_bytes(model, dtype))
                 .saturating_mul(model.num_hidden_layers as u64),
@@ -258,6 +261,28 @@ fn weights_bytes(
     bytes.sum()
 }
 
+/// Bytes of tensors (name, element type, shape) whose matrices are rounded to int8. Tables are not,
+/// unless they are the output head as well.
+fn int8_bytes(
+    model: &ModelConfig,
+    tensors: &[(String, DType, Vec<usize>)],
+    backend: Backend,
+    dtype: CpuDtype,
+) -> u64 {
+    let tied = model.tie_word_embeddings && model.architecture.ends_with("ForCausalLM");
+    let is_rounded = |(name, _, shape): &&(String, DType, Vec<usize>)| {
+        shape.len() == 2 && (tied || !name.contains("embed"))
+    };
+    let rounded = tensors.iter().filter(is_rounded);
+    let bytes = rounded.map(|(_, _, shape)| {
+        let panels = shape[0].div_ceil(NR) as u64;
+        panels * (int8::panel_lines(shape[1]) * NR * size_of::<u32>()) as u64
+    });
+    let others = tensors.iter().filter(|tensor| !is_rounded(tensor));
+    let others: Vec<_> = others.cloned().collect();
+    bytes.sum::<u64>() + weights_bytes(&others, backend, dtype)
+}
+
 /// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
 fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
     let inputs = match act {
@@ -336,6 +361,38 @@ mod tests {
                 let planned = packed_len(act, outputs, inputs) * 2;
                 assert_eq!(matrix.bytes(), planned, "{isa:?} {outputs} x {inputs}");
             }
+        }
+    }
+
+    /// The planned size of a model in int8 is that of its packed matrices, with tables of untied
+    /// models as they were, and is not much more than half of that in bf16.
+    #[test]
+    fn int8_is_counted() {
+        use crate::kernels::gemm;
+
+        let pool = crate::ComputePool::new(1);
+        for (outputs, inputs) in [(64, 64), (1, 80), (65, 46), (3, 2), (130, 300)] {
+            let shape = (outputs, inputs);
+            let matrix = gemm::Matrix::new(&pool, gemm::Format::Int8, shape, |_, row| {
+                row.resize(inputs, 1.0);
+            });
+            let planned = outputs.div_ceil(NR) * int8::panel_lines(inputs) * NR * 4;
+            assert_eq!(matrix.bytes(), planned, "{outputs} x {inputs}");
+        }
+        let planned = |name: &str, quantization| {
+            let checkpoint = crate::testing::checkpoint(name);
+            let config = CpuConfig {
+                quantization,
+                dtype: Some(CpuDtype::Bf16),
+                ..crate::testing::small()
+            };
+            MemoryPlan::new(&checkpoint, &config, 1).unwrap().0
+        };
+        for (name, most) in [("demo-lm", 0.56), ("rand-untied-sharded", 0.85)] {
+            let [bf16, int8] = [None, Some(Quantization::Int8)].map(|q| planned(name, q));
+            let share = int8.weights_bytes as f64 / bf16.weights_bytes as f64;
+            assert!(share < most && share > 0.5, "{name}: {share}");
+            assert_eq!(int8.scratch_bytes, bf16.scratch_bytes);
         }
     }
 

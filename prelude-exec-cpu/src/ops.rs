@@ -9,7 +9,7 @@ use prelude_models::{
 };
 
 use crate::{
-    CpuConfig, CpuDtype, Error,
+    CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
     heads::{HeadPass, VocabularyHeads},
     kernels::{
@@ -63,6 +63,12 @@ impl CpuOps {
         let shape = model.attn_shape();
         let chunk = config.chunk_tokens.min(config.max_step_tokens) as usize;
         let threads = pool.threads();
+        let widest = memory::widest_input(model);
+        let multiplier = Multiplier::new(backend, chunk, widest, model.intermediate_size);
+        let multiplier = match config.quantization {
+            Some(Quantization::Int8) => multiplier.with_int8(chunk, widest),
+            None => multiplier,
+        };
         Ok(Self {
             backend,
             chunk_tokens: chunk,
@@ -74,12 +80,7 @@ impl CpuOps {
                 config.max_step_tokens as usize,
                 num_blocks as usize * config.block_size as usize,
             )?,
-            multiplier: Multiplier::new(
-                backend,
-                chunk,
-                memory::widest_input(model),
-                model.intermediate_size,
-            ),
+            multiplier,
             attention: PerWorker::new(threads, || attention::Scratch::new(shape, backend)),
             vocabulary: VocabularyHeads::new(model.vocab_size, model.hidden_size, threads),
             results: Vec::new(),

@@ -12,7 +12,7 @@ use prelude_models::{
     conformance::{batches::greedy, golden::model_folder},
 };
 
-use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode};
+use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode, Quantization};
 
 /// The checkpoint of a golden model.
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
@@ -33,6 +33,21 @@ pub(crate) fn small() -> CpuConfig {
 
 /// Every way to compute that this machine has, with what to call it.
 pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
+    let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+    let int8 = isas.map(|isa| {
+        let config = CpuConfig {
+            path: Some(isa),
+            dtype: Some(CpuDtype::Bf16),
+            quantization: Some(Quantization::Int8),
+            ..small()
+        };
+        (format!("{} int8", isa.as_str()), config)
+    });
+    unquantised().into_iter().chain(int8).collect()
+}
+
+/// [`variants`] whose weights are not rounded to int8.
+pub(crate) fn unquantised() -> Vec<(String, CpuConfig)> {
     let mut variants = vec![(
         "reference".to_owned(),
         CpuConfig {

@@ -6,7 +6,7 @@ use half::bf16;
 use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
-    CpuDtype, Error,
+    CpuDtype, Error, Quantization,
     kernels::{
         Backend, InputForm,
         gemm::{Format, Matrix},
@@ -127,19 +127,33 @@ pub struct CpuLoader {
     pool: Arc<ComputePool>,
     backend: Backend,
     dtype: CpuDtype,
+    quantization: Option<Quantization>,
 }
 
 impl CpuLoader {
-    pub(crate) fn new(pool: Arc<ComputePool>, backend: Backend, dtype: CpuDtype) -> Self {
+    pub(crate) fn new(
+        pool: Arc<ComputePool>,
+        (dtype, backend): (CpuDtype, Backend),
+        quantization: Option<Quantization>,
+    ) -> Self {
         Self {
             pool,
             backend,
             dtype,
+            quantization,
+        }
+    }
+
+    /// Returns the form of a matrix that is multiplied.
+    fn format(&self, parts: &[TensorView<'_>]) -> Format {
+        match self.quantization {
+            Some(Quantization::Int8) => Format::Int8,
+            None => self.unquantised(parts),
         }
     }
 
     /// Packed as bf16 where that is asked for or loses nothing.
-    fn format(&self, parts: &[TensorView<'_>]) -> Format {
+    fn unquantised(&self, parts: &[TensorView<'_>]) -> Format {
         let exact = parts.iter().all(|part| part.dtype == DType::Bf16);
         match self.backend {
             Backend::Reference => Format::Rows,
@@ -218,7 +232,7 @@ impl WeightLoader for CpuLoader {
         }
         let shape = stacked_shape(parts, &[]);
         let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
-        let repr = if matches!(self.format(parts), Format::Bf16 | Format::Tiles) {
+        let repr = if matches!(self.unquantised(parts), Format::Bf16 | Format::Tiles) {
             let mut data = Vec::with_capacity(rows * width);
             let mut row = Vec::with_capacity(width);
             for i in 0..rows {

@@ -1,5 +1,5 @@
 //! Parity with Hugging Face transformers: every golden array of every golden model, through the
-//! executor, in f32 and in bf16. `cargo xtask parity` runs it and shows the table.
+//! executor, in f32, in bf16 and with int8 weights. `cargo xtask parity` runs it and shows the table.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of a test fail by panicking, like the test"
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use prelude_core::{
     Attention, Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams,
 };
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Quantization};
 use prelude_models::{Checkpoint, ModelKind};
 use support::{
     driver::{Driver, Want},
@@ -45,6 +45,10 @@ const FREQUENCIES: Allowed = Allowed {
 /// order their roundings differently, so none can be held to another's bits.
 const BF16_MAX: f64 = 2.0;
 const BF16_MEAN: f64 = 1.5;
+/// int8: multiples of the same. A byte has about as many bits as a bf16 number's mantissa, but shares
+/// its scale with others, most of which are smaller. The largest multiples seen are 6.2 and 4.4.
+const INT8_MAX: f64 = 8.0;
+const INT8_MEAN: f64 = 6.0;
 
 /// Tokens of a step: prompts reach 1500, and several batches per model are wanted.
 const MAX_STEP_TOKENS: u32 = 2048;
@@ -78,9 +82,15 @@ fn golden_models() {
     let mut lines = Vec::new();
     for golden in &goldens {
         let checkpoint = Checkpoint::open(&golden.model).unwrap();
-        for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::Int8] {
+            let (dtype, quantization) = match arithmetic {
+                Arithmetic::F32 => (CpuDtype::F32, None),
+                Arithmetic::Bf16 => (CpuDtype::Bf16, None),
+                Arithmetic::Int8 => (CpuDtype::Bf16, Some(Quantization::Int8)),
+            };
             let config = CpuConfig {
                 dtype: Some(dtype),
+                quantization,
                 max_step_tokens: MAX_STEP_TOKENS,
                 num_blocks: Some(NUM_BLOCKS),
                 ..CpuConfig::default()
@@ -89,7 +99,7 @@ fn golden_models() {
             let mut parity = Parity {
                 golden,
                 checkpoint: &checkpoint,
-                bf16: dtype == CpuDtype::Bf16,
+                arithmetic,
                 lines: &mut lines,
             };
             parity.run(&mut Driver::new(&mut executor));
@@ -104,11 +114,20 @@ fn golden_models() {
     assert!(failed.is_empty(), "see the table above");
 }
 
-/// One model in one precision.
+/// The arithmetic of a model.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arithmetic {
+    F32,
+    Bf16,
+    /// int8 weights and inputs of products, everything else as in bf16.
+    Int8,
+}
+
+/// One model in one arithmetic.
 struct Parity<'a> {
     golden: &'a Golden,
     checkpoint: &'a Checkpoint,
-    bf16: bool,
+    arithmetic: Arithmetic,
     lines: &'a mut Vec<Line>,
 }
 
@@ -175,9 +194,17 @@ impl Parity<'_> {
         wants
     }
 
+    fn is_f32(&self) -> bool {
+        self.arithmetic == Arithmetic::F32
+    }
+
     /// How many of `last_top_ids` are compared.
     fn compared(&self) -> usize {
-        if self.bf16 { TOP_STATED } else { TOP_STORED }
+        if self.is_f32() {
+            TOP_STORED
+        } else {
+            TOP_STATED
+        }
     }
 
     /// Logits of the reference's likeliest tokens, of "yes" and of "no".
@@ -208,22 +235,28 @@ impl Parity<'_> {
         })
     }
 
-    /// Returns the largest difference of an array: in f32 as given, in bf16 by the golden's entry.
+    /// Returns the largest difference of an array: in f32 as given, else by the golden's entry for bf16.
     fn allowed(&self, f32: Allowed, entry: &str) -> Allowed {
-        if !self.bf16 {
-            return f32;
-        }
+        let (max_factor, mean_factor) = match self.arithmetic {
+            Arithmetic::F32 => return f32,
+            Arithmetic::Bf16 => (BF16_MAX, BF16_MEAN),
+            Arithmetic::Int8 => (INT8_MAX, INT8_MEAN),
+        };
         let (max, mean) = self.golden.noise(entry);
         Allowed {
-            max: BF16_MAX * max,
-            mean: Some(BF16_MEAN * mean),
+            max: max_factor * max,
+            mean: Some(mean_factor * mean),
         }
     }
 
     fn line(&self, array: &'static str, f32: Allowed, entry: &str) -> Line {
         Line {
             model: self.golden.name.clone(),
-            dtype: if self.bf16 { "bf16" } else { "f32" },
+            dtype: match self.arithmetic {
+                Arithmetic::F32 => "f32",
+                Arithmetic::Bf16 => "bf16",
+                Arithmetic::Int8 => "int8",
+            },
             array,
             values: 0,
             max: 0.0,
@@ -233,7 +266,7 @@ impl Parity<'_> {
     }
 
     fn frequencies(&mut self) {
-        if self.bf16 {
+        if !self.is_f32() {
             return; // They are f32 in every precision.
         }
         let config = self.checkpoint.config();
@@ -271,7 +304,7 @@ impl Parity<'_> {
                 let norm = expected.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
                 let norm = norm.sqrt();
                 // In f32 the demand is on unit vectors, so others are measured against their norm.
-                let (got_scale, scale) = match (unit, self.bf16) {
+                let (got_scale, scale) = match (unit, !self.is_f32()) {
                     (true, _) => (1.0, norm),
                     (false, false) => (norm, norm),
                     (false, true) => (1.0, 1.0),
@@ -419,7 +452,7 @@ impl Parity<'_> {
         }
         self.lines.extend([logits_line, probs_line]);
         // The reference's public forward on a padded batch: another way to the same numbers.
-        if !self.bf16 && self.golden.has("f32.padded_cls_logits") {
+        if self.is_f32() && self.golden.has("f32.padded_cls_logits") {
             let mut line = self.line("padded_cls_logits", F32_LOGITS, "");
             let (expected, _) = self.golden.f32("f32.padded_cls_logits");
             let padded = self.golden.list("padded_prompts");

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
-    executor::{Device, ExecutorDtype},
+    executor::{Device, ExecutorDtype, Quantization},
     resolve_host,
 };
 use serde::{Deserialize, Serialize};
@@ -158,6 +158,10 @@ pub(crate) struct ModelArgs {
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
+    /// Round weights when the model is loaded: int8 halves their memory, generates a token in about
+    /// 0.6 times the time, and changes answers a little. On the CPU only [default: none].
+    #[arg(long, value_parser = named::<Quantization>, value_name = "int8")]
+    pub(crate) quantization: Option<Quantization>,
     /// Task of the checkpoint, where there is a choice (an lm can be served as embedding
     /// or reranker, a reward model as reranker).
     #[arg(long, value_enum)]
@@ -586,6 +590,8 @@ mod tests {
             "prelude serve ./m --port 0 --max-logprobs -1 --dtype f32 --pooling last",
             true,
         );
+        check("prelude serve ./m --quantization int8", true);
+        check("prelude serve ./m --quantization int4", false);
         check("prelude serve ./m --served-model-name a b --port 0", true);
         check(
             "prelude serve --policy fcfs --deterministic --log-level error",

@@ -10,7 +10,7 @@ use prelude_models::Checkpoint;
 use serde::{Deserialize, Serialize};
 
 pub use prelude_exec_cpu::{
-    CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype, MemoryPlan as HostMemory,
+    CpuConfig as ExecutorConfig, CpuDtype as ExecutorDtype, MemoryPlan as HostMemory, Quantization,
     available_bytes,
 };
 #[cfg(feature = "cuda")]
@@ -193,10 +193,11 @@ impl Devices {
             return open_cuda(checkpoint, max_model_len, config, cuda);
         }
         let config = for_host(max_model_len, config);
+        let quantization = config.quantization;
         let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
         Ok(Opened {
-            name: cpu_name(&executor, self.cpu.threads()),
+            name: cpu_name(&executor, quantization, self.cpu.threads()),
             memory: planned(&executor),
             executor: Box::new(executor),
         })
@@ -222,10 +223,14 @@ pub struct Opened {
 }
 
 /// Names the host's executor: its arithmetic, instructions and threads.
-fn cpu_name(executor: &CpuExecutor, threads: usize) -> String {
+fn cpu_name(executor: &CpuExecutor, quantization: Option<Quantization>, threads: usize) -> String {
     let path = executor.path();
     let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
-    let name = format!("cpu {:?} {path}, {threads} threads", executor.dtype());
+    let weights = quantization.map_or_else(String::new, |q| format!("{q:?} "));
+    let name = format!(
+        "cpu {weights}{:?} {path}, {threads} threads",
+        executor.dtype()
+    );
     name.to_ascii_lowercase()
 }
 
@@ -288,6 +293,11 @@ fn open_cuda(
 ) -> Result<Opened, LoadError> {
     if config.dtype == Some(ExecutorDtype::F32) {
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
+        return Err(LoadError::Option(message.to_owned()));
+    }
+    if config.quantization.is_some() {
+        let message = "weights are not quantised on a GPU: leave --quantization out, or use \
+                       --device cpu";
         return Err(LoadError::Option(message.to_owned()));
     }
     let mut cuda = cuda.clone();
@@ -385,6 +395,22 @@ mod tests {
         for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CUDA"] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn a_model_in_int8_is_named_so() {
+        let assets = crate::assets::Assets::embedded(&crate::demo::CLASSIFIER).unwrap();
+        let open = |quantization| {
+            let config = ExecutorConfig {
+                quantization,
+                ..ExecutorConfig::default()
+            };
+            let opened = Devices::of_machine().open(&assets.checkpoint, 128, &config);
+            opened.unwrap()
+        };
+        let (bf16, int8) = (open(None), open(Some(Quantization::Int8)));
+        assert!(!bf16.name.contains("int8"), "{}", bf16.name);
+        assert!(int8.name.starts_with("cpu int8 bf16"), "{}", int8.name);
     }
 
     #[test]

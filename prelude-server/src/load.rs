@@ -557,12 +557,15 @@ fn sampling(checkpoint: &Checkpoint, from_file: bool) -> SamplingDefaults {
     }
 }
 
-/// Names program version, dtype, shapes and a sample of every tensor: equal fingerprints mean
+/// Names program version, dtype, quantization, shapes and a sample of every tensor: equal fingerprints mean
 /// equal numbers, for all practical purposes, without reading gigabytes.
 fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<String, LoadError> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(format!("{:?}", config.dtype));
+    if let Some(quantization) = config.quantization {
+        hash.update(format!("{quantization:?}"));
+    }
     for name in checkpoint.names() {
         let tensor = checkpoint.tensor(name)?;
         hash.update(name);
@@ -581,6 +584,20 @@ mod fields;
 mod tests {
     use super::*;
     use crate::demo;
+
+    #[test]
+    fn int8_weights_have_another_fingerprint() {
+        let assets = crate::assets::Assets::embedded(&demo::CLASSIFIER).unwrap();
+        let of = |quantization| {
+            let config = ExecutorConfig {
+                quantization,
+                ..ExecutorConfig::default()
+            };
+            fingerprint(&assets.checkpoint, &config).unwrap()
+        };
+        assert_eq!(of(None), of(None));
+        assert_ne!(of(None), of(Some(crate::executor::Quantization::Int8)));
+    }
 
     #[test]
     fn other_ids_than_stated_are_told() {

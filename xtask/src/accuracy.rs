@@ -1,14 +1,17 @@
-//! Accuracy of the demo models over HTTP, beside the figures recorded at their training.
+//! Accuracy of the demo models over HTTP, as they are and with int8 weights, beside the figures recorded at their training.
 
-use std::path::PathBuf;
+use std::{ffi::OsStr, path::PathBuf};
 
 use anyhow::Result;
 
 use crate::{
-    demo_server::start,
+    demo_server::{build, start_with},
     files,
     run::{build_programs, program, root},
 };
+
+/// Percentage points that int8 weights may cost.
+const INT8_MAY_LOSE: &str = "0.3";
 
 /// Returns what to show: done, or why it was skipped. The messages are no part of the project.
 pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
@@ -22,10 +25,20 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
     }
     // Before the server's own build, which leaves the program that is started.
     build_programs()?;
-    let server = start()?;
-    program(files::target().join("release/prelude-bench"))
-        .args(["accuracy".as_ref(), "--data".as_ref(), data.as_os_str()])
-        .args(["--url", &format!("http://{}", server.address)])
-        .run()?;
-    Ok("accuracy: as recorded".to_owned())
+    build()?;
+    let int8 = (
+        &["--quantization", "int8"][..],
+        &["--may-lose", INT8_MAY_LOSE][..],
+    );
+    for (serve, accuracy) in [(&[][..], &[][..]), int8] {
+        println!("prelude serve {}", serve.join(" "));
+        let serve: Vec<&OsStr> = serve.iter().map(OsStr::new).collect();
+        let server = start_with(&serve)?;
+        program(files::target().join("release/prelude-bench"))
+            .args(["accuracy".as_ref(), "--data".as_ref(), data.as_os_str()])
+            .args(["--url", &format!("http://{}", server.address)])
+            .args(accuracy)
+            .run()?;
+    }
+    Ok("accuracy: as recorded, and no worse than int8 weights may be".to_owned())
 }

@@ -95,8 +95,8 @@ enum Command {
     Release,
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
-    /// Ask the demo models about banking77's 3,080 test messages over HTTP and compare with the
-    /// accuracy recorded at their training.
+    /// Ask the demo models, as they are and with int8 weights, about banking77's 3,080 test messages
+    /// over HTTP and compare with the accuracy recorded at their training.
     Accuracy {
         /// Folder with test.csv; by default the one beside the checkout, if there is one.
         #[arg(long)]

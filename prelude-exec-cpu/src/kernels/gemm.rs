@@ -10,7 +10,7 @@ mod tiled;
 use super::{Backend, InputForm, Supported};
 use crate::{
     kernels::{
-        elementwise,
+        elementwise, int8,
         lines::Lines,
         panel::{MR, NR, Panel, Rows, Tile, multiply},
         reference, simd, tiles,
@@ -30,24 +30,28 @@ pub(crate) enum Format {
     Tiles,
     /// f32.
     F32,
+    /// int8 with a scale per output; see [`int8`].
+    Int8,
     /// Not packed: f32 rows for the reference.
     Rows,
 }
 
 impl Format {
-    /// Elements along the inputs per dword.
-    const fn per_dword(self) -> usize {
+    /// Outputs of a panel.
+    const fn block(self) -> usize {
         match self {
-            Self::Bf16 | Self::Tiles => 2,
-            Self::F32 | Self::Rows => 1,
+            Self::Rows => 1,
+            _ => NR,
         }
     }
 
-    /// Dwords of a row of `inputs`.
+    /// Dwords of a row of `inputs`, which are even for bf16.
     const fn dwords(self, inputs: usize) -> usize {
         match self {
             Self::Tiles => inputs.div_ceil(tiles::DEPTH) * tiles::DEPTH / 2,
-            _ => inputs / self.per_dword(),
+            Self::Bf16 => inputs / 2,
+            Self::Int8 => int8::panel_lines(inputs),
+            Self::F32 | Self::Rows => inputs,
         }
     }
 }
@@ -74,11 +78,9 @@ impl Matrix {
         (outputs, inputs): (usize, usize),
         read: impl Fn(usize, &mut Vec<f32>) + Sync,
     ) -> Self {
-        assert!(inputs.is_multiple_of(format.per_dword()), "half a pair");
-        let block = match format {
-            Format::Rows => 1,
-            _ => NR,
-        };
+        let paired = matches!(format, Format::Bf16 | Format::Tiles);
+        assert!(!paired || inputs.is_multiple_of(2), "half a pair");
+        let block = format.block();
         let width = format.dwords(inputs) * block;
         let len = outputs.div_ceil(block) * width;
         let mut data = Lines::zeroed(len);
@@ -134,6 +136,7 @@ impl Matrix {
         match self.format {
             Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
             Format::F32 => Panel::F32(dwords),
+            Format::Int8 => unreachable!("int8 panels are multiplied by int8 rows"),
             Format::Rows => unreachable!("rows are multiplied by the reference"),
         }
     }
@@ -149,6 +152,7 @@ impl Matrix {
         let panel = &self.data[output / NR * len..][..len];
         let column = panel[output % NR..].iter().step_by(NR);
         match self.format {
+            Format::Int8 => int8::read_column(panel, output % NR, out),
             Format::Bf16 | Format::Tiles => {
                 for (pair, &dword) in out.chunks_exact_mut(2).zip(column) {
                     pair[0] = f32::from_bits(dword << 16);
@@ -169,14 +173,32 @@ impl Matrix {
         bytemuck::cast_slice(&self.data[first..first + self.inputs])
     }
 
-    /// A matrix of chosen rows of this one. Products with it have the same bits.
+    /// A matrix of chosen rows of this one. Products with it have the same bits: columns of panels
+    /// are copied as they lie.
     pub(crate) fn select(&self, pool: &ComputePool, outputs: &[u32]) -> Self {
+        let block = self.format.block();
+        let width = self.format.dwords(self.inputs) * block;
+        let mut data = Lines::zeroed(outputs.len().div_ceil(block) * width);
+        let cost_ns = outputs.len() * self.inputs;
+        pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
+            let chosen = outputs[i * block..].iter().take(block);
+            for (lane, &output) in chosen.enumerate() {
+                let output = output as usize;
+                let from = &self.data[output / block * width..][..width];
+                let from = from.iter().skip(output % block).step_by(block);
+                let to = part.iter_mut().skip(lane).step_by(block);
+                to.zip(from).for_each(|(to, &from)| *to = from);
+            }
+        });
         let bias = self.bias.as_ref();
-        Self::new(pool, self.format, (outputs.len(), self.inputs), |i, row| {
-            row.resize(self.inputs, 0.0);
-            self.read_row(outputs[i] as usize, row);
-        })
-        .with_bias(bias.map(|bias| outputs.iter().map(|&o| bias[o as usize]).collect()))
+        let bias = bias.map(|bias| outputs.iter().map(|&o| bias[o as usize]).collect());
+        Self {
+            outputs: outputs.len(),
+            inputs: self.inputs,
+            format: self.format,
+            data,
+            bias,
+        }
     }
 
     /// Adds bias and tile row, or writes them.
@@ -205,6 +227,7 @@ impl Matrix {
 fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
     match format {
         Format::Rows => part.copy_from_slice(bytemuck::cast_slice(row)),
+        Format::Int8 => int8::pack_column(row, lane, part),
         Format::F32 => {
             for (line, &x) in part.chunks_exact_mut(NR).zip(row) {
                 line[lane] = x.to_bits();
@@ -236,6 +259,8 @@ pub(crate) struct Multiplier {
     pairs: Lines,
     /// Left tiles between two products.
     gated: Lines,
+    /// Rows in int8.
+    bytes: Lines,
 }
 
 impl Multiplier {
@@ -263,6 +288,48 @@ impl Multiplier {
             backend,
             pairs: Lines::zeroed(pairs),
             gated: Lines::zeroed(gated),
+            bytes: Lines::zeroed(0),
+        }
+    }
+
+    /// With room for `chunk` rows of `widest` inputs in int8 as well.
+    pub(crate) fn with_int8(mut self, chunk: usize, widest: usize) -> Self {
+        self.bytes = Lines::zeroed(chunk * int8::row_dwords(widest));
+        self
+    }
+
+    /// As [`Self::run`], with rows rounded to int8.
+    fn run_int8(
+        &mut self,
+        pool: &ComputePool,
+        isa: Supported,
+        x: &[f32],
+        matrix: &Matrix,
+        output: ProductOutput,
+        out: &mut [f32],
+    ) {
+        let (inputs, outputs) = (matrix.inputs, matrix.outputs);
+        let stride = int8::row_dwords(inputs);
+        self.bytes.fit(stride);
+        let chunk = self.bytes.len() / stride;
+        let chunks = x
+            .chunks(chunk * inputs)
+            .zip(out.chunks_mut(chunk * outputs));
+        for (x, out) in chunks {
+            let bytes = &mut self.bytes[..x.len() / inputs * stride];
+            pool.rows(bytes, stride, 8, x.len() / 8, |_, first, part| {
+                let rows = x[first * inputs..].chunks_exact(inputs);
+                for (row, out) in rows.zip(part.chunks_exact_mut(stride)) {
+                    simd::quantise_row(isa, row, out);
+                }
+            });
+            let bytes = &*bytes;
+            let product = |first: usize, count, panel, sums: &mut Tile| {
+                let rows = &bytes[first * stride..];
+                int8::multiply(isa, rows, stride, count, matrix.dwords(panel), sums);
+            };
+            // About 300 operations per nanosecond and core.
+            run_tiles(pool, matrix, (output, out), 150, product);
         }
     }
 
@@ -283,6 +350,9 @@ impl Multiplier {
             "another number of rows"
         );
         match self.backend {
+            Backend::Fast { isa, .. } if matrix.format == Format::Int8 => {
+                self.run_int8(pool, isa, x, matrix, output, out);
+            }
             Backend::Reference => {
                 run_reference(pool, x, matrix, output, out);
             }
@@ -290,7 +360,7 @@ impl Multiplier {
                 act: InputForm::F32,
                 isa,
             } => {
-                run_panels(pool, isa, Rows::F32(x), inputs, matrix, output, out);
+                run_panels(pool, isa, (Rows::F32(x), inputs), matrix, output, out);
             }
             Backend::Fast {
                 act: InputForm::Tiles,
@@ -313,7 +383,7 @@ impl Multiplier {
                         simd::round_to_pairs(isa, rows, part);
                     });
                     let rows = Rows::Bf16(&self.pairs[..x.len() / 2]);
-                    run_panels(pool, isa, rows, half, matrix, output, out);
+                    run_panels(pool, isa, (rows, half), matrix, output, out);
                 }
             }
         }
@@ -323,23 +393,41 @@ impl Multiplier {
 fn run_panels(
     pool: &ComputePool,
     isa: Supported,
-    rows: Rows<'_>,
-    stride: usize,
+    (rows, stride): (Rows<'_>, usize),
     matrix: &Matrix,
     output: ProductOutput,
     out: &mut [f32],
 ) {
+    // About 100 flops per nanosecond and core.
+    let product = |first: usize, count, panel, sums: &mut Tile| {
+        let rows = rows.skip(first * stride);
+        multiply(isa, rows, stride, count, matrix.panel(panel), sums);
+    };
+    run_tiles(pool, matrix, (output, out), 50, product);
+}
+
+/// Cuts a product into tiles: `product(first row, rows, panel, tile)` computes one. A nanosecond and
+/// core suffice for `rate` multiply-adds, or for 16 bytes of weights.
+fn run_tiles(
+    pool: &ComputePool,
+    matrix: &Matrix,
+    (output, out): (ProductOutput, &mut [f32]),
+    rate: usize,
+    product: impl Fn(usize, usize, usize, &mut Tile) + Sync,
+) {
     let outputs = matrix.outputs;
     let m = out.len() / outputs;
-    // About 100 flops, or 16 bytes of weights, per nanosecond and core.
-    let cost_ns = (m * matrix.inputs * outputs / 50).max(matrix.data.len() / 4);
+    let cost_ns = (m * matrix.inputs * outputs / rate).max(matrix.data.len() / 4);
     pool.tiles(out, outputs, (ROW_BLOCK, NR), cost_ns, |_, mut tile| {
-        let panel = matrix.panel(tile.first_col / NR);
         let mut sums = Tile::ZERO;
         for first in (0..tile.rows).step_by(MR) {
             let count = MR.min(tile.rows - first);
-            let rows = rows.skip((tile.first_row + first) * stride);
-            multiply(isa, rows, stride, count, panel, &mut sums);
+            product(
+                tile.first_row + first,
+                count,
+                tile.first_col / NR,
+                &mut sums,
+            );
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 let (first_col, cols) = (tile.first_col, tile.cols);
                 let out = tile.row(first + i);
@@ -371,8 +459,14 @@ mod tests {
     use super::*;
     use crate::{Isa, kernels::Supported};
 
-    fn number(i: usize) -> f32 {
-        ((i as u32).wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0
+    /// Element `k` of row `i` of a matrix: -127 to 127 times 1/128, the first of each group 127, so that
+    /// every format has it exactly.
+    fn element(i: usize, k: usize) -> f32 {
+        if k.is_multiple_of(int8::GROUP) {
+            return 127.0 / 128.0;
+        }
+        let x = ((i * 1009 + k * 31 + 5) as u32).wrapping_mul(2_654_435_761) >> 24;
+        (x as f32 / 128.0 - 1.0).max(-127.0 / 128.0)
     }
 
     /// Every backend against f64, with bias and addition, ragged in all dimensions or in none.
@@ -381,13 +475,16 @@ mod tests {
         check(103, 150, 46);
         check(103, 150, 2);
         check(64, 192, 128);
+        check(50, 150, 300);
     }
 
     fn check(m: usize, outputs: usize, inputs: usize) {
         let pool = ComputePool::new(2);
-        let x: Vec<f32> = (0..m * inputs).map(number).collect();
-        let weight = |o: usize, i: usize| number(o * 1009 + i * 31 + 5);
-        let bias: Vec<f32> = (0..outputs).map(|o| number(o + 77)).collect();
+        let x: Vec<f32> = (0..m * inputs)
+            .map(|i| element(7 + i / inputs, i % inputs))
+            .collect();
+        let weight = |o: usize, i: usize| element(1 + 3 * o, i);
+        let bias: Vec<f32> = (0..outputs).map(|o| element(o, 77)).collect();
         let fast = Isa::ALL.into_iter().filter_map(Supported::new);
         let backends = fast
             .flat_map(|isa| {
@@ -406,6 +503,13 @@ mod tests {
                         },
                         Format::Bf16,
                     ),
+                    (
+                        Backend::Fast {
+                            isa,
+                            act: InputForm::F32,
+                        },
+                        Format::Int8,
+                    ),
                 ];
                 let own = match isa.isa() {
                     Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
@@ -422,7 +526,7 @@ mod tests {
             })
             .with_bias(Some(bias.clone()));
             let mut out = vec![1.0; m * outputs];
-            let mut multiplier = Multiplier::new(backend, 40, inputs, 0);
+            let mut multiplier = Multiplier::new(backend, 40, inputs, 0).with_int8(40, inputs);
             multiplier.run(&pool, &x, &matrix, ProductOutput::Add, &mut out);
             for (i, &got) in out.iter().enumerate() {
                 let (r, o) = (i / outputs, i % outputs);
@@ -430,8 +534,8 @@ mod tests {
                     (0..inputs).map(|k| f64::from(x[r * inputs + k]) * f64::from(weight(o, k)));
                 let exact = products.sum::<f64>() + f64::from(bias[o]) + 1.0;
                 assert!(
-                    (f64::from(got) - exact).abs() < 1e-5,
-                    "{backend:?} {r} {o}: {got} {exact}"
+                    (f64::from(got) - exact).abs() < 2e-5,
+                    "{backend:?} {format:?} {r} {o}: {got} {exact}"
                 );
             }
             // Rows alone, and chosen columns alone, have the same bits.

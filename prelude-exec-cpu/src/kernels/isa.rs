@@ -106,16 +106,51 @@ fn has_fast_bf16() -> bool {
 
 /// An [`Isa`] that was seen to be available: holding one makes its kernels safe to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Supported(Isa);
+pub(crate) struct Supported {
+    isa: Isa,
+    vnni: bool,
+}
 
 impl Supported {
     /// `None` if the machine lacks it.
     pub(crate) fn new(isa: Isa) -> Option<Self> {
-        isa.is_available().then_some(Self(isa))
+        isa.is_available().then(|| Self {
+            isa,
+            vnni: has_vnni(isa),
+        })
     }
 
     /// The family of instructions.
     pub(crate) const fn isa(self) -> Isa {
-        self.0
+        self.isa
+    }
+
+    /// Returns true if the family has AVX-512 and the machine multiplies bytes with it (VNNI). No
+    /// result depends on this.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn vnni(self) -> bool {
+        self.vnni
+    }
+
+    /// The same family on a machine without byte products.
+    #[cfg(test)]
+    pub(crate) const fn without_vnni(self) -> Self {
+        Self {
+            vnni: false,
+            ..self
+        }
+    }
+}
+
+fn has_vnni(isa: Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        matches!(isa, Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f)
+            && is_x86_feature_detected!("avx512vnni")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        false
     }
 }

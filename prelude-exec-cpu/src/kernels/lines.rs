@@ -5,8 +5,8 @@ use memmap2::MmapMut;
 /// Zeroed dwords from the start of a cache line on, so that no line of a panel or row of a tile
 /// is split between two.
 ///
-/// Large ones are mapped by themselves and ask for huge pages where the system gives such on
-/// request: a panel then needs one translation instead of thirty, and its lines do not compete
+/// Large ones are mapped by themselves, from the start of a huge page on, and ask for as many huge
+/// pages as they fill where the system gives such on request: a panel then needs one translation instead of thirty, and its lines do not compete
 /// for sets of the second-level cache at random.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -17,17 +17,19 @@ pub(crate) struct Lines {
 #[derive(Debug)]
 enum Memory {
     Heap { data: Vec<u32>, base: usize },
-    Mapped(MmapMut),
+    Mapped { map: MmapMut, base: usize },
 }
 
 /// Dwords of a cache line.
 const LINE: usize = 16;
-/// Dwords from which on memory is mapped: two huge pages of most systems.
-const MAPPED_LEN: usize = 1 << 20;
+/// Bytes of a huge page of most systems.
+const HUGE: usize = 2 << 20;
+/// Dwords from which on memory is mapped: a huge page.
+const MAPPED_LEN: usize = HUGE / size_of::<u32>();
 
 impl Lines {
     pub(crate) fn zeroed(len: usize) -> Self {
-        let memory = mapped(len).map_or_else(|| heap(len), Memory::Mapped);
+        let memory = mapped(len).unwrap_or_else(|| heap(len));
         Self { memory, len }
     }
 
@@ -53,15 +55,20 @@ fn heap(len: usize) -> Memory {
 }
 
 /// `None` for a small one, or if the system refuses: then the heap may have room.
-fn mapped(len: usize) -> Option<MmapMut> {
+fn mapped(len: usize) -> Option<Memory> {
     if len < MAPPED_LEN {
         return None;
     }
-    let map = MmapMut::map_anon(len.checked_mul(size_of::<u32>())?).ok()?;
-    // Advice: a system without huge pages goes on with small ones.
+    // Pages that are not touched take no memory, so neither does the room to align.
+    let bytes = len.checked_mul(size_of::<u32>())?;
+    let map = MmapMut::map_anon(bytes.checked_add(HUGE)?).ok()?;
+    let base = map.as_ptr().align_offset(HUGE);
+    let base = if base < HUGE { base } else { 0 };
+    // Advice: a system without huge pages goes on with small ones. The end that fills no huge page
+    // would make one of its own, most of it unused.
     #[cfg(target_os = "linux")]
-    let _ = map.advise(memmap2::Advice::HugePage);
-    Some(map)
+    let _ = map.advise_range(memmap2::Advice::HugePage, base, bytes / HUGE * HUGE);
+    Some(Memory::Mapped { map, base })
 }
 
 impl std::ops::Deref for Lines {
@@ -70,7 +77,9 @@ impl std::ops::Deref for Lines {
     fn deref(&self) -> &[u32] {
         match &self.memory {
             Memory::Heap { data, base } => &data[*base..][..self.len],
-            Memory::Mapped(map) => bytemuck::cast_slice(map),
+            Memory::Mapped { map, base } => {
+                bytemuck::cast_slice(&map[*base..][..self.len * size_of::<u32>()])
+            }
         }
     }
 }
@@ -79,7 +88,9 @@ impl std::ops::DerefMut for Lines {
     fn deref_mut(&mut self) -> &mut [u32] {
         match &mut self.memory {
             Memory::Heap { data, base } => &mut data[*base..][..self.len],
-            Memory::Mapped(map) => bytemuck::cast_slice_mut(map),
+            Memory::Mapped { map, base } => {
+                bytemuck::cast_slice_mut(&mut map[*base..][..self.len * size_of::<u32>()])
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod attention;
 mod backend;
 pub(crate) mod elementwise;
 pub(crate) mod gemm;
+pub(crate) mod int8;
 mod isa;
 pub(crate) mod kv;
 pub(crate) mod lines;

@@ -1,4 +1,4 @@
-//! `super::elementwise`, compiled once per instruction family: a leaf of `unsafe`.
+//! `super::elementwise` and the rows of `super::int8`, compiled once per instruction family: a leaf of `unsafe`.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -9,10 +9,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
-use super::{Supported, elementwise, panel::NR};
+use super::{Supported, elementwise, int8, panel::NR};
 
 macro_rules! multiversion {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
+    ($module:ident: $($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
         $(#[$doc])*
         #[inline]
         pub(crate) fn $name(isa: Supported, $($arg: $ty),*) $(-> $ret)? {
@@ -20,11 +20,11 @@ macro_rules! multiversion {
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
                 fn avx512($($arg: $ty),*) $(-> $ret)? {
-                    elementwise::$name($($arg),*)
+                    $module::$name($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $ty),*) $(-> $ret)? {
-                    elementwise::$name($($arg),*)
+                    $module::$name($($arg),*)
                 }
                 match isa.isa() {
                     // SAFETY: `Supported` was made only after the features were detected.
@@ -35,12 +35,17 @@ macro_rules! multiversion {
                 }
             }
             let _ = isa;
-            elementwise::$name($($arg),*)
+            $module::$name($($arg),*)
         }
     )*};
 }
 
-multiversion! {
+multiversion! { int8:
+    /// [`int8::quantise_row`].
+    quantise_row(x: &[f32], out: &mut [u32]);
+}
+
+multiversion! { elementwise:
     /// [`elementwise::round_to_pairs`].
     round_to_pairs(x: &[f32], out: &mut [u32]);
     /// [`elementwise::round_to_bf16`].

@@ -237,6 +237,7 @@ impl Settings {
     pub(crate) fn load_options(&self, args: &ModelArgs) -> LoadOptions {
         let mut executor = self.executor.clone();
         executor.dtype = args.dtype.choice().or(executor.dtype);
+        executor.quantization = args.quantization.or(executor.quantization);
         executor.num_blocks = args.kv_blocks.or(self.kv.num_blocks);
         executor.kv_bytes = self.kv.kv_bytes;
         executor.host_bytes = self.kv.host_bytes;

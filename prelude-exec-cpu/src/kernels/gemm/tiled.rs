@@ -142,6 +142,9 @@ impl Multiplier {
         else {
             return false;
         };
+        if (gate_up.format, down.format) != (Format::Tiles, Format::Tiles) {
+            return false;
+        }
         let (inputs, width) = (gate_up.inputs, down.inputs);
         let rows = x.len() / inputs;
         let fits =

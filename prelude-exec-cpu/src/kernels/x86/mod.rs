@@ -11,11 +11,13 @@ pub(super) mod amx;
 pub(super) mod amx_attention;
 mod avx2;
 mod avx512;
+mod int8;
 mod peak;
 mod transpose;
 
 use super::{
     Isa, Supported,
+    int8::GROUP_QUADS,
     panel::{MR, NR, Panel, Rows, Tile},
 };
 
@@ -71,6 +73,42 @@ pub(super) fn multiply(
             f32_f32_256(isa, a, stride, count, b, out);
         }
         _ => return false,
+    }
+    true
+}
+
+/// The product of int8 rows with an int8 panel of so many groups and dwords, as
+/// `super::int8::multiply` has checked it; `false` if the family has no instructions for it.
+#[inline]
+pub(super) fn multiply_int8(
+    isa: Supported,
+    (a, stride, count): (&[u32], usize, usize),
+    (b, (groups, quads)): (&[u32], (usize, usize)),
+    out: &mut Tile,
+) -> bool {
+    let lines = groups + quads + 1;
+    assert!(fits(count, stride, groups + quads, a.len()) && b.len() == lines * NR);
+    assert_eq!(
+        groups,
+        quads.div_ceil(GROUP_QUADS),
+        "groups of another panel"
+    );
+    let (a, b) = ((a, stride), (b, groups, quads));
+    match isa.isa() {
+        Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f if isa.vnni() => {
+            // SAFETY: `Supported` was made only after the features were detected, and the lengths
+            // were checked above.
+            unsafe { int8::vnni(a, count, b, out) }
+        }
+        Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f => {
+            // SAFETY: as above.
+            unsafe { int8::avx512(a, count, b, out) }
+        }
+        Isa::Avx2 => {
+            // SAFETY: as above.
+            unsafe { int8::avx2(a, count, b, out) }
+        }
+        Isa::Scalar => return false,
     }
     true
 }
