@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, fuzz, gpu, kernels, miri, package, parity, run::cargo,
-    smoke, tidy,
+    aarch64, accuracy, asan, bench, clients, envoy, fuzz, gpu, kernels, miri, package, parity,
+    run::cargo, smoke, tidy,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -45,6 +45,7 @@ const STEPS: &[Step] = &[
     ),
     step!("test", crate::test(&[])),
     step!("parity", parity()),
+    step!("envoy", envoy::ci(), or skips),
     step!("features", features()),
     step!(
         "doc",
