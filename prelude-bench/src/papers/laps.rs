@@ -323,9 +323,6 @@ fn missed_of_eight(bench: &Bench<'_>) -> Result<Section> {
         }
     }
     let [_, min_cost, _, laps, _] = missed;
-    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
-        Ok(Claim::new(bench.printed.of(Paper::Laps, what)?, ours, why))
-    };
     Ok(Section {
         title: "Figure 7: first tokens that come after 400 ms, eight engines".to_owned(),
         setting: "Preset mistral-7b-a6000, conversations with Poisson arrivals, time to the first \
@@ -338,22 +335,41 @@ fn missed_of_eight(bench: &Bench<'_>) -> Result<Section> {
             head: heads_of_eight("requests per second"),
             rows,
         }],
-        claims: vec![
-            claim(
-                "missed targets of LAPS, eight instances, %",
-                laps,
-                "beyond a light load a turn with few new tokens is late in the pool that caches the \
-                 long history before it, so histories are computed and kept in both pools, and \
-                 fewer of their tokens are found cached: here `e2` is ahead",
-            )?,
-            claim(
-                "missed targets of SGLang's router, eight instances, %",
-                min_cost,
-                "ours is `min-cost`, at rates that are ours: the paper's are not printed",
-            )?,
-        ],
+        claims: claims_of_eight(
+            bench,
+            laps,
+            "beyond a light load a turn with few new tokens is late in the pool that caches the \
+             long history before it, so histories are computed and kept in both pools, and fewer \
+             of their tokens are found cached: here `e2` is ahead",
+            min_cost,
+            "ours is `min-cost`, at rates that are ours: the paper's are not printed",
+        )?,
         plots: vec![missed_plot("laps-figure-7-eight", curves.into())],
     })
+}
+
+/// Compares the missed targets of LAPS and of SGLang's router with the paper's, and says why they
+/// differ.
+fn claims_of_eight(
+    bench: &Bench<'_>,
+    laps: Vec<f64>,
+    why_laps: &'static str,
+    router: Vec<f64>,
+    why_router: &'static str,
+) -> Result<Vec<Claim>> {
+    let of = |what: &str| bench.printed.of(Paper::Laps, what);
+    Ok(vec![
+        Claim::new(
+            of("missed targets of LAPS, eight instances, %")?,
+            laps,
+            why_laps,
+        ),
+        Claim::new(
+            of("missed targets of SGLang's router, eight instances, %")?,
+            router,
+            why_router,
+        ),
+    ])
 }
 
 /// Returns the heads of [`cells_of_eight`]; the load is a rate or a number of clients.
@@ -391,35 +407,37 @@ const CLOSED_ROUTES: [(&str, Router); 5] = [
     ("laps", Router::Laps),
 ];
 
+/// Runs prompts that share nothing before eight engines, in a closed loop.
+fn closed_loop(bench: &Bench<'_>, router: Router, clients: usize) -> Result<Runs> {
+    let mut experiment = experiment(bench, Preset::Mistral7bA6000, POLICIES[0]);
+    experiment.engines = ENGINES.into();
+    experiment.router = router;
+    let experiment = with(experiment, |setting| {
+        setting.engines = ENGINES.into();
+        setting.requests = Some(bench.count(REQUESTS_OF_EIGHT));
+    });
+    first_turns(bench, &experiment, clients, u32::MAX)
+}
+
 /// Figure 7, spatial: prompts that share nothing before eight engines, by the number of clients.
 fn closed_loop_of_eight(bench: &Bench<'_>) -> Result<Section> {
     let mut rows = Vec::new();
-    let mut curves = CLOSED_ROUTES.map(|(name, _)| Curve {
-        name: name.to_owned(),
-        points: Vec::new(),
-    });
     let mut missed: [Vec<f64>; CLOSED_ROUTES.len()] = Default::default();
     for clients in CLIENTS_OF_EIGHT {
-        let routes = CLOSED_ROUTES.into_iter().zip(&mut curves).zip(&mut missed);
-        for (((name, router), curve), missed) in routes {
-            let mut experiment = experiment(bench, Preset::Mistral7bA6000, POLICIES[0]);
-            experiment.engines = ENGINES.into();
-            experiment.router = router;
-            let experiment = with(experiment, |setting| {
-                setting.engines = ENGINES.into();
-                setting.requests = Some(bench.count(REQUESTS_OF_EIGHT));
-            });
-            let runs = first_turns(bench, &experiment, clients, u32::MAX)?;
-            let late = runs.median(|f| 100.0 * f.missed);
-            missed.push(late);
-            curve.points.push((clients as f64, late));
+        for ((name, router), missed) in CLOSED_ROUTES.into_iter().zip(&mut missed) {
+            let runs = closed_loop(bench, router, clients)?;
+            missed.push(runs.median(|f| 100.0 * f.missed));
             rows.push(cells_of_eight(name, clients as f64, &runs));
         }
     }
-    let [_, router, _, _, laps] = missed;
-    let claim = |what: &str, ours: Vec<f64>, why| -> Result<Claim> {
-        Ok(Claim::new(bench.printed.of(Paper::Laps, what)?, ours, why))
+    let curve = |((name, _), missed): ((&str, Router), &Vec<f64>)| Curve {
+        name: name.to_owned(),
+        points: { CLIENTS_OF_EIGHT.iter().zip(missed) }
+            .map(|(&clients, &missed)| (clients as f64, missed))
+            .collect(),
     };
+    let curves = CLOSED_ROUTES.into_iter().zip(&missed).map(curve).collect();
+    let [_, router, _, _, laps] = missed;
     Ok(Section {
         title: "Figure 7: first tokens that come after 400 ms, eight engines in a closed loop"
             .to_owned(),
@@ -433,22 +451,17 @@ fn closed_loop_of_eight(bench: &Bench<'_>) -> Result<Section> {
             head: heads_of_eight("clients"),
             rows,
         }],
-        claims: vec![
-            claim(
-                "missed targets of LAPS, eight instances, %",
-                laps,
-                "the engines are slower than the paper's: a long prompt alone takes more than the \
-                 target; with 64 clients, the paper's most, the pools miss fewest",
-            )?,
-            claim(
-                "missed targets of SGLang's router, eight instances, %",
-                router,
-                "ours is `cache-aware`",
-            )?,
-        ],
+        claims: claims_of_eight(
+            bench,
+            laps,
+            "the engines are slower than the paper's: a long prompt alone takes more than the \
+             target; with 64 clients, the paper's most, the pools miss fewest",
+            router,
+            "ours is `cache-aware`",
+        )?,
         plots: vec![Plot {
             x: Axis::Log("clients"),
-            ..missed_plot("laps-figure-7-closed", curves.into())
+            ..missed_plot("laps-figure-7-closed", curves)
         }],
     })
 }

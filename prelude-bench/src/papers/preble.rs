@@ -339,30 +339,37 @@ const UNEVEN_ROUTERS: [Router; 5] = [
     Router::CacheAware,
 ];
 
+/// Runs the routers under an uneven load, and returns their rows.
+fn uneven_rows(bench: &Bench<'_>, uneven: Uneven) -> Result<Vec<Vec<String>>> {
+    let (name, load, prefixes, slow_first) = uneven;
+    let mut of_routers = Vec::new();
+    for router in UNEVEN_ROUTERS {
+        let mut experiment = experiment(bench, load, router, FCFS);
+        experiment.engines = UNEVEN_ENGINES.into();
+        experiment.config.slow_first = slow_first;
+        if let Source::Seeded { setting, .. } = &mut experiment.source {
+            setting.engines = UNEVEN_ENGINES.into();
+            setting.prefixes = prefixes;
+        }
+        let runs = bench.run(experiment)?;
+        let figures = [MEAN, P99, |f| 100.0 * f.hit_rate, |f| f.imbalance];
+        of_routers.push((router, figures.map(|figure| runs.median(figure))));
+    }
+    let e2 = of_routers.iter().find(|(router, _)| *router == Router::E2);
+    let p99_of_e2 = e2.map_or(f64::NAN, |(_, figures)| figures[1]);
+    let row = |(router, figures): (Router, [f64; 4])| {
+        let numbers = figures.into_iter().chain([figures[1] / p99_of_e2]);
+        let names = [name, router.name()].map(str::to_owned);
+        names.into_iter().chain(numbers.map(number)).collect()
+    };
+    Ok(of_routers.into_iter().map(row).collect())
+}
+
 /// Latency where one prefix or one engine has more to do than the others.
 fn uneven(bench: &Bench<'_>) -> Result<Section> {
     let mut rows = Vec::new();
-    for (name, load, prefixes, slow_first) in UNEVEN {
-        let mut of_routers = Vec::new();
-        for router in UNEVEN_ROUTERS {
-            let mut experiment = experiment(bench, load, router, FCFS);
-            experiment.engines = UNEVEN_ENGINES.into();
-            experiment.config.slow_first = slow_first;
-            if let Source::Seeded { setting, .. } = &mut experiment.source {
-                setting.engines = UNEVEN_ENGINES.into();
-                setting.prefixes = prefixes;
-            }
-            let runs = bench.run(experiment)?;
-            let figures = [MEAN, P99, |f| 100.0 * f.hit_rate, |f| f.imbalance];
-            of_routers.push((router, figures.map(|figure| runs.median(figure))));
-        }
-        let e2 = of_routers.iter().find(|(router, _)| *router == Router::E2);
-        let p99_of_e2 = e2.map_or(f64::NAN, |(_, figures)| figures[1]);
-        for (router, figures) in of_routers {
-            let numbers = figures.into_iter().chain([figures[1] / p99_of_e2]);
-            let names = [name, router.name()].map(str::to_owned);
-            rows.push(names.into_iter().chain(numbers.map(number)).collect());
-        }
+    for uneven in UNEVEN {
+        rows.extend(uneven_rows(bench, uneven)?);
     }
     let heads = [
         "workload",
