@@ -13,6 +13,8 @@ Examples:
       all papers, with plots in bench/out/papers
   prelude-bench papers --only prefill-only,laps --seeds 5
       two of them, each simulation with five seeds
+  prelude-bench papers --seeds 1 --share 0.1
+      a tenth of the requests, which takes seconds
 
 Time is virtual and no clock is read: the same arguments print the same figures.";
 
@@ -26,6 +28,10 @@ pub(crate) struct Args {
     /// Number of seeds of each simulation; medians are printed.
     #[arg(long, default_value_t = 3)]
     seeds: u64,
+    /// Part of the papers' numbers of requests that is simulated, above 0 and at most 1: less takes
+    /// less time, and gives other figures.
+    #[arg(long, value_name = "PART", default_value_t = 1.0)]
+    share: f64,
     /// Folder for papers.md and its plots.
     #[arg(long, default_value = "bench/out/papers")]
     out: PathBuf,
@@ -40,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<String> {
     let bar = ProgressBar::new(0);
     let template = "{elapsed_precise} {bar:30} {pos}/{len} requests, {msg}";
     bar.set_style(ProgressStyle::with_template(template)?);
-    let page = papers::run(papers, args.seeds, |progress| match progress {
+    let page = papers::run(papers, args.seeds, args.share, |progress| match progress {
         Progress::Section(paper, name) => bar.set_message(format!("{}: {name}", paper.title())),
         Progress::Run(requests) => bar.inc_length(requests as u64),
         Progress::Request => bar.inc(1),

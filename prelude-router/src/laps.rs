@@ -6,8 +6,10 @@
 //! endpoints between the pools as their pressures ask for.
 //!
 //! The paper routes by length alone. Here a request whose deadline its own pool would miss goes to
-//! the other pool if an endpoint there meets the deadline. An endpoint that moves keeps its cache
-//! and its requests under way; these count in what new requests cost there, so it fills slowly.
+//! the other pool if an endpoint there meets the deadline. A request most of which only the other
+//! pool caches, as a short turn after a long history, goes there if it is in time, so that the
+//! history is not computed and kept twice. An endpoint that moves keeps its cache and its requests
+//! under way; these count in what new requests cost there, so it fills slowly.
 
 mod controller;
 
@@ -139,13 +141,48 @@ impl Laps {
     /// Returns the position, among the eligible endpoints of a pool or of both, where a request
     /// costs least.
     fn cheapest(&mut self, fleet: &Fleet, query: &Query<'_>, pool: Option<Pool>) -> Option<usize> {
+        self.cheapest_of(fleet, query, |this, at| {
+            pool.is_none_or(|pool| this.members[at].pool == pool)
+        })
+    }
+
+    /// Returns the position, among the eligible endpoints that `is_one` names, where a request costs
+    /// least.
+    fn cheapest_of(
+        &mut self,
+        fleet: &Fleet,
+        query: &Query<'_>,
+        is_one: impl Fn(&Self, usize) -> bool,
+    ) -> Option<usize> {
         let mut random = self.random.clone();
         let some = query.endpoints(fleet);
-        let some = some.filter(|(at, _)| pool.is_none_or(|pool| self.members[*at].pool == pool));
+        let some = some.filter(|(at, _)| is_one(self, *at));
         let keyed = some.map(|(at, endpoint)| (at, endpoint, self.cost(fleet, query, at)));
         let least = least_of(keyed, &mut random);
         self.random = random;
         least
+    }
+
+    /// Returns true if the endpoint at a position caches more of a request than it lacks.
+    fn caches_most(&self, query: &Query<'_>, at: usize) -> bool {
+        let cached = self.cached.tokens(at).min(query.tokens);
+        cached > query.tokens - cached
+    }
+
+    /// Returns the position of the endpoint that caches most of a request and would have the first
+    /// token in time, unless the best endpoint of the request's own pool caches most of it, too.
+    fn keeper(
+        &mut self,
+        now: Timestamp,
+        fleet: &Fleet,
+        query: &Query<'_>,
+        own: Option<usize>,
+    ) -> Option<usize> {
+        if own.is_some_and(|own| self.caches_most(query, own)) {
+            return None;
+        }
+        let at = self.cheapest_of(fleet, query, |this, at| this.caches_most(query, at))?;
+        self.is_in_time(now, fleet, query, at).then_some(at)
     }
 
     /// Returns whether the endpoint at a position would have the first token in time.
@@ -163,6 +200,10 @@ impl Policy for Laps {
         self.control(now, fleet);
         self.cached.look(fleet, query);
         let own = self.cheapest(fleet, query, Some(self.pool_of(query)));
+        if let Some(at) = self.keeper(now, fleet, query, own) {
+            let cached = self.cached.tokens(at).min(query.tokens);
+            return choice(fleet, query, at, cached, Reason::Cached);
+        }
         let in_time = own.filter(|&at| self.is_in_time(now, fleet, query, at));
         let any = match in_time {
             Some(_) => None,

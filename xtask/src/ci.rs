@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, files, fuzz, gpu, kernels, miri, package, parity,
+    aarch64, accuracy, asan, bench, clients, envoy, files, fuzz, gpu, kernels, miri, package,
+    parity,
     run::{cargo, program},
     smoke, tidy,
 };
@@ -46,6 +47,7 @@ const STEPS: &[Step] = &[
     ),
     step!("test", crate::test(&[])),
     step!("parity", parity()),
+    step!("envoy", envoy::ci(), or skips),
     step!("features", features()),
     step!(
         "doc",

@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod clients;
 mod demo_server;
+mod envoy;
 mod files;
 mod fuzz;
 mod golden;
@@ -21,6 +22,7 @@ mod run;
 mod smoke;
 mod tidy;
 mod tokenizer_gate;
+mod wheels;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

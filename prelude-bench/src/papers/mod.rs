@@ -93,19 +93,32 @@ pub enum Progress {
     Request,
 }
 
-/// Runs the sections of these papers, each simulation with so many seeds, on as many threads as the
-/// machine has cores.
+/// Runs the sections of these papers, each simulation with so many seeds and with this share of the
+/// papers' requests, on as many threads as the machine has cores.
 ///
 /// # Errors
-/// If there is no seed, or a simulation fails.
+/// If there is no seed, if the share is not above 0 and at most 1, or if a simulation fails.
 ///
 /// # Panics
 /// If a simulation finds a defect of the scheduler.
-pub fn run(papers: &[Paper], seeds: u64, progress: impl Fn(Progress) + Sync) -> Result<Page> {
+pub fn run(
+    papers: &[Paper],
+    seeds: u64,
+    share: f64,
+    progress: impl Fn(Progress) + Sync,
+) -> Result<Page> {
     ensure!(seeds > 0, "there must be at least one seed");
+    ensure!(
+        share > 0.0 && share <= 1.0,
+        "the share of the requests must be above 0 and at most 1, not {share}"
+    );
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let sections = sections(papers, seeds, 1.0, threads, &progress)?;
-    Ok(Page { seeds, sections })
+    let sections = sections(papers, seeds, share, threads, &progress)?;
+    Ok(Page {
+        seeds,
+        share,
+        sections,
+    })
 }
 
 /// Runs sections on so many threads, each of which takes the next one that is left.
@@ -153,7 +166,7 @@ fn sections(
 /// Runs the simulations of a section.
 struct Bench<'a> {
     seeds: u64,
-    /// The part of the papers' numbers of requests that is run: 1, or less in tests.
+    /// The part of the papers' numbers of requests that is run.
     share: f64,
     printed: PrintedFigures,
     progress: &'a (dyn Fn(Progress) + Sync),
@@ -219,7 +232,11 @@ mod tests {
         let papers = Paper::value_variants();
         let sections = sections(papers, 1, 0.02, 2, &progress).unwrap();
         assert!(ended.into_inner() > 1_000);
-        let page = Page { seeds: 1, sections };
+        let page = Page {
+            seeds: 1,
+            share: 0.02,
+            sections,
+        };
         let text = page.render();
         for &paper in Paper::value_variants() {
             assert!(
@@ -243,8 +260,15 @@ mod tests {
     }
 
     #[test]
-    fn without_seeds_there_is_nothing_to_run() {
-        let error = run(&[Paper::Laps], 0, |_| ()).map(|_| ()).unwrap_err();
-        assert_eq!(error.to_string(), "there must be at least one seed");
+    fn without_seeds_or_requests_there_is_nothing_to_run() {
+        let check = |seeds, share, expected: &str| {
+            let error = run(&[Paper::Laps], seeds, share, |_| ()).map(|_| ());
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        };
+        check(0, 1.0, "there must be at least one seed");
+        for share in [0.0, -1.0, 1.5, f64::NAN] {
+            let expected = "the share of the requests must be above 0 and at most 1, not ";
+            check(1, share, &format!("{expected}{share}"));
+        }
     }
 }

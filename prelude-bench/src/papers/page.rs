@@ -9,6 +9,8 @@ use super::{Paper, plot::Plot, printed::Claim};
 /// The tables and plots of all sections.
 pub struct Page {
     pub(super) seeds: u64,
+    /// The part of the papers' numbers of requests that was simulated.
+    pub(super) share: f64,
     pub(super) sections: Vec<(Paper, Section)>,
 }
 
@@ -55,9 +57,13 @@ impl Page {
     }
 
     fn markdown(&self, with_plots: bool) -> String {
+        let share = match self.share {
+            1.0 => String::new(),
+            share => format!(", with {share} of the requests"),
+        };
         let mut out = format!(
             "# The papers' figures, simulated\n\n\
-             Virtual time, medians of {} seed(s); the same command prints the same figures.\n\
+             Virtual time, medians of {} seed(s){share}; the same command prints the same figures.\n\
              Service times are published fits of devices that are not the papers': shapes and \
              ratios compare, times do not.\n",
             self.seeds

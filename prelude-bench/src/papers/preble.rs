@@ -15,6 +15,7 @@ pub(super) const SECTIONS: &[Make] = &[
     ("rates", rates),
     ("numbers of engines", sizes),
     ("ablation of E2", ablation),
+    ("uneven load on eight engines", uneven),
 ];
 
 const ENGINES: u16 = 4;
@@ -299,6 +300,98 @@ fn ablation(bench: &Bench<'_>) -> Result<Section> {
                   way, and prompts leave an engine that has far more to do than another."
                 .to_owned(),
         tables,
+        claims: Vec::new(),
+        plots: Vec::new(),
+    })
+}
+
+/// Engines under uneven load.
+const UNEVEN_ENGINES: u16 = 8;
+/// An uneven load: its name, the workload, its number of prefixes, and the factor by which the first
+/// engine takes longer than routers are told.
+type Uneven = (&'static str, Load, Option<u32>, f64);
+const UNEVEN: [Uneven; 3] = [
+    (
+        "hot spot of 32 documents",
+        (Kind::HotSpot, 18.0, 5_400),
+        Some(32),
+        1.0,
+    ),
+    (
+        "documents whose popularity drifts",
+        (Kind::Drift, 18.0, 5_400),
+        None,
+        1.0,
+    ),
+    (
+        "tools, the first engine takes twice as long",
+        (Kind::Toolbench, 48.0, 7_200),
+        None,
+        2.0,
+    ),
+];
+/// Routers under uneven load. The first two are E2 without what it adds to the paper's load.
+const UNEVEN_ROUTERS: [Router; 5] = [
+    Router::E2Still,
+    Router::E2Stay,
+    Router::E2,
+    Router::MinCost,
+    Router::CacheAware,
+];
+
+/// Runs the routers under an uneven load, and returns their rows.
+fn uneven_rows(bench: &Bench<'_>, uneven: Uneven) -> Result<Vec<Vec<String>>> {
+    let (name, load, prefixes, slow_first) = uneven;
+    let mut of_routers = Vec::new();
+    for router in UNEVEN_ROUTERS {
+        let mut experiment = experiment(bench, load, router, FCFS);
+        experiment.engines = UNEVEN_ENGINES.into();
+        experiment.config.slow_first = slow_first;
+        if let Source::Seeded { setting, .. } = &mut experiment.source {
+            setting.engines = UNEVEN_ENGINES.into();
+            setting.prefixes = prefixes;
+        }
+        let runs = bench.run(experiment)?;
+        let figures = [MEAN, P99, |f| 100.0 * f.hit_rate, |f| f.imbalance];
+        of_routers.push((router, figures.map(|figure| runs.median(figure))));
+    }
+    let e2 = of_routers.iter().find(|(router, _)| *router == Router::E2);
+    let p99_of_e2 = e2.map_or(f64::NAN, |(_, figures)| figures[1]);
+    let row = |(router, figures): (Router, [f64; 4])| {
+        let numbers = figures.into_iter().chain([figures[1] / p99_of_e2]);
+        let names = [name, router.name()].map(str::to_owned);
+        names.into_iter().chain(numbers.map(number)).collect()
+    };
+    Ok(of_routers.into_iter().map(row).collect())
+}
+
+/// Latency where one prefix or one engine has more to do than the others.
+fn uneven(bench: &Bench<'_>) -> Result<Section> {
+    let mut rows = Vec::new();
+    for uneven in UNEVEN {
+        rows.extend(uneven_rows(bench, uneven)?);
+    }
+    let heads = [
+        "workload",
+        "router",
+        "mean, s",
+        "P99, s",
+        "hits, %",
+        "busiest engine over the mean",
+        "P99, of e2's",
+    ];
+    Ok(Section {
+        title: "Uneven load on eight engines".to_owned(),
+        setting: "Preset mistral-7b-a6000, policy `fcfs`; 18 questions about documents or 48 tool \
+                  requests a second. `e2-still` is E2 by the load of three minutes, as in the \
+                  paper; `e2-stay` weighs the work under way; with `e2` prompts leave a busy \
+                  engine, too."
+            .to_owned(),
+        tables: vec![Table {
+            caption: "By workload and router:".to_owned(),
+            head: heads.map(str::to_owned).to_vec(),
+            rows,
+        }],
         claims: Vec::new(),
         plots: Vec::new(),
     })

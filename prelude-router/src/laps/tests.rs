@@ -125,19 +125,40 @@ fn requests_go_to_the_pool_of_their_uncached_length() {
         assert_eq!(world.pool(short), Pool::Short);
     }
     let mut world = World::of(4);
-    let long: Vec<u32> = vec![7; 100];
-    let (_, first) = world.route(0, &long, None);
-    assert_eq!(world.pool(first.endpoint), Pool::Long);
-    // The same with a short question behind it is short, and nothing of it is cached there.
-    let mut asked = long;
-    asked.extend([8; 12]);
-    let (request, second) = world.route(1, &asked, None);
-    assert_eq!(world.pool(second.endpoint), Pool::Short);
-    assert_eq!(second.cached_tokens, 0);
-    world.finish(2, request);
-    let (_, third) = world.route(3, &asked, None);
-    assert_eq!(third.endpoint, second.endpoint);
-    assert_eq!((third.cached_tokens, third.reason), (112, Reason::Cached));
+    let long = world.fresh(0, 100);
+    assert_eq!(world.pool(long), Pool::Long);
+}
+
+#[test]
+fn a_short_turn_goes_to_the_history_that_only_the_other_pool_caches() {
+    // The work that the endpoint with the history gets beside it, when the turn is due, and the
+    // pool that the turn goes to.
+    let check = |work: usize, due: Option<u64>, expected| {
+        let mut world = World::of(2);
+        let mut turn: Vec<u32> = vec![7; 100];
+        let (_, history) = world.route(0, &turn, None);
+        assert_eq!(world.pool(history.endpoint), Pool::Long);
+        if work > 0 {
+            assert_eq!(world.fresh(0, work), history.endpoint);
+        }
+        turn.extend([8; 12]);
+        let (request, pick) = world.route(0, &turn, due);
+        assert_eq!(world.pool(pick.endpoint), expected, "{work} {due:?}");
+        let cached = if expected == Pool::Long { 100 } else { 0 };
+        assert_eq!(pick.cached_tokens, cached);
+        // From then on its own pool caches it, too, if it went there.
+        world.finish(1, request);
+        let (_, again) = world.route(2, &turn, due);
+        assert_eq!(again.endpoint, pick.endpoint);
+        assert_eq!((again.cached_tokens, again.reason), (112, Reason::Cached));
+    };
+    check(0, None, Pool::Long);
+    check(200, None, Pool::Long);
+    // Late there, and in time in its own pool.
+    check(300, None, Pool::Short);
+    check(300, Some(500), Pool::Long);
+    // Late in both.
+    check(0, Some(50), Pool::Short);
 }
 
 #[test]

