@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn int8_weights_have_another_fingerprint() {
-        let assets = crate::assets::Assets::embedded(&demo::CLASSIFIER).unwrap();
+        let assets = Assets::embedded(&demo::CLASSIFIER).unwrap();
         let of = |quantization| {
             let config = ExecutorConfig {
                 quantization,

@@ -33,7 +33,7 @@ pub struct RerankTemplate {
 #[derive(Debug)]
 enum Form {
     /// As the variables `instruction`, `query` and `document`.
-    Texts(Environment<'static>),
+    Texts(Box<Environment<'static>>),
     /// As messages: of the role `system` if there is an instruction, of `query` and of `document`.
     Messages(Box<ChatTemplate>),
 }
@@ -53,7 +53,7 @@ impl RerankTemplate {
         let mut env = environment(FUEL);
         add_template(&mut env, source)?;
         Ok(Self {
-            form: Form::Texts(env),
+            form: Form::Texts(Box::new(env)),
             default_instruction: Some(DEFAULT_INSTRUCTION.to_owned()),
         })
     }
