@@ -337,6 +337,15 @@ fn every_kind() -> Vec<(&'static str, Value)> {
             json!({"input": [text, "a"], "labels": ["safe", "a threat"]}),
         ),
         ("/pooling", json!({"input": text})),
+        ("/embed", json!({"inputs": [text, "Where is my card?"]})),
+        (
+            "/predict",
+            json!({"inputs": [[text]], "model": "demo-classifier"}),
+        ),
+        (
+            "/similarity",
+            json!({"inputs": {"source_sentence": text, "sentences": ["A card."]}}),
+        ),
         (
             "/v1/systemone",
             json!({"state": text,
