@@ -98,6 +98,16 @@ pub(crate) fn golden(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// The golden embedding model, where there is one.
+pub(crate) fn embedder() -> Option<&'static Arc<App>> {
+    static APP: LazyLock<Option<Arc<App>>> = LazyLock::new(|| {
+        let assets = Assets::open(&golden("rand-embed")?.join("model")).unwrap();
+        let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+        Some(app(vec![loaded]))
+    });
+    APP.as_ref()
+}
+
 /// A call of an endpoint that has not been answered.
 pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
     let (endpoint, tail) = routes::find("POST", path).unwrap();

@@ -88,31 +88,12 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
-
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     use serde_json::{Value, json};
 
-    use super::*;
-    use crate::{
-        App,
-        assets::Assets,
-        executor::Devices,
-        load::load,
-        testing::{Golden, answer, app, assert_close, demos, golden, options, refused},
-    };
+    use crate::testing::{Golden, answer, assert_close, demos, embedder, golden, refused};
 
     const PATH: &str = "/v1/embeddings";
-
-    /// The golden embedding model, where there is one.
-    fn embedder() -> Option<&'static Arc<App>> {
-        static APP: LazyLock<Option<Arc<App>>> = LazyLock::new(|| {
-            let assets = Assets::open(&golden("rand-embed")?.join("model")).unwrap();
-            let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
-            Some(app(vec![loaded]))
-        });
-        APP.as_ref()
-    }
 
     #[test]
     fn recorded_vectors() {

@@ -371,28 +371,13 @@ fn model_type(model: &ServedModel) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
-
     use serde_json::Value;
 
     use super::*;
     use crate::{
         App,
-        assets::Assets,
-        executor::Devices,
-        load::load,
-        testing::{answer, app, ask, call, demos, golden, options},
+        testing::{answer, ask, call, demos, embedder},
     };
-
-    /// The golden embedding model, where there is one.
-    fn embedder() -> Option<&'static Arc<App>> {
-        static APP: LazyLock<Option<Arc<App>>> = LazyLock::new(|| {
-            let assets = Assets::open(&golden("rand-embed")?.join("model")).unwrap();
-            let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
-            Some(app(vec![loaded]))
-        });
-        APP.as_ref()
-    }
 
     /// Asserts that a body is refused as TEI refuses, with a message that names what is wrong.
     fn refuses(app: &Arc<App>, path: &str, body: &Value, part: &str) {
