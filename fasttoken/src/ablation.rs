@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
     not(feature = "ablation"),
     expect(unreachable_pub, reason = "public for measurements alone")
 )]
+#[cfg_attr(
+    not(any(feature = "ablation", target_arch = "x86_64")),
+    expect(dead_code, reason = "some paths are of x86-64 alone")
+)]
 pub enum FastPath {
     /// The thread's cache of the tokens of words and pieces.
     ThreadCache,
