@@ -11,9 +11,9 @@
 //! lead <= 0   one-shot work joins, for as long as a slice takes and what it is behind
 //! ```
 //!
-//! What a class does not use, the other takes, and no claim comes from it: while one-shot work does
-//! not wait, the lead falls to zero at most, and while generations do not, it rises to zero at most.
-//! A lead that is there stays: chats that end and go on a moment later have what they are owed.
+//! What a class does not use, the other takes. While one-shot work does not wait, the lead falls to
+//! zero at most. While generations do not wait, it rises to a slice at most: chats that end and go on
+//! a moment later find a step of one-shot work that began in between, and get that time back.
 
 use std::time::Duration;
 
@@ -33,6 +33,13 @@ impl ClassWork {
     pub(crate) const fn prompt_tokens(self) -> u64 {
         self.prefill_tokens + self.oneshot_tokens
     }
+}
+
+/// The classes that have work which is not in a step in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) oneshot: bool,
+    pub(crate) generations: bool,
 }
 
 /// How far one-shot work is ahead of its share, and the times of steps by which that is reckoned.
@@ -87,14 +94,13 @@ impl DeviceShares {
         slice.saturating_add(Duration::from_nanos(behind))
     }
 
-    /// Notes a step that took `took`; `None` stands for a slice, which is one-shot work alone. A class
-    /// waits if it has work that is not in a step in flight.
+    /// Notes a step that took `took`; no `work` stands for a slice, which is one-shot work alone.
     pub(crate) fn note(
         &mut self,
         work: Option<ClassWork>,
         took: Duration,
-        oneshot_waits: bool,
-        decode_waits: bool,
+        waiting: Waiting,
+        slice: Duration,
     ) {
         let oneshot = work.map_or(took, |work| self.oneshot_part(work, took));
         if let Some(work) = work {
@@ -107,11 +113,12 @@ impl DeviceShares {
         let fall = hundredths(took.saturating_sub(oneshot), self.percent);
         let before = self.lead;
         self.lead = before.saturating_add(rise).saturating_sub(fall);
-        if !oneshot_waits {
+        if !waiting.oneshot {
             self.lead = self.lead.max(before.min(0));
         }
-        if !decode_waits {
-            self.lead = self.lead.min(before.max(0));
+        if !waiting.generations {
+            let claim = hundredths(slice, self.percent);
+            self.lead = self.lead.min(before.max(claim));
         }
     }
 
@@ -177,6 +184,19 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    const BOTH: Waiting = Waiting {
+        oneshot: true,
+        generations: true,
+    };
+    const ONESHOT: Waiting = Waiting {
+        oneshot: true,
+        generations: false,
+    };
+    const GENERATIONS: Waiting = Waiting {
+        oneshot: false,
+        generations: true,
+    };
+
     const fn step(decode_rows: u64, prefill_tokens: u64, oneshot_tokens: u64) -> ClassWork {
         ClassWork {
             decode_rows,
@@ -201,7 +221,7 @@ mod tests {
             }
             let of_row = Duration::from_micros(100 * tokens);
             let took = ms(2) + of_row;
-            shares.note(Some(step(8, 0, tokens)), took, true, true);
+            shares.note(Some(step(8, 0, tokens)), took, BOTH, SLICE);
             oneshot_time += of_row;
             all += took;
             longest = longest.max(took);
@@ -229,33 +249,34 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_does_not_wait_gets_no_claim_and_owes_nothing() {
+    fn a_class_that_does_not_wait_is_owed_a_slice_at_most() {
         let mut shares = DeviceShares::new(50);
         // Only generations: what one-shot work could have had is gone.
-        shares.note(Some(step(8, 0, 0)), ms(500), false, true);
+        shares.note(Some(step(8, 0, 0)), ms(500), GENERATIONS, SLICE);
         assert_eq!(shares.oneshot_time(SLICE), SLICE);
         assert!(!shares.is_ahead());
-        // Only one-shot work.
-        shares.note(Some(step(0, 0, 100)), ms(500), true, false);
+        // Only one-shot work: a slice of it is made up for.
+        shares.note(Some(step(0, 0, 100)), ms(500), ONESHOT, SLICE);
+        shares.note(Some(step(8, 0, 0)), ms(19), BOTH, SLICE);
+        assert!(shares.is_ahead());
+        shares.note(Some(step(8, 0, 0)), ms(1), BOTH, SLICE);
         assert!(!shares.is_ahead());
         // Both: it waits until generations have had as much.
-        shares.note(Some(step(0, 0, 100)), ms(10), true, true);
+        shares.note(Some(step(0, 0, 100)), ms(30), BOTH, SLICE);
         assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(9), true, true);
+        shares.note(Some(step(8, 0, 0)), ms(9), BOTH, SLICE);
         assert!(shares.is_ahead());
-        // Chats end, and go on after a step without them.
-        shares.note(Some(step(0, 0, 100)), ms(20), true, false);
+        // Chats end, and go on after a step without them: more than a slice is owed, and stays.
+        shares.note(Some(step(0, 0, 100)), ms(20), ONESHOT, SLICE);
+        shares.note(Some(step(8, 0, 0)), ms(20), BOTH, SLICE);
         assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(2), true, true);
+        shares.note(Some(step(8, 0, 0)), ms(2), BOTH, SLICE);
         assert!(!shares.is_ahead());
         assert_eq!(shares.oneshot_time(SLICE), SLICE + ms(1));
-        // Only one-shot work again: it had its part.
-        shares.note(Some(step(0, 0, 100)), ms(9), true, false);
-        assert_eq!(shares.oneshot_time(SLICE), SLICE);
         // It ended while it was ahead: that is worked off before more of it comes.
-        shares.note(Some(step(0, 0, 100)), ms(30), false, true);
+        shares.note(Some(step(0, 0, 100)), ms(30), GENERATIONS, SLICE);
         assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(100), false, true);
+        shares.note(Some(step(8, 0, 0)), ms(100), GENERATIONS, SLICE);
         assert_eq!(shares.oneshot_time(SLICE), SLICE);
     }
 
@@ -264,7 +285,7 @@ mod tests {
         let mut shares = DeviceShares::new(50);
         // Nothing is known: a decode row counts as a token.
         assert_eq!(shares.oneshot_part(step(10, 0, 30), ms(40)), ms(30));
-        shares.note(Some(step(8, 0, 0)), ms(4), true, true);
+        shares.note(Some(step(8, 0, 0)), ms(4), BOTH, SLICE);
         assert_eq!(shares.oneshot_part(step(10, 0, 30), ms(40)), ms(36));
         assert_eq!(shares.oneshot_part(step(10, 30, 10), ms(40)), ms(9));
         assert_eq!(shares.oneshot_part(step(1, 0, 30), ms(40)), ms(36));
@@ -278,9 +299,9 @@ mod tests {
     fn tokens_follow_the_time_of_steps() {
         let mut shares = DeviceShares::new(50);
         assert_eq!(shares.tokens_in(SLICE), None);
-        shares.note(Some(step(8, 0, 0)), ms(4), true, true);
+        shares.note(Some(step(8, 0, 0)), ms(4), BOTH, SLICE);
         assert_eq!(shares.tokens_in(SLICE), None);
-        shares.note(Some(step(8, 50, 50)), ms(54), true, true);
+        shares.note(Some(step(8, 50, 50)), ms(54), BOTH, SLICE);
         assert_eq!(shares.tokens_in(SLICE), Some(40));
         assert_eq!(shares.tokens_in(Duration::from_nanos(1)), Some(1));
     }

@@ -16,6 +16,7 @@ use crate::{
     request::WaitingRow,
     row,
     sequence::{Job, SeqState, SeqTag, Sequence},
+    shares::Waiting,
     step::{RowTag, Step},
 };
 
@@ -47,14 +48,17 @@ impl Scheduler {
         let step = self.in_flight.remove(at).expect("it was found just now");
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
-            let oneshot_waits = self.oneshot.rows() > 0
-                || !self.passes.is_empty()
-                || self.running.len() > self.running_decode as usize
-                || self.preempted.len() > self.preempted_decode as usize;
-            let decode_waits =
-                self.running_decode + self.preempted_decode > 0 || self.decode.rows() > 0;
+            let waiting = Waiting {
+                oneshot: self.oneshot.rows() > 0
+                    || !self.passes.is_empty()
+                    || self.running.len() > self.running_decode as usize
+                    || self.preempted.len() > self.preempted_decode as usize,
+                generations: self.running_decode + self.preempted_decode > 0
+                    || self.decode.rows() > 0,
+            };
             let work = step.slice.is_none().then_some(step.work);
-            self.shares.note(work, took, oneshot_waits, decode_waits);
+            let slice = self.slice_time();
+            self.shares.note(work, took, waiting, slice);
             match step.slice {
                 Some(slice) => {
                     if let Some(size) = slice.size {
