@@ -121,6 +121,9 @@ impl Repr {
     }
 }
 
+/// Elements of a tensor that a thread checks at once: few enough to share a tensor among threads.
+const CHECKED_AT_ONCE: usize = 1 << 18;
+
 /// Converts a checkpoint's tensors.
 #[derive(Debug)]
 pub struct CpuLoader {
@@ -186,24 +189,51 @@ impl CpuLoader {
             Some(*end)
         });
         let ends: Vec<usize> = ends.collect();
+        // The part that holds a row, and the elements of the row in it.
+        let place = |row: usize| {
+            let part = ends.partition_point(|&end| end <= row);
+            let first = part.checked_sub(1).map_or(0, |previous| ends[previous]);
+            let row = row - first;
+            (&parts[part], row * inputs..(row + 1) * inputs)
+        };
         let format = self.format(parts);
-        Ok(Matrix::new(
-            &self.pool,
-            format,
-            (outputs, inputs),
-            |row, out| {
-                let part = ends.partition_point(|&end| end <= row);
-                let first = part.checked_sub(1).map_or(0, |previous| ends[previous]);
-                let row = row - first;
-                parts[part].read_f32(row * inputs..(row + 1) * inputs, out);
-            },
-        ))
+        let size = (outputs, inputs);
+        let is_bf16 = parts.iter().all(|part| part.dtype == DType::Bf16);
+        if is_bf16 && matches!(format, Format::Bf16 | Format::Tiles) {
+            return Ok(Matrix::of_bf16(&self.pool, format, size, |row| {
+                let (part, elements) = place(row);
+                &part.bytes[2 * elements.start..2 * elements.end]
+            }));
+        }
+        Ok(Matrix::new(&self.pool, format, size, |row, out| {
+            let (part, elements) = place(row);
+            part.read_f32(elements, out);
+        }))
     }
 }
 
 impl WeightLoader for CpuLoader {
     type Weight = Weight;
     type Error = Error;
+
+    fn first_non_finite(&self, tensor: &TensorView<'_>) -> Option<usize> {
+        let size = tensor.dtype.size();
+        let parts = tensor.bytes.chunks(CHECKED_AT_ONCE * size);
+        let mut found = vec![None; parts.len()];
+        // About a tenth of a nanosecond for each element.
+        let cost_ns = tensor.bytes.len() / size / 10;
+        self.pool.rows(&mut found, 1, 1, cost_ns, |_, i, found| {
+            let first = i * CHECKED_AT_ONCE;
+            let last = (first + CHECKED_AT_ONCE).min(tensor.bytes.len() / size);
+            let part = TensorView {
+                dtype: tensor.dtype,
+                shape: vec![last - first],
+                bytes: &tensor.bytes[first * size..last * size],
+            };
+            found[0] = part.first_non_finite().map(|at| first + at);
+        });
+        found.into_iter().flatten().next()
+    }
 
     fn linear(
         &mut self,

@@ -72,7 +72,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     /// Returns a tensor without infinities and NaNs.
     pub(crate) fn finite(&self, name: &str) -> Result<TensorView<'a>, Error> {
         let view = self.checkpoint.tensor(name)?;
-        match view.first_non_finite() {
+        match self.loader.first_non_finite(&view) {
             None => Ok(view),
             Some(index) => Err(Error::NotFinite {
                 tensor: name.to_owned(),

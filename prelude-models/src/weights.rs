@@ -36,6 +36,12 @@ pub trait WeightLoader {
     /// The errors of loading: shapes, memory, values.
     type Error: std::error::Error + Send + Sync + 'static;
 
+    /// Returns the index of the first element that is infinite or not a number. A loader with several
+    /// threads may look with all of them.
+    fn first_non_finite(&self, tensor: &TensorView<'_>) -> Option<usize> {
+        tensor.first_non_finite()
+    }
+
     /// A matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or
     /// gate, up), with an optional bias likewise stacked.
     ///
