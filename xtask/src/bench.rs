@@ -12,9 +12,10 @@ use crate::run::cargo;
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Words that name a part of what can be measured.
-pub(crate) const PARTS: [&str; 9] = [
+pub(crate) const PARTS: [&str; 10] = [
     "build",
     "cluster",
+    "cpu",
     "gate",
     "papers",
     "replay",
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         Some((first, rest)) if first == "cluster" => {
             beside(&["prelude-server", "prelude-epp"], first, rest)
         }
-        Some((first, rest)) if ["sim", "papers", "replay"].contains(&first.as_str()) => {
+        Some((first, rest)) if ["cpu", "sim", "papers", "replay"].contains(&first.as_str()) => {
             plain(first, rest)
         }
         Some((first, rest)) if first == "sched" => sched(rest),

@@ -1,14 +1,16 @@
 //! Several engines behind Envoy: with the endpoint picker, and in turns without it.
 //!
 //! Real processes on one machine: stock Envoy, `prelude-epp`, and engines that are `prelude serve`
-//! with a KV cache that cannot hold all states. Decisions of one question each about shared states
-//! arrive apart, in an open loop. The same requests at the same times go through Envoy and the
+//! with a KV cache that cannot hold all that is shared. Requests arrive apart, in an open loop: decisions
+//! of one question each about shared states, or Preble's five workloads (table 1 of the paper), cut to
+//! the demo model's context and to one token of answer. The same requests at the same times go through Envoy and the
 //! picker (E2 with service times that are measured first), and through Envoy's own round robin over engines of the same
 //! kind. The two run in turns, each time with new processes, so that no cache is warm but by the
 //! workload itself, and a ratio is taken of the two runs of a seed.
 
 mod outcome;
 mod setup;
+mod workload;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -17,26 +19,18 @@ use prelude_text::Tokenizer;
 
 use crate::{
     load::{Arrivals, Jobs, Load, run as load},
-    server::{
-        Bar, Report, Row, Unit, load_average, report_since,
-        versus::{tokenizer, workload},
-    },
+    server::{Bar, Report, Row, Unit, load_average, report_since, versus::tokenizer},
 };
 use outcome::{Outcome, pair_rows};
 pub use setup::Programs;
 use setup::{Cluster, Setup};
+pub use workload::Task;
+use workload::{BLOCK, Requests};
 
 /// The variable that names Envoy's program to those who read it. Engines do not get it: they refuse
 /// variables that they do not know.
 pub const ENVOY_VARIABLE: &str = "PRELUDE_ENVOY";
 
-/// Tokens of a KV block.
-const BLOCK: usize = 16;
-/// Tokens that a prompt has beside its state and that belong to the shared part: the template, the
-/// case's number, and the end of the state's last message.
-const BESIDE_STATE: usize = 40;
-/// Fewest KV blocks of an engine: a few prompts must fit while they are computed.
-const LEAST_BLOCKS: usize = 128;
 /// Connections that find the capacity.
 const BUSY: usize = 16;
 /// Runs that find the capacity; the median counts.
@@ -57,13 +51,16 @@ pub struct Config {
     pub engines: usize,
     /// Number of seeds. Each has its own states, order and arrivals, and runs through both set-ups.
     pub seeds: u64,
-    /// States of a run.
+    /// The workloads, one after the other.
+    pub tasks: Vec<Task>,
+    /// States of a run of decisions.
     pub states: usize,
     /// Questions about each state, at most 120.
     pub questions: usize,
     /// Tokens of a state.
     pub tokens: usize,
-    /// The share of the states that the cache of an engine holds.
+    /// The share of the states that the cache of an engine holds. In Preble's workloads it is that of
+    /// the paper.
     pub cached_share: f64,
     /// The offered load, as a share of what round robin answers in a closed loop.
     pub load: f64,
@@ -86,31 +83,11 @@ pub fn run(config: &Config) -> Result<Report> {
     };
     session.bar.says("service times of an engine");
     setup::measure(config)?;
-    let capacity = session.capacity()?;
-    let rate = config.load * capacity.value;
-    let (mut picked, mut in_turn) = (Vec::new(), Vec::new());
-    for seed in 1..=config.seeds {
-        let mut order = [Setup::Picker, Setup::RoundRobin];
-        if seed.is_multiple_of(2) {
-            order.reverse();
-        }
-        for setup in order {
-            let what = format!("{}: seed {seed} of {}", setup.title(), config.seeds);
-            session.bar.says(&what);
-            let outcome = session.open(setup, seed, rate)?;
-            match setup {
-                Setup::Picker => picked.push(outcome),
-                Setup::RoundRobin => in_turn.push(outcome),
-            }
-        }
+    let mut rows = Vec::new();
+    for &task in &config.tasks {
+        rows.extend(session.compare(task)?);
     }
     session.bar.done();
-    let offered = Row::one("offered in an open loop", Unit::PerSecond, rate);
-    let mut rows = vec![
-        capacity.noting(config.about()),
-        offered.noting(format!("{} of that", config.load)),
-    ];
-    rows.extend(pair_rows(&picked, &in_turn));
     let rounds = usize::try_from(config.seeds)?;
     Ok(report_since(before, rounds, rows, Vec::new()))
 }
@@ -130,6 +107,7 @@ impl Config {
             "{engines} engines, not 1 to 64"
         );
         ensure!((1..=1_000).contains(&seeds), "{seeds} seeds, not 1 to 1000");
+        ensure!(!self.tasks.is_empty(), "no workload is named");
         ensure!(
             (1..=10_000).contains(&states) && (1..=120).contains(&questions),
             "{states} states and {questions} questions, not 1 to 10000 and 1 to 120"
@@ -147,34 +125,15 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the KV blocks of an engine.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a number of blocks, within the bounds that are checked"
-    )]
-    fn kv_blocks(&self) -> usize {
-        let state = (self.tokens + BESIDE_STATE).div_ceil(BLOCK);
-        let blocks = (self.cached_share * (self.states * state) as f64).ceil();
-        (blocks as usize).max(LEAST_BLOCKS)
-    }
-
-    /// Describes the workload and the engines.
-    fn about(&self) -> String {
+    /// Describes the engines.
+    fn about(&self, kv_blocks: usize) -> String {
         let places = match setup::cores(self.engines) {
             Some(cores) => format!("engines on cores {cores:?}"),
             None => "engines share the cores".to_owned(),
         };
         format!(
-            "{BUSY} connections; {} states of {} tokens x {} questions; {} engines, {} KV blocks \
-             of {BLOCK} each, which hold {:.0} % of the states; {places}",
-            self.states,
-            self.tokens,
-            self.questions,
+            "{} engines, {kv_blocks} KV blocks of {BLOCK} each; {places}",
             self.engines,
-            self.kv_blocks(),
-            100.0 * self.cached_share,
         )
     }
 }
@@ -187,20 +146,65 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// Measures both set-ups in turns with a workload.
+    fn compare(&self, task: Task) -> Result<Vec<Row>> {
+        let config = self.config;
+        let capacity = self.capacity(task)?;
+        let rate = config.load * capacity.value;
+        let (mut picked, mut in_turn) = (Vec::new(), Vec::new());
+        let mut most_hits = Vec::new();
+        for seed in 1..=config.seeds {
+            let mut order = [Setup::Picker, Setup::RoundRobin];
+            if seed.is_multiple_of(2) {
+                order.reverse();
+            }
+            for setup in order {
+                let (name, seeds) = (task.name(), config.seeds);
+                let what = format!("{name}, {}: seed {seed} of {seeds}", setup.title());
+                self.bar.says(&what);
+                let requests = self.requests(task, seed)?;
+                let share = requests.most_hits;
+                let outcome = self.open(setup, seed, requests, rate)?;
+                match setup {
+                    Setup::Picker => {
+                        most_hits.extend(share.map(|share| 100.0 * share));
+                        picked.push(outcome);
+                    }
+                    Setup::RoundRobin => in_turn.push(outcome),
+                }
+            }
+        }
+        let offered = Row::one("offered in an open loop", Unit::PerSecond, rate);
+        let mut rows = vec![capacity, offered.noting(format!("{} of that", config.load))];
+        if !most_hits.is_empty() {
+            let name = "prompt tokens that one cache without bounds would find";
+            rows.push(Row::new(name, Unit::Percent, most_hits));
+        }
+        rows.extend(pair_rows(&picked, &in_turn));
+        for row in &mut rows {
+            row.name = format!("{}: {}", task.name(), row.name);
+        }
+        Ok(rows)
+    }
+
     /// Returns what round robin answers in a closed loop.
-    fn capacity(&self) -> Result<Row> {
+    fn capacity(&self, task: Task) -> Result<Row> {
         let mut rates = Vec::new();
+        let mut about = String::new();
         for run in 1..=CAPACITY_RUNS {
-            self.bar
-                .says(&format!("capacity of round robin: run {run}"));
+            let what = format!("{}, capacity of round robin: run {run}", task.name());
+            self.bar.says(&what);
             let closed = Load {
                 connections: BUSY,
                 arrivals: Arrivals::Closed,
                 warm_up: Duration::ZERO,
                 time: CLOSED_WITHIN,
             };
-            // Other states than those of the open loops.
-            let outcome = self.load(Setup::RoundRobin, 1_000_000 + run, closed)?;
+            // Other prompts than those of the open loops.
+            let requests = self.requests(task, 1_000_000 + run)?;
+            let engines = self.config.about(requests.kv_blocks);
+            about = format!("{BUSY} connections; {}; {engines}", requests.about);
+            let outcome = self.load(Setup::RoundRobin, requests, closed)?;
             ensure!(
                 outcome.refused_or_broken() == 0,
                 "requests failed in a closed loop: {:?}",
@@ -209,32 +213,40 @@ impl Session<'_> {
             rates.push(outcome.tally.per_second());
         }
         let name = "round robin's capacity in a closed loop";
-        Ok(Row::new(name, Unit::PerSecond, rates))
+        Ok(Row::new(name, Unit::PerSecond, rates).noting(about))
+    }
+
+    fn requests(&self, task: Task, seed: u64) -> Result<Requests> {
+        task.requests(self.config, &self.tokenizer, seed)
     }
 
     /// Sends a seed's requests in an open loop.
     #[expect(clippy::cast_precision_loss, reason = "a number of requests")]
-    fn open(&self, setup: Setup, seed: u64, per_second: f64) -> Result<Outcome> {
-        let arriving = (self.config.states * self.config.questions) as f64 / per_second;
+    fn open(
+        &self,
+        setup: Setup,
+        seed: u64,
+        requests: Requests,
+        per_second: f64,
+    ) -> Result<Outcome> {
+        let arriving = requests.jobs.len() as f64 / per_second;
         let open = Load {
             connections: CONNECTIONS,
             arrivals: Arrivals::Open { per_second, seed },
             warm_up: Duration::ZERO,
             time: Duration::from_secs(10) + Duration::from_secs_f64(PATIENCE * arriving),
         };
-        self.load(setup, seed, open)
+        self.load(setup, requests, open)
     }
 
-    /// Sends a seed's requests, once each, to a new cluster.
-    fn load(&self, setup: Setup, seed: u64, plan: Load) -> Result<Outcome> {
-        let config = self.config;
-        let make = workload(&self.tokenizer);
-        let kinds = (config.states, config.questions);
-        let jobs = make.decide_mixed(seed, kinds, config.tokens);
+    /// Sends requests, once each, to a new cluster.
+    fn load(&self, setup: Setup, requests: Requests, plan: Load) -> Result<Outcome> {
+        let Requests {
+            jobs, kv_blocks, ..
+        } = requests;
         let count = jobs.len() as u64;
         let jobs = Arc::new(Jobs::once(jobs));
-        let blocks = config.kv_blocks();
-        let cluster = Cluster::start(config, setup, blocks, blocks * BLOCK)?;
+        let cluster = Cluster::start(self.config, setup, kv_blocks, kv_blocks * BLOCK)?;
         let from = cluster.counters()?;
         let tally = load(cluster.address(), &jobs, plan)?;
         let counted = cluster.counters()?.since(&from);
@@ -252,7 +264,7 @@ impl Session<'_> {
 mod tests {
     use super::*;
 
-    fn config() -> Config {
+    pub(super) fn config() -> Config {
         Config {
             programs: Programs {
                 envoy: "envoy".into(),
@@ -261,6 +273,7 @@ mod tests {
             },
             engines: 2,
             seeds: 5,
+            tasks: vec![Task::Decisions],
             states: 50,
             questions: 40,
             tokens: 400,
@@ -268,17 +281,6 @@ mod tests {
             load: 0.7,
             out: "out".into(),
         }
-    }
-
-    #[test]
-    fn caches_hold_their_share_of_the_states() {
-        // 440 tokens take 28 blocks.
-        assert_eq!(config().kv_blocks(), 840);
-        let few = Config {
-            states: 2,
-            ..config()
-        };
-        assert_eq!(few.kv_blocks(), LEAST_BLOCKS);
     }
 
     #[test]

@@ -29,6 +29,22 @@ pub struct Shape {
     pub limit: usize,
 }
 
+impl Shape {
+    /// Returns the shape of all requests, as long as they are, with one token of answer.
+    pub(crate) const fn one_token(vocab_size: u32) -> Self {
+        Self {
+            model: None,
+            speed: 1.0,
+            lengths: 1.0,
+            max_prompt: u32::MAX,
+            max_output: 1,
+            vocab_size,
+            within: Duration::MAX,
+            limit: usize::MAX,
+        }
+    }
+}
+
 /// One request of a replay.
 #[derive(Clone, Debug)]
 pub struct Request {

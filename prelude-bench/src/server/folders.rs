@@ -15,7 +15,7 @@ use super::Config;
 use crate::random::Random;
 
 /// Number of tokens of the demo models' vocabulary.
-pub(super) const VOCABULARY: u32 = 4_096;
+pub(crate) const VOCABULARY: u32 = 4_096;
 
 /// Makes the demo language model with a context of `tokens` tokens, and returns its folder. What it
 /// answers beyond its trained context means nothing; what it computes is the same.
@@ -35,16 +35,28 @@ pub(super) fn qwen3_0_6b(config: &Config, layers: u32, context: u32) -> Result<P
     let from = config.models.join(demo::LM.name);
     let name = format!("qwen3-0.6b-shape-{layers}-{context}");
     let folder = folder_like(&from, config, &name, context)?;
-    let shape = Shape {
-        hidden: 1_024,
-        intermediate: 3_072,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        layers,
-    };
+    let shape = Shape::qwen3_0_6b(layers, VOCABULARY);
     write_json(&folder.join("config.json"), &shape.config(context))?;
     shape.write(&folder.join("model.safetensors"))?;
+    Ok(folder)
+}
+
+/// Makes a model of random weights in the shape of Qwen3-0.6B, all of it, without a tokenizer, in a
+/// folder below `out`, unless it is there, and returns that folder.
+pub(crate) fn whole_qwen3_0_6b(out: &Path) -> Result<PathBuf> {
+    const CONTEXT: u32 = 2_048;
+    let folder = out.join("models").join("qwen3-0.6b-random");
+    let weights = folder.join("model.safetensors");
+    if weights.exists() {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let shape = Shape::qwen3_0_6b(28, 151_936);
+    write_json(&folder.join("config.json"), &shape.config(CONTEXT))?;
+    // Renamed when it is whole.
+    let part = folder.join("model.part");
+    shape.write(&part)?;
+    fs::rename(&part, &weights).with_context(|| format!("cannot make {}", weights.display()))?;
     Ok(folder)
 }
 
@@ -78,9 +90,22 @@ struct Shape {
     kv_heads: u32,
     head_dim: u32,
     layers: u32,
+    vocabulary: u32,
 }
 
 impl Shape {
+    const fn qwen3_0_6b(layers: u32, vocabulary: u32) -> Self {
+        Self {
+            hidden: 1_024,
+            intermediate: 3_072,
+            heads: 16,
+            kv_heads: 8,
+            head_dim: 128,
+            layers,
+            vocabulary,
+        }
+    }
+
     fn config(&self, context: u32) -> Value {
         json!({
             "architectures": ["Qwen3ForCausalLM"],
@@ -98,7 +123,7 @@ impl Shape {
             "rope_theta": 1_000_000,
             "tie_word_embeddings": true,
             "torch_dtype": "bfloat16",
-            "vocab_size": VOCABULARY,
+            "vocab_size": self.vocabulary,
         })
     }
 
@@ -106,7 +131,10 @@ impl Shape {
     fn tensors(&self) -> Vec<(String, Vec<u32>)> {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut all = vec![
-            ("embed_tokens".to_owned(), vec![VOCABULARY, self.hidden]),
+            (
+                "embed_tokens".to_owned(),
+                vec![self.vocabulary, self.hidden],
+            ),
             ("norm".to_owned(), vec![self.hidden]),
         ];
         for layer in 0..self.layers {
@@ -183,6 +211,7 @@ mod tests {
             kv_heads: 2,
             head_dim: 32,
             layers: 2,
+            vocabulary: VOCABULARY,
         };
         write_json(&folder.join("config.json"), &shape.config(512)).unwrap();
         shape.write(&folder.join("model.safetensors")).unwrap();

@@ -6,7 +6,7 @@
 
 pub(crate) mod cores;
 mod floor;
-mod folders;
+pub(crate) mod folders;
 mod hostile;
 mod long;
 mod mixed;

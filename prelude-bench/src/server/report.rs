@@ -22,6 +22,9 @@ pub enum Unit {
     /// Tokens per second.
     #[serde(rename = "tok/s")]
     TokensPerSecond,
+    /// Thousand million floating-point operations per second.
+    #[serde(rename = "GFLOP/s")]
+    GigaflopsPerSecond,
     /// Percent: more is better.
     #[serde(rename = "%")]
     Percent,
@@ -49,6 +52,7 @@ impl Unit {
             Self::Seconds => "s",
             Self::PerSecond => "req/s",
             Self::TokensPerSecond => "tok/s",
+            Self::GigaflopsPerSecond => "GFLOP/s",
             Self::Percent => "%",
             Self::Count => "",
             Self::Mebibytes => "MiB",
@@ -59,7 +63,11 @@ impl Unit {
     const fn more_is_better(self) -> bool {
         matches!(
             self,
-            Self::PerSecond | Self::TokensPerSecond | Self::Ratio | Self::Percent
+            Self::PerSecond
+                | Self::TokensPerSecond
+                | Self::GigaflopsPerSecond
+                | Self::Ratio
+                | Self::Percent
         )
     }
 }
@@ -155,7 +163,7 @@ impl Row {
     }
 
     /// Sets the target of the value: at least this.
-    pub(super) fn at_least(self, target: f64) -> Self {
+    pub(crate) fn at_least(self, target: f64) -> Self {
         let verdict = Verdict::at_least(self.value, target);
         self.with(verdict)
     }

@@ -128,7 +128,7 @@ impl Rival {
     ///
     /// # Errors
     /// If a package cannot be had.
-    pub(super) fn install(self, out: &Path) -> Result<()> {
+    pub(crate) fn install(self, out: &Path) -> Result<()> {
         if let Some(why) = self.out_of_reach() {
             bail!("{why}");
         }

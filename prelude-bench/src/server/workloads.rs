@@ -257,16 +257,7 @@ impl Case {
             command.env("PRELUDE_SCHEDULER__LAPS__TTFT_TARGET_MS", ms);
         }
         let server = Process::start(command, None, READY_WITHIN)?;
-        let shape = Shape {
-            model: None,
-            speed: 1.0,
-            lengths: 1.0,
-            max_prompt: u32::MAX,
-            max_output: 1,
-            vocab_size: folders::VOCABULARY,
-            within: Duration::MAX,
-            limit: usize::MAX,
-        };
+        let shape = Shape::one_token(folders::VOCABULARY);
         let requests = requests_of(workload, &shape)?;
         let sent = Sent {
             address: server.address.clone(),

@@ -1,8 +1,8 @@
 //! The shared prefixes of a workload: an upper bound of the hits of any cache.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::{Arrival, Workload};
+use super::Workload;
 use crate::random::mix;
 
 /// The share of a workload's prompt tokens that one cache without bounds would have when each
@@ -27,23 +27,49 @@ pub fn hit_ceiling(workload: &Workload, block_size: usize) -> f64 {
 /// If blocks are of no tokens.
 #[must_use]
 pub fn known_tokens(workload: &Workload, block_size: usize) -> Vec<u32> {
-    assert!(block_size > 0, "blocks have tokens");
     let mut seen: HashSet<u64> = HashSet::new();
-    let mut tokens = Vec::new();
-    let mut known = |arrival: &Arrival| {
-        tokens.clear();
-        arrival.prompt.tokens(&mut tokens);
-        let (mut prefix, mut hits) = (0, 0);
-        for block in tokens.chunks_exact(block_size) {
-            prefix = block
-                .iter()
-                .fold(prefix, |hash, &t| mix(hash ^ u64::from(t)));
-            // Prefixes of what was seen were seen, so the first new block ends the hits.
-            hits += u32::from(!seen.insert(prefix)) * block_size as u32;
+    let mut known = Vec::new();
+    each_prompt(workload, block_size, |blocks| {
+        // Prefixes of what was seen were seen, so the first new block ends the hits.
+        let hits = { blocks.iter() }.filter(|&&block| !seen.insert(block));
+        known.push((hits.count() * block_size) as u32);
+    });
+    known
+}
+
+/// Returns the tokens, in whole blocks and each block once, that more than one prompt begins with:
+/// what a cache has to hold to have every hit.
+///
+/// # Panics
+/// If blocks are of no tokens.
+#[must_use]
+pub fn recurring_tokens(workload: &Workload, block_size: usize) -> usize {
+    let mut prompts: HashMap<u64, usize> = HashMap::new();
+    each_prompt(workload, block_size, |blocks| {
+        for &block in blocks {
+            *prompts.entry(block).or_default() += 1;
         }
-        hits
-    };
-    workload.arrivals.iter().map(&mut known).collect()
+    });
+    prompts.values().filter(|&&count| count > 1).count() * block_size
+}
+
+/// Calls `with` for each request's prompt: a hash for each whole block, of the block and all that is
+/// before it.
+fn each_prompt(workload: &Workload, block_size: usize, mut with: impl FnMut(&[u64])) {
+    assert!(block_size > 0, "blocks have tokens");
+    let (mut tokens, mut blocks) = (Vec::new(), Vec::new());
+    for arrival in &workload.arrivals {
+        tokens.clear();
+        blocks.clear();
+        arrival.prompt.tokens(&mut tokens);
+        let mut prefix = 0;
+        for block in tokens.chunks_exact(block_size) {
+            let hash = |hash, &token| mix(hash ^ u64::from(token));
+            prefix = block.iter().fold(prefix, hash);
+            blocks.push(prefix);
+        }
+        with(&blocks);
+    }
 }
 
 /// Returns, for each request, the number of first tokens of its prompt that some other prompt
@@ -72,7 +98,7 @@ mod tests {
     use super::*;
     use crate::{
         random::Random,
-        sim::{Prompt, Run},
+        sim::{Arrival, Prompt, Run},
     };
 
     fn workload(prompts: Vec<Vec<(u64, u32, u32)>>) -> Workload {
@@ -110,6 +136,21 @@ mod tests {
             0.0,
         );
         check(vec![], 16, 0.0);
+    }
+
+    #[test]
+    fn what_two_prompts_begin_with_recurs_once() {
+        let check = |prompts, expected: usize| {
+            assert_eq!(recurring_tokens(&workload(prompts), 16), expected);
+        };
+        check(vec![vec![(1, 0, 100)]; 3], 96);
+        // 50 tokens in common: three blocks of 16.
+        check(
+            vec![vec![(1, 0, 50), (2, 0, 50)], vec![(1, 0, 50), (3, 0, 50)]],
+            48,
+        );
+        check(vec![vec![(1, 0, 100)], vec![(2, 0, 100)]], 0);
+        check(vec![], 0);
     }
 
     #[test]

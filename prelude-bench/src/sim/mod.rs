@@ -34,7 +34,7 @@ pub mod trace;
 pub mod workload;
 
 pub use baseline::{Baseline, Batching, run_baseline};
-pub use ceiling::{hit_ceiling, known_tokens, shared_tokens};
+pub use ceiling::{hit_ceiling, known_tokens, recurring_tokens, shared_tokens};
 pub use cluster::{Route, Served, run};
 pub use compare::compare;
 pub use engine::{Engine, EngineConfig, Record};

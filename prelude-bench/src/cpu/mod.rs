@@ -1,0 +1,268 @@
+//! The CPU executor beside other engines in process, on random weights of Qwen3-0.6B's shape.
+//!
+//! All engines are loaded at once and work in turns, round after round, on prompts that are new each
+//! time; a ratio is taken of one round. Ours is the executor, called as the engine calls it; rivals
+//! are called by the functions that their users call. The work is given in shares of what the
+//! machine's units do with operands in registers, which is measured before each round: virtual
+//! cores that share a physical one halve it.
+
+mod ours;
+mod peer;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::server::{Bar, Report, Row, Unit, folders, load_average, report_since};
+use ours::Ours;
+pub use peer::Peer;
+use peer::Running;
+
+/// The settings of a measurement.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Rounds; the median counts.
+    pub rounds: usize,
+    /// The engines to measure beside ours.
+    pub peers: Vec<Peer>,
+    /// True to install them first.
+    pub install: bool,
+    /// The folder for the checkpoint, installed engines and logs.
+    pub out: PathBuf,
+}
+
+/// What an engine computes in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Prompts that begin with `shared` equal tokens, then have `own` of their own. Each is answered
+    /// by one token.
+    Prompts { shared: u32, count: u32, own: u32 },
+    /// Generations that have [`CONTEXT`] tokens and go on by one token: the time of a step.
+    Decode { rows: u32 },
+}
+
+/// Tokens of a generation before the first measured step.
+const CONTEXT: u32 = 128;
+
+/// A line of the report.
+struct Case {
+    name: &'static str,
+    work: Work,
+    /// Least factor by which ours is to be faster than each rival.
+    aim: f64,
+}
+
+const CASES: [Case; 6] = [
+    Case {
+        name: "a prompt of 128 tokens",
+        work: prompts(0, 1, 128),
+        aim: 1.15,
+    },
+    Case {
+        name: "a prompt of 512 tokens",
+        work: prompts(0, 1, 512),
+        aim: 1.15,
+    },
+    Case {
+        name: "16 prompts of 128 tokens",
+        work: prompts(0, 16, 128),
+        aim: 1.15,
+    },
+    Case {
+        name: "8 prompts of 448 shared and 64 own tokens",
+        work: prompts(448, 8, 64),
+        aim: 1.8,
+    },
+    Case {
+        name: "a decode step of 1 row",
+        work: Work::Decode { rows: 1 },
+        aim: 1.9,
+    },
+    Case {
+        name: "a decode step of 4 rows",
+        work: Work::Decode { rows: 4 },
+        aim: 1.5,
+    },
+];
+
+/// Least share of the peak that prompts are to reach, in percent.
+const PEAK_AIM: f64 = 78.0;
+
+const fn prompts(shared: u32, count: u32, own: u32) -> Work {
+    Work::Prompts { shared, count, own }
+}
+
+/// Measures all engines in turns.
+///
+/// # Errors
+/// If the checkpoint cannot be written, or an engine fails.
+pub fn run(config: &Config) -> Result<Report> {
+    ensure!(config.rounds > 0, "0 rounds, not at least 1");
+    std::fs::create_dir_all(&config.out)?;
+    let before = load_average();
+    let bar = Bar::new();
+    bar.says("random weights of Qwen3-0.6B's shape");
+    let model = folders::whole_qwen3_0_6b(&config.out)?;
+    let mut skipped = Vec::new();
+    let mut peers = Vec::new();
+    for &peer in &config.peers {
+        if config.install {
+            bar.says(&format!("installing {}", peer.title()));
+            peer.install(&config.out)?;
+        }
+        match peer.lacks(&config.out) {
+            Some(why) => skipped.push(format!("{}: {why}", peer.title())),
+            None => {
+                bar.says(&format!("starting {}", peer.title()));
+                peers.push(peer.start(&config.out, &model)?);
+            }
+        }
+    }
+    bar.says("loading");
+    let mut ours = Ours::load(&model)?;
+    let mut loads = Row::one("loading", Unit::Seconds, ours.loaded.as_secs_f64());
+    for peer in &peers {
+        loads.against(peer.title(), &[peer.loaded], None);
+    }
+    let mut results: Vec<Rounds> = CASES.iter().map(|_| Rounds::new(peers.len())).collect();
+    let mut peaks = Vec::new();
+    // The first round compiles and warms what there is to compile and to warm; it does not count.
+    for round in 0..=config.rounds {
+        peaks.extend(ours.peak().filter(|_| round > 0));
+        for (case, result) in CASES.iter().zip(&mut results) {
+            bar.says(&format!(
+                "round {round} of {}: {}",
+                config.rounds, case.name
+            ));
+            let seconds = ours.measure(case.work)?;
+            let theirs: Result<Vec<f64>> = peers
+                .iter_mut()
+                .map(|peer| peer.measure(case.work))
+                .collect();
+            if round > 0 {
+                result.push(seconds, &theirs?);
+            }
+        }
+    }
+    bar.done();
+    let peak = Row::new("peak of the units, bf16", Unit::GigaflopsPerSecond, peaks);
+    let mut rows = vec![peak, loads];
+    for (case, result) in CASES.iter().zip(results) {
+        rows.extend(case.rows(&ours, &peers, &result, rows[0].value)?);
+    }
+    Ok(report_since(before, config.rounds, rows, skipped))
+}
+
+/// The seconds of each round.
+struct Rounds {
+    ours: Vec<f64>,
+    theirs: Vec<Vec<f64>>,
+}
+
+impl Rounds {
+    fn new(peers: usize) -> Self {
+        Self {
+            ours: Vec::new(),
+            theirs: vec![Vec::new(); peers],
+        }
+    }
+
+    fn push(&mut self, ours: f64, theirs: &[f64]) {
+        self.ours.push(ours);
+        for (all, &one) in self.theirs.iter_mut().zip(theirs) {
+            all.push(one);
+        }
+    }
+}
+
+impl Case {
+    fn rows(&self, ours: &Ours, peers: &[Running], result: &Rounds, peak: f64) -> Result<Vec<Row>> {
+        let ms = |seconds: &[f64]| seconds.iter().map(|s| 1e3 * s).collect::<Vec<_>>();
+        let mut time = Row::new(self.name, Unit::Millis, ms(&result.ours));
+        for (peer, theirs) in peers.iter().zip(&result.theirs) {
+            time.against(peer.title(), &ms(theirs), Some(self.aim));
+        }
+        let seconds = time.value / 1e3;
+        let mut rows = vec![time];
+        if let Some(flops) = self.work.flops()
+            && peak.is_finite()
+        {
+            let share = 100.0 * flops / seconds / (1e9 * peak);
+            let name = format!("{}: share of the peak", self.name);
+            let products = ours.products_seconds(self.work)?;
+            let note = format!(
+                "products alone take {:.0} % of the time",
+                100.0 * products / seconds
+            );
+            rows.push(
+                Row::one(name, Unit::Percent, share)
+                    .at_least(PEAK_AIM)
+                    .noting(note),
+            );
+        }
+        Ok(rows)
+    }
+}
+
+/// The shape of Qwen3-0.6B.
+mod shape {
+    pub(super) const LAYERS: u32 = 28;
+    pub(super) const HIDDEN: u32 = 1_024;
+    pub(super) const HEADS: u32 = 16;
+    pub(super) const HEAD_DIM: u32 = 128;
+    pub(super) const VOCABULARY: u32 = 151_936;
+    /// Outputs and inputs of the four products of a layer: q, k and v; o; gate and up; down.
+    pub(super) const PRODUCTS: [(u32, u32); 4] = [
+        (4_096, 1_024),
+        (1_024, 2_048),
+        (6_144, 1_024),
+        (1_024, 3_072),
+    ];
+}
+
+impl Work {
+    /// Returns the multiplications and additions of the whole model, each shared token once; `None`
+    /// of decoding, which waits for memory.
+    fn flops(self) -> Option<f64> {
+        let Self::Prompts { shared, count, own } = self else {
+            return None;
+        };
+        let [shared, count, own] = [shared, count, own].map(f64::from);
+        let products = { shape::PRODUCTS.iter() }
+            .map(|&(outputs, inputs)| 2.0 * f64::from(outputs) * f64::from(inputs))
+            .sum::<f64>();
+        let tokens = shared + count * own;
+        let causal = |tokens: f64| tokens * (tokens + 1.0) / 2.0;
+        let pairs = causal(shared) + count * (own * shared + causal(own));
+        let attention = 4.0 * f64::from(shape::HEADS * shape::HEAD_DIM) * pairs;
+        let head = 2.0 * f64::from(shape::HIDDEN) * f64::from(shape::VOCABULARY) * count;
+        Some(f64::from(shape::LAYERS) * (tokens * products + attention) + head)
+    }
+
+    /// Returns the tokens that are computed.
+    const fn tokens(self) -> u32 {
+        match self {
+            Self::Prompts { shared, count, own } => shared + count * own,
+            Self::Decode { rows } => rows,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_counted_once_for_shared_tokens() {
+        let giga = |work: Work| work.flops().unwrap() / 1e9;
+        // The specification's figures: 0.881 a token, 1.9 for the attention of 128 causal tokens,
+        // 0.31 for a row of the head.
+        let one = giga(prompts(0, 1, 128));
+        assert!((one - (128.0 * 0.881 + 1.9 + 0.31)).abs() < 0.3, "{one}");
+        let shared = giga(prompts(448, 8, 64));
+        let apart = giga(prompts(0, 8, 512));
+        assert!(shared < 0.3 * apart, "{shared} of {apart}");
+        assert_eq!(prompts(448, 8, 64).tokens(), 960);
+        assert_eq!(Work::Decode { rows: 4 }.flops(), None);
+    }
+}

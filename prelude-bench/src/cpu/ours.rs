@@ -1,0 +1,182 @@
+//! Our executor, called step by step.
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use prelude_core::{
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, OneShotBatch,
+    OutputHead, OutputRow, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
+    StepId, TokenSource,
+};
+use prelude_exec_cpu::{
+    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa,
+    measure::{Product, peak_flops_per_second},
+};
+use prelude_models::Checkpoint;
+
+use super::{CONTEXT, Work, shape};
+use crate::random::Random;
+
+/// Steps of a measurement of decoding.
+const DECODE_STEPS: u32 = 16;
+/// Runs of a product; the fastest counts.
+const PRODUCT_RUNS: usize = 3;
+/// Tokens of a KV block.
+const BLOCK: u32 = 16;
+
+/// The loaded model.
+pub(super) struct Ours {
+    executor: CpuExecutor,
+    pool: Arc<ComputePool>,
+    random: Random,
+    steps: u64,
+    /// The time from opening the files to an executor that is ready.
+    pub(super) loaded: Duration,
+}
+
+impl Ours {
+    pub(super) fn load(model: &Path) -> Result<Self> {
+        let pool = Arc::new(ComputePool::for_machine());
+        let start = Instant::now();
+        let checkpoint = Checkpoint::open(model)?;
+        let config = CpuConfig::default();
+        let executor = CpuExecutor::new(&checkpoint, config, Arc::clone(&pool))?;
+        Ok(Self {
+            executor,
+            pool,
+            random: Random::far(1),
+            steps: 0,
+            loaded: start.elapsed(),
+        })
+    }
+
+    /// Returns what the units do with operands in registers, in gigaflops a second; `None` where the
+    /// path has no vector instructions.
+    pub(super) fn peak(&self) -> Option<f64> {
+        let peak = peak_flops_per_second(&self.pool, self.isa()?, CpuDtype::Bf16)?;
+        Some(peak / 1e9)
+    }
+
+    fn isa(&self) -> Option<Isa> {
+        self.executor.path()
+    }
+
+    /// Returns the seconds that the work takes; of decoding, those of the median step.
+    pub(super) fn measure(&mut self, work: Work) -> Result<f64> {
+        match work {
+            Work::Prompts { shared, count, own } => {
+                let batch = self.prompts(shared, count, own);
+                self.seconds(batch)
+            }
+            Work::Decode { rows } => {
+                let steps = 0..DECODE_STEPS;
+                let seconds = steps.map(|step| self.seconds(decode(rows, CONTEXT + step)));
+                let mut seconds = seconds.collect::<Result<Vec<_>>>()?;
+                seconds.sort_unstable_by(f64::total_cmp);
+                Ok(seconds[seconds.len() / 2])
+            }
+        }
+    }
+
+    fn seconds(&mut self, batch: ForwardBatch) -> Result<f64> {
+        let step = StepId(self.steps);
+        self.steps += 1;
+        let start = Instant::now();
+        self.executor.submit(step, batch)?;
+        let output = self.executor.collect(step)?;
+        let seconds = start.elapsed().as_secs_f64();
+        anyhow::ensure!(
+            output.oneshot.len() + output.decode.len() > 0,
+            "a step without results"
+        );
+        Ok(seconds)
+    }
+
+    /// Returns the seconds of the layers' products alone, with weights that the cache may hold.
+    pub(super) fn products_seconds(&self, work: Work) -> Result<f64> {
+        let isa = self.isa().context("the reference has no products")?;
+        let rows = work.tokens() as usize;
+        let mut sum = 0.0;
+        for (outputs, inputs) in shape::PRODUCTS {
+            let size = (outputs as usize, inputs as usize);
+            let mut product = Product::new(&self.pool, isa, CpuDtype::Bf16, rows, size)?;
+            let mut run = || {
+                let start = Instant::now();
+                product.run(&self.pool);
+                start.elapsed().as_secs_f64()
+            };
+            let fastest = (0..PRODUCT_RUNS)
+                .map(|_| run())
+                .fold(f64::INFINITY, f64::min);
+            sum += f64::from(shape::LAYERS) * fastest;
+        }
+        Ok(sum)
+    }
+
+    /// A forest of `count` prompts that begin with `shared` tokens and have `own` each, all of them
+    /// new, answered by one token.
+    fn prompts(&mut self, shared: u32, count: u32, own: u32) -> ForwardBatch {
+        let mut batch = OneShotBatch::default();
+        let mut push = |parent, context_len, len: u32| {
+            let start = u32::try_from(batch.tokens.len()).unwrap_or(u32::MAX);
+            let below = shape::VOCABULARY as usize;
+            let token = || u32::try_from(self.random.below(below)).unwrap_or(0);
+            batch
+                .tokens
+                .extend(std::iter::repeat_with(token).take(len as usize));
+            batch.segments.push(Segment {
+                tokens: start..start + len,
+                parent,
+                context_len,
+                cached: BlockSpan::EMPTY,
+                residency: Residency::Transient,
+            });
+            SegmentIdx(u32::try_from(batch.segments.len() - 1).unwrap_or(u32::MAX))
+        };
+        let root = (shared > 0).then(|| push(None, 0, shared));
+        let ends: Vec<_> = (0..count).map(|_| push(root, shared, own)).collect();
+        let end = shared + own;
+        let row = |segment| OutputRow {
+            segment,
+            positions: end - 1..end,
+            head: OutputHead::Sample(greedy()),
+        };
+        batch.rows = ends.into_iter().map(row).collect();
+        ForwardBatch::OneShot(batch)
+    }
+}
+
+/// Rows that each continue `context` tokens; what their blocks hold does not change the time.
+fn decode(rows: u32, context: u32) -> ForwardBatch {
+    let blocks = context / BLOCK + 1;
+    let row = |row: u32| DecodeRow {
+        seq: SeqId(u64::from(row)),
+        token: TokenSource::Known(row),
+        context_len: context,
+        blocks: BlockSpan {
+            start: row * blocks,
+            len: blocks,
+        },
+        sample: greedy(),
+    };
+    ForwardBatch::Decode(DecodeBatch {
+        rows: (0..rows).map(row).collect(),
+        block_ids: (0..rows * blocks).map(BlockId).collect(),
+    })
+}
+
+fn greedy() -> SampleHead {
+    SampleHead {
+        sampling: Arc::new(SamplingParams::default()),
+        choice: 0,
+        draws: 1,
+        output_position: 0,
+        top_logprobs: None,
+        history: None,
+        mask: None,
+    }
+}

@@ -1,0 +1,169 @@
+//! Other engines, each in a Python process that measures itself when it is asked to.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{CONTEXT, Work, shape};
+use crate::server::Rival;
+
+/// The rest before a measurement, in which the threads of the engine before go to sleep.
+const REST: Duration = Duration::from_millis(250);
+
+/// Another engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Peer {
+    /// vLLM's build for processors, compiled.
+    Vllm,
+    /// Hugging Face transformers on torch.
+    Hf,
+    /// llama.cpp: no package index carries its programs, so the report says SKIP.
+    LlamaCpp,
+}
+
+/// An engine that is loaded.
+pub(super) struct Running {
+    peer: Peer,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    log: PathBuf,
+    /// Seconds of loading, without the import of its modules.
+    pub(super) loaded: f64,
+}
+
+impl Peer {
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Vllm => "vLLM 0.32, compiled",
+            Self::Hf => "transformers",
+            Self::LlamaCpp => "llama.cpp",
+        }
+    }
+
+    const fn script(self) -> Option<&'static str> {
+        match self {
+            Self::Vllm => Some(include_str!("vllm.py")),
+            Self::Hf => Some(include_str!("transformers.py")),
+            Self::LlamaCpp => None,
+        }
+    }
+
+    /// Installs it below `out`. vLLM's environment has transformers, too.
+    pub(super) fn install(self, out: &Path) -> Result<()> {
+        match self {
+            Self::Vllm | Self::Hf => Rival::Vllm.install(out),
+            Self::LlamaCpp => Ok(()),
+        }
+    }
+
+    /// Returns the reason why it cannot be measured.
+    pub(super) fn lacks(self, out: &Path) -> Option<&'static str> {
+        match self {
+            Self::LlamaCpp => Some("no package index carries its programs"),
+            Self::Vllm | Self::Hf => {
+                let there = python(out).exists();
+                (!there).then_some("it is not installed; --install-peers does that")
+            }
+        }
+    }
+
+    pub(super) fn start(self, out: &Path, model: &Path) -> Result<Running> {
+        let script = self.script().context("no script to start")?;
+        let log = out.join(format!("cpu-{}.log", self.title().replace([' ', ','], "-")));
+        let mut child = Command::new(python(out))
+            .args(["-c", script])
+            .arg(model)
+            .arg(shape::VOCABULARY.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.title()))?;
+        let input = child.stdin.take().context("a pipe to the engine")?;
+        let output = child.stdout.take().context("a pipe from the engine")?;
+        let mut running = Running {
+            peer: self,
+            child,
+            input,
+            output: BufReader::new(output),
+            log,
+            loaded: f64::NAN,
+        };
+        running.loaded = running.seconds()?;
+        Ok(running)
+    }
+}
+
+fn python(out: &Path) -> PathBuf {
+    out.join("vllm/bin/python")
+}
+
+impl Running {
+    pub(super) const fn title(&self) -> &'static str {
+        self.peer.title()
+    }
+
+    /// Returns the seconds that the work takes; of decoding, those of a step on average.
+    pub(super) fn measure(&mut self, work: Work) -> Result<f64> {
+        thread::sleep(REST);
+        writeln!(self.input, "{}", asked(work))?;
+        self.seconds()
+    }
+
+    fn seconds(&mut self) -> Result<f64> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let (title, log) = (self.title(), self.log.display());
+        ensure!(!line.is_empty(), "{title} ended; see {log}");
+        let seconds = line.trim().parse();
+        seconds.with_context(|| format!("{title} printed `{}`, no seconds", line.trim()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn asked(work: Work) -> Value {
+    match work {
+        Work::Prompts { shared, count, own } => {
+            json!({"shared": shared, "count": count, "own": own})
+        }
+        Work::Decode { rows } => json!({"rows": rows, "context": CONTEXT}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_that_ends_is_said_with_its_log() {
+        let dir = std::env::temp_dir().join(format!("prelude-peer-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("vllm/bin")).unwrap();
+        assert!(
+            Peer::Hf
+                .lacks(&dir)
+                .is_some_and(|why| why.contains("--install-peers"))
+        );
+        assert!(Peer::LlamaCpp.lacks(&dir).is_some());
+        std::os::unix::fs::symlink("/bin/false", python(&dir)).unwrap();
+        assert_eq!(Peer::Hf.lacks(&dir), None);
+        let error = Peer::Hf.start(&dir, &dir).err().unwrap().to_string();
+        assert!(error.contains("transformers ended; see"), "{error}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
