@@ -11,11 +11,14 @@
 //! lead <= 0   one-shot work joins, for as long as a slice takes and what it is behind
 //! ```
 //!
-//! What a class does not use, the other takes. While one-shot work does not wait, the lead falls to
-//! zero at most. While generations do not wait, it rises to a slice at most: chats that end and go on
-//! a moment later find a step of one-shot work that began in between, and get that time back.
+//! What a class does not use, the other takes, and no claim comes from it: while one-shot work does
+//! not wait, the lead falls to zero at most, and while generations do not, it rises to zero at most.
+//! A lead that is there stays: chats that end and go on a moment later have what they are owed. They
+//! often find a step of one-shot work that began in between: its time counts from their arrival on.
 
 use std::time::Duration;
+
+use prelude_core::Timestamp;
 
 /// The work of a step, as far as its time is attributed to classes by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +45,15 @@ pub(crate) struct Waiting {
     pub(crate) generations: bool,
 }
 
+/// A step of one-shot work at whose end no generation waited.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    end: Timestamp,
+    took: Duration,
+    /// What the step would have added to the lead.
+    uncounted: i64,
+}
+
 /// How far one-shot work is ahead of its share, and the times of steps by which that is reckoned.
 #[derive(Debug)]
 pub(crate) struct DeviceShares {
@@ -49,6 +61,8 @@ pub(crate) struct DeviceShares {
     percent: i64,
     /// See the module; at most the time of a step above zero.
     lead: i64,
+    /// The latest step, if no generation waited when it ended.
+    alone: Option<Alone>,
     /// Seconds of a prompt token of late; `None` until a step with one has ended.
     token_seconds: Option<f64>,
     /// Seconds of late of steps that only decode, by the logarithm of their rows.
@@ -65,6 +79,7 @@ impl DeviceShares {
         Self {
             percent: i64::from(oneshot_share_percent),
             lead: 0,
+            alone: None,
             token_seconds: None,
             decode_seconds: [None; Self::ROW_CLASSES],
         }
@@ -94,13 +109,14 @@ impl DeviceShares {
         slice.saturating_add(Duration::from_nanos(behind))
     }
 
-    /// Notes a step that took `took`; no `work` stands for a slice, which is one-shot work alone.
+    /// Notes a step that took `took` until `end`; no `work` stands for a slice, which is one-shot work
+    /// alone.
     pub(crate) fn note(
         &mut self,
         work: Option<ClassWork>,
+        end: Timestamp,
         took: Duration,
         waiting: Waiting,
-        slice: Duration,
     ) {
         let oneshot = work.map_or(took, |work| self.oneshot_part(work, took));
         if let Some(work) = work {
@@ -116,10 +132,29 @@ impl DeviceShares {
         if !waiting.oneshot {
             self.lead = self.lead.max(before.min(0));
         }
+        self.alone = None;
         if !waiting.generations {
-            let claim = hundredths(slice, self.percent);
-            self.lead = self.lead.min(before.max(claim));
+            let counted = self.lead.min(before.max(0));
+            self.alone = Some(Alone {
+                end,
+                took,
+                uncounted: self.lead - counted,
+            });
+            self.lead = counted;
         }
+    }
+
+    /// Notes that a generation arrived at `arrival`: maybe while the latest step ran, of which nobody
+    /// knew that it made a generation wait.
+    pub(crate) fn generation_arrived(&mut self, arrival: Timestamp) {
+        let Some(step) = self.alone.take() else {
+            return;
+        };
+        let waited = step.end.saturating_since(arrival).min(step.took);
+        let part = waited.as_secs_f64() / step.took.as_secs_f64().max(f64::MIN_POSITIVE);
+        #[expect(clippy::cast_possible_truncation, reason = "a part of what was an i64")]
+        let owed = (step.uncounted as f64 * part) as i64;
+        self.lead = self.lead.saturating_add(owed);
     }
 
     /// Returns the part of a step's time that one-shot work took: its part of the prompt tokens, of
@@ -179,6 +214,7 @@ mod tests {
     use super::*;
 
     const SLICE: Duration = Duration::from_millis(20);
+    const END: Timestamp = Timestamp::from_nanos(1_000_000_000);
 
     const fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -221,7 +257,7 @@ mod tests {
             }
             let of_row = Duration::from_micros(100 * tokens);
             let took = ms(2) + of_row;
-            shares.note(Some(step(8, 0, tokens)), took, BOTH, SLICE);
+            shares.note(Some(step(8, 0, tokens)), END, took, BOTH);
             oneshot_time += of_row;
             all += took;
             longest = longest.max(took);
@@ -249,35 +285,56 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_does_not_wait_is_owed_a_slice_at_most() {
+    fn a_class_that_does_not_wait_gets_no_claim_and_owes_nothing() {
         let mut shares = DeviceShares::new(50);
         // Only generations: what one-shot work could have had is gone.
-        shares.note(Some(step(8, 0, 0)), ms(500), GENERATIONS, SLICE);
+        shares.note(Some(step(8, 0, 0)), END, ms(500), GENERATIONS);
         assert_eq!(shares.oneshot_time(SLICE), SLICE);
         assert!(!shares.is_ahead());
-        // Only one-shot work: a slice of it is made up for.
-        shares.note(Some(step(0, 0, 100)), ms(500), ONESHOT, SLICE);
-        shares.note(Some(step(8, 0, 0)), ms(19), BOTH, SLICE);
-        assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(1), BOTH, SLICE);
+        // Only one-shot work.
+        shares.note(Some(step(0, 0, 100)), END, ms(500), ONESHOT);
         assert!(!shares.is_ahead());
         // Both: it waits until generations have had as much.
-        shares.note(Some(step(0, 0, 100)), ms(30), BOTH, SLICE);
+        shares.note(Some(step(0, 0, 100)), END, ms(10), BOTH);
         assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(9), BOTH, SLICE);
+        shares.note(Some(step(8, 0, 0)), END, ms(9), BOTH);
         assert!(shares.is_ahead());
-        // Chats end, and go on after a step without them: more than a slice is owed, and stays.
-        shares.note(Some(step(0, 0, 100)), ms(20), ONESHOT, SLICE);
-        shares.note(Some(step(8, 0, 0)), ms(20), BOTH, SLICE);
+        // Chats end, and go on after a step without them.
+        shares.note(Some(step(0, 0, 100)), END, ms(20), ONESHOT);
         assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(2), BOTH, SLICE);
+        shares.note(Some(step(8, 0, 0)), END, ms(2), BOTH);
         assert!(!shares.is_ahead());
         assert_eq!(shares.oneshot_time(SLICE), SLICE + ms(1));
-        // It ended while it was ahead: that is worked off before more of it comes.
-        shares.note(Some(step(0, 0, 100)), ms(30), GENERATIONS, SLICE);
-        assert!(shares.is_ahead());
-        shares.note(Some(step(8, 0, 0)), ms(100), GENERATIONS, SLICE);
+        // Only one-shot work again: it had its part.
+        shares.note(Some(step(0, 0, 100)), END, ms(9), ONESHOT);
         assert_eq!(shares.oneshot_time(SLICE), SLICE);
+        // It ended while it was ahead: that is worked off before more of it comes.
+        shares.note(Some(step(0, 0, 100)), END, ms(30), GENERATIONS);
+        assert!(shares.is_ahead());
+        shares.note(Some(step(8, 0, 0)), END, ms(100), GENERATIONS);
+        assert_eq!(shares.oneshot_time(SLICE), SLICE);
+    }
+
+    #[test]
+    fn a_step_counts_from_the_arrival_of_a_generation_on() {
+        let owed_after = |before_end: u64, steps: u64| {
+            let mut shares = DeviceShares::new(50);
+            shares.note(Some(step(0, 0, 100)), END, ms(80), ONESHOT);
+            let arrival = Timestamp::from_nanos(END.as_nanos() - before_end * 1_000_000);
+            // Others that came later change nothing.
+            shares.generation_arrived(arrival);
+            shares.generation_arrived(arrival);
+            for _ in 0..steps {
+                assert!(shares.is_ahead());
+                shares.note(Some(step(8, 0, 0)), END, ms(10), BOTH);
+            }
+            assert!(!shares.is_ahead(), "{before_end} ms before its end");
+        };
+        owed_after(0, 0);
+        owed_after(30, 3);
+        owed_after(80, 8);
+        // Longer than the step ran.
+        owed_after(500, 8);
     }
 
     #[test]
@@ -285,7 +342,7 @@ mod tests {
         let mut shares = DeviceShares::new(50);
         // Nothing is known: a decode row counts as a token.
         assert_eq!(shares.oneshot_part(step(10, 0, 30), ms(40)), ms(30));
-        shares.note(Some(step(8, 0, 0)), ms(4), BOTH, SLICE);
+        shares.note(Some(step(8, 0, 0)), END, ms(4), BOTH);
         assert_eq!(shares.oneshot_part(step(10, 0, 30), ms(40)), ms(36));
         assert_eq!(shares.oneshot_part(step(10, 30, 10), ms(40)), ms(9));
         assert_eq!(shares.oneshot_part(step(1, 0, 30), ms(40)), ms(36));
@@ -299,9 +356,9 @@ mod tests {
     fn tokens_follow_the_time_of_steps() {
         let mut shares = DeviceShares::new(50);
         assert_eq!(shares.tokens_in(SLICE), None);
-        shares.note(Some(step(8, 0, 0)), ms(4), BOTH, SLICE);
+        shares.note(Some(step(8, 0, 0)), END, ms(4), BOTH);
         assert_eq!(shares.tokens_in(SLICE), None);
-        shares.note(Some(step(8, 50, 50)), ms(54), BOTH, SLICE);
+        shares.note(Some(step(8, 50, 50)), END, ms(54), BOTH);
         assert_eq!(shares.tokens_in(SLICE), Some(40));
         assert_eq!(shares.tokens_in(Duration::from_nanos(1)), Some(1));
     }

@@ -57,8 +57,7 @@ impl Scheduler {
                     || self.decode.rows() > 0,
             };
             let work = step.slice.is_none().then_some(step.work);
-            let slice = self.slice_time();
-            self.shares.note(work, took, waiting, slice);
+            self.shares.note(work, now, took, waiting);
             match step.slice {
                 Some(slice) => {
                     if let Some(size) = slice.size {

@@ -30,6 +30,9 @@ impl Scheduler {
             return Err(Reject::DeadlineUnmeetable { deadline, now });
         }
         let mut reserved = self.check_queue(&request)?;
+        if request.class() == ExecutionClass::Decode {
+            self.shares.generation_arrived(request.arrival);
+        }
         let id = request.id;
         let mut live = RequestState::new(self.next_serial, request, self.cache.block_size());
         if self.config.enable_prefix_caching {

@@ -101,3 +101,60 @@ fn a_class_has_all_the_time_that_the_other_does_not_want() {
         assert_eq!(rig.outcome(id), Some(&Outcome::Done), "decision {id}");
     }
 }
+
+/// Eight chats of 64 tokens that all end together and go on a millisecond later, when a step of
+/// decisions has begun, beside as many decisions as there is time for.
+#[test]
+fn chats_that_end_together_keep_their_share() {
+    let config = SchedulerConfig {
+        slice_ms: Some(20),
+        enable_prefix_caching: false,
+        ..SchedulerConfig::default()
+    };
+    let capacity = Capacity {
+        num_blocks: 1024,
+        max_context_len: 1024,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(config, capacity);
+    let (mut next, mut come_at) = (0, Timestamp::ZERO);
+    let (mut of_chats, mut all) = (Duration::ZERO, Duration::ZERO);
+    while all < Duration::from_secs(4) {
+        let stats = rig.scheduler.stats();
+        if stats.running_decode_seqs + stats.waiting_decode_seqs == 0 && come_at <= rig.now {
+            for _ in 0..8 {
+                let mut chat = generate(next, prompt(next as u32, 4), 64, 1);
+                chat.arrival = come_at;
+                rig.submit(chat);
+                next += 1;
+            }
+        }
+        while rig.scheduler.stats().waiting_oneshot_rows < 8 {
+            rig.submit(classify(next, prompt(next as u32, 10)));
+            next += 1;
+        }
+        let batch = rig.start().expect("there is work");
+        let (rows, own) = match &batch {
+            ForwardBatch::Decode(decode) => (decode.rows.len(), 0),
+            ForwardBatch::Mixed {
+                decode, prefill, ..
+            } => (decode.rows.len(), prefill.tokens.len()),
+            _ => (0, 0),
+        };
+        let ms = |count: usize| Duration::from_millis(count as u64);
+        let decoding = ms(if rows > 0 { 2 } else { 0 });
+        let prompts = ms(batch.num_tokens() - rows);
+        rig.now = rig.now.saturating_add(prompts).saturating_add(decoding);
+        rig.finish_step();
+        if rows + own > 0 {
+            come_at = rig.now.saturating_add(ms(1));
+        }
+        of_chats += decoding + ms(own);
+        all += prompts + decoding;
+    }
+    let share = of_chats.as_secs_f64() / all.as_secs_f64();
+    assert!(
+        (0.45..0.52).contains(&share),
+        "chats had {share} of the time"
+    );
+}
