@@ -80,7 +80,8 @@ class Transformers(unittest.TestCase):
                         expected = self.outcome(tokenizer, arguments, options)
                         fasttoken.patch_transformers()
                         with warnings.catch_warnings():
-                            warnings.simplefilter("error", RuntimeWarning)
+                            fails = isinstance(expected, type)
+                            warnings.simplefilter("ignore" if fails else "error", RuntimeWarning)
                             found = self.outcome(tokenizer, arguments, options)
                         self.same(found, expected)
 
