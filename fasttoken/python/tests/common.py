@@ -1,5 +1,6 @@
 """Tokenizers and texts that the tests share."""
 
+import functools
 import hashlib
 import json
 import os
@@ -46,6 +47,7 @@ def source(name):
     return random.Random(f"{SEED} {name}")
 
 
+@functools.lru_cache(maxsize=None)
 def tokenizers():
     """Return the different tokenizer.json files of the repository, and real ones if there are any."""
     data = REPOSITORY / "fasttoken" / "tests" / "data"

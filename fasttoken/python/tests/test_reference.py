@@ -102,11 +102,9 @@ class Reference(unittest.TestCase):
             with self.subTest(truncation=ours.truncation, padding=ours.padding):
                 try:
                     expected = theirs.encode_batch(batch, add_special_tokens=special)
-                except BaseException as error:  # it panics too
+                except Exception as error:
                     with self.assertRaises(fasttoken.EncodeError, msg=str(error)):
-                        found = ours.encode_batch(batch, add_special_tokens=special)
-                        # A stride counts only for what overflows.
-                        [encoding.overflowing for encoding in found]
+                        ours.encode_batch(batch, add_special_tokens=special)
                     continue
                 found = ours.encode_batch(batch, add_special_tokens=special)
                 for mine, other in zip(found, expected, strict=True):
@@ -124,9 +122,12 @@ class Reference(unittest.TestCase):
             both.no_padding()
         if random.random() < 0.7:
             length = random.choice((4, 7, 20))
+            strategy = random.choice(("longest_first", "only_first", "only_second"))
+            # The reference panics where a stride leaves no room.
+            strides = length == 20 and strategy == "longest_first"
             arguments = {
-                "stride": random.choice((0, 0, 1)),
-                "strategy": random.choice(("longest_first", "only_first", "only_second")),
+                "stride": random.choice((0, 1, 2)) if strides else 0,
+                "strategy": strategy,
                 "direction": random.choice(("left", "right")),
             }
             for both in (ours, theirs):

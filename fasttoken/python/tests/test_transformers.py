@@ -1,6 +1,7 @@
 """Tokenizers of transformers, with the patch and without."""
 
 import copy
+import functools
 import pickle
 import tempfile
 import unittest
@@ -38,15 +39,20 @@ class Transformers(unittest.TestCase):
     def setUp(self):
         self.addCleanup(fasttoken.unpatch_transformers)
 
-    def load(self, file):
+    @staticmethod
+    @functools.lru_cache(maxsize=None)
+    def load_once(file):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "tokenizer.json").write_bytes(file.read_bytes())
             return transformers.PreTrainedTokenizerFast.from_pretrained(folder)
 
+    def load(self, file):
+        return copy.deepcopy(self.load_once(file))
+
     def usable(self):
         """Return a tokenizer for each file, with a padding token."""
         for file in common.tokenizers():
-            tokenizer = self.load(file)
+            tokenizer = self.load_once(file)
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.convert_ids_to_tokens(3)
             yield common.name(file), tokenizer
