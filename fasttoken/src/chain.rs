@@ -71,6 +71,12 @@ impl Model {
         }
     }
 
+    /// Returns true if the token with this id is spelled as the text that it stands for, as the
+    /// reference does it with text that Unigram does not know.
+    fn keeps_text_of(&self, id: u32) -> bool {
+        matches!(self, Self::Unigram(model) if model.unk() == id)
+    }
+
     /// Replaces what was found by the tokens of `word`. Those for which `taken` is true are not
     /// used.
     #[inline]

@@ -4,11 +4,13 @@
 use crate::added::TextSteps;
 use crate::encoding::Encoding;
 use crate::normalize::Normalizer;
+use crate::pieces::Vocab;
 use std::ops::{ControlFlow, Range};
 
 /// The ids collected so far, and the limits at which collecting ends.
 pub(crate) struct Collected<'a> {
     normalizer: &'a Normalizer,
+    text: &'a str,
     /// True if offsets and word ids are wanted.
     pub(crate) wanted: bool,
     /// Number of ids with which the text ends at the next end of a word.
@@ -25,9 +27,10 @@ pub(crate) struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(normalizer: &'a Normalizer, wanted: bool) -> Self {
+    fn new(normalizer: &'a Normalizer, text: &'a str, wanted: bool) -> Self {
         Self {
             normalizer,
+            text,
             wanted,
             stop_at: usize::MAX,
             break_at: usize::MAX,
@@ -85,16 +88,37 @@ impl<'a> Collected<'a> {
         ControlFlow::Continue(())
     }
 
+    /// Sets the text of the token that is added next, and what the vocabulary has for its id.
+    pub(crate) fn spell(&mut self, text: &str, in_vocabulary: Option<&str>) {
+        self.out.spell(text, in_vocabulary);
+    }
+
     /// Adds an added token, given its range in the text.
-    pub(crate) fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+    pub(crate) fn raw_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        vocab: &Vocab,
+    ) -> ControlFlow<()> {
+        let text = self.text;
+        self.spell(&text[range.clone()], vocab.spelling(id));
         self.starts.push((self.out.ids.len(), false));
         self.push(id, (range.start, range.end))
     }
 
-    /// Adds an added token, given its range in the normalized segment.
-    pub(crate) fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        let (start, end) = self.range(range.start, range.end - 1);
-        self.raw_token(id, start..end)
+    /// Adds an added token, given its range in the normalized segment and the text of that.
+    pub(crate) fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        normalized: &str,
+        vocab: &Vocab,
+    ) -> ControlFlow<()> {
+        let text = normalized.get(range.clone()).unwrap_or_default();
+        self.spell(text, vocab.spelling(id));
+        self.starts.push((self.out.ids.len(), false));
+        let range = self.range(range.start, range.end - 1);
+        self.push(id, range)
     }
 }
 
@@ -110,7 +134,7 @@ pub(crate) trait Collect {
 
     /// Returns the first `max` ids of `text`, and the number of bytes before the next id.
     fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
-        let mut collected = Collected::new(steps.normalizer, true);
+        let mut collected = Collected::new(steps.normalizer, text, true);
         collected.break_at = max.saturating_add(1);
         // The number of ids tells whether the limit was reached.
         let _ = self.collect(steps, text, &mut collected);
@@ -132,7 +156,7 @@ pub(crate) trait Collect {
         wanted: bool,
         stop_at: usize,
     ) -> (Encoding, Vec<(usize, bool)>, bool) {
-        let mut collected = Collected::new(steps.normalizer, wanted);
+        let mut collected = Collected::new(steps.normalizer, text, wanted);
         collected.stop_at = stop_at;
         let flow = self.collect(steps, text, &mut collected);
         (collected.out, collected.starts, flow.is_break())

@@ -33,6 +33,9 @@ pub struct Encoding {
     pub overflowing: Vec<Self>,
     /// The range of ids of each text; empty if all ids come from the first text.
     sequences: Vec<(usize, Range<usize>)>,
+    /// The tokens that are not spelled as the vocabulary spells their id, by rising place: text that
+    /// Unigram does not know, and added tokens with the blanks that they took.
+    spellings: Vec<(usize, Box<str>)>,
     /// Blanks at the beginning and at the end of each token, where a post-processor
     /// asks for them, and nothing once it has run.
     pub(crate) blanks: Vec<(u32, u32)>,
@@ -49,14 +52,38 @@ impl Encoding {
         self.ids.is_empty()
     }
 
+    /// The number of texts: 2 for a pair.
+    pub fn n_sequences(&self) -> usize {
+        self.sequences.len().max(1)
+    }
+
+    /// Returns the range of the ids of text `sequence`, 0 or 1, with the ids of a template between
+    /// them. All ids belong to a text that the encoding does not know, as in the reference.
+    pub fn sequence_range(&self, sequence: usize) -> Range<usize> {
+        let known = self.sequences.iter().find(|(id, _)| *id == sequence);
+        known.map_or(0..self.len(), |(_, range)| range.clone())
+    }
+
+    /// Returns the text that the id at place `n` comes from, 0 or 1, or `None` for an id from a
+    /// template. See [`Encoding::sequence_ids`].
+    pub fn sequence_of(&self, n: usize) -> Option<usize> {
+        if self.sequences.is_empty() {
+            // As in the reference, one more than the last is in the text too.
+            return (n <= self.len()).then_some(0);
+        }
+        let has = |(_, range): &&(usize, Range<usize>)| range.contains(&n);
+        self.sequences
+            .iter()
+            .find(has)
+            .map(|(sequence, _)| *sequence)
+    }
+
     /// Returns the text that each id comes from, 0 or 1, and `None` for ids from a template.
     /// Padding is `None` too, unless the input is a single text without a template.
     pub fn sequence_ids(&self) -> Vec<Option<usize>> {
         let mut ids = vec![None; self.len()];
-        for sequence in 0..self.sequences.len().max(1) {
-            let known = self.sequences.iter().find(|(id, _)| *id == sequence);
-            let range = known.map_or(0..self.len(), |(_, range)| range.clone());
-            ids[range].fill(Some(sequence));
+        for sequence in 0..self.n_sequences() {
+            ids[self.sequence_range(sequence)].fill(Some(sequence));
         }
         ids
     }
@@ -71,6 +98,18 @@ impl Encoding {
             sequences[*n] == Some(sequence) && start <= at && at < end
         };
         (0..self.offsets.len()).find(covers)
+    }
+
+    /// Sets the token of the id that is added next, if its text is not what the vocabulary has for it.
+    pub(crate) fn spell(&mut self, text: &str, in_vocabulary: Option<&str>) {
+        if in_vocabulary != Some(text) {
+            self.spellings.push((self.ids.len(), text.into()));
+        }
+    }
+
+    /// Returns the tokens that are not spelled as the vocabulary spells their id, and their places.
+    pub(crate) fn spellings(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.spellings.iter().map(|(at, text)| (*at, &**text))
     }
 
     /// Ids that a template puts around texts.
@@ -105,7 +144,10 @@ impl Encoding {
     /// The ids of `range` without what overflowed and without sequences.
     fn slice(&self, range: Range<usize>) -> Self {
         let blanks = self.blanks.get(range.clone()).unwrap_or_default();
+        let spellings = self.spellings.iter().filter(|(at, _)| range.contains(at));
+        let spellings = spellings.map(|(at, text)| (at - range.start, text.clone()));
         Self {
+            spellings: spellings.collect(),
             ids: self.ids[range.clone()].to_vec(),
             type_ids: self.type_ids[range.clone()].to_vec(),
             word_ids: self.word_ids[range.clone()].to_vec(),
@@ -165,6 +207,9 @@ impl Encoding {
                 None => self.sequences.push((*sequence, range)),
             }
         }
+        let spellings = other.spellings.iter();
+        self.spellings
+            .extend(spellings.map(|(at, text)| (before + at, text.clone())));
         self.ids.extend_from_slice(&other.ids);
         self.type_ids.extend_from_slice(&other.type_ids);
         self.word_ids.extend_from_slice(&other.word_ids);
@@ -201,6 +246,9 @@ impl Encoding {
         if left {
             for (_, range) in &mut self.sequences {
                 *range = range.start + missing..range.end + missing;
+            }
+            for (at, _) in &mut self.spellings {
+                *at += missing;
             }
         }
     }

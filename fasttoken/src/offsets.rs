@@ -57,7 +57,6 @@ impl Tokenizer {
             scratch: ThreadScratch::default(),
             segment: Segment::default(),
             alignment: Vec::new(),
-            normalized: String::new(),
             text,
             wanted: offsets != Offsets::None,
             trims: offsets != Offsets::None && self.post_processor.trims(),
@@ -156,8 +155,6 @@ struct Collector<'a, 't> {
     segment: Segment<'t>,
     /// The range of each normalized byte of a changed segment.
     alignment: Vec<(usize, usize)>,
-    /// The normalized text of a changed segment, if blanks are wanted.
-    normalized: String,
     text: &'t str,
     /// True if offsets and word ids are wanted.
     wanted: bool,
@@ -252,6 +249,19 @@ impl Collector<'_, '_> {
         }
     }
 
+    /// Adds an added token of the text `spelling`.
+    fn added_token(&mut self, id: u32, spelling: &str, range: impl Fn(&Self) -> (usize, usize)) {
+        self.begin(false);
+        let known = self.tokenizer.vocab.spelling(id);
+        self.out.spell(spelling, known.as_deref());
+        if self.wanted {
+            let range = range(self);
+            self.push(id, spelling, range);
+        } else {
+            self.out.ids.push(id);
+        }
+    }
+
     /// Adds an id of the word that began last.
     fn push(&mut self, id: u32, spelling: &str, range: (usize, usize)) {
         self.out.ids.push(id);
@@ -288,9 +298,6 @@ impl<'t> Visitor<'t> for Collector<'_, 't> {
         if changed && self.wanted {
             let normalizer = &self.tokenizer.normalizer;
             self.alignment = normalizer.alignment(raw);
-            if self.trims {
-                self.normalized = normalizer.apply(raw).into_owned();
-            }
         }
     }
 
@@ -314,32 +321,19 @@ impl<'t> Visitor<'t> for Collector<'_, 't> {
     }
 
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        if self.wanted {
-            let spelling = &self.text[range.clone()];
-            self.push(id, spelling, (range.start, range.end));
-        } else {
-            self.out.ids.push(id);
-        }
+        let spelling = &self.text[range.clone()];
+        self.added_token(id, spelling, |_| (range.start, range.end));
         ControlFlow::Continue(())
     }
 
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.begin(false);
-        if self.wanted {
-            let normalized = std::mem::take(&mut self.normalized);
-            let text = if self.segment.changed {
-                &normalized
-            } else {
-                self.segment.raw
-            };
-            let spelling = text.get(range.clone()).unwrap_or_default();
-            let range = self.range(range.start, range.end);
-            self.push(id, spelling, range);
-            self.normalized = normalized;
-        } else {
-            self.out.ids.push(id);
-        }
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        normalized: &str,
+    ) -> ControlFlow<()> {
+        let spelling = normalized.get(range.clone()).unwrap_or_default();
+        self.added_token(id, spelling, |this| this.range(range.start, range.end));
         ControlFlow::Continue(())
     }
 }

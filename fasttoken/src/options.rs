@@ -35,6 +35,7 @@ pub struct EncodeOptions {
     truncation: Option<Truncation>,
     padding: Option<Padding>,
     overflowing: bool,
+    whole_texts: bool,
 }
 
 impl Default for EncodeOptions {
@@ -52,6 +53,7 @@ impl EncodeOptions {
             truncation: None,
             padding: None,
             overflowing: true,
+            whole_texts: false,
         }
     }
 
@@ -90,6 +92,19 @@ impl EncodeOptions {
         self.overflowing = keep;
         self
     }
+
+    /// Sets whether a text is encoded to its end before truncation, as by version 0.23.3 of the
+    /// reference's Python package. The reference's crate, up to 0.23.2, stops after the word in which
+    /// the limit is reached, and so does [`Tokenizer::encode_with`] unless told otherwise. A whole text
+    /// has all that was cut off in [`Encoding::overflowing`], and its words are counted from its
+    /// beginning even if that is cut off; of a pair that is cut by
+    /// [`LongestFirst`](crate::TruncationStrategy::LongestFirst), the longer text is known. A single
+    /// text keeps the same ids either way.
+    #[must_use]
+    pub fn whole_texts(mut self, whole: bool) -> Self {
+        self.whole_texts = whole;
+        self
+    }
 }
 
 impl Tokenizer {
@@ -102,6 +117,16 @@ impl Tokenizer {
         EncodeOptions::new()
             .truncation(self.truncation)
             .padding(self.padding.clone())
+    }
+
+    /// Returns the truncation that the file states.
+    pub fn truncation(&self) -> Option<Truncation> {
+        self.truncation
+    }
+
+    /// Returns the padding that the file states.
+    pub fn padding(&self) -> Option<&Padding> {
+        self.padding.as_ref()
     }
 
     /// Encodes one text or a pair with all that is known about each id, as the
@@ -196,6 +221,7 @@ impl Tokenizer {
 
     fn encode_sequence(&self, text: &str, sequence: usize, options: &EncodeOptions) -> Encoding {
         let limit = options.truncation.and_then(|t| t.limit(sequence));
+        let limit = limit.filter(|_| !options.whole_texts);
         let mut encoding = self.encode_limited(text, options.offsets, limit);
         encoding.type_ids.fill(sequence as u32);
         if options.offsets == Offsets::Chars {

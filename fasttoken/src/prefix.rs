@@ -138,7 +138,7 @@ impl<'t> Visitor<'t> for Prefix<'_, 't> {
         ControlFlow::Break(())
     }
 
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+    fn normalized_token(&mut self, id: u32, range: Range<usize>, _: &str) -> ControlFlow<()> {
         self.out.push(id);
         self.stop_at(range.end)
     }

@@ -56,9 +56,14 @@ pub(crate) trait Visitor<'t> {
     fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()>;
     /// Takes an added token that was found in the raw text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// Takes an added token that was found in the normalized segment. By default it is treated like
-    /// a token of the raw text.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+    /// Takes an added token that was found in the normalized segment, whose text is `normalized`. By
+    /// default it is treated like a token of the raw text.
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        _normalized: &str,
+    ) -> ControlFlow<()> {
         self.raw_token(id, range)
     }
 }
@@ -198,7 +203,7 @@ impl Tokenizer {
     ) -> ControlFlow<()> {
         self.added
             .split(Pass::Normalized, recognise, normalized, |part| match part {
-                Part::Token(id, range) => visitor.normalized_token(id, range),
+                Part::Token(id, range) => visitor.normalized_token(id, range, normalized),
                 Part::Text(range) => {
                     let piece = &normalized[range.clone()];
                     if let Some(grammar) = self.pre_tokenizer.only_grammar() {
@@ -329,10 +334,14 @@ impl Ids<'_> {
 
 impl Encoding {
     /// Returns each id's token as the vocabulary of `tokenizer` spells it, such as `Ġthe`, and an
-    /// empty string for an id without a token, which only padding can have. An unknown token has its
-    /// own name, where the reference has the text that Unigram did not know.
-    pub fn tokens<'t>(&self, tokenizer: &'t Tokenizer) -> Vec<Cow<'t, str>> {
+    /// empty string for an id without a token, which only padding can have. As in the reference, text
+    /// that Unigram does not know is a token as it is, and added tokens have the blanks that they took.
+    pub fn tokens<'t>(&'t self, tokenizer: &'t Tokenizer) -> Vec<Cow<'t, str>> {
         let spelling = |id: &u32| tokenizer.id_to_token(*id).unwrap_or_default();
-        self.ids.iter().map(spelling).collect()
+        let mut tokens: Vec<Cow<'t, str>> = self.ids.iter().map(spelling).collect();
+        for (at, text) in self.spellings() {
+            tokens[at] = Cow::Borrowed(text);
+        }
+        tokens
     }
 }

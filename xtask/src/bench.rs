@@ -6,7 +6,7 @@ pub(crate) mod gate;
 
 use anyhow::{Result, bail};
 
-use crate::run::cargo;
+use crate::{python, run::cargo};
 
 /// The profile of published programs, which is measured.
 const PROFILE: [&str; 2] = ["--profile", "dist"];
@@ -93,9 +93,14 @@ fn table(args: &[String]) -> Result<()> {
         .run()
 }
 
-/// Runs the race against the rivals, or with `--ablation` the program that leaves out fasttoken's
-/// fast paths one by one.
+/// Runs the race against the rivals, with `--python` the one of their Python packages, or with
+/// `--ablation` the program that leaves out fasttoken's fast paths one by one.
 fn tokenizer(args: &[String]) -> Result<()> {
+    if let Some((first, rest)) = args.split_first()
+        && first == "--python"
+    {
+        return python::race(rest);
+    }
     let (ablation, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--ablation");
     let program: &[&str] = match ablation.is_empty() {
         true => &[],

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     aarch64, accuracy, asan, bench, clients, envoy, files, fuzz, gpu, kernels, miri, package,
-    parity,
+    parity, python,
     run::{cargo, program},
     smoke, tidy,
 };
@@ -60,6 +60,7 @@ const STEPS: &[Step] = &[
     ),
     step!("smoke", smoke::run()),
     step!("examples", examples()),
+    step!("python", python::ci(), or skips),
     step!("kernels", kernels::ci(), or skips),
     step!("gpu", gpu::ci(), or skips),
     step!("accuracy", accuracy::run(None), or skips),

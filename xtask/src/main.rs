@@ -17,6 +17,7 @@ mod kernels;
 mod metadata;
 mod miri;
 mod package;
+mod python;
 mod release;
 mod run;
 mod smoke;
@@ -85,14 +86,15 @@ enum Command {
     /// `bench gate` fails if a simulation's table or the instructions of a hot path changed.
     /// `bench build` measures how long the first `cargo run --release` of a newcomer takes.
     /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
-    /// targets; `bench tokenizer --help` says more.
+    /// targets; `bench tokenizer --help` says more. `bench tokenizer --python` races Python packages.
     Bench {
         /// Passed on to `prelude-bench table`, or to the race of tokenizers.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel that
-    /// holds the program, an archive of the programs, checksums. Both are tried without Rust. It
+    /// holds the program, the Python wheel of the tokenizer, an archive of the programs, checksums. All
+    /// are tried without Rust. It
     /// builds for ten minutes and takes the wheel's tool from PyPI.
     Release,
     /// Start the demo server as the README says, ask it three questions, stop it.

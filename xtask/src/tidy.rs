@@ -48,6 +48,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/cache/slot.rs",
     "fasttoken/src/compare.rs",
     "fasttoken/src/parallel/job.rs",
+    "fasttoken/python/src/buffer.rs",
     "fasttoken/src/prefetch.rs",
     "fasttoken/src/scan/fill.rs",
     "fasttoken/src/scan/class_masks/",

@@ -50,16 +50,27 @@ impl Visitor for Collector<'_, '_> {
                 let last = token.end.saturating_sub(1).max(token.start);
                 range = collected.range(word.place(token.start), word.place(last));
             }
+            if chain.model.keeps_text_of(token.id) {
+                let text = word.text.get(token.start..token.end).unwrap_or_default();
+                collected.spell(text, chain.vocab.spelling(token.id));
+            }
             collected.push(token.id, range)?;
         }
         collected.end_word()
     }
 
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.collected.raw_token(id, range)
+        self.collected.raw_token(id, range, &self.chain.vocab)
     }
 
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.collected.normalized_token(id, range)
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        normalized: &str,
+    ) -> ControlFlow<()> {
+        let vocab = &self.chain.vocab;
+        self.collected
+            .normalized_token(id, range, normalized, vocab)
     }
 }

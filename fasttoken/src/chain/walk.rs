@@ -14,8 +14,13 @@ pub(super) trait Visitor {
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
     /// An added token; its range counts bytes of the text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// An added token; its range counts bytes of the normalized segment.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+    /// An added token; its range counts bytes of the normalized segment, whose text is given.
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        _normalized: &str,
+    ) -> ControlFlow<()> {
         self.raw_token(id, range)
     }
 }
@@ -48,7 +53,9 @@ impl Chain {
             };
             added.split(Pass::Normalized, recognise, &normalized, |found| {
                 let part = match found {
-                    Part::Token(id, range) => return visitor.normalized_token(id, range),
+                    Part::Token(id, range) => {
+                        return visitor.normalized_token(id, range, &normalized);
+                    }
                     Part::Text(part) => part,
                 };
                 let (text, start) = (&normalized[part.clone()], part.start);

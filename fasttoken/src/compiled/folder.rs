@@ -40,12 +40,24 @@ impl Tokenizer {
         path: impl AsRef<Path>,
         cache: impl AsRef<Path>,
     ) -> Result<(Self, CacheUse), Error> {
-        let (path, cache) = (path.as_ref(), cache.as_ref());
+        let path = path.as_ref();
         let json = std::fs::read(path).map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
         })?;
-        let source = sha256(&json);
+        Self::from_bytes_cached(&json, cache)
+    }
+
+    /// Loads the contents of a `tokenizer.json`, as [`Tokenizer::from_file_cached`] loads a file.
+    ///
+    /// # Errors
+    /// The errors of [`Tokenizer::from_bytes`].
+    pub fn from_bytes_cached(
+        json: &[u8],
+        cache: impl AsRef<Path>,
+    ) -> Result<(Self, CacheUse), Error> {
+        let cache = cache.as_ref();
+        let source = sha256(json);
         let mut name = String::new();
         for byte in source {
             let _ = write!(name, "{byte:02x}");
@@ -57,8 +69,7 @@ impl Tokenizer {
         {
             return Ok((tokenizer, CacheUse::Found));
         }
-        let (tokenizer, config) = load::load_with_config(&json)?;
-        drop(json);
+        let (tokenizer, config) = load::load_with_config(json)?;
         let bytes = tokenizer.to_compiled(&config, source);
         let used = match put(cache, &file, &bytes) {
             Ok(()) => CacheUse::Written,

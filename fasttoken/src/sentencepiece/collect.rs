@@ -117,10 +117,17 @@ impl Visitor for Collector<'_, '_> {
     }
 
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.collected.raw_token(id, range)
+        self.collected.raw_token(id, range, &self.family.vocab)
     }
 
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
-        self.collected.normalized_token(id, range)
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        normalized: &str,
+    ) -> ControlFlow<()> {
+        let vocab = &self.family.vocab;
+        self.collected
+            .normalized_token(id, range, normalized, vocab)
     }
 }

@@ -22,8 +22,13 @@ pub(super) trait Visitor {
     fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
     /// An added token; its range counts bytes of the text.
     fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// An added token; its range counts bytes of the normalized segment.
-    fn normalized_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()> {
+    /// An added token; its range counts bytes of the normalized segment, whose text is given.
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        _normalized: &str,
+    ) -> ControlFlow<()> {
         self.raw_token(id, range)
     }
 }
@@ -56,7 +61,9 @@ impl SentencePiece {
             let alignment = OnceCell::new();
             added.split(Pass::Normalized, recognise, &normalized, |found| {
                 let part = match found {
-                    Found::Token(id, range) => return visitor.normalized_token(id, range),
+                    Found::Token(id, range) => {
+                        return visitor.normalized_token(id, range, &normalized);
+                    }
                     Found::Text(part) => part,
                 };
                 let begins = || {

@@ -480,6 +480,37 @@ fn pairs_in_a_batch_are_pairs() {
 }
 
 /// Overflowing pieces can be as large as the square of a text, which the reference accepts.
+/// What the reference makes of a text that it encodes without a limit and then truncates.
+#[test]
+fn whole_texts_overflow_to_their_end() {
+    let both = Both::demo();
+    let mut rng = Rng(29);
+    for _ in 0..300 {
+        let text = adversarial(&mut rng, &both.added);
+        let truncation = Truncation::new(1 + rng.below(9)).side(match rng.below(2) {
+            0 => Side::Left,
+            _ => Side::Right,
+        });
+        let truncation = truncation.stride(rng.below(truncation.max_length));
+        let options = EncodeOptions::new()
+            .truncation(Some(truncation))
+            .whole_texts(true);
+        let ours = both.ours.encode_with(&text, &options).expect("encodes");
+        let mut theirs = both
+            .reference
+            .encode(text.as_str(), false)
+            .expect("encodes");
+        let params = reference_truncation(&truncation);
+        theirs.truncate(params.max_length, params.stride, params.direction);
+        check_equal(
+            &ours,
+            &theirs,
+            true,
+            &format!("{text:?} with {truncation:?}"),
+        );
+    }
+}
+
 #[test]
 fn overflowing_has_a_bound() {
     let tokenizer = Tokenizer::from_bytes(DEMO).expect("the demo loads");

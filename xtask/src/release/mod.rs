@@ -15,6 +15,7 @@ use crate::{
     files::{self, copy},
     kernels,
     metadata::Metadata,
+    python,
     run::{self, cargo, program, root},
 };
 
@@ -24,13 +25,10 @@ const PROGRAMS: [(&str, &str); 2] = [
     ("prelude-epp", "prelude-epp"),
 ];
 
-/// The tool that makes the wheel, from PyPI.
-const WHEEL_TOOL: &str = "maturin>=1.7,<2";
-
 /// Files of the repository that go along.
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
-/// Builds the wheel and the archive, tries both without Rust, and prints their sizes.
+/// Builds the wheels and the archive, tries them without Rust, and prints their sizes.
 pub(crate) fn run() -> Result<()> {
     let target = run::host()?;
     if !target.ends_with("linux-gnu") {
@@ -46,6 +44,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let has_images = images.is_ok();
     let wheel = wheel(&folder, has_images)?;
+    let tokenizer = tokenizer_wheel(&folder)?;
     let archive = archive(&folder, &version, &target, has_images)?;
     checksums(&folder)?;
     let tried = [
@@ -59,6 +58,10 @@ pub(crate) fn run() -> Result<()> {
             "the {name} answered {seconds:.2} s after its start, without Rust and with an empty home"
         );
     }
+    println!(
+        "{}",
+        trial::tokenizer(&tokenizer).context("the tokenizer's wheel does not work")?
+    );
     for entry in fs::read_dir(&folder)? {
         let entry = entry?;
         let size = entry.metadata()?.len() as f64 / 1e6;
@@ -81,26 +84,17 @@ fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
     }
 }
 
-/// Builds the wheel. It leaves the stripped program in the target folder.
+/// Builds the wheel of the server. It leaves the stripped program in the target folder.
 fn wheel(folder: &Path, has_images: bool) -> Result<PathBuf> {
-    let tool = files::target().join("release-tool");
-    if !tool.join("bin/maturin").is_file() {
-        program("python3")
-            .args(["-m", "venv"])
-            .args([&tool])
-            .run()?;
-        program(tool.join("bin/pip"))
-            .args(["install", "--quiet", WHEEL_TOOL])
-            .run()?;
-    }
-    let maturin = program(tool.join("bin/maturin"))
-        .args(["build", "--manifest-path", "prelude-server/Cargo.toml"])
-        .args(["--target-dir".as_ref(), files::target().as_os_str()])
-        .args(["--out".as_ref(), folder.as_os_str()]);
-    with_images(maturin, has_images).run()?;
-    let mut found = fs::read_dir(folder)?.filter_map(Result::ok);
-    let wheel = found.find(|f| f.path().extension().is_some_and(|e| e == "whl"));
-    Ok(wheel.context("maturin made no wheel")?.path())
+    let builder = python::wheel_builder("prelude-server", folder, None)?;
+    with_images(builder, has_images).run()?;
+    python::find_wheel(folder, "prelude_serve")
+}
+
+/// Builds the wheel of the tokenizer.
+fn tokenizer_wheel(folder: &Path) -> Result<PathBuf> {
+    python::wheel_builder(python::PACKAGE, folder, None)?.run()?;
+    python::find_wheel(folder, "fasttoken")
 }
 
 /// Builds the other programs and packs all of them.

@@ -8,7 +8,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{demo_server, files, run::program, smoke};
+use crate::{
+    demo_server, files,
+    python::{self, Environment},
+    run::program,
+    smoke,
+};
 
 /// Where a machine without Rust finds its programs.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -46,6 +51,18 @@ pub(super) fn archive(archive: &Path, name: &str) -> Result<f64> {
         .args(["--strip-components=1"])
         .run()?;
     ask(&folder.join(name), &home)
+}
+
+/// Installs the tokenizer's wheel into an environment of its own and runs the tests that need nothing
+/// else. Returns what to show.
+pub(super) fn tokenizer(wheel: &Path) -> Result<String> {
+    if let Some(why) = python::missing() {
+        return Ok(format!("SKIP trying the tokenizer's wheel: {why}"));
+    }
+    let environment = Environment::make(empty("tokenizer")?.join("environment"))?;
+    environment.install_wheel(wheel)?;
+    python::test(&environment, "test_module.py")?;
+    Ok("the tokenizer's wheel passes the tests that need no other package".to_owned())
 }
 
 fn empty(name: &str) -> Result<PathBuf> {

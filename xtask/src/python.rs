@@ -1,0 +1,175 @@
+//! The Python package `fasttoken`: its wheel, its tests, and its race against rivals.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    files,
+    run::{self, program},
+};
+
+/// The tool that makes wheels, from PyPI.
+const WHEEL_TOOL: &str = "maturin>=1.9,<2";
+
+/// What the tests compare with.
+const COMPARED: [&str; 3] = ["tokenizers>=0.23.3,<0.24", "numpy", "transformers>=5,<6"];
+
+/// What the race runs against.
+const RIVALS: [&str; 4] = [
+    "tokenizers>=0.23.3,<0.24",
+    "fastokens==0.3.5",
+    "gigatoken==0.10.0",
+    "tiktoken==0.14.0",
+];
+
+/// The folder of the package.
+pub(crate) const PACKAGE: &str = "fasttoken/python";
+
+/// An environment of Python in a folder of the target.
+pub(crate) struct Environment {
+    folder: PathBuf,
+}
+
+impl Environment {
+    /// Makes the environment, unless it is there.
+    pub(crate) fn make(folder: PathBuf) -> Result<Self> {
+        let environment = Self { folder };
+        if !environment.bin("pip").is_file() {
+            program("python3")
+                .args(["-m", "venv"])
+                .args([&environment.folder])
+                .run()?;
+        }
+        Ok(environment)
+    }
+
+    /// Returns the path of one of its programs.
+    pub(crate) fn bin(&self, name: &str) -> PathBuf {
+        self.folder.join("bin").join(name)
+    }
+
+    /// Installs packages from PyPI, unless these were installed before.
+    fn install(&self, packages: &[&str]) -> Result<()> {
+        let list = packages.join("\n");
+        let stamp = self.folder.join(".installed");
+        if fs::read_to_string(&stamp).is_ok_and(|found| found == list) {
+            return Ok(());
+        }
+        program(self.bin("pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(packages)
+            .run()?;
+        fs::write(&stamp, list).with_context(|| format!("cannot write {}", stamp.display()))
+    }
+
+    /// Installs one wheel in place of any other version of its package.
+    pub(crate) fn install_wheel(&self, wheel: &Path) -> Result<()> {
+        program(self.bin("pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(["--no-index", "--no-deps", "--force-reinstall"])
+            .args([wheel])
+            .run()
+    }
+}
+
+/// Returns the command that builds a package's wheel into a folder, with the profile that the package
+/// names or another.
+pub(crate) fn wheel_builder(
+    package: &str,
+    folder: &Path,
+    profile: Option<&str>,
+) -> Result<run::Invocation> {
+    let tool = Environment::make(files::target().join("release-tool"))?;
+    tool.install(&[WHEEL_TOOL])?;
+    let manifest = format!("{package}/Cargo.toml");
+    Ok(program(tool.bin("maturin"))
+        .args(["build", "--manifest-path", &manifest])
+        .args(["--target-dir".as_ref(), files::target().as_os_str()])
+        .args(["--out".as_ref(), folder.as_os_str()])
+        .args(profile.into_iter().flat_map(|name| ["--profile", name])))
+}
+
+/// Returns the wheel of a folder whose name begins with `name`.
+pub(crate) fn find_wheel(folder: &Path, name: &str) -> Result<PathBuf> {
+    let files =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut paths = files.filter_map(|file| Some(file.ok()?.path()));
+    let is_it = |path: &PathBuf| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        file.starts_with(name) && file.ends_with(".whl")
+    };
+    let found = paths.find(is_it);
+    found.with_context(|| format!("maturin made no wheel of {name}"))
+}
+
+/// Returns why the package cannot be used here, if it cannot.
+pub(crate) fn missing() -> Option<String> {
+    let check = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    let works = program("python3").args(["-c", check]).succeeds();
+    (!works).then(|| "no python3 of version 3.11 or later with venv".to_owned())
+}
+
+/// Builds the wheel, installs it, and runs its tests. Returns what was left out.
+pub(crate) fn ci() -> Result<String> {
+    if let Some(why) = missing() {
+        return Ok(format!("SKIP python: {why}"));
+    }
+    let folder = files::target().join("python");
+    let wheels = folder.join("wheels");
+    files::remove(&wheels)?;
+    let builder = match wheel_builder(PACKAGE, &wheels, Some("dev")) {
+        Ok(builder) => builder,
+        Err(error) => return Ok(format!("SKIP python: no maturin from PyPI ({error:#})")),
+    };
+    builder.run()?;
+    let environment = Environment::make(folder.join("environment"))?;
+    let compared = environment.install(&COMPARED);
+    environment.install_wheel(&find_wheel(&wheels, "fasttoken")?)?;
+    test(&environment, "test_*.py")?;
+    Ok(match compared {
+        Ok(()) => "pass".to_owned(),
+        Err(error) => format!("SKIP comparing with tokenizers and transformers: {error:#}"),
+    })
+}
+
+/// Runs the tests whose names match a pattern.
+pub(crate) fn test(environment: &Environment, pattern: &str) -> Result<()> {
+    let tests = format!("{PACKAGE}/tests");
+    program(environment.bin("python"))
+        .args([
+            "-B", "-m", "unittest", "discover", "-s", &tests, "-p", pattern,
+        ])
+        .env("HF_HUB_OFFLINE", "1")
+        .env("TOKENIZERS_PARALLELISM", "false")
+        .run()
+}
+
+/// Runs the race of tokenizers in Python.
+pub(crate) fn race(args: &[String]) -> Result<()> {
+    if let Some(why) = missing() {
+        bail!("{why}");
+    }
+    let folder = files::target().join("python");
+    let wheels = folder.join("race-wheels");
+    files::remove(&wheels)?;
+    wheel_builder(PACKAGE, &wheels, None)?.run()?;
+    let environment = Environment::make(folder.join("race"))?;
+    for rival in RIVALS {
+        // The race says aloud which ones are missing.
+        if let Err(error) = program(environment.bin("pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check", rival])
+            .run()
+        {
+            println!("SKIP {rival}: {error:#}");
+        }
+    }
+    environment.install_wheel(&find_wheel(&wheels, "fasttoken")?)?;
+    program(environment.bin("python"))
+        .args(["-B", "fasttoken/python/bench/race.py"])
+        .args(args)
+        .run()
+}
