@@ -6,9 +6,8 @@ const CRITERIA = {
   score: "Levels from low to high, one in each line",
 };
 const EXAMPLE = {
-  state: "I ordered a new card two weeks ago, because my old one expires this month. The app says that it was " +
-    "sent, but nothing has come. I travel on Friday and have to pay abroad. I wrote to you twice already and " +
-    "got the same answer both times. Where is my card?",
+  state: "I ordered a new card two weeks ago and it still has not arrived. I asked about my card twice already, " +
+    "and you told me both times that the card was sent. When will my new card arrive?",
   questions: [
     ["topic", "choice", "Which topic?", "card\ntransfer\nexchange"],
     ["missing", "noul", "Is a card missing?", ""],
