@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec, Timestamp};
+use prelude_core::{
+    Capacity, OnDeadline, PromptTree, Request, RequestId, RowSpec, StepId, Timestamp,
+};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -183,7 +185,17 @@ impl EngineHandle {
     /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]
     pub fn recent_steps(&self) -> Vec<StepReport> {
-        self.reports().recent.iter().cloned().collect()
+        self.steps_after(None)
+    }
+
+    /// The latest steps behind the step `after`, oldest first; all that are remembered if it is
+    /// `None`. A reader that asks too late finds a gap between `after` and the first of them.
+    #[must_use]
+    pub fn steps_after(&self, after: Option<StepId>) -> Vec<StepReport> {
+        let reports = self.reports();
+        let known = |report: &StepReport| after.is_some_and(|after| report.step <= after);
+        let first = reports.recent.partition_point(known);
+        reports.recent.range(first..).cloned().collect()
     }
 
     /// Returns the events of the KV cache, if [`EngineConfig::kv_events`](crate::EngineConfig)

@@ -261,6 +261,36 @@ fn only_tiny_steps_say_how_fast_a_step_can_be() {
     assert_eq!(handle.fastest_step(), tiny.map(|step| step.duration).min());
 }
 
+/// A reader that comes late finds the steps that are remembered, and sees by their numbers that
+/// others are gone.
+#[test]
+fn steps_are_read_on_from_the_last_one_seen() {
+    let (_engine, handle, _) = engine(Mode::Work, 16);
+    let remembered = EngineConfig::default().recent_steps;
+    let ask = |token: u32| {
+        let answer = handle.submit(classify(&[token])).unwrap();
+        answer.blocking_collect().unwrap();
+    };
+    assert_eq!(handle.steps_after(None), []);
+    ask(1);
+    ask(2);
+    let first = handle.steps_after(None);
+    assert_eq!(first.len(), 2);
+    assert_eq!(handle.steps_after(Some(first[0].step)), first[1..]);
+    let last = first[1].step;
+    assert_eq!(handle.steps_after(Some(last)), []);
+    for i in 0..remembered {
+        ask(10 + u32::try_from(i).unwrap());
+    }
+    let later = handle.steps_after(Some(last));
+    assert_eq!(later.len(), remembered);
+    assert_eq!(later[0].step.0, last.0 + 1);
+    ask(3);
+    let later = handle.steps_after(Some(last));
+    assert_eq!(later.len(), remembered, "the oldest makes room");
+    assert_eq!(later[0].step.0, last.0 + 2);
+}
+
 #[test]
 fn generations_stream_token_by_token() {
     let (_engine, handle, _) = engine(Mode::Work, 16);

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
     executor::{Device, ExecutorDtype, Quantization},
@@ -63,6 +64,14 @@ const TOKENIZE: &str = "\
 Examples:
   prelude tokenize 'Where is my card?'
   prelude tokenize --format json --input messages.txt";
+const COMPLETIONS: &str = "\
+Examples:
+  prelude completions bash > ~/.local/share/bash-completion/completions/prelude
+  prelude completions zsh > ~/.zfunc/_prelude    in a folder of fpath
+  prelude completions fish > ~/.config/fish/completions/prelude.fish";
+const MAN: &str = "\
+Example:
+  prelude man ~/.local/share/man/man1 && man prelude-serve";
 
 /// Serve decisions made by language models: classes, scores, embeddings, typed decisions,
 /// one-token answers, and chat beside them, over an OpenAI-compatible API.
@@ -128,6 +137,19 @@ pub(crate) enum Command {
     /// Print the token ids of each text.
     #[command(after_help = TOKENIZE)]
     Tokenize(TokenizeArgs),
+    /// Print what makes a shell complete this program's commands and flags.
+    #[command(after_help = COMPLETIONS)]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write a man page for each command into a folder.
+    #[command(after_help = MAN)]
+    Man {
+        /// The folder; it is made if there is none.
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
     /// Print which parts of CUDA this machine has.
     Cuda {
         #[command(subcommand)]

@@ -17,7 +17,8 @@ use crate::{
 pub struct Answered {
     /// The status a client would have seen.
     pub status: u16,
-    /// The body a client would have seen; of a stream, all its events.
+    /// The body a client would have seen; of a stream, all its events; of a stream without an end,
+    /// the first.
     pub body: Bytes,
     /// The request's id, as in logs.
     pub request_id: String,
@@ -90,15 +91,19 @@ impl App {
     }
 }
 
-/// The answer's bytes; of a stream, all there are.
+/// The answer's bytes; of a stream, all there are, or the first ones if it has no end.
 async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
     match (call.endpoint.handle)(call, body).await? {
         Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
+        Reply::Page { body, .. } => Ok(body.into()),
         Reply::Empty => Ok(Bytes::new()),
         Reply::Stream(mut events) => {
             let mut all = Vec::new();
             while let Some(bytes) = events.next().await {
                 all.extend_from_slice(&bytes);
+                if call.endpoint.watches {
+                    break;
+                }
             }
             Ok(all.into())
         }

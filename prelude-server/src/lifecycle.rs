@@ -22,6 +22,19 @@ pub(crate) enum Phase {
     Ending,
 }
 
+impl Phase {
+    /// Returns the phase's name in `/v1/status`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Leaving => "leaving",
+            Self::Draining => "draining",
+            Self::Ending => "ending",
+        }
+    }
+}
+
 /// The phase of the process, which tasks can wait for.
 #[derive(Debug)]
 pub(crate) struct Lifecycle(watch::Sender<Phase>);

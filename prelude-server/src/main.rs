@@ -12,7 +12,7 @@ use clap::{Parser as _, ValueEnum as _};
 
 use crate::{
     args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
-    commands::{Code, Failure, cuda, hub, one_shot, profile, run_batch, say, serve},
+    commands::{Code, Failure, cuda, hub, manuals, one_shot, profile, run_batch, say, serve},
 };
 
 fn main() -> ExitCode {
@@ -40,6 +40,8 @@ fn run(command: Command) -> Result<u8, Failure> {
         Command::Decide(args) => one_shot::decide(&args, &environment),
         Command::Profile(args) => profile::run(&args, &environment),
         Command::Tokenize(args) => one_shot::tokenize(&args, &environment),
+        Command::Completions { shell } => manuals::completions(shell),
+        Command::Man { folder } => manuals::man(&folder),
         Command::Cuda {
             command: CudaCommand::Info { device },
         } => cuda::info(device),

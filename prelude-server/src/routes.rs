@@ -4,7 +4,7 @@ use crate::{
     endpoint::{Endpoint, Reply},
     endpoints::{
         chat, classify, completions, decisions, embeddings, health, metrics, models, moderations,
-        pooling, rerank, score, systemone, tei, tokenize,
+        pooling, rerank, score, status, systemone, tei, tokenize, ui,
     },
     error::ApiError,
     openapi,
@@ -37,6 +37,11 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &health::LIVE,
     &health::VERSION,
     &metrics::METRICS,
+    &status::STATUS,
+    &status::EVENTS,
+    &ui::PAGE,
+    &ui::STYLE,
+    &ui::SCRIPT,
     &OPENAPI,
 ];
 

@@ -50,6 +50,8 @@ impl Events {
 /// A stream of events: an async block that sends, and what it has sent.
 pub(crate) struct EventStream {
     sent: mpsc::Receiver<Bytes>,
+    /// True if the block runs only while the client has taken all that was sent before.
+    is_paced: bool,
     /// `None` once the block has ended.
     block: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
@@ -84,8 +86,27 @@ impl EventStream {
         let (sender, sent) = mpsc::channel(1);
         Self {
             block: Some(Box::pin(make(EventSender(sender)))),
+            is_paced: false,
             sent,
         }
+    }
+
+    /// Makes a stream as [`EventStream::new`] does, whose block stands still while the client does
+    /// not read: for events that tell of a state, where a slow client is to miss some rather than
+    /// have them wait for it.
+    pub(crate) fn paced<F>(make: impl FnOnce(EventSender) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self {
+            is_paced: true,
+            ..Self::new(make)
+        }
+    }
+
+    /// Returns whether the stream waits for the client.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.is_paced
     }
 
     /// Returns the next bytes; `None` after the last. Cancel-safe.

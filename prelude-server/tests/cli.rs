@@ -677,3 +677,99 @@ fn generations_are_measured_in_the_time_given() {
     check(&write, "", 2, "", "there is no folder");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// The commands that `prelude --help` lists.
+fn commands() -> Vec<String> {
+    let help = run(&["--help"], "");
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let list = list.lines().take_while(|line| !line.is_empty());
+    let names = list.filter_map(|line| {
+        let name = line.strip_prefix("  ").filter(|l| !l.starts_with(' '))?;
+        name.split(' ').next().map(str::to_owned)
+    });
+    let names: Vec<String> = names.filter(|name| name != "help").collect();
+    assert!(
+        names.len() >= 13 && names.contains(&"run-batch".to_owned()),
+        "{names:?}"
+    );
+    names
+}
+
+#[test]
+fn shells_complete_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell], "");
+        assert!(output.status.success(), "{shell}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        for name in commands() {
+            assert!(text.contains(&name), "{shell} does not know {name}");
+        }
+        // A flag of one command.
+        assert!(text.contains("max-num-seqs"), "{shell}");
+    }
+    check(&["completions", "dos"], "", 2, "", "possible values: bash");
+}
+
+/// bash itself reads the completions and completes by them.
+#[test]
+fn bash_completes() {
+    let script = r#"
+        source /dev/stdin
+        complete -p prelude
+        COMP_WORDS=(prelude ser); COMP_CWORD=1
+        _prelude prelude ser prelude
+        echo "${COMPREPLY[@]}"
+    "#;
+    let completions = run(&["completions", "bash"], "").stdout;
+    let shell = Command::new("bash")
+        .args(["--norc", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut shell) = shell else {
+        eprintln!("SKIP: there is no bash");
+        return;
+    };
+    shell.stdin.take().unwrap().write_all(&completions).unwrap();
+    let output = shell.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("-F _prelude"), "{text}");
+    assert_eq!(text.lines().last(), Some("serve"), "{text}");
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let folder = std::env::temp_dir().join(format!("prelude-man-{}", std::process::id()));
+    let path = folder.join("man1");
+    check(&["man", path.to_str().unwrap()], "", 0, "", "prelude.1");
+    let page = |name: &str| {
+        let file = path.join(format!("{name}.1"));
+        std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+    };
+    let all = page("prelude");
+    for name in commands() {
+        // In roff a hyphen may be written `\\-`.
+        assert!(
+            all.replace("\\-", "-").contains(&name),
+            "prelude.1 does not name {name}"
+        );
+        let own = page(&format!("prelude-{name}"));
+        assert!(
+            own.starts_with(".ie") && own.contains(".SH SYNOPSIS"),
+            "{name}"
+        );
+    }
+    assert!(page("prelude-serve").contains("max\\-num\\-seqs"));
+    // A file is in the way.
+    let file = folder.join("file");
+    std::fs::write(&file, "").unwrap();
+    check(
+        &["man", file.to_str().unwrap()],
+        "",
+        1,
+        "",
+        "cannot write man pages into",
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}

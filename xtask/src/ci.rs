@@ -8,7 +8,7 @@ use crate::{
     aarch64, accuracy, asan, bench, clients, envoy, files, fuzz, gpu, kernels, miri, package,
     parity, python,
     run::{cargo, program},
-    smoke, tidy,
+    smoke, tidy, ui,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -59,6 +59,7 @@ const STEPS: &[Step] = &[
             .run()
     ),
     step!("smoke", smoke::run()),
+    step!("ui", ui::run(), or skips),
     step!("examples", examples()),
     step!("python", python::ci(), or skips),
     step!("kernels", kernels::ci(), or skips),

@@ -192,7 +192,7 @@ fn install(client: &Client, work: &Path) -> Result<PathBuf> {
 }
 
 /// Runs an installer; of what it says, an error keeps the first line that names one.
-fn quiet(command: &mut Command) -> Result<()> {
+pub(crate) fn quiet(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdin(Stdio::null())

@@ -23,6 +23,7 @@ mod run;
 mod smoke;
 mod tidy;
 mod tokenizer_gate;
+mod ui;
 mod wheels;
 
 use anyhow::Result;
@@ -99,6 +100,10 @@ enum Command {
     Release,
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
+    /// Use the page at `/ui` in Chromium by keyboard alone, and compare what it shows with what the
+    /// server says (needs Chromium and chromedriver; npm for the check of accessibility). Pictures of
+    /// it are in `target/ui`.
+    Ui,
     /// Ask the demo models, as they are and with int8 weights, about banking77's 3,080 test messages
     /// over HTTP and compare with the accuracy recorded at their training.
     Accuracy {
@@ -154,6 +159,7 @@ fn main() -> Result<()> {
         Command::Bench { args } => bench::run(&args),
         Command::Release => release::run(),
         Command::Smoke => smoke::run(),
+        Command::Ui => ui::run().map(show),
         Command::Accuracy { data } => accuracy::run(data).map(show),
         Command::Asan => asan::run().map(show),
         Command::Miri => miri::run().map(show),

@@ -49,14 +49,26 @@ pub(crate) fn ask(server: &DemoServer) -> Result<f64> {
     Ok(first)
 }
 
+/// Asks a server with this key, or with none, to classify a message.
+pub(crate) fn classify(address: &str, key: &str) -> Result<()> {
+    let body = r#"{"model":"demo-classifier","input":"Where is my card?"}"#;
+    let answer = post_with_key(address, "/classify", body, key)?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    Ok(())
+}
+
 fn post(address: &str, path: &str, body: &str) -> Result<String> {
+    post_with_key(address, path, body, "none")
+}
+
+fn post_with_key(address: &str, path: &str, body: &str, key: &str) -> Result<String> {
     let mut stream =
         TcpStream::connect(address).with_context(|| format!("no server at {address}"))?;
     stream.set_read_timeout(Some(READY_WITHIN))?;
     write!(
         stream,
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+         X-Api-Key: {key}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )?;
     let mut answer = String::new();

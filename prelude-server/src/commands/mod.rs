@@ -23,11 +23,13 @@ pub(crate) mod cuda;
 pub(crate) mod hub;
 pub(crate) mod kv_events;
 pub(crate) mod loading;
+pub(crate) mod manuals;
 pub(crate) mod models;
 pub(crate) mod one_shot;
 pub(crate) mod profile;
 pub(crate) mod run_batch;
 pub(crate) mod serve;
+pub(crate) mod supervisor;
 pub(crate) mod texts;
 
 /// The failure of a command.

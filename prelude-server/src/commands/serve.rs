@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
-    say,
+    say, supervisor,
 };
 use crate::args::{LogLevel, ServeArgs};
 
@@ -215,6 +215,7 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
         }
     }
     announce(app.models(), address, started.elapsed());
+    supervisor::ready(&app);
     if is_demo {
         suggest(address);
     }
@@ -285,6 +286,7 @@ fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
+            supervisor::stopping();
             say(format_args!(
                 "draining; press Ctrl-C again to exit immediately"
             ));
@@ -329,7 +331,7 @@ fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration)
     ));
 }
 
-/// Three requests to copy: a class, a typed decision, one token.
+/// The page, and three requests to copy: a class, a typed decision, one token.
 fn suggest(address: SocketAddr) {
     let bold = |text: &str| match on_terminal() {
         true => format!("\x1b[1m{text}\x1b[0m"),
@@ -338,6 +340,9 @@ fn suggest(address: SocketAddr) {
     let json = "-H 'Content-Type: application/json'";
     say(format_args!(
         "
+{}
+http://{address}/ui
+
 {}
 curl -s http://{address}/classify {json} \\
   -d '{{\"input\": \"Where is my card? I ordered it two weeks ago.\"}}'
@@ -354,6 +359,7 @@ curl -s http://{address}/v1/chat/completions {json} \\
        \"max_tokens\": 1, \"temperature\": 0, \"enable_thinking\": false, \"logprobs\": true, \"top_logprobs\": 3}}'
 
 The demo models know the messages of a bank's customers and nothing else. Stop with Ctrl-C.",
+        bold("# The same in a browser, and what it costs"),
         bold("# Classify a message"),
         bold("# Typed decisions about a state"),
         bold("# A one-token answer"),

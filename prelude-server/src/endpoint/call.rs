@@ -270,6 +270,13 @@ pub(crate) enum Reply {
         /// The text.
         body: Bytes,
     },
+    /// A part of the page for browsers.
+    Page {
+        /// `Content-Type`.
+        content_type: &'static str,
+        /// The file.
+        body: &'static str,
+    },
     /// Nothing to say.
     Empty,
     /// Server-sent events.

@@ -25,6 +25,9 @@ pub(crate) struct Endpoint {
     pub(crate) needs: Needs,
     /// True if an answer may take more than one step.
     pub(crate) generates: bool,
+    /// True if an answer has no end: it tells of other requests as long as the client listens, and
+    /// neither counts among the requests in flight nor delays the end of the process.
+    pub(crate) watches: bool,
     /// The callers that may ask.
     pub(crate) access: Access,
     /// The dialect in which errors are written.
@@ -83,6 +86,7 @@ impl Endpoint {
             method: "POST",
             needs: Needs::Queue,
             generates: false,
+            watches: false,
             access: Access::Key,
             dialect: Dialect::OpenAi,
             other_dialect: None,

@@ -265,12 +265,17 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Decisions)?;
     let (questions, values) = questions(request.decision.questions)?;
+    let options = Options::new(request.options.x_prelude)?;
+    if options.forest {
+        let must = "be false or absent here; `/v1/systemone` answers with the tree of the prompts";
+        return Err(ApiError::invalid_value("/x_prelude/forest", must));
+    }
     let questionnaire = Questionnaire {
         state_field: "input",
         state: request.decision.input.0,
         instructions: None,
         questions,
-        options: Options::new(request.options.x_prelude)?,
+        options,
         escapes: request.options.escape_special_tokens,
     };
     let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;

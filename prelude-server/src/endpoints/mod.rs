@@ -16,6 +16,8 @@ pub(crate) mod moderations;
 pub(crate) mod pooling;
 pub(crate) mod rerank;
 pub(crate) mod score;
+pub(crate) mod status;
 pub(crate) mod systemone;
 pub(crate) mod tei;
 pub(crate) mod tokenize;
+pub(crate) mod ui;

@@ -213,6 +213,53 @@ mod tests {
         }
     }
 
+    /// Its nodes are the tokens that are computed, and the way to a question's end is the prompt of
+    /// that question alone.
+    #[test]
+    fn the_forest_is_what_is_computed() {
+        let ask_forest = |questions: &Value, labels: &str| {
+            let body = json!({
+                "state": "Where is my card?", "questions": questions, "cache_salt": labels,
+                "x_prelude": {"forest": true, "labels": labels},
+            });
+            let (status, found, seen) = ask(demos(), PATH, &body);
+            assert_eq!(status, 200, "{found}");
+            (found, seen)
+        };
+        for labels in ["code", "text"] {
+            let (found, seen) = ask_forest(&questions(), labels);
+            let forest = &found["x_prelude"]["forest"];
+            let nodes = forest["nodes"].as_array().unwrap();
+            let tokens = |node: &Value| node["tokens"].as_u64().unwrap();
+            let all: u64 = nodes.iter().map(tokens).sum();
+            assert_eq!(found["usage"]["input_tokens"], all);
+            assert_eq!(seen.prompt_tokens, all);
+            assert!(nodes.len() > questions().as_object().unwrap().len());
+            // The nodes on the ways to the ends, each once.
+            let of = |ends: &Value| {
+                let mut on_way = std::collections::BTreeSet::new();
+                for end in ends.as_array().unwrap() {
+                    let mut at = end.as_u64();
+                    while let Some(node) = at {
+                        on_way.insert(node);
+                        at = nodes[usize::try_from(node).unwrap()]["parent"].as_u64();
+                    }
+                }
+                let on_way = on_way.into_iter();
+                on_way
+                    .map(|node| tokens(&nodes[usize::try_from(node).unwrap()]))
+                    .sum::<u64>()
+            };
+            for (name, question) in questions().as_object().unwrap() {
+                let (alone, _) = ask_forest(&json!({name.as_str(): question}), labels);
+                let ends = &forest["questions"][name.as_str()];
+                assert_eq!(alone["usage"]["input_tokens"], of(ends), "{labels} {name}");
+            }
+        }
+        let plain = ask_for(&questions(), "no forest");
+        assert_eq!(plain["x_prelude"].get("forest"), None);
+    }
+
     #[test]
     fn the_state_is_computed_once() {
         let state = "The customer writes that the card has not come. ".repeat(20);

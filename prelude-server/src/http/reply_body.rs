@@ -205,12 +205,13 @@ async fn send_stream(
         if unread.is_empty() {
             unread_since = Instant::now();
         }
+        let reads_ahead = unread.is_empty() || !events.is_paced();
         tokio::select! {
             biased;
             room = pieces.reserve(), if !unread.is_empty() => {
                 room.ok()?.send(Some(unread.split().freeze()));
             }
-            next = events.next(), if !is_over => {
+            next = events.next(), if !is_over && reads_ahead => {
                 keep_alive.as_mut().reset(Instant::now() + silence);
                 match next {
                     Some(bytes) => unread.extend_from_slice(&bytes),
@@ -245,6 +246,8 @@ fn last_events() -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::{ApiKeys, ServerConfig};
 
@@ -294,5 +297,41 @@ mod tests {
         assert_eq!(second, Some(Some(Bytes::from_static(b"12345"))));
         drop(pieces);
         assert_eq!(send_stream(&app, events(1), &sender, LONG).await, None);
+    }
+
+    /// A client that does not read holds one piece in the channel and one behind it, however much
+    /// there would be to tell.
+    #[tokio::test]
+    async fn a_paced_stream_stands_still_while_it_is_not_read() {
+        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        let made = Arc::new(AtomicUsize::new(0));
+        let events = EventStream::paced({
+            let made = Arc::clone(&made);
+            move |mut sender| async move {
+                for n in 0..100 {
+                    made.store(n + 1, Ordering::Relaxed);
+                    sender.send(Bytes::from(n.to_string())).await;
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let (sender, mut pieces) = mpsc::channel(1);
+        let mut sending = pin!(send_stream(&app, events, &sender, LONG));
+        for _ in 0..50 {
+            tokio::select! {
+                biased;
+                _ = &mut sending => panic!("it has not ended"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        assert!(made.load(Ordering::Relaxed) <= 3, "{made:?}");
+        let read = async {
+            for n in 0..100 {
+                let piece = pieces.recv().await.unwrap().unwrap();
+                assert_eq!(piece, n.to_string());
+            }
+        };
+        let (sent, ()) = tokio::join!(sending, read);
+        assert_eq!(sent, Some(()));
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct RequestLog {
     /// The status of the answer, once there is one.
     status: Option<u16>,
     is_whole: bool,
+    /// True as long as the request counts as in flight.
+    is_counted: bool,
 }
 
 impl RequestLog {
@@ -47,6 +49,7 @@ impl RequestLog {
             call: None,
             status: None,
             is_whole: false,
+            is_counted: true,
         }
     }
 
@@ -72,6 +75,14 @@ impl RequestLog {
         self.route = route;
     }
 
+    /// Counts the request as in flight no longer, since it only watches others: with it they would
+    /// never be alone, and the process would wait for its end.
+    pub(super) fn stand_aside(&mut self) {
+        if std::mem::take(&mut self.is_counted) {
+            self.app.in_flight.end();
+        }
+    }
+
     /// Notes the request's call.
     pub(super) fn admitted(&mut self, call: &Arc<Call>) {
         self.call = Some(Arc::clone(call));
@@ -90,7 +101,7 @@ impl RequestLog {
 
 impl Drop for RequestLog {
     fn drop(&mut self) {
-        self.app.in_flight.end();
+        self.stand_aside();
         self.connection.end();
         let status = match self.status {
             Some(status) if self.is_whole => status,

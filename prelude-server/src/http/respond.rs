@@ -26,6 +26,11 @@ const COMPUTED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-computed-
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-prelude-queue-ms");
 const EXEC_MS: HeaderName = HeaderName::from_static("x-prelude-exec-ms");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A page runs nothing but the program's own script, and asks nobody but this server.
+const PAGE_POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
 const SSE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 
 /// Returns the response of a successful request.
@@ -40,6 +45,10 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
         Reply::Text { content_type, body } => {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
             Content::Whole(body)
+        }
+        Reply::Page { content_type, body } => {
+            page_headers(&mut headers, content_type);
+            Content::Whole(Bytes::from_static(body.as_bytes()))
         }
         Reply::Empty => Content::Whole(Bytes::new()),
         Reply::Stream(events) => {
@@ -59,6 +68,17 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
         }
     }
     respond(app, StatusCode::OK, headers, content, log)
+}
+
+/// Inserts the headers of a part of the page for browsers.
+fn page_headers(headers: &mut HeaderMap, content_type: &'static str) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CONTENT_SECURITY_POLICY, PAGE_POLICY);
+    let mut put = |name, value| headers.insert(name, HeaderValue::from_static(value));
+    put(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    put(header::REFERRER_POLICY, "no-referrer");
+    // Another version of the program has another script.
+    put(header::CACHE_CONTROL, "no-cache");
 }
 
 /// Returns the response to a browser's preflight request.

@@ -84,6 +84,9 @@ async fn admit(
     }
     check_key(app, path, &parts.headers)?;
     let (endpoint, tail) = found?;
+    if endpoint.watches {
+        log.stand_aside();
+    }
     if parts.method == Method::POST {
         check_media_type(&parts.headers)?;
     }

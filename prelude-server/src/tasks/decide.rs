@@ -92,6 +92,8 @@ pub(crate) struct OptionFields<'a> {
     permutations: Option<Int<1, 8>>,
     /// Divides the labels' logits.
     temperature: Option<f64>,
+    /// True if the answer is to have the tree of the prompts (`/v1/systemone`).
+    forest: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -110,6 +112,8 @@ pub(crate) struct Options {
     temperature: Option<f64>,
     /// The labels by which choices are answered.
     labels: ChoiceLabels,
+    /// True if the answer has the tree of the prompts.
+    pub(crate) forest: bool,
 }
 
 impl Options {
@@ -142,6 +146,7 @@ impl Options {
                 None | Some(LabelsBy::Code) => ChoiceLabels::Code,
                 Some(LabelsBy::Text) => ChoiceLabels::Text,
             },
+            forest: fields.forest.unwrap_or(false),
         })
     }
 
@@ -159,6 +164,40 @@ pub(crate) struct Decided {
     /// Distinct tokens of the prompts: the state once, however many questions.
     pub(crate) tokens: u64,
     pub(crate) usage: Usage,
+    /// The tree of the prompts, if the request asks for it.
+    pub(crate) forest: Option<Forest>,
+}
+
+/// The tree of a request's prompts, each run of tokens once.
+#[derive(Debug)]
+pub(crate) struct Forest {
+    /// The parent of each node, which comes before it, and the number of its own tokens.
+    pub(crate) nodes: Vec<(Option<u32>, u64)>,
+    /// For each question, the nodes at whose ends its labels are scored, in ascending order.
+    pub(crate) ends: Vec<Vec<u32>>,
+}
+
+impl Forest {
+    /// Describes the prompts of a request.
+    ///
+    /// # Errors
+    /// 400 and 429 if there is no room for its numbers.
+    fn of(prepared: &Prepared, plans: &[Plan], budget: &Budget<'_>) -> Result<Self, ApiError> {
+        let rows = plans.iter().map(Plan::num_rows).sum::<usize>();
+        budget.numbers(2 * prepared.nodes().len() + rows)?;
+        let mut of_rows = prepared.row_nodes();
+        let ends = plans.iter().map(|plan| {
+            let mut nodes: Vec<u32> = of_rows.by_ref().take(plan.num_rows()).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            nodes
+        });
+        let ends = ends.collect();
+        Ok(Self {
+            nodes: prepared.nodes().collect(),
+            ends,
+        })
+    }
 }
 
 /// Asks all questions as one request. `bytes` is about how much text there is.
@@ -197,9 +236,14 @@ pub(crate) async fn decide(
         let tries =
             { plans.iter() }.flat_map(|plan| iter::repeat_n(&plan.trie, plan.rotations.len()));
         let prepared = Prepared::with_labels(model, questionnaire.state_field, prompts, tries)?;
-        Ok((prepared.counting_distinct_tokens(), plans))
+        let forest = match questionnaire.options.forest {
+            true => Some(Forest::of(&prepared, &plans, budget)?),
+            false => None,
+        };
+        Ok((prepared.counting_distinct_tokens(), (plans, forest)))
     };
-    let (computed, plans) = compute(call, model, common, expected, prepare, trie_scores).await?;
+    let (computed, (plans, forest)) =
+        compute(call, model, common, expected, prepare, trie_scores).await?;
     let mut scores = computed.outputs.into_iter();
     let answers: Vec<_> = { questionnaire.questions.iter().zip(&plans) }
         .map(|(named, plan)| {
@@ -213,6 +257,7 @@ pub(crate) async fn decide(
         answers,
         tokens: computed.tokens,
         usage: computed.cost,
+        forest,
     })
 }
 

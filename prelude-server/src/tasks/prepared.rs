@@ -114,6 +114,18 @@ impl Prepared {
         })
     }
 
+    /// Returns the nodes of the prompts' tree: the parent, and the number of tokens. A parent comes
+    /// before its children.
+    pub(crate) fn nodes(&self) -> impl ExactSizeIterator<Item = (Option<u32>, u64)> {
+        let nodes = self.tree.nodes().iter();
+        nodes.map(|node| (node.parent.map(|p| p.0), node.tokens.len() as u64))
+    }
+
+    /// Returns the node of each row, in the order of the rows.
+    pub(crate) fn row_nodes(&self) -> impl Iterator<Item = u32> {
+        self.rows.iter().map(|row| row.node.0)
+    }
+
     /// Tells the client of the distinct tokens of all prompts and labels, rather than of the sum of
     /// the prompts' lengths.
     pub(crate) fn counting_distinct_tokens(mut self) -> Self {

@@ -13,6 +13,7 @@ mod load;
 mod metrics;
 mod overload;
 mod service;
+mod status;
 mod streams;
 mod support;
 mod templates;

@@ -1,7 +1,11 @@
 //! `GET /metrics`: the names, kinds and labels that dashboards and routers rely on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+};
 
+use regex::Regex;
 use serde_json::json;
 
 use crate::support::{Fake, TestServer, config};
@@ -175,6 +179,62 @@ fn names_kinds_and_labels() {
         let named = labels.iter().all(|l| l.iter().any(|l| l == "model_name"));
         assert!(named, "{name}: {labels:?}");
     }
+}
+
+/// Every metric that the Grafana dashboard names is one that `/metrics` prints, with the labels by
+/// which the dashboard sums and selects.
+#[test]
+fn the_dashboard_names_metrics_that_there_are() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/deploy/grafana.json");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        // Past the harness, which shows what is printed only where a test fails.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIP: docs/deploy is part of the workspace"
+        );
+        return;
+    };
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let server = TestServer::demo();
+    let page = Page::read(&server.get("/metrics").body);
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array());
+    let queries = targets
+        .flatten()
+        .map(|target| target["expr"].as_str().unwrap());
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let variables = variables.iter().filter_map(|v| v["definition"].as_str());
+    let name = Regex::new("(?:vllm|prelude):[a-z0-9_]+").unwrap();
+    let grouped = Regex::new(r"by \(([a-z_, ]+)\)").unwrap();
+    let selected = Regex::new("([a-z_]+)=~?\"").unwrap();
+    let mut found = BTreeSet::new();
+    for query in queries.chain(variables) {
+        let names: Vec<&str> = name.find_iter(query).map(|m| m.as_str()).collect();
+        assert!(!names.is_empty(), "{query}");
+        for name in names {
+            let family = page.family(name);
+            let kind = page.kinds.get(&family);
+            assert!(kind.is_some(), "/metrics has no {name}: {query}");
+            // Prometheus knows a histogram by its parts alone.
+            assert_eq!(kind.unwrap() == "histogram", family != name, "{query}");
+            let by = grouped.captures_iter(query).flat_map(|c| {
+                let (_, [names]) = c.extract();
+                names.split(", ")
+            });
+            let selected = selected.captures_iter(query).map(|c| c.extract::<1>().1[0]);
+            let labels: &[&str] = FAMILIES
+                .iter()
+                .find(|f| f.0 == family)
+                .map_or(MODEL, |f| f.2);
+            for label in by.chain(selected) {
+                // Prometheus adds `instance`.
+                let is_known = matches!(label, "le" | "instance") || labels.contains(&label);
+                assert!(is_known, "{name} has no {label}: {query}");
+            }
+            found.insert(family);
+        }
+    }
+    assert!(found.len() > 25, "{found:?}");
 }
 
 /// What is of no one model has the names of all.

@@ -9,4 +9,5 @@ mod kv_events;
 mod logs;
 mod many;
 mod salts;
+mod service_manager;
 mod support;

@@ -48,6 +48,15 @@ impl Served {
         Self::start_by(shell, &[], &[])
     }
 
+    /// Does what [`Self::start`] does, as a service manager that listens at `socket` does, and that
+    /// wants a sign of life within each `watchdog`.
+    pub(crate) fn start_as_service(socket: &std::path::Path, watchdog: Duration) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prelude"));
+        command.env("NOTIFY_SOCKET", socket);
+        command.env("WATCHDOG_USEC", watchdog.as_micros().to_string());
+        Self::start_by(command, &[], &[])
+    }
+
     fn start_by(mut command: Command, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);
@@ -96,6 +105,11 @@ impl Served {
         // A server that refuses early may close before it has read everything.
         let _ = stream.write_all(bytes);
         Answer::read(&mut stream).expect("an answer")
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        self.exchange(request.as_bytes())
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {

@@ -28,6 +28,19 @@ const PROGRAMS: [(&str, &str); 2] = [
 /// Files of the repository that go along.
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
+/// Files of `docs/deploy` that go along.
+const DEPLOYMENT: [&str; 2] = ["prelude.service", "grafana.json"];
+
+/// Completions in the archive: the shell, and the file's name as shells look for it.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "completions/prelude"),
+    ("zsh", "completions/_prelude"),
+    ("fish", "completions/prelude.fish"),
+];
+
+/// Folder of the man pages in the archive.
+const MAN: &str = "man/man1";
+
 /// Builds the wheels and the archive, tries them without Rust, and prints their sizes.
 pub(crate) fn run() -> Result<()> {
     let target = run::host()?;
@@ -118,6 +131,13 @@ fn archive(folder: &Path, version: &str, target: &str, has_images: bool) -> Resu
     for text in TEXTS {
         copy(&root().join(text), &inside.join(text))?;
     }
+    manuals(&inside)?;
+    for deployment in DEPLOYMENT {
+        copy(
+            &root().join("docs/deploy").join(deployment),
+            &inside.join(deployment),
+        )?;
+    }
     let notices = notices::of(&PROGRAMS.map(|(_, package)| package))?;
     fs::write(inside.join("THIRD-PARTY.txt"), notices)?;
     let archive = folder.join(format!("{name}.tar.gz"));
@@ -136,6 +156,19 @@ fn archive(folder: &Path, version: &str, target: &str, has_images: bool) -> Resu
         .args([&name])
         .run()?;
     Ok(archive)
+}
+
+/// Writes the program's completions and man pages into the archive's folder.
+fn manuals(inside: &Path) -> Result<()> {
+    let prelude = inside.join(PROGRAMS[0].0);
+    fs::create_dir_all(inside.join("completions"))?;
+    for (shell, file) in COMPLETIONS {
+        let text = program(&prelude).args(["completions", shell]).output()?;
+        fs::write(inside.join(file), text)?;
+    }
+    program(&prelude)
+        .args(["man".as_ref(), inside.join(MAN).as_os_str()])
+        .run()
 }
 
 /// Writes the checksums of a folder's files, as `sha256sum --check` reads them.

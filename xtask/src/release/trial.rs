@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::{COMPLETIONS, MAN};
 use crate::{
     demo_server, files,
     python::{self, Environment},
@@ -50,6 +51,7 @@ pub(super) fn archive(archive: &Path, name: &str) -> Result<f64> {
         ])
         .args(["--strip-components=1"])
         .run()?;
+    manuals(&folder, name)?;
     ask(&folder.join(name), &home)
 }
 
@@ -63,6 +65,30 @@ pub(super) fn tokenizer(wheel: &Path) -> Result<String> {
     environment.install_wheel(wheel)?;
     python::test(&environment, "test_module.py")?;
     Ok("the tokenizer's wheel passes the tests that need no other package".to_owned())
+}
+
+/// Checks that completions and a man page name every command of the unpacked program.
+fn manuals(folder: &Path, name: &str) -> Result<()> {
+    let help = program(folder.join(name)).args(["--help"]).output()?;
+    let (_, commands) = help.split_once("Commands:\n").context("no commands")?;
+    let lines = commands.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| {
+        let line = line.strip_prefix("  ").filter(|l| !l.starts_with(' '))?;
+        line.split(' ').next().filter(|&command| command != "help")
+    });
+    let mut texts = Vec::new();
+    for (_, file) in COMPLETIONS {
+        let text = fs::read_to_string(folder.join(file)).with_context(|| file.to_owned())?;
+        texts.push((file, text));
+    }
+    for command in names {
+        let page = folder.join(MAN).join(format!("{name}-{command}.1"));
+        ensure!(page.is_file(), "there is no {}", page.display());
+        for (file, text) in &texts {
+            ensure!(text.contains(command), "{file} does not know {command}");
+        }
+    }
+    Ok(())
 }
 
 fn empty(name: &str) -> Result<PathBuf> {

@@ -174,6 +174,28 @@ struct Usage {
 struct Extension<'a> {
     prompt_format: &'static str,
     diagnostics: Entries<'a, DiagnosticsBody>,
+    /// The tree of the prompts, if the request's `x_prelude.forest` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forest: Option<ForestBody<'a>>,
+}
+
+/// The prompts of all questions as they are computed: each run of tokens once.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Forest")]
+struct ForestBody<'a> {
+    /// A parent comes before its children. All `tokens` together are `usage.input_tokens`.
+    nodes: Vec<NodeBody>,
+    /// For each question, the nodes behind which its labels are scored.
+    questions: Entries<'a, &'a [u32]>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ForestNode")]
+struct NodeBody {
+    /// The node whose tokens come before; null if this one begins the prompt.
+    parent: Option<u32>,
+    /// The node's own tokens.
+    tokens: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -248,6 +270,16 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
         };
         (id(named), body)
     });
+    let forest = decided.forest.as_ref().map(|forest| ForestBody {
+        nodes: { forest.nodes.iter() }
+            .map(|&(parent, tokens)| NodeBody { parent, tokens })
+            .collect(),
+        questions: {
+            let ends = forest.ends.iter().map(|nodes| &**nodes);
+            let ids = questionnaire.questions.iter().map(id);
+            Entries(ids.zip(ends).collect())
+        },
+    });
     Reply::json(&Response {
         model,
         answers: Entries(bodies.collect()),
@@ -258,6 +290,7 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
         x_prelude: Extension {
             prompt_format: PROMPT_FORMAT,
             diagnostics: Entries(diagnostics.collect()),
+            forest,
         },
     })
 }
