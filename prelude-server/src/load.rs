@@ -7,7 +7,7 @@ use std::{
 
 use prelude_core::{Pooling, Profile};
 use prelude_engine::{EngineConfig, ScheduledEngine};
-use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
+use prelude_models::{Checkpoint, ClassActivation, EncoderConfig, ModelKind as CheckpointKind};
 use prelude_text::{
     decide::{Calibration, DecideLabels, Unfit},
     rerank_template::RerankTemplate,
@@ -181,6 +181,8 @@ pub fn load(
         class_activation: checkpoint.config().class_activation,
         pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
         id2label: class_names(checkpoint.kind()),
+        has_mean_classes: { checkpoint.config().encoder.as_ref() }
+            .is_some_and(EncoderConfig::has_mean_classes),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
         hidden_size: bounded(checkpoint.config().hidden_size),
@@ -267,7 +269,8 @@ fn pair_activation(
 /// Returns the names of a classifier's classes; none of another kind of model.
 fn class_names(kind: &CheckpointKind) -> Vec<String> {
     match kind {
-        CheckpointKind::SequenceClassification { labels } => labels.clone(),
+        CheckpointKind::SequenceClassification { labels }
+        | CheckpointKind::TokenClassification { labels } => labels.clone(),
         _ => Vec::new(),
     }
 }
@@ -314,6 +317,7 @@ fn served_kind(assets: &Assets, wanted: Option<ModelKind>) -> Result<ModelKind, 
         }
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
         CheckpointKind::SequenceClassification { .. } => ModelKind::Classifier,
+        CheckpointKind::TokenClassification { .. } => ModelKind::TokenClassifier,
         CheckpointKind::Embedding { .. } => ModelKind::Embedding,
     };
     match wanted {
@@ -391,9 +395,18 @@ fn pooling(
         }
         (CheckpointKind::CausalLm, _, Some(wanted)) => Ok(Some((wanted, true))),
         (CheckpointKind::CausalLm, _, None) => Ok(None),
-        (CheckpointKind::SequenceClassification { .. }, _, None) => Ok(None),
+        (
+            CheckpointKind::SequenceClassification { .. }
+            | CheckpointKind::TokenClassification { .. },
+            _,
+            None,
+        ) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, Some(_)) => Err(LoadError::Option(
-            "a classifier has no pooling to choose: its head reads one token".to_owned(),
+            "a classifier has no pooling to choose: its configuration says what its head reads"
+                .to_owned(),
+        )),
+        (CheckpointKind::TokenClassification { .. }, _, Some(_)) => Err(LoadError::Option(
+            "a classifier of tokens has no pooling to choose: its head reads each token".to_owned(),
         )),
     }
 }
@@ -426,7 +439,10 @@ fn tasks(has: &Abilities) -> Vec<Task> {
         ),
         (Task::Pairs, has.ranks),
         (Task::Rerank, has.ranks),
-        (Task::Pooling, has.pools || classes),
+        (
+            Task::Pooling,
+            has.pools || classes || has.kind == ModelKind::TokenClassifier,
+        ),
         (Task::SystemOne, has.decides),
         (Task::Decisions, has.decides),
     ];

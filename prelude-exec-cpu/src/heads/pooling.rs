@@ -104,7 +104,11 @@ fn finite(numbers: Vec<f32>, make: fn(Vec<f32>) -> RowOutput) -> RowOutput {
 
 /// The mean over positions from `first` on: sums of chunks that start at multiples of
 /// [`MEAN_CHUNK`], added in order.
-fn mean<'a>(states: impl Iterator<Item = &'a [f32]>, first: u32, width: usize) -> Vec<f32> {
+pub(crate) fn mean<'a>(
+    states: impl Iterator<Item = &'a [f32]>,
+    first: u32,
+    width: usize,
+) -> Vec<f32> {
     let mut total = vec![0.0; width];
     let mut chunk = vec![0.0; width];
     let mut count = 0u32;
