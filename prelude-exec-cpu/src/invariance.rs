@@ -711,6 +711,21 @@ fn prompts_get_the_bits_of_each_alone(model: &str, num_ids: u32, cases: u32) {
     }
 }
 
+/// A mean has classes, and the tokens that it is made of have none.
+#[test]
+fn tokens_have_no_classes_of_means() {
+    let mut encoder = executor("rand-modernbert-rank", CpuConfig::default(), 1);
+    let outputs = vec![
+        (0..3, OutputHead::Tokens(TokenHead::Classify)),
+        (0..1, OutputHead::Classify),
+    ];
+    let rows = run_oneshot(&mut encoder, prompt(&[1, 2, 3], outputs));
+    let [RowOutput::Failed(why), RowOutput::Classes(_)] = rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert!(why.contains("whole texts"), "{why}");
+}
+
 /// A prompt tree is no batch of such a model.
 #[test]
 fn shared_prompts_of_an_encoder_are_refused() {

@@ -139,8 +139,7 @@ pub fn load(
     let template = assets.compile_template()?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
-    let mut warnings = std::mem::take(&mut assets.warnings);
-    warnings.extend(tokenizer_warnings(&assets.tokenizer));
+    let mut warnings = take_warnings(&mut assets);
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match &template {
@@ -181,8 +180,7 @@ pub fn load(
         class_activation: checkpoint.config().class_activation,
         pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
         id2label: class_names(checkpoint.kind()),
-        has_mean_classes: { checkpoint.config().encoder.as_ref() }
-            .is_some_and(EncoderConfig::has_mean_classes),
+        has_mean_classes: has_mean_classes(checkpoint),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
         hidden_size: bounded(checkpoint.config().hidden_size),
@@ -273,6 +271,12 @@ fn class_names(kind: &CheckpointKind) -> Vec<String> {
         | CheckpointKind::TokenClassification { labels } => labels.clone(),
         _ => Vec::new(),
     }
+}
+
+/// Returns true if the classes of a text are read from the mean of its tokens.
+fn has_mean_classes(checkpoint: &Checkpoint) -> bool {
+    let encoder = checkpoint.config().encoder.as_ref();
+    encoder.is_some_and(EncoderConfig::has_mean_classes)
 }
 
 /// Returns the settings of a model's engine on an executor, with the times of its profile.
@@ -517,6 +521,13 @@ fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Decid
         .map_err(|e| e.to_string())?;
     DecideLabels::resolve(&prompt, |text| tokenizer.encode(text, false))
         .map_err(|e: Unfit| e.to_string())
+}
+
+/// Takes out the notes for the operator about a model's files.
+fn take_warnings(assets: &mut Assets) -> Vec<String> {
+    let mut warnings = std::mem::take(&mut assets.warnings);
+    warnings.extend(tokenizer_warnings(&assets.tokenizer));
+    warnings
 }
 
 /// Notes for the operator about the tokenizer's file.

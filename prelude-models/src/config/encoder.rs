@@ -4,7 +4,8 @@ use prelude_core::{Attention, Pooling};
 
 use super::{
     HEADS_MAX, HIDDEN_MAX, INTERMEDIATE_MAX, LAYERS_MAX, ModelConfig, POSITIONS_MAX, VOCAB_MAX,
-    dtype, labels, modern::ModernConfig,
+    dtype, labels,
+    modern::{self, ModernConfig},
 };
 use crate::{
     Activation, Biases, ClassActivation, Error, RopeConfig, RopeScaling, family::EncoderFamily,
@@ -74,14 +75,13 @@ pub(super) fn read(
         EncoderFamily::ModernBert => Some(ModernConfig::read(fields, layers)?),
         _ => None,
     };
-    let biases = |name| match family {
-        EncoderFamily::ModernBert => Ok(fields.boolean(name)?.unwrap_or(false)),
-        _ => Ok(true),
-    };
-    let (of_attention, of_mlp) = (biases("attention_bias")?, biases("mlp_bias")?);
     let token_types = match family.has_types() {
         true => fields.count("type_vocab_size", TYPES_MAX)?.unwrap_or(2),
         false => 1,
+    };
+    let class_pooling = match family {
+        EncoderFamily::ModernBert => modern::class_pooling(fields, &architecture)?,
+        _ => Pooling::First,
     };
     let labels = labels(fields)?;
     let config = ModelConfig {
@@ -96,21 +96,11 @@ pub(super) fn read(
         max_position_embeddings: positions,
         attention: Attention::Full,
         rms_norm_eps: layer_norm_eps,
-        biases: Biases {
-            qkv: of_attention,
-            o: of_attention,
-            mlp: of_mlp,
-        },
+        biases: biases(fields, family)?,
         qk_norm: false,
         tie_word_embeddings: false,
         dtype: dtype(fields)?,
-        rope: match &modern {
-            Some(_) => super::modern::rope(fields, super::modern::GLOBAL, positions)?,
-            None => RopeConfig {
-                theta: 1e4,
-                scaling: RopeScaling::None,
-            },
-        },
+        rope: rope(fields, family, positions)?,
         class_activation: ClassActivation::of_classes(fields, labels.len())?,
         pair_activation: ClassActivation::of_pairs(fields)?,
         labels,
@@ -127,16 +117,39 @@ pub(super) fn read(
                 EncoderFamily::MpNet => BUCKETS,
                 _ => 0,
             },
-            class_pooling: match family {
-                EncoderFamily::ModernBert => super::modern::class_pooling(fields)?,
-                _ => Pooling::First,
-            },
+            class_pooling,
             modern,
         }),
         warnings,
     };
     config.check_special_ids(fields)?;
     Ok(config)
+}
+
+/// Returns the projections of a layer that have biases: all, or what the file of a ModernBERT says.
+fn biases(fields: &Fields<'_>, family: EncoderFamily) -> Result<Biases, Error> {
+    let field = |name| match family {
+        EncoderFamily::ModernBert => Ok(fields.boolean(name)?.unwrap_or(false)),
+        _ => Ok(true),
+    };
+    let of_attention = field("attention_bias")?;
+    Ok(Biases {
+        qkv: of_attention,
+        o: of_attention,
+        mlp: field("mlp_bias")?,
+    })
+}
+
+/// Returns the rotary embeddings of a ModernBERT's layers that see whole texts; of others, whose
+/// positions are in a table, any.
+fn rope(fields: &Fields<'_>, family: EncoderFamily, positions: usize) -> Result<RopeConfig, Error> {
+    match family {
+        EncoderFamily::ModernBert => modern::rope(fields, modern::GLOBAL, positions),
+        _ => Ok(RopeConfig {
+            theta: 1e4,
+            scaling: RopeScaling::None,
+        }),
+    }
 }
 
 /// Returns the number of positions that are served, the rows of the position table, and those before

@@ -116,11 +116,13 @@ pub(super) fn rope(
     RopeConfig::read_set(&set, theta, positions)
 }
 
-/// Returns the hidden states from which classes are read.
-pub(super) fn class_pooling(fields: &Fields<'_>) -> Result<Pooling, Error> {
+/// Returns the hidden states from which the classes of a text are read. The field is left in the files
+/// of other heads too, which do not read it.
+pub(super) fn class_pooling(fields: &Fields<'_>, architecture: &str) -> Result<Pooling, Error> {
     match fields.text("classifier_pooling")? {
         None | Some("cls") => Ok(Pooling::First),
-        Some("mean") => Ok(Pooling::Mean),
+        Some("mean") if architecture.ends_with("ForSequenceClassification") => Ok(Pooling::Mean),
+        Some("mean") => Ok(Pooling::First),
         Some(other) => {
             let must = format!("must be \"cls\" or \"mean\", not {other:?}");
             Err(fields.wrong("classifier_pooling", must))

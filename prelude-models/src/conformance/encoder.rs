@@ -345,123 +345,146 @@ fn embed_sum<D: ConformanceDevice>(
     }
 }
 
-/// Prompts around the edges of tiles: each query sees all of its own prompt and nothing else.
+/// Prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
+/// nothing else.
 fn attention<D: ConformanceDevice>(
     precision: Precision,
     (heads, head_dim): (usize, usize),
     near: Near,
     open: &impl Fn(&super::Spec) -> D,
 ) {
-    const LENS: [usize; 7] = [1, 2, 63, 64, 65, 17, 130];
-    let shape = AttnShape {
-        heads,
-        kv_heads: heads,
-        head_dim,
-        scale: (head_dim as f32).powf(-0.5),
-        attention: Attention::Full,
-    };
-    let (width, out_width) = (shape.qkv_width(), shape.out_width());
-    let (batch, tokens) = prompts(&LENS);
-    let step = ForwardBatch::OneShot(batch);
-    let mut segments: Vec<Range<usize>> = lay_out(&step, BLOCK_SIZE)
-        .into_iter()
-        .map(|token| token.segment)
-        .collect();
-    segments.dedup();
-    let count = tokens.len();
-    let mut values = Values::new(precision, 74);
-    let qkv = values.many(count * width, -2.0, 2.0);
-    let mut spec = spec(out_width, shape, count, count * (width + out_width));
-    spec.capacity.attention = Attention::Full;
-    spec.capacity.vocab_size = 2 * VOCAB as u32;
-    let bias = match near {
-        Near::Bias(reach) => values.many(heads * (2 * reach + 1), -2.0, 2.0),
-        _ => Vec::new(),
-    };
-    // Some chunks hold several prompts, and the longest prompt has one alone.
-    spec.chunk_tokens = 130;
-    let mut device = open(&spec);
-    let stored = Stored::new(&bias, &[bias.len()]);
-    let loaded = device.loader().vector("bias", &stored.view());
-    let loaded = loaded.expect("a vector loads");
-    let distances = Distances {
-        window: match near {
+    let case = AttentionCase::new(precision, (heads, head_dim), near);
+    let got = case.run(open);
+    let width = case.shape.out_width();
+    for segment in &case.segments {
+        for (head, token) in (0..heads).flat_map(|head| segment.clone().map(move |t| (head, t))) {
+            // Weights are off by the rounding of scores; values are at most 2.
+            let bound = 2.0 * (64.0 * SUM + precision.stored(4.0));
+            let expected = case.expected(segment, head, token);
+            assert_within(
+                || format!("attention over prompts, {near:?}, token {token} of {segment:?}"),
+                &got[token * width + head * head_dim..][..head_dim],
+                expected.into_iter().map(|y| (y, bound)),
+            );
+        }
+    }
+}
+
+/// Prompts, their queries, keys and values, and what distances add to scores.
+struct AttentionCase {
+    shape: AttnShape,
+    near: Near,
+    batch: OneShotBatch,
+    /// The tokens of each prompt.
+    segments: Vec<Range<usize>>,
+    qkv: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl AttentionCase {
+    /// Tokens of the longest prompt: some chunks hold several prompts, and this one has one alone.
+    const CHUNK: usize = 130;
+
+    fn new(precision: Precision, (heads, head_dim): (usize, usize), near: Near) -> Self {
+        let shape = AttnShape {
+            heads,
+            kv_heads: heads,
+            head_dim,
+            scale: (head_dim as f32).powf(-0.5),
+            attention: Attention::Full,
+        };
+        let (batch, tokens) = prompts(&[1, 2, 63, 64, 65, 17, Self::CHUNK]);
+        let laid_out = lay_out(&ForwardBatch::OneShot(batch.clone()), BLOCK_SIZE);
+        let mut segments: Vec<_> = laid_out.into_iter().map(|token| token.segment).collect();
+        segments.dedup();
+        let mut values = Values::new(precision, 74);
+        Self {
+            shape,
+            near,
+            batch,
+            segments,
+            qkv: values.many(tokens.len() * shape.qkv_width(), -2.0, 2.0),
+            bias: match near {
+                Near::Bias(reach) => values.many(heads * (2 * reach + 1), -2.0, 2.0),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    fn window(&self) -> Option<u32> {
+        match self.near {
             Near::Window(window) => Some(window),
             _ => None,
-        },
-        bias: (!bias.is_empty()).then_some(&loaded),
-    };
-    let mut got = Vec::new();
-    device.step(step, &mut |ops, inputs| {
-        let mut tensor = ops.alloc(130, width).expect("room");
-        let mut out = ops.alloc(130, out_width).expect("room");
-        let mut start = 0;
-        while start < count {
-            let rows = start..ops.whole_segments(inputs, start);
-            assert!(rows.len() <= 130, "{rows:?}");
-            let mut chunk = qkv[rows.start * width..rows.end * width].to_vec();
-            chunk.resize(130 * width, f32::NAN);
-            D::write(ops, &mut tensor, &chunk);
-            ops.qk_norm_rope_store(inputs, 0, rows.clone(), shape, None, None, &mut tensor)
-                .expect("keys are placed");
-            match near {
-                Near::All => ops.attention(inputs, 0, rows.clone(), shape, &tensor, &mut out),
-                _ => {
-                    let at = rows.clone();
-                    ops.attention_by_distance(inputs, 0, at, shape, distances, &tensor, &mut out)
+        }
+    }
+
+    /// Returns what a device computes for all tokens.
+    fn run<D: ConformanceDevice>(&self, open: &impl Fn(&super::Spec) -> D) -> Vec<f32> {
+        let (width, out_width) = (self.shape.qkv_width(), self.shape.out_width());
+        let count = self.batch.tokens.len();
+        let mut spec = spec(out_width, self.shape, count, count * (width + out_width));
+        spec.capacity.attention = Attention::Full;
+        spec.capacity.vocab_size = 2 * VOCAB as u32;
+        spec.chunk_tokens = Self::CHUNK;
+        let mut device = open(&spec);
+        let stored = Stored::new(&self.bias, &[self.bias.len()]);
+        let bias = device.loader().vector("bias", &stored.view());
+        let bias = bias.expect("a vector loads");
+        let distances = Distances {
+            window: self.window(),
+            bias: (!self.bias.is_empty()).then_some(&bias),
+        };
+        let mut got = Vec::new();
+        let step = ForwardBatch::OneShot(self.batch.clone());
+        device.step(step, &mut |ops, inputs| {
+            let mut qkv = ops.alloc(Self::CHUNK, width).expect("room");
+            let mut out = ops.alloc(Self::CHUNK, out_width).expect("room");
+            let mut start = 0;
+            while start < count {
+                let rows = start..ops.whole_segments(inputs, start);
+                assert!(rows.len() <= Self::CHUNK, "{rows:?}");
+                let mut chunk = self.qkv[rows.start * width..rows.end * width].to_vec();
+                chunk.resize(Self::CHUNK * width, f32::NAN);
+                D::write(ops, &mut qkv, &chunk);
+                let (shape, at) = (self.shape, rows.clone());
+                ops.qk_norm_rope_store(inputs, 0, at.clone(), shape, None, None, &mut qkv)
+                    .expect("keys are placed");
+                match self.near {
+                    Near::All => ops.attention(inputs, 0, at, shape, &qkv, &mut out),
+                    _ => ops.attention_by_distance(inputs, 0, at, shape, distances, &qkv, &mut out),
                 }
+                .expect("attention runs");
+                got.extend_from_slice(&D::read(ops, &out)[..rows.len() * out_width]);
+                start = rows.end;
             }
-            .expect("attention runs");
-            got.extend_from_slice(&D::read(ops, &out)[..rows.len() * out_width]);
-            start = rows.end;
-        }
-    });
-    let part = |token: usize, which: usize, head: usize| {
-        wide(&qkv[token * width + which * out_width + head * head_dim..][..head_dim])
-    };
-    let wide_bias = wide(&bias);
-    for segment in segments {
-        for head in 0..heads {
-            let rows = |which| -> Vec<Vec<f64>> {
-                segment.clone().map(|t| part(t, which, head)).collect()
-            };
-            let (keys, values) = (rows(1), rows(2));
-            let keys: Vec<&[f64]> = keys.iter().map(Vec::as_slice).collect();
-            let values: Vec<&[f64]> = values.iter().map(Vec::as_slice).collect();
-            for token in segment.clone() {
-                let q = part(token, 0, head);
-                let first = segment.start;
-                let window = distances
-                    .window
-                    .map_or(usize::MAX, |window| window as usize);
-                let seen: Vec<usize> = segment
-                    .clone()
-                    .filter(|&key| key.abs_diff(token) <= window)
-                    .collect();
-                let score = |&key: &usize| {
-                    let product = naive::dot(&q, keys[key - first]) * f64::from(shape.scale);
-                    match bias.is_empty() {
-                        true => product,
-                        false => {
-                            product + naive::distance_bias(&wide_bias, heads, head, token, key)
-                        }
-                    }
-                };
-                let scores: Vec<f64> = seen.iter().map(score).collect();
-                let values: Vec<&[f64]> = seen.iter().map(|&key| values[key - first]).collect();
-                let expected = naive::average(&scores, &values);
-                // Weights are off by the rounding of scores; values are at most 2.
-                let bound = 2.0 * (64.0 * SUM + precision.stored(4.0));
-                assert_within(
-                    || {
-                        format!(
-                            "attention over whole prompts, {near:?}, token {token} of {segment:?}"
-                        )
-                    },
-                    &got[token * out_width + head * head_dim..][..head_dim],
-                    expected.into_iter().map(|y| (y, bound)),
-                );
+        });
+        got
+    }
+
+    /// Returns the query, key or value of a token for a head: `which` is 0, 1 or 2.
+    fn part(&self, token: usize, which: usize, head: usize) -> Vec<f64> {
+        let (width, dim) = (self.shape.qkv_width(), self.shape.head_dim);
+        let at = token * width + which * self.shape.out_width() + head * dim;
+        wide(&self.qkv[at..][..dim])
+    }
+
+    /// Returns what a head gives a token of a segment.
+    fn expected(&self, segment: &Range<usize>, head: usize, token: usize) -> Vec<f64> {
+        let window = self.window().map_or(usize::MAX, |window| window as usize);
+        let seen = segment.clone();
+        let seen: Vec<usize> = seen.filter(|key| key.abs_diff(token) <= window).collect();
+        let q = self.part(token, 0, head);
+        let bias = wide(&self.bias);
+        let score = |&key: &usize| {
+            let product = naive::dot(&q, &self.part(key, 1, head)) * f64::from(self.shape.scale);
+            match bias.is_empty() {
+                true => product,
+                false => product + naive::distance_bias(&bias, self.shape.heads, head, token, key),
             }
-        }
+        };
+        let scores: Vec<f64> = seen.iter().map(score).collect();
+        let values: Vec<_> = seen.iter().map(|&key| self.part(key, 2, head)).collect();
+        let values: Vec<&[f64]> = values.iter().map(Vec::as_slice).collect();
+        naive::average(&scores, &values)
     }
 }

@@ -32,7 +32,7 @@ rows! {
     Obeyed ["global_rope_theta", "local_rope_theta", "rope_parameters"]
         "rotary frequencies in ModernBERT, of layers that see whole texts and of those with a window; `rope_parameters` wins";
     Obeyed ["classifier_pooling"]
-        "classes of ModernBERT are read at the first token (`cls`) or from the mean of all";
+        "classes of texts in ModernBERT are read at the first token (`cls`) or from the mean of all";
     Checked ["hidden_act", "activation", "hidden_activation", "classifier_activation"]
         "`gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`, between the products of a layer's second half, and of ModernBERT's head";
     Refused("32") ["relative_attention_num_buckets"]

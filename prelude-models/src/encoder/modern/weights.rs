@@ -91,15 +91,10 @@ impl<W> ModernEncoder<W> {
             window: modern.window,
             layers,
             last_norm,
-            has_mean_classes: encoder.has_mean_classes() && is_of_texts(checkpoint.kind()),
+            has_mean_classes: encoder.has_mean_classes(),
             classes,
         })
     }
-}
-
-/// Returns true if the head gives classes of whole texts.
-const fn is_of_texts(kind: &ModelKind) -> bool {
-    matches!(kind, ModelKind::SequenceClassification { .. })
 }
 
 impl<W> ModernLayer<W> {
