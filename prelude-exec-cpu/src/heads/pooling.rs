@@ -48,6 +48,9 @@ impl HeadPass<'_> {
     pub(crate) fn classes(&mut self, score: &Matrix) {
         let layout = self.layout;
         for (i, row) in layout.rows.iter().enumerate() {
+            if row.refused.is_some() {
+                continue;
+            }
             // One state after the other: the same product as for a row alone, so the same bits.
             let mut logits = |output: u32| {
                 let mut logits = vec![0.0; score.outputs()];
