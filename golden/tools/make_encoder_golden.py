@@ -117,7 +117,7 @@ def make_tokenizer(entry):
         tok.post_processor = processors.TemplateProcessing(
             single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
             special_tokens=ids)
-    elif kind == "unigram":
+    elif kind in ("unigram", "mpnet"):
         tok.post_processor = processors.TemplateProcessing(
             single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} {sep} $B {sep}", special_tokens=ids)
     else:
