@@ -10,7 +10,8 @@ Each entry becomes <out>/<name>/model/ (config.json, safetensors, tokenizer file
   seed      weights and prompts are functions of the seed alone
   arch      architectures[0] of config.json
   config    the config.json fields that matter for the structure
-  tokenizer "wordpiece", "unigram" or "bytes": trained on the text below
+  tokenizer "wordpiece", "unigram", "bytes", "mpnet" (WordPiece with the special tokens of MPNet) or
+            "modern" (bytes with those of ModernBERT): trained on the text below
   dtype     stored tensor type: bfloat16, float16 or float32
   pooling   "cls" or "mean": write the files of sentence-transformers
   set       config.json fields to add or to change as they are, null included
@@ -32,6 +33,8 @@ from safetensors.torch import save_file
 
 from make_golden import compare
 
+# Texts for tokenizers with added tokens of several spaces, and with NFC.
+MODERN = ["two  spaces, three   and\tfour    .", "e\u0301te\u0301 [MASK] o\u0300 [SEP]"]
 LENGTHS = [1, 2, 3, 5, 9, 15, 16, 17, 31, 33, 63, 64, 65, 130]
 
 TEXT = """
@@ -54,7 +57,7 @@ PAIRS = [("Where is my card?", "It was sent two weeks ago."),
 
 def make_tokenizer(entry):
     """A tokenizer in the form of the family's published ones, trained on the text above."""
-    from tokenizers import (Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+    from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                             trainers)
     kind, size = entry["tokenizer"], entry["config"]["vocab_size"]
     if kind == "wordpiece":
@@ -75,6 +78,26 @@ def make_tokenizer(entry):
         trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=special,
                                           unk_token="<unk>", show_progress=False)
         cls, sep, names = "<s>", "</s>", ["cls", "pad", "sep", "unk", "mask"]
+    elif kind == "mpnet":
+        special = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+        tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tok.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tok.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special,
+                                            show_progress=False)
+        cls, sep, names = "<s>", "</s>", ["cls", "pad", "sep", "unk", "mask"]
+    elif kind == "modern":
+        # Its special tokens have the last ids.
+        special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+        tok = Tokenizer(models.BPE())
+        tok.normalizer = normalizers.NFC()
+        tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tok.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=size - 10,
+                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                      show_progress=False)
+        cls, sep, names = "[CLS]", "[SEP]", ["unk", "cls", "sep", "pad", "mask"]
     else:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         tok = Tokenizer(models.BPE())
@@ -85,12 +108,16 @@ def make_tokenizer(entry):
                                       show_progress=False)
         cls, sep, names = "<s>", "</s>", ["cls", "pad", "sep", "unk", "mask"]
     tok.train_from_iterator(TEXT, trainer)
+    if kind == "modern":
+        tok.add_tokens([AddedToken(s, normalized=True) for s in ("   ", "  ", "|||IP_ADDRESS|||")])
+        tok.add_special_tokens([AddedToken(s, lstrip=s == "[MASK]", normalized=False, special=True)
+                                for s in special])
     ids = [(s, tok.token_to_id(s)) for s in (cls, sep)]
-    if kind == "wordpiece":
+    if kind in ("wordpiece", "modern"):
         tok.post_processor = processors.TemplateProcessing(
             single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
             special_tokens=ids)
-    elif kind == "unigram":
+    elif kind in ("unigram", "mpnet"):
         tok.post_processor = processors.TemplateProcessing(
             single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} {sep} $B {sep}", special_tokens=ids)
     else:
@@ -158,7 +185,7 @@ def make_prompts(entry, tok):
         ids = [rng.randrange(5, size) for _ in range(n)]
         kinds = [int(types > 1 and i > n // 2) for i in range(n)]
         out.append({"kind": "length", "text": None, "ids": ids, "types": kinds})
-    for text in SINGLE:
+    for text in SINGLE + (MODERN if entry["tokenizer"] == "modern" else []):
         enc = tok.encode(text)
         out.append({"kind": "text", "text": text, "ids": enc.ids, "types": enc.type_ids})
     for a, b in PAIRS:
@@ -174,7 +201,8 @@ def make_prompts(entry, tok):
 
 def run(model, arch, prompts, types):
     """All outputs of one model at one dtype, as float32 arrays."""
-    r = {k: [] for k in ("embed_first", "embed_last", "embed_mean", "cls_logits", "cls_probs")}
+    r = {k: [] for k in ("embed_first", "embed_last", "embed_mean", "cls_logits", "cls_probs",
+                         "tok_logits")}
     for p in prompts:
         inputs = {"input_ids": torch.tensor([p["ids"]]),
                   "attention_mask": torch.ones(1, len(p["ids"]), dtype=torch.long)}
@@ -190,6 +218,8 @@ def run(model, arch, prompts, types):
                 z = model(**inputs).logits[0].float()
                 r["cls_logits"].append(z)
                 r["cls_probs"].append(torch.sigmoid(z) if len(z) == 1 else torch.softmax(z, -1))
+            if arch.endswith("ForTokenClassification"):
+                r["tok_logits"].extend(model(**inputs).logits[0].float())
     return {k: torch.stack(v).numpy() for k, v in r.items() if v}
 
 
@@ -232,7 +262,8 @@ def build(entry, out):
     tol = {"f32 against bf16": compare(res["f32"], res["bf16"], offsets)}
     doc = {
         "model": entry["name"], "architecture": entry["arch"], "loaded_as": entry["arch"],
-        "attention": "full", "seed": entry["seed"],
+        "attention": "full", "class_pooling": entry["config"].get("classifier_pooling", "cls"),
+        "seed": entry["seed"],
         "made_with": {"torch": torch.__version__.split("+")[0],
                       "transformers": transformers.__version__,
                       "tokenizers": __import__("tokenizers").__version__},

@@ -6,7 +6,7 @@ use prelude_core::{
     Capacity, Executor, ExecutorError, ForwardBatch, PassSlice, RowOutput, StepId, StepOutput,
 };
 use prelude_models::{
-    Checkpoint, Model, ModelConfig, load_model,
+    Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
     step::{Pass, Passes, StepLayout},
 };
 
@@ -152,6 +152,10 @@ impl Executor for CpuExecutor {
                     .rebuild(batch, capacity.block_size, |_, _| None)?;
                 self.layout
                     .refuse_invalid_rows(capacity.vocab_size, hidden_size);
+                let encoder = self.config.encoder.as_ref();
+                if encoder.is_some_and(EncoderConfig::has_mean_classes) {
+                    self.layout.refuse_token_classes();
+                }
                 Work::Layout
             }
         };

@@ -156,3 +156,48 @@ fn xlm_roberta_cross_encoder() {
 fn distilbert_classifier() {
     check("rand-distilbert-cls2", MAX_LEN);
 }
+
+#[test]
+fn modernbert_classifier() {
+    check("rand-modernbert-cls3", MAX_LEN);
+}
+
+#[test]
+fn modernbert_cross_encoder_of_means() {
+    check("rand-modernbert-rank", MAX_LEN);
+}
+
+#[test]
+fn modernbert_embedding_model() {
+    check("rand-modernbert-embed", MAX_LEN);
+}
+
+#[test]
+fn modernbert_classifier_of_tokens() {
+    check("rand-modernbert-token5", MAX_LEN);
+}
+
+#[test]
+fn mpnet_embedding_model() {
+    check("rand-mpnet-embed", MAX_LEN);
+}
+
+#[test]
+fn mpnet_classifier() {
+    check("rand-mpnet-cls2", MAX_LEN);
+}
+
+#[test]
+fn bert_classifier_of_tokens() {
+    check("rand-bert-token5", MAX_LEN);
+}
+
+#[test]
+fn xlm_roberta_classifier_of_tokens() {
+    check("rand-xlmr-token3", MAX_LEN);
+}
+
+#[test]
+fn distilbert_classifier_of_tokens() {
+    check("rand-distilbert-token3", MAX_LEN);
+}

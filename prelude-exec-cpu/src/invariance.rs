@@ -649,11 +649,17 @@ fn memory_is_planned() {
 }
 
 /// Prompts of an encoder in one step, in any number and on any number of threads, get the bits that
-/// each gets alone.
+/// each gets alone: with token types, and where attention depends on distances.
 #[test]
 fn whole_prompts_get_the_bits_of_each_alone() {
-    let token = 0u32..620;
-    let prompt_of = prop::collection::vec(token, 1..100);
+    prompts_get_the_bits_of_each_alone("rand-bert-cls3", 620, 12);
+    prompts_get_the_bits_of_each_alone("rand-modernbert-cls3", 330, 8);
+    prompts_get_the_bits_of_each_alone("rand-modernbert-rank", 330, 8);
+    prompts_get_the_bits_of_each_alone("rand-mpnet-cls2", 310, 8);
+}
+
+fn prompts_get_the_bits_of_each_alone(model: &str, num_ids: u32, cases: u32) {
+    let prompt_of = prop::collection::vec(0..num_ids, 1..100);
     let strategy = (prop::collection::vec(prompt_of, 1..7), 1usize..5);
     for (what, config) in variants() {
         let config = CpuConfig {
@@ -662,10 +668,10 @@ fn whole_prompts_get_the_bits_of_each_alone() {
             chunk_tokens: 1,
             ..config
         };
-        let alone = RefCell::new(executor("rand-bert-cls3", config.clone(), 1));
-        let mut runner = TestRunner::new(ProptestConfig::with_cases(12));
+        let alone = RefCell::new(executor(model, config.clone(), 1));
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(cases));
         let outcome = runner.run(&strategy, |(prompts, threads)| {
-            let mut together = executor("rand-bert-cls3", config.clone(), threads);
+            let mut together = executor(model, config.clone(), threads);
             let mut batch = OneShotBatch::EMPTY;
             let mut expected = Vec::new();
             for tokens in &prompts {
@@ -675,11 +681,11 @@ fn whole_prompts_get_the_bits_of_each_alone() {
                     normalise: true,
                     dimensions: None,
                 };
-                let heads = vec![
-                    (0..1, OutputHead::Classify),
-                    (0..len, embed),
-                    (0..len, OutputHead::Tokens(TokenHead::Classify)),
-                ];
+                let mut heads = vec![(0..1, OutputHead::Classify), (0..len, embed)];
+                // Tokens have no classes of means.
+                if model != "rand-modernbert-rank" {
+                    heads.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
+                }
                 let start = u32::try_from(batch.tokens.len()).unwrap();
                 let segment = SegmentIdx(u32::try_from(batch.segments.len()).unwrap());
                 batch.tokens.extend_from_slice(tokens);
@@ -701,8 +707,23 @@ fn whole_prompts_get_the_bits_of_each_alone() {
             prop_assert_eq!(run_oneshot(&mut together, batch), expected);
             Ok(())
         });
-        outcome.unwrap_or_else(|error| panic!("{what}: {error}"));
+        outcome.unwrap_or_else(|error| panic!("{model}, {what}: {error}"));
     }
+}
+
+/// A mean has classes, and the tokens that it is made of have none.
+#[test]
+fn tokens_have_no_classes_of_means() {
+    let mut encoder = executor("rand-modernbert-rank", CpuConfig::default(), 1);
+    let outputs = vec![
+        (0..3, OutputHead::Tokens(TokenHead::Classify)),
+        (0..1, OutputHead::Classify),
+    ];
+    let rows = run_oneshot(&mut encoder, prompt(&[1, 2, 3], outputs));
+    let [RowOutput::Failed(why), RowOutput::Classes(_)] = rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert!(why.contains("whole texts"), "{why}");
 }
 
 /// A prompt tree is no batch of such a model.

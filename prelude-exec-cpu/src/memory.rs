@@ -12,7 +12,7 @@ use crate::{
     CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
     heads,
-    kernels::{Backend, InputForm, int8, panel::NR, tiles},
+    kernels::{Backend, InputForm, attention, int8, panel::NR, tiles},
 };
 
 /// KV blocks if nothing is said about them.
@@ -124,7 +124,9 @@ impl MemoryPlan {
             attention: model.attention,
             host_blocks: 0,
         };
-        let rotations = u64::from(max_context_len) * model.head_dim as u64 * 4;
+        // Layers with a window have rotations of their own.
+        let tables = 1 + u64::from(is_modern(model));
+        let rotations = tables * u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();
         let plan = Self {
             weights_bytes: match config.quantization {
@@ -298,12 +300,23 @@ fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, thre
     let widths = padded(widest_input(model)) + padded(model.intermediate_size);
     let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);
     let rows = chunk * widths * size_of::<u16>();
-    let attention = crate::kernels::attention::scratch_bytes(model.attn_shape(), backend) * threads;
+    let by_distance = attends_by_distance(model);
+    let attention = attention::scratch_bytes(model.attn_shape(), backend, by_distance) * threads;
     let heads = heads::logits_rows(model.vocab_size)
         * (model.vocab_size + model.hidden_size)
         * size_of::<f32>()
         + heads::worker_bytes(model.vocab_size) * threads;
     (rows + attention + heads) as u64
+}
+
+/// Returns true if attention of some layers depends on the distance of tokens.
+pub(crate) fn attends_by_distance(model: &ModelConfig) -> bool {
+    let encoder = model.encoder.as_ref();
+    encoder.is_some_and(|of| of.modern.is_some() || of.relative_buckets > 0)
+}
+
+fn is_modern(model: &ModelConfig) -> bool {
+    model.encoder.as_ref().is_some_and(|of| of.modern.is_some())
 }
 
 /// The longest rows that enter a product.

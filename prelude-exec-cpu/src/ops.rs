@@ -4,14 +4,14 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
 use prelude_models::{
-    Activation, AttnShape, EmbedTables, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, Distances, EmbedTables, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, NO_SLOT, StepLayout},
 };
 
 use crate::{
     CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
-    heads::{HeadPass, VocabularyHeads},
+    heads::{HeadPass, VocabularyHeads, mean},
     kernels::{
         Backend,
         attention::{self, Attention},
@@ -63,6 +63,7 @@ impl CpuOps {
         let shape = model.attn_shape();
         let chunk = config.chunk_tokens.min(config.max_step_tokens) as usize;
         let threads = pool.threads();
+        let by_distance = memory::attends_by_distance(model);
         let widest = memory::widest_input(model);
         let multiplier = Multiplier::new(backend, chunk, widest, model.intermediate_size);
         let multiplier = match config.quantization {
@@ -81,7 +82,9 @@ impl CpuOps {
                 num_blocks as usize * config.block_size as usize,
             )?,
             multiplier,
-            attention: PerWorker::new(threads, || attention::Scratch::new(shape, backend)),
+            attention: PerWorker::new(threads, || {
+                attention::Scratch::new(shape, backend, by_distance)
+            }),
             vocabulary: VocabularyHeads::new(model.vocab_size, model.hidden_size, threads),
             results: Vec::new(),
             pool,
@@ -200,6 +203,17 @@ impl Placement<'_> {
     }
 }
 
+/// Applies an activation to each number.
+fn activate(backend: Backend, f: Activation, x: &mut [f32]) {
+    match (backend, f) {
+        (Backend::Reference, f) => reference::activate(x, f),
+        (Backend::Fast { isa, .. }, Activation::Gelu) => simd::gelu(isa, x),
+        (Backend::Fast { isa, .. }, Activation::GeluTanh) => simd::gelu_tanh(isa, x),
+        (Backend::Fast { isa, .. }, Activation::Relu) => simd::relu(isa, x),
+        (Backend::Fast { isa, .. }, Activation::Tanh) => simd::tanh(isa, x),
+    }
+}
+
 impl Ops for CpuOps {
     type Tensor = ArenaTensor;
     type Weight = Weight;
@@ -273,8 +287,9 @@ impl Ops for CpuOps {
                     if let Some(types) = tables.types {
                         types.add_embedding(id / tables.num_words, row);
                     }
-                    let position = inputs.positions[token];
-                    tables.positions.add_embedding(position, row);
+                    if let Some(positions) = tables.positions {
+                        positions.add_embedding(inputs.positions[token], row);
+                    }
                 }
             });
         Ok(())
@@ -303,18 +318,53 @@ impl Ops for CpuOps {
         Ok(())
     }
 
+    fn layer_norm_of(
+        &mut self,
+        h: &ArenaTensor,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
+        x: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let width = h.width();
+        let (source, target) = self.arena.pair(h, x);
+        target[..n * width].copy_from_slice(&source[..n * width]);
+        self.layer_norm(x, n, weight, bias, eps)
+    }
+
     fn activate(&mut self, x: &mut ArenaTensor, n: usize, f: Activation) -> Result<(), Error> {
         let width = x.width();
         let x = &mut self.arena.write(x)[..n * width];
         let (backend, cost_ns) = (self.backend, x.len() / 2);
-        self.pool
-            .rows(x, width, ROW_BLOCK, cost_ns, |_, _, x| match (backend, f) {
-                (Backend::Reference, f) => reference::activate(x, f),
-                (Backend::Fast { isa, .. }, Activation::Gelu) => simd::gelu(isa, x),
-                (Backend::Fast { isa, .. }, Activation::GeluTanh) => simd::gelu_tanh(isa, x),
-                (Backend::Fast { isa, .. }, Activation::Relu) => simd::relu(isa, x),
-                (Backend::Fast { isa, .. }, Activation::Tanh) => simd::tanh(isa, x),
-            });
+        self.pool.rows(x, width, ROW_BLOCK, cost_ns, |_, _, x| {
+            activate(backend, f, x);
+        });
+        Ok(())
+    }
+
+    fn activate_mul(
+        &mut self,
+        gate_up: &ArenaTensor,
+        n: usize,
+        f: Activation,
+        a: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let width = a.width();
+        let (gate_up, a) = self.arena.pair(gate_up, a);
+        let a = &mut a[..n * width];
+        let (backend, cost_ns) = (self.backend, a.len());
+        self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
+            let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
+            for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
+                let (gate, up) = gate_up.split_at(width);
+                a.copy_from_slice(gate);
+                activate(backend, f, a);
+                for (a, u) in a.iter_mut().zip(up) {
+                    *a *= u;
+                }
+            }
+        });
         Ok(())
     }
 
@@ -411,42 +461,51 @@ impl Ops for CpuOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        fn run<E: KvElement>(
-            attention: Attention<'_, E>,
-            ops: (&ComputePool, Backend, &PerWorker<attention::Scratch>),
-            out: &mut [f32],
-        ) {
-            attention.run(ops.0, ops.1, ops.2, out);
-        }
+        let distances = Distances {
+            window: None,
+            bias: None,
+        };
+        self.attention_by_distance(inputs, layer, rows, shape, distances, qkv, out)
+    }
+
+    fn attention_by_distance(
+        &mut self,
+        layout: &StepLayout,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        distances: Distances<'_, Weight>,
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
+    ) -> Result<(), Error> {
         let (qkv, out) = self.arena.pair(qkv, out);
         let out = &mut out[..rows.len() * shape.out_width()];
-        let ops = (&*self.pool, self.backend, &self.attention);
-        let layout = inputs;
+        let (pool, backend, scratch) = (&*self.pool, self.backend, &self.attention);
+        let window = distances.window;
+        let bias = distances.bias.map(Weight::vector);
         match &self.kv {
-            KvStore::F32(kv) => run(
-                Attention {
-                    layout,
-                    kv,
-                    layer,
-                    shape,
-                    rows,
-                    qkv,
-                },
-                ops,
-                out,
-            ),
-            KvStore::Bf16(kv) => run(
-                Attention {
-                    layout,
-                    kv,
-                    layer,
-                    shape,
-                    rows,
-                    qkv,
-                },
-                ops,
-                out,
-            ),
+            KvStore::F32(kv) => Attention {
+                layout,
+                kv,
+                layer,
+                shape,
+                window,
+                bias,
+                rows,
+                qkv,
+            }
+            .run(pool, backend, scratch, out),
+            KvStore::Bf16(kv) => Attention {
+                layout,
+                kv,
+                layer,
+                shape,
+                window,
+                bias,
+                rows,
+                qkv,
+            }
+            .run(pool, backend, scratch, out),
         }
         Ok(())
     }
@@ -515,6 +574,35 @@ impl Ops for CpuOps {
             if rows.contains(&token) {
                 row.copy_from_slice(&x[(token - rows.start) * width..][..width]);
             }
+        }
+        Ok(())
+    }
+
+    fn segment_means(
+        &mut self,
+        inputs: &StepLayout,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        y: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let width = x.width();
+        let (x, y) = self.arena.pair(x, y);
+        // The last segment and its mean: a row's output positions lie in one.
+        let mut last: Option<(Range<usize>, Vec<f32>)> = None;
+        for (row, &token) in y.chunks_exact_mut(width).zip(&inputs.outputs) {
+            let token = token as usize;
+            if !rows.contains(&token) {
+                continue;
+            }
+            if !matches!(&last, Some((segment, _)) if segment.contains(&token)) {
+                let segment = inputs.segment_of(token);
+                let states = &x[(segment.start - rows.start) * width..];
+                let states = states.chunks_exact(width).take(segment.len());
+                let of_segment = mean(states, 0, width);
+                last = Some((segment, of_segment));
+            }
+            let (_, mean) = last.as_ref().expect("the segment's mean was taken");
+            row.copy_from_slice(mean);
         }
         Ok(())
     }

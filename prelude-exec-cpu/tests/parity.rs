@@ -10,7 +10,7 @@ mod support;
 use std::sync::Arc;
 
 use prelude_core::{
-    Attention, Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams,
+    Attention, Normalise, OutputHead, Pooling, RowOutput, SampleHead, SamplingParams, TokenHead,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Quantization};
 use prelude_models::{Checkpoint, ModelKind};
@@ -144,6 +144,7 @@ impl Parity<'_> {
                 self.greedy(driver);
             }
             ModelKind::SequenceClassification { .. } => self.classes(&results),
+            ModelKind::TokenClassification { .. } => self.token_classes(&results),
             ModelKind::Embedding { .. } => {}
         }
     }
@@ -188,6 +189,9 @@ impl Parity<'_> {
                     Attention::Full => 0..1,
                 };
                 wants.push((read, OutputHead::Classify));
+            }
+            ModelKind::TokenClassification { .. } => {
+                wants.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
             }
             ModelKind::Embedding { .. } => {}
         }
@@ -429,6 +433,25 @@ impl Parity<'_> {
             }
         }
         self.lines.extend([tokens_line, line]);
+    }
+
+    fn token_classes(&mut self, results: &[Vec<RowOutput>]) {
+        let mut line = self.line("tok_logits", F32_LOGITS, "tok_logits");
+        let (logits, width) = self.golden.f32("f32.tok_logits");
+        for (p, rows) in results.iter().enumerate() {
+            let RowOutput::Tokens { rows, .. } = &rows[FIRST] else {
+                panic!("class logits of tokens, not {:?}", rows[FIRST]);
+            };
+            assert_eq!(rows.len(), self.golden.prompts[p].len());
+            let expected = logits.chunks_exact(width).skip(self.golden.offsets[p]);
+            for (got, expected) in rows.iter().zip(expected) {
+                assert_eq!(got.len(), width);
+                for (got, expected) in got.iter().zip(expected) {
+                    line.add(f64::from(*got), f64::from(*expected));
+                }
+            }
+        }
+        self.lines.push(line);
     }
 
     fn classes(&mut self, results: &[Vec<RowOutput>]) {

@@ -6,7 +6,7 @@ use half::bf16;
 use prelude_core::{Attention as VisibleTokens, KvCopies, PassCapacity};
 use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
 use prelude_models::{
-    Activation, AttnShape, EmbedTables, ForwardState, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, Distances, EmbedTables, ForwardState, ModelConfig, Ops, QkNorm,
     step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
@@ -548,8 +548,53 @@ impl Ops for CudaOps {
         Err(Error::no_kernels("layer norms"))
     }
 
+    fn layer_norm_of(
+        &mut self,
+        _: &ArenaTensor,
+        _: usize,
+        _: &Weight,
+        _: &Weight,
+        _: f32,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("layer norms"))
+    }
+
     fn activate(&mut self, _: &mut ArenaTensor, _: usize, _: Activation) -> Result<(), Error> {
         Err(Error::no_kernels("activations without gates"))
+    }
+
+    fn activate_mul(
+        &mut self,
+        _: &ArenaTensor,
+        _: usize,
+        _: Activation,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("gates of GELU"))
+    }
+
+    fn attention_by_distance(
+        &mut self,
+        _: &StepPlan,
+        _: usize,
+        _: Range<usize>,
+        _: AttnShape,
+        _: Distances<'_, Weight>,
+        _: &ArenaTensor,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("attention by distance"))
+    }
+
+    fn segment_means(
+        &mut self,
+        _: &StepPlan,
+        _: &ArenaTensor,
+        _: Range<usize>,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("means of texts"))
     }
 
     fn rms_norm(

@@ -44,6 +44,7 @@ fn main() -> Result<(), Error> {
     match checkpoint.kind() {
         ModelKind::CausalLm => println!("generates text"),
         ModelKind::SequenceClassification { labels } => println!("classifies: {labels:?}"),
+        ModelKind::TokenClassification { labels } => println!("classifies tokens: {labels:?}"),
         ModelKind::Embedding { pooling, normalise } => {
             println!("embeds: pooling {pooling:?}, normalised {normalise}");
         }

@@ -11,8 +11,10 @@ use crate::{
 };
 
 mod encoder;
+mod modern;
 
 pub use encoder::EncoderConfig;
+pub use modern::ModernConfig;
 
 // Far above any published model, far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;

@@ -1,17 +1,24 @@
 //! Encoders: layers whose attention sees the whole text, with a norm behind each half of a layer.
 //!
 //! Devlin et al., BERT (2019), §3; Liu et al., RoBERTa (2019), §4; Conneau et al., XLM-R (2020), §3;
-//! Sanh et al., DistilBERT (2019), §3. The families differ in the names of tensors, in the first
-//! row of the position table, in token types and in the layer before the classes.
+//! Sanh et al., DistilBERT (2019), §3; Song et al., MPNet (2020), §3. The families differ in the names
+//! of tensors, in the first row of the position table, in token types, in the layer before the
+//! classes, and in what MPNet adds to attention's scores by distance. `modern` has ModernBERT.
 //!
 //! Segments do not depend on each other, so a chunk of whole segments goes through all layers before
 //! the next chunk begins, and no tensor is larger than a chunk but those of the outputs.
 
 use std::ops::Range;
 
-use crate::{Activation, AttnShape, EmbedTables, ForwardState, Model, Ops};
+use crate::{Activation, AttnShape, Distances, EmbedTables, ForwardState, Model, Ops};
 
+mod heads;
+mod modern;
 mod weights;
+
+pub use modern::ModernEncoder;
+
+use heads::Classes;
 
 /// A loaded encoder over weights of one device.
 #[derive(Debug)]
@@ -25,6 +32,8 @@ pub struct Encoder<W> {
     words: W,
     positions: W,
     types: Option<W>,
+    /// Numbers added to the scores of attention: see [`Distances::bias`].
+    distance_bias: Option<W>,
     norm: Norm<W>,
     layers: Vec<Layer<W>>,
     classes: Option<Classes<W>>,
@@ -45,14 +54,6 @@ struct Layer<W> {
     up: W,
     down: W,
     output_norm: Norm<W>,
-}
-
-/// A classification head: `score · f(dense · h)`.
-#[derive(Debug)]
-struct Classes<W> {
-    dense: W,
-    activation: Activation,
-    score: W,
 }
 
 /// Intermediates of a chunk of whole segments.
@@ -95,7 +96,7 @@ where
             ops.gather_rows(inputs, &chunk.h, rows.clone(), &mut picked)?;
             start = rows.end;
         }
-        self.run_heads(ops, inputs, picked)?;
+        heads::run(ops, inputs, self.classes.as_ref(), picked, None)?;
         Ok(true)
     }
 }
@@ -119,8 +120,12 @@ impl<W> Encoder<W> {
         let tables = EmbedTables {
             words: &self.words,
             num_words: self.num_words,
-            positions: &self.positions,
+            positions: Some(&self.positions),
             types: self.types.as_ref(),
+        };
+        let distances = Distances {
+            window: None,
+            bias: self.distance_bias.as_ref(),
         };
         ops.embed_sum(inputs, rows.clone(), tables, h)?;
         self.norm(ops, &self.norm, h, n)?;
@@ -128,7 +133,7 @@ impl<W> Encoder<W> {
             ops.linear(h, n, &layer.qkv, qkv)?;
             let (shape, placed) = (self.shape, rows.clone());
             ops.qk_norm_rope_store(inputs, index, placed, shape, None, None, qkv)?;
-            ops.attention(inputs, index, rows.clone(), shape, qkv, attn)?;
+            ops.attention_by_distance(inputs, index, rows.clone(), shape, distances, qkv, attn)?;
             ops.linear_add(attn, 0..n, &layer.o, h)?;
             self.norm(ops, &layer.attention_norm, h, n)?;
             ops.linear(h, n, &layer.up, inner)?;
@@ -147,27 +152,6 @@ impl<W> Encoder<W> {
         n: usize,
     ) -> Result<(), O::Error> {
         ops.layer_norm(h, n, &norm.weight, &norm.bias, self.eps)
-    }
-
-    /// Runs the heads on the hidden states of the output positions.
-    fn run_heads<O: Ops<Weight = W>>(
-        &self,
-        ops: &mut O,
-        inputs: &O::Inputs<'_>,
-        picked: O::Tensor,
-    ) -> Result<(), O::Error> {
-        let outputs = ops.num_outputs(inputs);
-        if outputs == 0 {
-            return Ok(());
-        }
-        ops.pooling_heads(inputs, &picked)?;
-        let Some(classes) = &self.classes else {
-            return Ok(());
-        };
-        let mut dense = ops.alloc(outputs, self.hidden)?;
-        ops.linear(&picked, outputs, &classes.dense, &mut dense)?;
-        ops.activate(&mut dense, outputs, classes.activation)?;
-        ops.class_heads(inputs, &dense, &classes.score)
     }
 }
 

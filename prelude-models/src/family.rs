@@ -146,7 +146,7 @@ mod tests {
             "Qwen2ForRewardModel",
             "LlamaForTokenClassification",
             "Mistral",
-            "BertForTokenClassification",
+            "BertForQuestionAnswering",
         ] {
             check(name, None);
         }

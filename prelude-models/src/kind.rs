@@ -19,6 +19,11 @@ pub enum ModelKind {
         /// Names of the classes, in the order of the logits.
         labels: Vec<String>,
     },
+    /// A matrix over each token's hidden state.
+    TokenClassification {
+        /// Names of the classes, in the order of the logits.
+        labels: Vec<String>,
+    },
     /// The bare body, whose hidden states are pooled.
     Embedding {
         /// The hidden states that are combined.
@@ -59,12 +64,15 @@ impl ModelKind {
         bare: bool,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
-        if config.architecture.ends_with("ForSequenceClassification") {
+        let of_texts = config.architecture.ends_with("ForSequenceClassification");
+        if of_texts || config.architecture.ends_with("ForTokenClassification") {
             if let Some(bytes) = documents.modules {
                 read_modules(bytes, Pipeline::Classifier, warnings)?;
             }
-            return Ok(Self::SequenceClassification {
-                labels: config.labels.clone(),
+            let labels = config.labels.clone();
+            return Ok(match of_texts {
+                true => Self::SequenceClassification { labels },
+                false => Self::TokenClassification { labels },
             });
         }
         let body = bare || config.encoder.is_some() || !config.architecture.contains("For");
@@ -190,10 +198,12 @@ mod tests {
         for (name, checkpoint) in golden_models() {
             let labels = match checkpoint.kind() {
                 ModelKind::CausalLm => None,
-                ModelKind::SequenceClassification { labels } => Some(labels.len()),
+                ModelKind::SequenceClassification { labels }
+                | ModelKind::TokenClassification { labels } => Some(labels.len()),
                 ModelKind::Embedding { pooling, normalise } => {
                     let expected = match &*name {
                         "rand-bert-embed" => Pooling::First,
+                        "rand-mpnet-embed" | "rand-modernbert-embed" => Pooling::Mean,
                         _ => Pooling::Last,
                     };
                     assert_eq!((*pooling, *normalise), (expected, true));
@@ -203,16 +213,19 @@ mod tests {
             let expected = match &*name {
                 "demo-lm" | "rand-untied-sharded" | "rand-llama" | "rand-qwen2" => None,
                 "demo-classifier" => Some(77),
-                "rand-yarn-reward" | "rand-qwen2-reward" | "rand-bert-rank" | "rand-xlmr-rank" => {
-                    Some(1)
-                }
-                "rand-roberta-cls2" | "rand-distilbert-cls2" => Some(2),
-                "rand-cls3" | "rand-llama-cls3" | "rand-mistral-cls3" => Some(3),
-                "rand-bert-cls3" => Some(3),
-                "rand-embed" | "rand-bert-embed" | "rand-qwen2-whole" => Some(0),
-                other => panic!("no expectation for {other}"),
+                _ if name.ends_with("-reward") || name.ends_with("-rank") => Some(1),
+                _ if name.ends_with("-embed") || name == "rand-qwen2-whole" => Some(0),
+                // The number is the end of the name.
+                _ => name
+                    .rsplit(char::is_alphabetic)
+                    .next()
+                    .unwrap()
+                    .parse()
+                    .ok(),
             };
             assert_eq!(labels, expected, "{name}");
+            let of_tokens = matches!(checkpoint.kind(), ModelKind::TokenClassification { .. });
+            assert_eq!(of_tokens, name.contains("-token"), "{name}");
         }
     }
 

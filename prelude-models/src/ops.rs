@@ -75,11 +75,31 @@ pub struct EmbedTables<'a, W> {
     pub words: &'a W,
     /// Number of rows of `words`: a token of type `k` has an id in `k · V..(k + 1) · V`.
     pub num_words: u32,
-    /// Rows by position: `[≥ positions, H]`.
-    pub positions: &'a W,
+    /// Rows by position: `[≥ positions, H]`. `None` if positions are not in a table.
+    pub positions: Option<&'a W>,
     /// Rows by the type of a token: `[types, H]`. `None` if the model has no types.
     pub types: Option<&'a W>,
 }
+
+/// The part of attention that depends on how far apart two tokens of a text are.
+#[derive(Debug)]
+pub struct Distances<'a, W> {
+    /// Tokens further apart than this many positions do not see each other; `None` if all do.
+    pub window: Option<u32>,
+    /// Numbers added to the scaled products of queries and keys: `[Hq · (2 R + 1)]`, for each head
+    /// by the position of the key less that of the query, from `-R` to `R`. Beyond that the
+    /// outermost numbers hold.
+    pub bias: Option<&'a W>,
+}
+
+// Derived, they would ask the same of `W`.
+impl<W> Clone for Distances<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Distances<'_, W> {}
 
 /// Norms of each head of a layer's queries and keys, as [`Ops::rms_norm`].
 #[derive(Debug)]
@@ -157,7 +177,7 @@ pub trait Ops {
     fn whole_segments(&self, inputs: &Self::Inputs<'_>, start: usize) -> usize;
 
     /// `h[i] = words[id] + types[type] + positions[position]` of token `rows.start + i`, summed in
-    /// this order in f32. `h`: chunk tensor `[_, H]`.
+    /// this order in f32, without the tables that the model lacks. `h`: chunk tensor `[_, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -184,6 +204,21 @@ pub trait Ops {
         eps: f32,
     ) -> Result<(), Self::Error>;
 
+    /// `x[i]` = what [`Ops::layer_norm`] makes of `h[i]`, for the first `n` rows. `h` and `x`:
+    /// `[≥ n, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn layer_norm_of(
+        &mut self,
+        h: &Self::Tensor,
+        n: usize,
+        weight: &Self::Weight,
+        bias: &Self::Weight,
+        eps: f32,
+        x: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
     /// `x[i] = f(x[i])` for the first `n` rows, in place and in f32. `x`: `[≥ n, _]`.
     ///
     /// # Errors
@@ -193,6 +228,19 @@ pub trait Ops {
         x: &mut Self::Tensor,
         n: usize,
         f: Activation,
+    ) -> Result<(), Self::Error>;
+
+    /// `a[i] = f(g[i]) · u[i]` for the first `n` rows, in f32. `gate_up`: `[≥ n, 2 I]`, gate then
+    /// up; `a`: `[≥ n, I]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn activate_mul(
+        &mut self,
+        gate_up: &Self::Tensor,
+        n: usize,
+        f: Activation,
+        a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
     /// `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient is
@@ -276,6 +324,25 @@ pub trait Ops {
         out: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
+    /// [`Ops::attention`] over whole prompts ([`Attention::Full`]) that depends on `distances` too.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one fused kernel; a struct would be used once"
+    )]
+    fn attention_by_distance(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        distances: Distances<'_, Self::Weight>,
+        qkv: &Self::Tensor,
+        out: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
     /// `a[i] = silu(g[i]) · u[i]` for the first `n` rows, `silu(g) = g / (1 + e^-g)` in f32.
     /// `gate_up`: `[≥ n, 2 I]`, gate then up; `a`: `[≥ n, I]`.
     ///
@@ -321,6 +388,20 @@ pub trait Ops {
     /// # Errors
     /// [`Ops::Error`].
     fn gather_rows(
+        &mut self,
+        inputs: &Self::Inputs<'_>,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        y: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `y[p]` = the mean of `x` over all tokens of the segment that output position `p` lies in, for
+    /// the output positions among `rows`, whole segments of the step that `x` holds; other rows of
+    /// `y` stay as they are. Sums as [`Ops::pooling_heads`]. `x`: `[≥ n, H]`; `y`: `[P, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn segment_means(
         &mut self,
         inputs: &Self::Inputs<'_>,
         x: &Self::Tensor,

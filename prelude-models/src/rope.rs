@@ -70,6 +70,22 @@ fn factor(fields: &Fields<'_>) -> Result<f64, Error> {
         .ok_or_else(|| fields.wrong("factor", "is missing"))
 }
 
+/// Returns the base of the frequencies, if the object names it.
+fn base(fields: &Fields<'_>) -> Result<Option<f64>, Error> {
+    let is_base = |theta| theta > 1.0 && theta <= 1e12;
+    fields.number("rope_theta", "a number above 1", is_base)
+}
+
+/// Refuses rotations of a part of each head.
+fn check_whole(fields: &Fields<'_>) -> Result<(), Error> {
+    match fields.number("partial_rotary_factor", "a number", |_| true)? {
+        Some(factor) if factor != 1.0 => {
+            Err(fields.unsupported("a `partial_rotary_factor` other than 1"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Llama3 {
     fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         const LENGTH: &str = "original_max_position_embeddings";
@@ -144,7 +160,6 @@ impl Yarn {
 impl RopeConfig {
     /// Reads either spelling: `rope_parameters`, or `rope_theta` beside `rope_scaling`.
     pub(crate) fn read(config: &Fields<'_>, max_positions: usize) -> Result<Self, Error> {
-        let is_base = |theta| theta > 1.0 && theta <= 1e12;
         let empty = serde_json::Map::new();
         let (path, map) = match (
             config.object("rope_parameters")?,
@@ -162,27 +177,29 @@ impl RopeConfig {
         if map.values().any(serde_json::Value::is_object) {
             return Err(fields.unsupported(format!("`{path}*` with a set per layer type")));
         }
-        let theta = |of: &Fields<'_>| of.number("rope_theta", "a number above 1", is_base);
-        let theta = match theta(&fields)? {
-            Some(theta) => theta,
-            None => theta(config)?.unwrap_or(10_000.0),
-        };
+        let theta = base(config)?.unwrap_or(10_000.0);
+        check_whole(config)?;
+        Self::read_set(&fields, theta, max_positions)
+    }
+
+    /// Reads one object of parameters; `theta` is the base if it names none.
+    pub(crate) fn read_set(
+        fields: &Fields<'_>,
+        theta: f64,
+        max_positions: usize,
+    ) -> Result<Self, Error> {
         let kind = match fields.text("rope_type")? {
             Some(kind) => kind,
             None => fields.text("type")?.unwrap_or("default"),
         };
-        for object in [config, &fields] {
-            let partial = object.number("partial_rotary_factor", "a number", |_| true)?;
-            if partial.is_some_and(|factor| factor != 1.0) {
-                return Err(object.unsupported("a `partial_rotary_factor` other than 1"));
-            }
-        }
+        check_whole(fields)?;
         let scaling = match kind {
             "default" => RopeScaling::None,
-            "yarn" => RopeScaling::Yarn(Yarn::read(&fields, max_positions)?),
-            "llama3" => RopeScaling::Llama3(Llama3::read(&fields)?),
+            "yarn" => RopeScaling::Yarn(Yarn::read(fields, max_positions)?),
+            "llama3" => RopeScaling::Llama3(Llama3::read(fields)?),
             other => return Err(fields.unsupported(format!("rope type {other:?}"))),
         };
+        let theta = base(fields)?.unwrap_or(theta);
         Ok(Self { theta, scaling })
     }
 

@@ -522,6 +522,8 @@ pub(crate) enum Kind {
     Embedding,
     Classifier,
     Reward,
+    #[serde(rename = "token-classifier")]
+    TokenClassifier,
 }
 
 impl From<Kind> for ModelKind {
@@ -532,6 +534,7 @@ impl From<Kind> for ModelKind {
             Kind::Embedding => Self::Embedding,
             Kind::Classifier => Self::Classifier,
             Kind::Reward => Self::Reward,
+            Kind::TokenClassifier => Self::TokenClassifier,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use prelude_core::{Pooling, Profile};
 use prelude_engine::{EngineConfig, ScheduledEngine};
-use prelude_models::{Checkpoint, ClassActivation, ModelKind as CheckpointKind};
+use prelude_models::{Checkpoint, ClassActivation, EncoderConfig, ModelKind as CheckpointKind};
 use prelude_text::{
     decide::{Calibration, DecideLabels, Unfit},
     rerank_template::RerankTemplate,
@@ -139,8 +139,7 @@ pub fn load(
     let template = assets.compile_template()?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
-    let mut warnings = std::mem::take(&mut assets.warnings);
-    warnings.extend(tokenizer_warnings(&assets.tokenizer));
+    let mut warnings = take_warnings(&mut assets);
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
     let labels = match &template {
@@ -181,6 +180,7 @@ pub fn load(
         class_activation: checkpoint.config().class_activation,
         pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
         id2label: class_names(checkpoint.kind()),
+        has_mean_classes: has_mean_classes(checkpoint),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
         hidden_size: bounded(checkpoint.config().hidden_size),
@@ -267,9 +267,16 @@ fn pair_activation(
 /// Returns the names of a classifier's classes; none of another kind of model.
 fn class_names(kind: &CheckpointKind) -> Vec<String> {
     match kind {
-        CheckpointKind::SequenceClassification { labels } => labels.clone(),
+        CheckpointKind::SequenceClassification { labels }
+        | CheckpointKind::TokenClassification { labels } => labels.clone(),
         _ => Vec::new(),
     }
+}
+
+/// Returns true if the classes of a text are read from the mean of its tokens.
+fn has_mean_classes(checkpoint: &Checkpoint) -> bool {
+    let encoder = checkpoint.config().encoder.as_ref();
+    encoder.is_some_and(EncoderConfig::has_mean_classes)
 }
 
 /// Returns the settings of a model's engine on an executor, with the times of its profile.
@@ -314,6 +321,7 @@ fn served_kind(assets: &Assets, wanted: Option<ModelKind>) -> Result<ModelKind, 
         }
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 => ModelKind::Reward,
         CheckpointKind::SequenceClassification { .. } => ModelKind::Classifier,
+        CheckpointKind::TokenClassification { .. } => ModelKind::TokenClassifier,
         CheckpointKind::Embedding { .. } => ModelKind::Embedding,
     };
     match wanted {
@@ -391,9 +399,18 @@ fn pooling(
         }
         (CheckpointKind::CausalLm, _, Some(wanted)) => Ok(Some((wanted, true))),
         (CheckpointKind::CausalLm, _, None) => Ok(None),
-        (CheckpointKind::SequenceClassification { .. }, _, None) => Ok(None),
+        (
+            CheckpointKind::SequenceClassification { .. }
+            | CheckpointKind::TokenClassification { .. },
+            _,
+            None,
+        ) => Ok(None),
         (CheckpointKind::SequenceClassification { .. }, _, Some(_)) => Err(LoadError::Option(
-            "a classifier has no pooling to choose: its head reads one token".to_owned(),
+            "a classifier has no pooling to choose: its configuration says what its head reads"
+                .to_owned(),
+        )),
+        (CheckpointKind::TokenClassification { .. }, _, Some(_)) => Err(LoadError::Option(
+            "a classifier of tokens has no pooling to choose: its head reads each token".to_owned(),
         )),
     }
 }
@@ -426,7 +443,10 @@ fn tasks(has: &Abilities) -> Vec<Task> {
         ),
         (Task::Pairs, has.ranks),
         (Task::Rerank, has.ranks),
-        (Task::Pooling, has.pools || classes),
+        (
+            Task::Pooling,
+            has.pools || classes || has.kind == ModelKind::TokenClassifier,
+        ),
         (Task::SystemOne, has.decides),
         (Task::Decisions, has.decides),
     ];
@@ -501,6 +521,13 @@ fn decide_labels(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Decid
         .map_err(|e| e.to_string())?;
     DecideLabels::resolve(&prompt, |text| tokenizer.encode(text, false))
         .map_err(|e: Unfit| e.to_string())
+}
+
+/// Takes out the notes for the operator about a model's files.
+fn take_warnings(assets: &mut Assets) -> Vec<String> {
+    let mut warnings = std::mem::take(&mut assets.warnings);
+    warnings.extend(tokenizer_warnings(&assets.tokenizer));
+    warnings
 }
 
 /// Notes for the operator about the tokenizer's file.

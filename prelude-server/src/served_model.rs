@@ -33,6 +33,8 @@ pub enum ModelKind {
     Classifier,
     /// A classification head of one label.
     Reward,
+    /// A classification head over each token.
+    TokenClassifier,
 }
 
 impl ModelKind {
@@ -45,6 +47,7 @@ impl ModelKind {
             Self::Embedding => "embedding",
             Self::Classifier => "classifier",
             Self::Reward => "reward",
+            Self::TokenClassifier => "token-classifier",
         }
     }
 }
@@ -197,6 +200,9 @@ pub struct ServedModel {
     pub matryoshka: Vec<u32>,
     /// Class names in the order of the logits; empty without a classification head.
     pub id2label: Vec<String>,
+    /// True if the classes of a text are read from the mean of its tokens, so that single tokens have
+    /// none.
+    pub has_mean_classes: bool,
     /// The activation of classes: what `problem_type` says.
     pub class_activation: ClassActivation,
     /// The activation of the score of a pair that a classification head judges.

@@ -22,6 +22,7 @@ use crate::{
     pool::ComputePool,
 };
 
+pub(crate) use pooling::mean;
 pub(crate) use vocabulary::{VocabularyHeads, logits_rows, worker_bytes};
 
 /// The failure of a row whose numbers are infinite or not numbers.

@@ -48,6 +48,9 @@ impl HeadPass<'_> {
     pub(crate) fn classes(&mut self, score: &Matrix) {
         let layout = self.layout;
         for (i, row) in layout.rows.iter().enumerate() {
+            if row.refused.is_some() {
+                continue;
+            }
             // One state after the other: the same product as for a row alone, so the same bits.
             let mut logits = |output: u32| {
                 let mut logits = vec![0.0; score.outputs()];
@@ -104,7 +107,11 @@ fn finite(numbers: Vec<f32>, make: fn(Vec<f32>) -> RowOutput) -> RowOutput {
 
 /// The mean over positions from `first` on: sums of chunks that start at multiples of
 /// [`MEAN_CHUNK`], added in order.
-fn mean<'a>(states: impl Iterator<Item = &'a [f32]>, first: u32, width: usize) -> Vec<f32> {
+pub(crate) fn mean<'a>(
+    states: impl Iterator<Item = &'a [f32]>,
+    first: u32,
+    width: usize,
+) -> Vec<f32> {
     let mut total = vec![0.0; width];
     let mut chunk = vec![0.0; width];
     let mut count = 0u32;

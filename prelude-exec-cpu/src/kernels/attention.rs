@@ -59,15 +59,18 @@ pub(crate) struct Scratch {
 }
 
 /// Bytes of [`Scratch`], about.
-pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if on_tiles(backend).is_some() {
-        return tiles::scratch_bytes(shape.head_dim);
-    }
-    let _ = backend;
+pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: bool) -> usize {
     let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
-    (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + rows) * size_of::<f32>()
+    let in_panels =
+        (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + rows) * size_of::<f32>();
+    #[cfg(target_arch = "x86_64")]
+    if on_tiles(backend).is_some() {
+        let in_panels = if by_distance { in_panels } else { 0 };
+        return tiles::scratch_bytes(shape.head_dim) + in_panels;
+    }
+    let _ = (backend, by_distance);
+    in_panels
 }
 
 /// The instructions, if they are tiles.
@@ -91,14 +94,17 @@ fn rows_of(shape: AttnShape) -> usize {
 }
 
 impl Scratch {
-    pub(crate) fn new(shape: AttnShape, backend: Backend) -> Self {
+    /// For attention of this shape, `by_distance` if that of some layers depends on distances.
+    pub(crate) fn new(shape: AttnShape, backend: Backend, by_distance: bool) -> Self {
         let mut scratch = Self::default();
         #[cfg(target_arch = "x86_64")]
         if let Some(isa) = on_tiles(backend) {
             scratch.tiles = Some(tiles::TileScratch::new(isa, shape.head_dim));
-            return scratch;
+            if !by_distance {
+                return scratch;
+            }
         }
-        let _ = backend;
+        let _ = (backend, by_distance);
         scratch.fit(shape, rows_of(shape));
         scratch
     }
@@ -128,17 +134,47 @@ struct RowBlocks {
     first_position: u32,
     group: usize,
     rows: usize,
-    /// The last position of the segment, if every query sees all of it.
-    whole_end: Option<u32>,
+    /// Index of the first query head.
+    first_head: usize,
+    sight: Sight,
 }
 
 impl RowBlocks {
+    /// Returns the position of a row's token.
+    const fn position(&self, row: usize) -> u32 {
+        self.first_position + (row / self.group) as u32
+    }
+
+    /// Returns the first position that a row's token sees.
+    fn first_seen(&self, row: usize) -> u32 {
+        self.sight.first_seen(self.position(row))
+    }
+
     /// Returns the last position that a row's token sees.
-    const fn last_seen(&self, row: usize) -> u32 {
-        match self.whole_end {
-            Some(last) => last,
-            None => self.first_position + (row / self.group) as u32,
-        }
+    fn last_seen(&self, row: usize) -> u32 {
+        self.sight.last_seen(self.position(row))
+    }
+}
+
+/// The positions that the tokens of a segment see.
+#[derive(Clone, Copy)]
+struct Sight {
+    /// The last position of the segment, if tokens see later ones.
+    whole_end: Option<u32>,
+    /// Positions on either side that a token sees, if not all.
+    window: Option<u32>,
+}
+
+impl Sight {
+    fn first_seen(self, position: u32) -> u32 {
+        self.window
+            .map_or(0, |window| position.saturating_sub(window))
+    }
+
+    fn last_seen(self, position: u32) -> u32 {
+        let last = self.whole_end.unwrap_or(position);
+        self.window
+            .map_or(last, |window| last.min(position.saturating_add(window)))
     }
 }
 
@@ -147,14 +183,18 @@ struct SegmentPart<'a> {
     tokens: std::ops::Range<usize>,
     /// Where the keys of all positions up to the segment's end are stored.
     path: &'a [KvSpan],
-    /// The last position of the segment, if every query sees all of it.
-    whole_end: Option<u32>,
+    sight: Sight,
 }
 
 impl SegmentPart<'_> {
+    /// Returns the first position that a token sees.
+    fn first_seen(&self, layout: &StepLayout, token: usize) -> u32 {
+        self.sight.first_seen(layout.positions[token])
+    }
+
     /// Returns the last position that a token sees.
     fn last_seen(&self, layout: &StepLayout, token: usize) -> u32 {
-        self.whole_end.unwrap_or(layout.positions[token])
+        self.sight.last_seen(layout.positions[token])
     }
 }
 
@@ -164,6 +204,10 @@ pub(crate) struct Attention<'a, E> {
     pub(crate) kv: &'a Kv<E>,
     pub(crate) layer: usize,
     pub(crate) shape: AttnShape,
+    /// Positions on either side that a token sees, if not all.
+    pub(crate) window: Option<u32>,
+    /// Numbers added to scores: see [`prelude_models::Distances::bias`].
+    pub(crate) bias: Option<&'a [f32]>,
     /// Tokens of the chunk.
     pub(crate) rows: std::ops::Range<usize>,
     /// `[chunk, qkv_width]`, q normalised and rotated.
@@ -196,7 +240,10 @@ impl<E: KvElement> Attention<'_, E> {
         };
         let context: usize = self
             .segments()
-            .map(|s| (s.end_position() as usize) * s.len.min(count))
+            .map(|s| {
+                let window = self.window.map_or(usize::MAX, |w| 2 * w as usize + NR);
+                (s.end_position() as usize).min(window) * s.len.min(count)
+            })
             .sum();
         let cost_ns = context * shape.out_width() / per_ns;
         pool.tiles(
@@ -234,15 +281,21 @@ impl<E: KvElement> Attention<'_, E> {
             let part = SegmentPart {
                 tokens,
                 path: &path,
-                whole_end: is_whole.then(|| segment.end_position() - 1),
+                sight: Sight {
+                    whole_end: is_whole.then(|| segment.end_position() - 1),
+                    window: self.window,
+                },
             };
             match backend {
                 Backend::Reference => self.run_reference(&part, tile),
+                // Tiles know neither windows nor biases.
                 #[cfg(target_arch = "x86_64")]
                 Backend::Fast {
                     isa,
                     act: InputForm::Tiles,
-                } => self.run_on_tiles(isa, &part, scratch, tile),
+                } if self.window.is_none() && self.bias.is_none() => {
+                    self.run_on_tiles(isa, &part, scratch, tile);
+                }
                 Backend::Fast { isa, act } => {
                     self.run_tokens(isa, act, &part, scratch, tile);
                 }
@@ -288,7 +341,8 @@ impl<E: KvElement> Attention<'_, E> {
         self.put_queries(isa, act, tokens.start, kv_head, rows, scratch);
         let key_panel = dim / E::PER_DWORD * NR;
         let mut cursor = 0;
-        for start in (0..end).step_by(NR) {
+        let begin = part.first_seen(self.layout, tokens.start) / NR as u32 * NR as u32;
+        for start in (begin..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
             let head = kv_head * dim..(kv_head + 1) * dim;
             let mut tile_keys: [&[E]; NR] = [&[]; NR];
@@ -311,7 +365,8 @@ impl<E: KvElement> Attention<'_, E> {
                 first_position: self.layout.positions[tokens.start],
                 group,
                 rows,
-                whole_end: part.whole_end,
+                first_head: kv_head * group,
+                sight: part.sight,
             };
             self.attend_keys(isa, act, (start, keys), queries, scratch);
         }
@@ -371,7 +426,8 @@ impl<E: KvElement> Attention<'_, E> {
         for first in (0..queries.rows).step_by(MR) {
             let count = MR.min(queries.rows - first);
             let last_seen = |i: usize| queries.last_seen(first + i);
-            if last_seen(count - 1) < start {
+            let is_before = |i: usize| queries.first_seen(first + i) >= start + NR as u32;
+            if last_seen(count - 1) < start || is_before(0) {
                 continue;
             }
             let (rows, stride) = match act {
@@ -385,12 +441,16 @@ impl<E: KvElement> Attention<'_, E> {
             multiply(isa, rows, stride, count, panel, &mut scores);
             let mut factors = [None; MR];
             for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
-                // A row whose last key lies before this tile is finished: leave it alone.
-                if let Some(before) = last_seen(i).checked_sub(start) {
+                // A row whose last key lies before this tile is finished, and one whose first key
+                // lies behind it has not begun: leave it alone.
+                if let Some(before) = last_seen(i).checked_sub(start)
+                    && !is_before(i)
+                {
+                    let scale = self.weigh_distances(scores, start, queries, first + i);
                     factors[i] = Some(simd::softmax_tile(
                         isa,
                         scores,
-                        self.shape.scale,
+                        scale,
                         (before as usize + 1).min(NR),
                         &mut scratch.max[first + i],
                         &mut scratch.sum[first + i],
@@ -403,6 +463,33 @@ impl<E: KvElement> Attention<'_, E> {
             }
             self.add_values(isa, act, keys, (first, count), &scores, factors, scratch);
         }
+    }
+
+    /// Takes windows and biases into account in the scores of a row with the keys of positions from
+    /// `start` on. Returns the factor that the scores still lack.
+    #[inline]
+    fn weigh_distances(
+        &self,
+        scores: &mut [f32; NR],
+        start: u32,
+        queries: RowBlocks,
+        row: usize,
+    ) -> f32 {
+        let unseen = queries.first_seen(row).saturating_sub(start) as usize;
+        let scale = match self.bias {
+            None => self.shape.scale,
+            Some(bias) => {
+                let head = queries.first_head + row % queries.group;
+                let bias = HeadBias::new(bias, self.shape.heads, head);
+                let position = queries.position(row);
+                for (key, score) in (start..).zip(scores.iter_mut()) {
+                    *score = *score * self.shape.scale + bias.at(position, key);
+                }
+                1.0
+            }
+        };
+        scores[..unseen].fill(f32::NEG_INFINITY);
+        scale
     }
 
     /// Adds the packed values, weighted by `scores`, to the sums of queries `first..first + count`.
@@ -458,13 +545,43 @@ impl<E: KvElement> Attention<'_, E> {
         let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
         let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
         for token in tokens.clone() {
-            let visible = part.last_seen(self.layout, token) as usize + 1;
+            let position = self.layout.positions[token];
+            let first = part.first_seen(self.layout, token);
+            let last = part.last_seen(self.layout, token);
+            let seen = first as usize..last as usize + 1;
             let out = tile.row(token - self.rows.start - tile.first_row);
             for (j, out) in out.chunks_exact_mut(dim).enumerate() {
-                let q = self.query(token, kv_head * group + j);
-                let (keys, values) = (&keys[..visible], &values[..visible]);
-                reference::attend(q, keys, values, self.shape.scale, out);
+                let head = kv_head * group + j;
+                let q = self.query(token, head);
+                let bias = self
+                    .bias
+                    .map(|bias| HeadBias::new(bias, self.shape.heads, head));
+                let added = |i: usize| bias.map_or(0.0, |bias| bias.at(position, first + i as u32));
+                let (keys, values) = (&keys[seen.clone()], &values[seen.clone()]);
+                reference::attend(q, keys, values, self.shape.scale, added, out);
             }
         }
+    }
+}
+
+/// The numbers that one head adds to scores, by distance.
+#[derive(Clone, Copy)]
+struct HeadBias<'a> {
+    by_distance: &'a [f32],
+}
+
+impl<'a> HeadBias<'a> {
+    fn new(bias: &'a [f32], heads: usize, head: usize) -> Self {
+        let count = bias.len() / heads;
+        Self {
+            by_distance: &bias[head * count..][..count],
+        }
+    }
+
+    /// Returns the number for a query and a key at these positions.
+    fn at(self, query: u32, key: u32) -> f32 {
+        let reach = self.by_distance.len() as i64 / 2;
+        let distance = (i64::from(key) - i64::from(query)).clamp(-reach, reach);
+        self.by_distance[(distance + reach) as usize]
     }
 }

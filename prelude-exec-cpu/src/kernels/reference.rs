@@ -97,9 +97,20 @@ pub(crate) fn activate(x: &mut [f32], f: Activation) {
     }
 }
 
-/// Attention of one query head over `keys` and `values`, one row per visible position.
-pub(crate) fn attend(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, out: &mut [f32]) {
-    let scores: Vec<f32> = keys.iter().map(|key| dot(q, key) * scale).collect();
+/// Attention of one query head over `keys` and `values`, one row per visible position; `added`
+/// returns what is added to the score of a row.
+pub(crate) fn attend(
+    q: &[f32],
+    keys: &[&[f32]],
+    values: &[&[f32]],
+    scale: f32,
+    added: impl Fn(usize) -> f32,
+    out: &mut [f32],
+) {
+    let scores = keys.iter().enumerate();
+    let scores: Vec<f32> = scores
+        .map(|(i, key)| dot(q, key) * scale + added(i))
+        .collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();

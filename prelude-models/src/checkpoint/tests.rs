@@ -89,9 +89,14 @@ impl WeightLoader for Sink {
 }
 
 fn load(checkpoint: &Checkpoint) -> Result<(), Error> {
-    match &checkpoint.config().encoder {
-        Some(encoder) => crate::Encoder::load(checkpoint, encoder, &mut Sink).map(drop),
-        None => crate::Decoder::load(checkpoint, 16, &mut Sink).map(drop),
+    let Some(encoder) = &checkpoint.config().encoder else {
+        return crate::Decoder::load(checkpoint, 16, &mut Sink).map(drop);
+    };
+    match &encoder.modern {
+        Some(modern) => {
+            crate::ModernEncoder::load(checkpoint, (encoder, modern), 16, &mut Sink).map(drop)
+        }
+        None => crate::Encoder::load(checkpoint, encoder, &mut Sink).map(drop),
     }
 }
 

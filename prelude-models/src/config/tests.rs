@@ -253,6 +253,15 @@ fn golden_configs() {
             "rand-roberta-cls2" => (40, 4, 4, 10, 340),
             "rand-xlmr-rank" => (48, 6, 6, 8, 320),
             "rand-distilbert-cls2" => (56, 2, 2, 28, 300),
+            "rand-modernbert-cls3" => (48, 4, 4, 12, 330),
+            "rand-modernbert-rank" => (64, 2, 2, 32, 330),
+            "rand-modernbert-embed" => (40, 2, 2, 20, 330),
+            "rand-modernbert-token5" => (40, 4, 4, 10, 330),
+            "rand-mpnet-embed" => (48, 4, 4, 12, 310),
+            "rand-mpnet-cls2" => (40, 2, 2, 20, 310),
+            "rand-bert-token5" => (48, 4, 4, 12, 300),
+            "rand-xlmr-token3" => (40, 2, 2, 20, 320),
+            "rand-distilbert-token3" => (40, 2, 2, 20, 300),
             other => panic!("no expectation for {other}"),
         };
         let got = (

@@ -106,6 +106,12 @@ impl Golden {
         self.document["attention"] == "full"
     }
 
+    /// Returns true if classes are read from the mean of a prompt's hidden states.
+    #[must_use]
+    pub fn has_mean_classes(&self) -> bool {
+        self.document["class_pooling"] == "mean"
+    }
+
     fn words<T>(
         &self,
         name: &str,
@@ -266,6 +272,8 @@ impl Differences {
 pub struct GoldenComparison<'g> {
     golden: &'g Golden,
     has_classes: bool,
+    /// Class logits of all prompts' tokens, of a classifier of tokens.
+    token_classes: Option<Vec<f32>>,
     /// True if classes are read at the first token, which sees all others.
     is_whole: bool,
     /// Log-probabilities of all prompts' tokens, of a language model.
@@ -285,6 +293,7 @@ impl<'g> GoldenComparison<'g> {
         Self {
             golden,
             has_classes: golden.f32("f32.cls_logits").is_some(),
+            token_classes: golden.f32("f32.tok_logits").map(|(values, _)| values),
             is_whole: golden.is_whole(),
             logprobs: golden.f32("f32.logprob").map(|(values, _)| values),
             last: none,
@@ -333,9 +342,11 @@ impl<'g> GoldenComparison<'g> {
         } else if self.has_classes {
             let read = if self.is_whole { 0..1 } else { last };
             outputs.push((read, OutputHead::Classify));
-            if each_token {
+            if each_token && !self.golden.has_mean_classes() {
                 outputs.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
             }
+        } else if self.token_classes.is_some() {
+            outputs.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
         }
         outputs
     }
@@ -351,6 +362,7 @@ impl<'g> GoldenComparison<'g> {
             return Err(Mismatch(format!("{answers} answers for {wanted} outputs")));
         }
         let tokens = prompt.tokens.len();
+        let has_vectors = answers.len() > wanted;
         for (i, answer) in answers.iter().enumerate() {
             match answer {
                 RowOutput::Embedding(v) if i == 0 => {
@@ -365,7 +377,12 @@ impl<'g> GoldenComparison<'g> {
                     let rows = rows.len();
                     return Err(Mismatch(format!("{rows} rows for {tokens} tokens")));
                 }
-                RowOutput::Tokens { rows, .. } if i == 2 => self.add_vectors(prompt, rows)?,
+                RowOutput::Tokens { rows, .. } if i == 2 && has_vectors => {
+                    self.add_vectors(prompt, rows)?;
+                }
+                RowOutput::Tokens { rows, .. } if self.token_classes.is_some() => {
+                    self.add_token_classes(prompt, rows)?;
+                }
                 RowOutput::Tokens { rows, .. } => {
                     let read = if self.is_whole { 0 } else { tokens - 1 };
                     self.add_classes(prompt, &rows[read])?;
@@ -407,6 +424,20 @@ impl<'g> GoldenComparison<'g> {
         self.classes.add(logits, &expected)
     }
 
+    fn add_token_classes(
+        &mut self,
+        prompt: &GoldenPrompt,
+        rows: &[Vec<f32>],
+    ) -> Result<(), Mismatch> {
+        let all = self.token_classes.as_ref().ok_or("no `tok_logits`")?;
+        for (at, row) in (prompt.offset..).zip(rows) {
+            let expected = all.get(at * row.len()..(at + 1) * row.len());
+            let expected = expected.ok_or("a short `tok_logits`")?;
+            self.classes.add(row, expected)?;
+        }
+        Ok(())
+    }
+
     /// A prompt's row of an array whose rows are `width` wide.
     fn row(&self, array: &str, prompt: &GoldenPrompt, width: usize) -> Result<Vec<f32>, Mismatch> {
         let all = self.golden.f32(&format!("f32.{array}"));
@@ -425,8 +456,15 @@ impl<'g> GoldenComparison<'g> {
             ("embed_mean_normalised", self.mean),
             ("last_lse", self.lse),
             ("logprob", self.logprob),
-            ("cls_logits", self.classes),
+            (self.class_array(), self.classes),
         ]
+    }
+
+    const fn class_array(&self) -> &'static str {
+        match self.token_classes {
+            Some(_) => "tok_logits",
+            None => "cls_logits",
+        }
     }
 
     /// Checks every array against `allowed`, which returns the bounds of the arrays that the model

@@ -90,6 +90,10 @@ const SUITES: [(&str, Suite, &[Fault]); 5] = [
             Fault::ForgetsTypes,
             Fault::ForgetsNormBias,
             Fault::GeluByTanh,
+            Fault::SeesBeyondItsWindow,
+            Fault::BiasLooksTheOtherWay,
+            Fault::GateIsUp,
+            Fault::MeanOfAllSegments,
         ],
     ),
     (

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use prelude_core::{
     BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Pooling, Residency, RowOutput,
-    Segment, SegmentIdx,
+    Segment, SegmentIdx, TokenHead,
 };
 
 use super::*;
@@ -101,6 +101,10 @@ fn golden_models_give_the_reference_outputs() {
                     let read = if golden.is_whole() { 0..1 } else { last };
                     heads.push((read, OutputHead::Classify));
                 }
+                ModelKind::TokenClassification { .. } => {
+                    let whole = 0..ids.len() as u32;
+                    heads.push((whole, OutputHead::Tokens(TokenHead::Classify)));
+                }
                 ModelKind::Embedding { .. } => {}
             }
             let row_of = |array: &str, width: usize| {
@@ -122,6 +126,11 @@ fn golden_models_give_the_reference_outputs() {
                         assert_close(&what, &got.logits, &row_of("f32.last_top_logits", 50));
                         let lse = got.log_sum_exp.unwrap();
                         assert_close(&what, &[lse], &row_of("f32.last_lse", 1));
+                    }
+                    RowOutput::Tokens { rows, .. } => {
+                        let (values, width) = golden.f32("f32.tok_logits").unwrap();
+                        let expected = &values[prompt.offset * width..];
+                        assert_close(&what, &rows.concat(), &expected[..rows.len() * width]);
                     }
                     RowOutput::Classes(got) => {
                         assert_close(&what, &got, &row_of("f32.cls_logits", got.len()));

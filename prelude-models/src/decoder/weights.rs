@@ -37,7 +37,8 @@ impl<W> Decoder<W> {
             ModelKind::CausalLm if tied => Head::Tied,
             ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head", false)?),
             ModelKind::SequenceClassification { .. } => Head::Score(source.head("score", false)?),
-            ModelKind::Embedding { .. } => Head::None,
+            // No decoder's architecture classifies tokens.
+            ModelKind::TokenClassification { .. } | ModelKind::Embedding { .. } => Head::None,
         };
         let inv_freq = config.rope.inv_freq(config.head_dim);
         let rope = source
@@ -146,7 +147,7 @@ fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<St
         ModelKind::SequenceClassification { labels } => {
             add("score.weight".to_owned(), &[labels.len(), h]);
         }
-        ModelKind::Embedding { .. } => (),
+        ModelKind::TokenClassification { .. } | ModelKind::Embedding { .. } => (),
     }
     tensors
 }

@@ -5,7 +5,7 @@ use prelude_core::Attention;
 use serde_json::{Value, json};
 
 use crate::{
-    Activation, Checkpoint, Encoder, ModelConfig,
+    Activation, Checkpoint, Encoder, ModelConfig, ModelKind, ModernEncoder,
     naive::device::NaiveLoader,
     testing::{golden_models, model_folder},
 };
@@ -54,6 +54,75 @@ fn shapes_by_family() {
     check("RobertaForMaskedLM", padding, (129, 300, 1));
     // Transformers reads neither types nor an epsilon for DistilBERT.
     check("DistilBertModel", eps, (130, 300, 1));
+    // MPNet's padding token is 1 whatever the file says.
+    check("MPNetModel", json!({"pad_token_id": 0}), (128, 300, 1));
+    let eps = json!({"norm_eps": 2e-12, "layer_norm_eps": 1e-3});
+    check("ModernBertModel", eps, (130, 300, 2));
+}
+
+#[test]
+fn layers_of_modernbert_by_both_spellings() {
+    let read = |change| parse("ModernBertModel", change).map(|c| (c.rope, c.encoder.unwrap()));
+    let theta = |change: Value| {
+        let (global, encoder) = read(change).unwrap();
+        (global.theta, encoder.modern.unwrap().local_rope.theta)
+    };
+    assert_eq!(theta(json!({})), (160_000.0, 10_000.0));
+    let old = json!({"global_rope_theta": 5e4, "local_rope_theta": 7e3});
+    assert_eq!(theta(old), (5e4, 7e3));
+    let new = json!({
+        "rope_parameters": {"sliding_attention": {"rope_theta": 9e3, "rope_type": "default"}},
+        "global_rope_theta": 5e4, "local_rope_theta": 7e3,
+    });
+    assert_eq!(theta(new), (5e4, 9e3));
+    let local = |change: Value| {
+        let modern = read(change).map(|(_, encoder)| encoder.modern.unwrap());
+        modern.map(|modern| (modern.local_layers, modern.window))
+    };
+    let three = |change: Value| {
+        let mut change = change;
+        change["num_hidden_layers"] = json!(3);
+        local(change)
+    };
+    assert_eq!(three(json!({})), Ok((vec![false, true, true], 64)));
+    let named = json!({
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "local_attention": 7,
+    });
+    assert_eq!(three(named), Ok((vec![true, false, true], 3)));
+    let check = |change: Value, part: &str| {
+        let error = local(change).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    };
+    check(
+        json!({"layer_types": ["full_attention"]}),
+        "`layer_types` must have 2 entries",
+    );
+    let other = json!({"layer_types": ["full_attention", "chunked_attention"]});
+    check(other, "layer type \"chunked_attention\"");
+    let flat = json!({"rope_parameters": {"rope_theta": 5e4}});
+    check(flat, "`rope_parameters.rope_theta`");
+    let scaled = json!({"rope_parameters": {"full_attention": {"rope_type": "linear"}}});
+    check(scaled, "rope type \"linear\"");
+    check(
+        json!({"rope_scaling": {"rope_type": "yarn"}}),
+        "`rope_scaling`",
+    );
+    check(json!({"sliding_window": 64}), "`sliding_window`");
+    check(
+        json!({"classifier_pooling": "max"}),
+        "`classifier_pooling` must be",
+    );
+    check(
+        json!({"classifier_activation": "silu"}),
+        "`classifier_activation` of \"silu\"",
+    );
+    let buckets = parse("MPNetModel", json!({"relative_attention_num_buckets": 64}));
+    let error = buckets.unwrap_err();
+    assert!(
+        error.contains("`relative_attention_num_buckets` of 64"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -112,28 +181,44 @@ fn weights_by_family() {
             continue;
         };
         let mut loader = NaiveLoader::default();
+        let is_embedder = matches!(checkpoint.kind(), ModelKind::Embedding { .. });
+        let names = checkpoint.names().count();
+        if let Some(modern) = &encoder.modern {
+            let both = (&encoder, modern);
+            let model = ModernEncoder::load(&checkpoint, both, 160, &mut loader).unwrap();
+            assert_eq!(model.classes.is_some(), !is_embedder, "{name}");
+            assert_eq!(model.has_mean_classes, name == "rand-modernbert-rank");
+            let local: Vec<bool> = model.layers.iter().map(|layer| layer.is_local).collect();
+            let expected: &[bool] = match &*name {
+                "rand-modernbert-rank" => &[true, false, true],
+                "rand-modernbert-cls3" => &[false, true, true, false],
+                _ => &[false, true],
+            };
+            assert_eq!(local, expected, "{name}");
+            let zeros = |name: &&String| name.ends_with("norm.bias") && !checkpoint.contains(name);
+            let added = loader.names.iter().filter(zeros).count();
+            let loaded = loader.names.len() + loader.biased.len() - added;
+            assert_eq!(loaded, names, "{name}");
+            seen += 1;
+            continue;
+        }
         let model = Encoder::load(&checkpoint, &encoder, &mut loader).unwrap();
-        assert_eq!(model.classes.is_some(), name != "rand-bert-embed", "{name}");
-        assert_eq!(
-            model.types.is_some(),
-            name != "rand-distilbert-cls2",
-            "{name}"
-        );
+        assert_eq!(model.classes.is_some(), !is_embedder, "{name}");
+        let has_types = !name.contains("distilbert") && !name.contains("mpnet");
+        assert_eq!(model.types.is_some(), has_types, "{name}");
+        let has_bias = name.contains("mpnet");
+        assert_eq!(model.distance_bias.is_some(), has_bias, "{name}");
         let positions = checkpoint.config().max_position_embeddings;
         assert_eq!(model.positions.values.len(), positions * model.hidden);
         // Queries, keys and values are one matrix.
         let layers = checkpoint.config().num_hidden_layers;
         let loaded = loader.names.len() + 2 * layers;
         let biases = loader.biased.len() + 2 * layers;
-        let pooler = if name == "rand-bert-embed" { 2 } else { 0 };
-        assert_eq!(
-            loaded + biases,
-            checkpoint.names().count() - pooler,
-            "{name}"
-        );
+        let pooler = if is_embedder { 2 } else { 0 };
+        assert_eq!(loaded + biases, names - pooler, "{name}");
         seen += 1;
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 15);
 }
 
 /// Norms of old checkpoints have a gamma and a beta.

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Classes, Encoder, Layer, Norm};
+use super::{
+    Encoder, Layer, Norm,
+    heads::{Classes, Dense},
+};
 use crate::{
-    Checkpoint, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
+    Checkpoint, DType, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
     source::{WeightSource, loader_error},
 };
 
@@ -38,15 +41,27 @@ impl<W> Encoder<W> {
             .map(|i| Layer::load(&mut source, i, encoder, parts))
             .collect::<Result<_, _>>()?;
         let norm = Norm::load(&mut source, "embeddings.LayerNorm", parts)?;
+        let distance_bias = match encoder.relative_buckets {
+            0 => None,
+            buckets => Some(distance_bias(&mut source, buckets)?),
+        };
         let classes = match checkpoint.kind() {
             ModelKind::SequenceClassification { .. } => {
                 let [dense, score] = encoder.family.head_names();
                 Some(Classes {
-                    dense: source.head(dense, true)?,
-                    activation: encoder.family.head_activation(),
+                    dense: Some(Dense {
+                        hidden: config.hidden_size,
+                        weight: source.head(dense, true)?,
+                        activation: encoder.family.head_activation(),
+                        norm: None,
+                    }),
                     score: source.head(score, true)?,
                 })
             }
+            ModelKind::TokenClassification { .. } => Some(Classes {
+                dense: None,
+                score: source.head(TOKEN_SCORE, true)?,
+            }),
             ModelKind::CausalLm | ModelKind::Embedding { .. } => None,
         };
         Ok(Self {
@@ -60,11 +75,66 @@ impl<W> Encoder<W> {
             words,
             positions,
             types,
+            distance_bias,
             norm,
             layers,
             classes,
         })
     }
+}
+
+/// The only product of a head that classifies each token.
+const TOKEN_SCORE: &str = "classifier";
+
+/// The table of numbers that distances add to scores.
+const DISTANCES: &str = "encoder.relative_attention_bias";
+
+/// Distances from which on all are in one bucket.
+const REACH: i32 = 128;
+
+/// Returns the bucket of the position of a key less that of a query: half of the buckets are for keys
+/// behind the query; of those, half are for a distance each and the others grow with it, in f32 as the
+/// reference computes them. Raffel et al., T5 (2020), §2.1.
+fn bucket_of(distance: i32, buckets: usize) -> usize {
+    let side = buckets / 2;
+    let exact = side / 2;
+    let first = if distance > 0 { side } else { 0 };
+    let distance = distance.unsigned_abs() as usize;
+    if distance < exact {
+        return first + distance;
+    }
+    let growth = (distance as f32 / exact as f32).ln();
+    let whole = (f64::from(REACH) / exact as f64).ln() as f32;
+    let beyond = (growth / whole * (side - exact) as f32) as usize;
+    first + (exact + beyond).min(side - 1)
+}
+
+/// Returns what distances add to scores, head by head and distance by distance, from a table of
+/// buckets: [`crate::Distances::bias`].
+fn distance_bias<L: WeightLoader>(
+    source: &mut WeightSource<'_, L>,
+    buckets: usize,
+) -> Result<L::Weight, Error> {
+    let name = format!("{}{DISTANCES}.weight", source.prefix);
+    let view = source.finite(&name)?;
+    let mut table = Vec::new();
+    view.read_f32(0..view.len(), &mut table);
+    let heads = view.shape[1];
+    let of_head = |head: usize| {
+        let table = &table;
+        (-REACH..=REACH).map(move |distance| table[bucket_of(distance, buckets) * heads + head])
+    };
+    let bytes: Vec<u8> = (0..heads)
+        .flat_map(of_head)
+        .flat_map(f32::to_le_bytes)
+        .collect();
+    let expanded = TensorView {
+        dtype: DType::F32,
+        shape: vec![bytes.len() / size_of::<f32>()],
+        bytes: &bytes,
+    };
+    let loaded = source.loader.vector(&name, &expanded);
+    loaded.map_err(|e| loader_error(&name, e))
 }
 
 impl<W> Layer<W> {
@@ -171,10 +241,20 @@ fn expected(
         products.extend(square);
         products.extend([(at(names.up), i, h), (at(names.down), h, i)]);
     }
-    if let ModelKind::SequenceClassification { labels } = kind {
-        let [dense, score] = encoder.family.head_names();
-        products.push((dense.to_owned(), h, h));
-        products.push((score.to_owned(), labels.len(), h));
+    match kind {
+        ModelKind::SequenceClassification { labels } => {
+            let [dense, score] = encoder.family.head_names();
+            products.push((dense.to_owned(), h, h));
+            products.push((score.to_owned(), labels.len(), h));
+        }
+        ModelKind::TokenClassification { labels } => {
+            products.push((TOKEN_SCORE.to_owned(), labels.len(), h));
+        }
+        ModelKind::CausalLm | ModelKind::Embedding { .. } => {}
+    }
+    if encoder.relative_buckets > 0 {
+        let shape = [encoder.relative_buckets, config.num_attention_heads];
+        add(format!("{prefix}{DISTANCES}.weight"), &shape);
     }
     for norm in norms {
         for part in norm_parts {
@@ -218,4 +298,40 @@ fn check_tensors(
             || UNREAD.iter().any(|part| own.starts_with(part))
     };
     checkpoint.check_tensors(&config.architecture, &expected, is_unread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Places where transformers' formula begins a new bucket of 32, as it prints them.
+    #[test]
+    fn distances_fall_into_buckets() {
+        let check = |distance, expected| {
+            assert_eq!(bucket_of(distance, 32), expected, "{distance}");
+        };
+        for distance in 0..8 {
+            check(-distance, distance as usize);
+        }
+        check(1, 17);
+        check(7, 23);
+        let first_of_bucket = [
+            (8, 8),
+            (12, 9),
+            (16, 10),
+            (23, 11),
+            (32, 12),
+            (46, 13),
+            (64, 14),
+            (91, 15),
+        ];
+        for (distance, bucket) in first_of_bucket {
+            check(-distance, bucket);
+            check(distance, 16 + bucket);
+            check(1 - distance, bucket - 1);
+        }
+        check(-REACH, 15);
+        check(REACH, 31);
+        check(-10_000, 15);
+    }
 }

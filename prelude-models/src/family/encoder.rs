@@ -9,18 +9,27 @@ pub(crate) enum EncoderFamily {
     Roberta,
     XlmRoberta,
     DistilBert,
+    MpNet,
+    ModernBert,
 }
 
-const FAMILIES: [EncoderFamily; 4] = [
+const FAMILIES: [EncoderFamily; 6] = [
     EncoderFamily::Bert,
     EncoderFamily::Roberta,
     EncoderFamily::XlmRoberta,
     EncoderFamily::DistilBert,
+    EncoderFamily::MpNet,
+    EncoderFamily::ModernBert,
 ];
 
 /// Ends of the names of a family's architectures: a bare body, a body with a head that is left
-/// unread, a classifier.
-const CLASSES: [&str; 3] = ["Model", "ForMaskedLM", "ForSequenceClassification"];
+/// unread, classifiers of texts and of tokens.
+const CLASSES: [&str; 4] = [
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+];
 
 impl EncoderFamily {
     /// Returns the family of an architecture, such as `BertModel`; `None` for a name of no family.
@@ -38,6 +47,8 @@ impl EncoderFamily {
             Self::Roberta => "Roberta",
             Self::XlmRoberta => "XLMRoberta",
             Self::DistilBert => "DistilBert",
+            Self::MpNet => "MPNet",
+            Self::ModernBert => "ModernBert",
         }
     }
 
@@ -48,6 +59,8 @@ impl EncoderFamily {
             Self::Roberta => "roberta",
             Self::XlmRoberta => "xlm-roberta",
             Self::DistilBert => "distilbert",
+            Self::MpNet => "mpnet",
+            Self::ModernBert => "modernbert",
         };
         match fields.text("model_type")? {
             Some(other) if other != own => Err(fields.unsupported(format!(
@@ -64,30 +77,36 @@ impl EncoderFamily {
             Self::Bert => "bert.",
             Self::Roberta | Self::XlmRoberta => "roberta.",
             Self::DistilBert => "distilbert.",
+            Self::MpNet => "mpnet.",
+            Self::ModernBert => "model.",
         }
     }
 
-    /// The activation between the two products of the classification head.
+    /// The activation between the two products of the head that classifies texts. ModernBERT's
+    /// configuration has its own.
     pub(crate) const fn head_activation(self) -> Activation {
         match self {
-            Self::Bert | Self::Roberta | Self::XlmRoberta => Activation::Tanh,
             Self::DistilBert => Activation::Relu,
+            _ => Activation::Tanh,
         }
     }
 
-    /// Names of the two products of the classification head.
+    /// Names of the two products of the head that classifies texts.
     pub(crate) const fn head_names(self) -> [&'static str; 2] {
         match self {
             Self::Bert => ["bert.pooler.dense", "classifier"],
-            Self::Roberta | Self::XlmRoberta => ["classifier.dense", "classifier.out_proj"],
+            Self::Roberta | Self::XlmRoberta | Self::MpNet => {
+                ["classifier.dense", "classifier.out_proj"]
+            }
             Self::DistilBert => ["pre_classifier", "classifier"],
+            Self::ModernBert => ["head.dense", "classifier"],
         }
     }
 
-    /// Names of a layer's parts.
+    /// Names of a layer's parts; ModernBERT's are not among them.
     pub(crate) const fn layer_names(self) -> LayerNames {
         match self {
-            Self::Bert | Self::Roberta | Self::XlmRoberta => LayerNames {
+            Self::Bert | Self::Roberta | Self::XlmRoberta | Self::ModernBert => LayerNames {
                 layers: "encoder.layer",
                 qkv: [
                     "attention.self.query",
@@ -109,19 +128,21 @@ impl EncoderFamily {
                 down: "ffn.lin2",
                 output_norm: "output_layer_norm",
             },
+            Self::MpNet => LayerNames {
+                layers: "encoder.layer",
+                qkv: ["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+                o: "attention.attn.o",
+                attention_norm: "attention.LayerNorm",
+                up: "intermediate.dense",
+                down: "output.dense",
+                output_norm: "output.LayerNorm",
+            },
         }
     }
 
     /// Names of the shape's fields in `config.json`.
     pub(crate) const fn fields(self) -> ShapeFields {
         match self {
-            Self::Bert | Self::Roberta | Self::XlmRoberta => ShapeFields {
-                hidden: "hidden_size",
-                intermediate: "intermediate_size",
-                layers: "num_hidden_layers",
-                heads: "num_attention_heads",
-                activation: "hidden_act",
-            },
             Self::DistilBert => ShapeFields {
                 hidden: "dim",
                 intermediate: "hidden_dim",
@@ -129,15 +150,26 @@ impl EncoderFamily {
                 heads: "n_heads",
                 activation: "activation",
             },
+            _ => ShapeFields {
+                hidden: "hidden_size",
+                intermediate: "intermediate_size",
+                layers: "num_hidden_layers",
+                heads: "num_attention_heads",
+                activation: match self {
+                    Self::ModernBert => "hidden_activation",
+                    _ => "hidden_act",
+                },
+            },
         }
     }
 
     /// Returns the number of rows of the position table before the one of position 0: RoBERTa counts
-    /// from the row behind that of the padding token.
+    /// from the row behind that of the padding token, MPNet from that behind the padding token 1.
     pub(crate) fn position_offset(self, fields: &Fields<'_>) -> Result<usize, Error> {
         const PADDING: u32 = 1;
         match self {
-            Self::Bert | Self::DistilBert => Ok(0),
+            Self::Bert | Self::DistilBert | Self::ModernBert => Ok(0),
+            Self::MpNet => Ok(PADDING as usize + 1),
             Self::Roberta | Self::XlmRoberta => {
                 let padding = fields.token_ids("pad_token_id")?;
                 Ok(padding.first().copied().unwrap_or(PADDING) as usize + 1)
@@ -147,7 +179,7 @@ impl EncoderFamily {
 
     /// Returns true if the family adds a vector for the type of each token.
     pub(crate) const fn has_types(self) -> bool {
-        !matches!(self, Self::DistilBert)
+        matches!(self, Self::Bert | Self::Roberta | Self::XlmRoberta)
     }
 }
 
@@ -194,14 +226,17 @@ mod tests {
         );
         check("RobertaForMaskedLM", Some(EncoderFamily::Roberta));
         check("DistilBertModel", Some(EncoderFamily::DistilBert));
+        check("BertForTokenClassification", Some(EncoderFamily::Bert));
+        check("MPNetModel", Some(EncoderFamily::MpNet));
+        check("ModernBertForMaskedLM", Some(EncoderFamily::ModernBert));
         for name in [
-            "BertForTokenClassification",
-            "MPNetModel",
-            "ModernBertModel",
+            "ElectraModel",
+            "ModernBertDecoderModel",
+            "BertForQuestionAnswering",
             "Bert",
         ] {
             check(name, None);
         }
-        assert_eq!(known().split(", ").count(), 12);
+        assert_eq!(known().split(", ").count(), 24);
     }
 }

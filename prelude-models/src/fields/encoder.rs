@@ -5,21 +5,40 @@ use super::{Effect, Field};
 rows! {
     CONFIG, "config.json of an encoder";
     Obeyed ["architectures"]
-        "the first is the model's class: a body, a classifier, or a body with a head that predicts words, which is left unread";
-    Refused(r#""bert""#, r#""roberta""#, r#""xlm-roberta""#, r#""distilbert""#) ["model_type"]
+        "the first is the model's class: a body, a classifier of texts or of tokens, or a body with a head that predicts words, which is left unread";
+    Refused(
+        r#""bert""#, r#""roberta""#, r#""xlm-roberta""#, r#""distilbert""#, r#""mpnet""#,
+        r#""modernbert""#
+    ) ["model_type"]
         "transformers takes the class from it, which must be that of `architectures`";
     Obeyed [
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "vocab_size", "dim", "hidden_dim", "n_layers", "n_heads",
     ] "shape of the model; the tensors must fit it";
     Obeyed ["max_position_embeddings"]
-        "rows of the position table: as many tokens are served, in RoBERTa and XLM-R less `pad_token_id` + 1";
+        "rows of the position table: as many tokens are served, in RoBERTa and XLM-R less `pad_token_id` + 1, in MPNet less 2; in ModernBERT, which has no table, the longest text served";
     Obeyed ["pad_token_id"]
         "in RoBERTa and XLM-R, the row before that of the first position; a padding token in a text counts as any other";
     Obeyed ["type_vocab_size"] "token types: the second text of a pair has type 1 if there are two";
-    Obeyed ["layer_norm_eps"] "part of every norm, 1e-12 if the file does not say; fixed in DistilBERT";
-    Checked ["hidden_act", "activation"]
-        "`gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`, between the products of a layer's second half";
+    Obeyed ["layer_norm_eps"]
+        "part of every norm, 1e-12 if the file does not say; fixed in DistilBERT, `norm_eps` in ModernBERT";
+    Obeyed ["norm_eps"] "part of every norm of ModernBERT, 1e-5 if the file does not say";
+    Obeyed ["attention_bias", "mlp_bias", "norm_bias", "classifier_bias"]
+        "biases in ModernBERT; the others have all";
+    Obeyed ["local_attention"]
+        "tokens that a token of ModernBERT sees in layers with a window, half of them on either side";
+    Obeyed ["layer_types", "global_attn_every_n_layers"]
+        "layers of ModernBERT that see whole texts: by name, or the first of every three if the file does not say";
+    Obeyed ["global_rope_theta", "local_rope_theta", "rope_parameters"]
+        "rotary frequencies in ModernBERT, of layers that see whole texts and of those with a window; `rope_parameters` wins";
+    Obeyed ["classifier_pooling"]
+        "classes of texts in ModernBERT are read at the first token (`cls`) or from the mean of all";
+    Checked ["hidden_act", "activation", "hidden_activation", "classifier_activation"]
+        "`gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`, between the products of a layer's second half, and of ModernBERT's head";
+    Refused("32") ["relative_attention_num_buckets"]
+        "transformers divides the distances in MPNet into 32 buckets, whatever the file says";
+    Refused() ["rope_scaling", "rope_theta", "sliding_window"]
+        "ModernBERT has `rope_parameters` for each kind of layers, and `local_attention`";
     Refused(r#""absolute""#) ["position_embedding_type"] "positions are rows of a table";
     Refused("false") ["is_decoder", "add_cross_attention", "is_encoder_decoder"]
         "an encoder alone is computed, whose attention sees the whole text";
@@ -39,7 +58,8 @@ rows! {
     NoEffect [
         "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
         "initializer_range", "dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout",
-        "gradient_checkpointing",
+        "gradient_checkpointing", "embedding_dropout", "mlp_dropout", "initializer_cutoff_factor",
+        "sparse_prediction", "sparse_pred_ignore_index", "repad_logits_with_grad",
     ] "used in training";
     NoEffect ["sinusoidal_pos_embds"] "the position table is stored";
     NoEffect [
@@ -48,7 +68,8 @@ rows! {
         "tie_word_embeddings", "tie_weights_", "tie_encoder_decoder", "output_past",
         "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
         "position_biased_input", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
-        "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+        "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "decoder_bias",
+        "deterministic_flash_attn", "reference_compile",
     ] "chooses among ways to the same numbers, or parts that transformers does not read";
     NoEffect ["bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"]
         "the tokenizer puts tokens around a text";

@@ -10,7 +10,9 @@ use prelude_core::{
 };
 
 use super::layout::{KvOrigin, Token, lay_out};
-use crate::{Activation, AttnShape, EmbedTables, Ops, QkNorm, TensorView, WeightLoader, naive};
+use crate::{
+    Activation, AttnShape, Distances, EmbedTables, Ops, QkNorm, TensorView, WeightLoader, naive,
+};
 
 /// A plausible mistake, made on purpose to see that a test notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,10 @@ pub(crate) enum Fault {
     ForgetsTypes,
     ForgetsNormBias,
     GeluByTanh,
+    SeesBeyondItsWindow,
+    BiasLooksTheOtherWay,
+    GateIsUp,
+    MeanOfAllSegments,
 }
 
 /// Activations: `[rows, width]`.
@@ -323,7 +329,9 @@ impl Ops for NaiveOps {
                     row(types, if forgets { 0 } else { kind as usize }),
                 );
             }
-            add(&mut sum, row(tables.positions, token.position));
+            if let Some(positions) = tables.positions {
+                add(&mut sum, row(positions, token.position));
+            }
             h.row_mut(i).copy_from_slice(&sum);
         }
         Ok(())
@@ -343,6 +351,41 @@ impl Ops for NaiveOps {
         for i in 0..n {
             let y = naive::layer_norm(h.row(i), &weight.values, bias, f64::from(eps));
             h.row_mut(i).copy_from_slice(&y);
+        }
+        Ok(())
+    }
+
+    fn layer_norm_of(
+        &mut self,
+        h: &Rows,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
+        x: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for i in 0..n {
+            x.row_mut(i).copy_from_slice(h.row(i));
+        }
+        self.layer_norm(x, n, weight, bias, eps)
+    }
+
+    fn activate_mul(
+        &mut self,
+        gate_up: &Rows,
+        n: usize,
+        f: Activation,
+        a: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for i in 0..n {
+            let mut row = gate_up.row(i).to_vec();
+            if self.has(Fault::GateIsUp) {
+                row.rotate_left(a.width);
+            }
+            let (gate, up) = row.split_at(a.width);
+            for ((a, &g), u) in a.row_mut(i).iter_mut().zip(gate).zip(up) {
+                *a = naive::activate(g, f) * u;
+            }
         }
         Ok(())
     }
@@ -526,6 +569,76 @@ impl Ops for NaiveOps {
                 let q = &qkv.row(i)[head * d..][..d];
                 let y = naive::attend(q, &keys, &values, f64::from(shape.scale));
                 out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
+            }
+        }
+        Ok(())
+    }
+
+    fn attention_by_distance(
+        &mut self,
+        plan: &NaiveStep,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        distances: Distances<'_, Weight>,
+        qkv: &Rows,
+        out: &mut Rows,
+    ) -> Result<(), Infallible> {
+        let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
+        let window = match distances.window {
+            Some(window) if !self.has(Fault::SeesBeyondItsWindow) => window as usize,
+            _ => usize::MAX,
+        };
+        for (i, t) in rows.enumerate() {
+            let position = |t: usize| plan.tokens[t].position;
+            let seen = plan.tokens[t].segment.clone();
+            let seen: Vec<usize> = seen
+                .filter(|&s| position(s).abs_diff(position(t)) <= window)
+                .collect();
+            for head in 0..shape.heads {
+                let at = head / group * d..(head / group + 1) * d;
+                let q = &qkv.row(i)[head * d..][..d];
+                let score = |&s: &usize| {
+                    let (mut from, mut to) = (position(t), position(s));
+                    if self.has(Fault::BiasLooksTheOtherWay) {
+                        std::mem::swap(&mut from, &mut to);
+                    }
+                    let bias = distances.bias.map_or(0.0, |bias| {
+                        naive::distance_bias(&bias.values, shape.heads, head, from, to)
+                    });
+                    let key = &self.placed[layer][s].0[at.clone()];
+                    naive::dot(q, key) * f64::from(shape.scale) + bias
+                };
+                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let value = |&s: &usize| &self.placed[layer][s].1[at.clone()];
+                let values: Vec<&[f64]> = seen.iter().map(value).collect();
+                let y = naive::average(&scores, &values);
+                out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
+            }
+        }
+        Ok(())
+    }
+
+    fn segment_means(
+        &mut self,
+        plan: &NaiveStep,
+        x: &Rows,
+        rows: Range<usize>,
+        y: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for (i, &t) in plan.outputs.iter().enumerate() {
+            if !rows.contains(&t) {
+                continue;
+            }
+            let all = self.has(Fault::MeanOfAllSegments);
+            let segment = match all {
+                true => rows.clone(),
+                false => plan.tokens[t].segment.clone(),
+            };
+            let n = segment.len() as f64;
+            for j in 0..x.width {
+                let sum: f64 = segment.clone().map(|t| x.row(t - rows.start)[j]).sum();
+                y.row_mut(i)[j] = sum / n;
             }
         }
         Ok(())

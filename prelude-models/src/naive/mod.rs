@@ -41,10 +41,25 @@ pub(crate) fn rotate(head: &[f64], position: usize, inv_freq: &[f32], scaling: f
 /// Attention of one query head over `keys` and `values`, one row per visible position.
 pub(crate) fn attend(q: &[f64], keys: &[&[f64]], values: &[&[f64]], scale: f64) -> Vec<f64> {
     let scores: Vec<f64> = keys.iter().map(|k| dot(q, k) * scale).collect();
+    average(&scores, values)
+}
+
+/// The number that head `head` adds to the score of a query and a key, by their positions. `bias`:
+/// `[heads · (2 R + 1)]`.
+pub(crate) fn distance_bias(bias: &[f64], heads: usize, head: usize, q: usize, k: usize) -> f64 {
+    let of_head = &bias[bias.len() / heads * head..][..bias.len() / heads];
+    let reach = (of_head.len() / 2) as i64;
+    let distance = (k as i64 - q as i64).max(-reach).min(reach);
+    of_head[(distance + reach) as usize]
+}
+
+/// The average of rows, weighted by the softmax of their scores.
+pub(crate) fn average(scores: &[f64], values: &[&[f64]]) -> Vec<f64> {
+    let width = values[0].len();
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
     let sum: f64 = weights.iter().sum();
-    let mut out = vec![0.0; q.len()];
+    let mut out = vec![0.0; width];
     for (weight, value) in weights.iter().zip(values) {
         for (o, v) in out.iter_mut().zip(*value) {
             *o += weight / sum * v;

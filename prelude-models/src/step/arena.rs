@@ -157,7 +157,7 @@ pub fn activation_room(
 }
 
 /// Returns the size of the activations of a step of an encoder: the output positions, before and after
-/// the first product of a head, and a chunk of whole segments.
+/// the first product of a head, the means of their texts, and a chunk of whole segments.
 fn whole_room(
     model: &ModelConfig,
     tokens: usize,
@@ -167,14 +167,19 @@ fn whole_room(
 ) -> usize {
     let shape = model.attn_shape();
     let chunk = (chunk_tokens as usize).min(tokens);
-    let widths = [
+    let mut widths = vec![
         model.hidden_size,
         shape.qkv_width(),
         shape.out_width(),
         model.intermediate_size,
     ];
+    let encoder = model.encoder.as_ref();
+    if encoder.is_some_and(|encoder| encoder.modern.is_some()) {
+        widths.extend([model.hidden_size, 2 * model.intermediate_size]);
+    }
+    let means = usize::from(encoder.is_some_and(|encoder| encoder.has_mean_classes()));
     let chunk_room = widths.into_iter().map(|width| room(chunk, width));
-    2 * room(outputs, model.hidden_size) + chunk_room.sum::<usize>()
+    (2 + means) * room(outputs, model.hidden_size) + chunk_room.sum::<usize>()
 }
 
 /// Returns the size of what a step keeps from slice to slice: all hidden states and, if at most half

@@ -364,6 +364,16 @@ impl StepLayout {
         fitting.by_ref().last().map_or(start, |(_, end)| end)
     }
 
+    /// Returns the tokens of the segment that a token lies in.
+    ///
+    /// # Panics
+    /// If the step has no such token.
+    #[must_use]
+    pub fn segment_of(&self, token: usize) -> Range<usize> {
+        let at = self.segments.partition_point(|s| s.end() <= token);
+        self.segments[at].first..self.segments[at].end()
+    }
+
     /// Returns true if some output position is among these tokens.
     #[must_use]
     pub fn has_outputs(&self, tokens: Range<usize>) -> bool {

@@ -44,6 +44,16 @@ impl StepLayout {
         }
     }
 
+    /// Refuses rows that want the classes of each token, of a model that reads classes from the mean of
+    /// a text.
+    pub fn refuse_token_classes(&mut self) {
+        for row in &mut self.rows {
+            if matches!(row.head, OutputHead::Tokens(TokenHead::Classify)) {
+                row.refused = Some("the model has classes of whole texts, none of single tokens");
+            }
+        }
+    }
+
     /// Divides `results`, one for each row in order, among the parts of the batch.
     pub fn step_output(
         &self,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     endpoint::{Call, Endpoint, Needs, Reply, json},
     error::ApiError,
-    served_model::ServedModel,
+    served_model::{ModelKind, ServedModel},
 };
 
 /// `GET /v1/models`.
@@ -50,6 +50,10 @@ pub(crate) struct Described<'a> {
     permission: [(); 0],
     kind: &'static str,
     tasks: Vec<&'static str>,
+    /// Of a classifier of tokens, the classes in the order of the numbers that `/pooling` gives each
+    /// token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<&'a [String]>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -102,6 +106,7 @@ fn describe<'a>(model: &'a ServedModel, name: &'a str) -> Described<'a> {
         permission: [],
         kind: model.kind.as_str(),
         tasks: model.tasks.iter().map(|t| t.as_str()).collect(),
+        labels: (model.kind == ModelKind::TokenClassifier).then_some(&*model.id2label),
     }
 }
 

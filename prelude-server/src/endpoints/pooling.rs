@@ -33,7 +33,7 @@ pub(crate) const POOLING: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct TaskFields<'a> {
     /// `embed` or `classify`, of each text; `token_embed` or `token_classify`, of each of its tokens.
-    /// By default what the model does with a text.
+    /// By default what the model does with a text, or a classifier of tokens with each token.
     #[serde(borrow)]
     task: Option<Text<'a>>,
 }
@@ -151,15 +151,15 @@ enum Pooled {
     Classify,
 }
 
-/// `task`, or the kind's own for whole texts.
+/// `task`, or the kind's own.
 fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), ApiError> {
-    let classifies = matches!(model.kind, ModelKind::Classifier | ModelKind::Reward);
-    let own = match classifies {
-        true => Pooled::Classify,
-        false => Pooled::Embed,
+    let (own, own_unit) = match model.kind {
+        ModelKind::Classifier | ModelKind::Reward => (Pooled::Classify, Unit::Texts),
+        ModelKind::TokenClassifier => (Pooled::Classify, Unit::Tokens),
+        ModelKind::Lm | ModelKind::Reranker | ModelKind::Embedding => (Pooled::Embed, Unit::Texts),
     };
     let Some(Text(name)) = asked else {
-        return Ok((own, Unit::Texts));
+        return Ok((own, own_unit));
     };
     let (task, unit) = match &*name {
         "embed" => (Pooled::Embed, Unit::Texts),
@@ -171,7 +171,11 @@ fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), 
             return Err(ApiError::invalid_value("task", must));
         }
     };
-    if task != own {
+    let has_unit = match unit {
+        Unit::Texts => model.kind != ModelKind::TokenClassifier,
+        Unit::Tokens => !model.has_mean_classes || task == Pooled::Embed,
+    };
+    if task != own || !has_unit {
         let message = format!(
             "Unsupported task: model {:?} (kind {}) does not {name}",
             model.name,

@@ -35,6 +35,7 @@ enum Base {
     Bert,
     Roberta,
     DistilBert,
+    ModernBert,
     CrossEncoder,
     /// A language model that is a cross-encoder.
     Judge,
@@ -84,6 +85,7 @@ impl Base {
             Self::Bert => Some(testing::golden("rand-bert-cls3")?.join("model")),
             Self::Roberta => Some(testing::golden("rand-roberta-cls2")?.join("model")),
             Self::DistilBert => Some(testing::golden("rand-distilbert-cls2")?.join("model")),
+            Self::ModernBert => Some(testing::golden("rand-modernbert-cls3")?.join("model")),
             Self::CrossEncoder => Some(testing::golden("rand-bert-rank")?.join("model")),
         }
     }
@@ -92,7 +94,8 @@ impl Base {
         let template = (TOKENIZER_CONFIG, "chat_template", json!(TEMPLATE));
         match self {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
-            Self::Bert | Self::Roberta | Self::DistilBert | Self::CrossEncoder => Vec::new(),
+            Self::Bert | Self::Roberta | Self::DistilBert | Self::ModernBert => Vec::new(),
+            Self::CrossEncoder => Vec::new(),
             Self::Lm => vec![template],
             Self::Judge => vec![
                 template,
@@ -233,7 +236,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
             ("/classify", json!({"input": text})),
             ("/pooling", json!({"input": text})),
         ],
-        Base::Bert | Base::Roberta | Base::DistilBert => {
+        Base::Bert | Base::Roberta | Base::DistilBert | Base::ModernBert => {
             vec![
                 ("/classify", json!({"input": text})),
                 ("/pooling", json!({"input": text})),
@@ -329,6 +332,29 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
         (ENCODERS, "n_heads") => (Base::DistilBert, vec![(file, name, json!(4))]),
         (ENCODERS, "activation") => (Base::DistilBert, vec![(file, name, json!("silu"))]),
         (ENCODERS, "hidden_act") => one(json!("silu")),
+        (ENCODERS, "hidden_activation" | "classifier_activation") => {
+            (Base::ModernBert, vec![(file, name, json!("silu"))])
+        }
+        (ENCODERS, "norm_eps") => (Base::ModernBert, vec![(file, name, json!(0.05))]),
+        (ENCODERS, "attention_bias" | "mlp_bias" | "norm_bias" | "classifier_bias") => {
+            (Base::ModernBert, vec![(file, name, json!(true))])
+        }
+        (ENCODERS, "local_attention") => (Base::ModernBert, vec![(file, name, json!(2))]),
+        (ENCODERS, "global_attn_every_n_layers") => {
+            (Base::ModernBert, vec![(file, name, json!(1))])
+        }
+        (ENCODERS, "layer_types") => {
+            let all = ["full_attention"; 4];
+            (Base::ModernBert, vec![(file, name, json!(all))])
+        }
+        (ENCODERS, "global_rope_theta" | "local_rope_theta") => {
+            (Base::ModernBert, vec![(file, name, json!(100))])
+        }
+        (ENCODERS, "rope_parameters") => {
+            let set = json!({"sliding_attention": {"rope_type": "default", "rope_theta": 100}});
+            (Base::ModernBert, vec![(file, name, set)])
+        }
+        (ENCODERS, "classifier_pooling") => (Base::ModernBert, vec![(file, name, json!("mean"))]),
         (ENCODERS, "max_position_embeddings") => one(json!(64)),
         (ENCODERS, "pad_token_id") => (Base::Roberta, vec![(file, name, json!(3))]),
         (ENCODERS, "type_vocab_size") => one(json!(1)),

@@ -77,7 +77,7 @@ fn assert_close(found: &Value, expected: &[f64], what: &str) {
 
 #[test]
 fn cross_encoders_rank_pairs() {
-    let names = ["rand-bert-rank", "rand-xlmr-rank"];
+    let names = ["rand-bert-rank", "rand-xlmr-rank", "rand-modernbert-rank"];
     let server = server(&names);
     for name in names {
         let (prompts, probs) = recorded(name, "f32.cls_probs");
@@ -121,14 +121,21 @@ fn classes_and_vectors_are_the_references() {
         "rand-bert-cls3",
         "rand-roberta-cls2",
         "rand-distilbert-cls2",
+        "rand-modernbert-cls3",
+        "rand-mpnet-cls2",
     ];
-    let mut names = classifiers.to_vec();
-    names.push("rand-bert-embed");
+    let embedders = [
+        "rand-bert-embed",
+        "rand-mpnet-embed",
+        "rand-modernbert-embed",
+    ];
+    let names = [&classifiers[..], &embedders].concat();
     let server = server(&names);
     for name in names {
-        let is_embedder = name == "rand-bert-embed";
+        let is_embedder = embedders.contains(&name);
         let array = match name {
             "rand-bert-embed" => "f32.embed_first",
+            _ if is_embedder => "f32.embed_mean",
             // Of several labels each by itself.
             "rand-roberta-cls2" => "f32.cls_logits",
             _ => "f32.cls_probs",
@@ -137,7 +144,8 @@ fn classes_and_vectors_are_the_references() {
         let texts: Vec<(&Value, &Vec<f64>)> = { prompts.iter().zip(&rows) }
             .filter(|(prompt, _)| prompt["text"].is_string())
             .collect();
-        assert_eq!(texts.len(), 5, "{name}");
+        let count = if name.contains("modernbert") { 7 } else { 5 };
+        assert_eq!(texts.len(), count, "{name}");
         let input: Vec<&Value> = texts.iter().map(|(prompt, _)| &prompt["text"]).collect();
         let (path, field) = match is_embedder {
             true => ("/v1/embeddings", "embedding"),
@@ -146,7 +154,7 @@ fn classes_and_vectors_are_the_references() {
         let answer = post(&server, path, &json!({"model": name, "input": input}));
         for (i, (prompt, row)) in texts.iter().enumerate() {
             let expected: Vec<f64> = match name {
-                "rand-bert-embed" => {
+                _ if is_embedder => {
                     let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
                     row.iter().map(|x| x / length).collect()
                 }
@@ -160,6 +168,87 @@ fn classes_and_vectors_are_the_references() {
             assert_eq!(&post(&server, path, &body)["data"][0][field], found);
         }
     }
+}
+
+/// Each token's classes, text by text, as a list of rows.
+#[test]
+fn classes_of_tokens_are_the_references() {
+    let names = [
+        "rand-bert-token5",
+        "rand-xlmr-token3",
+        "rand-distilbert-token3",
+        "rand-modernbert-token5",
+    ];
+    let server = server(&names);
+    for name in names {
+        let (prompts, rows) = recorded(name, "f32.tok_logits");
+        let mut first = 0;
+        let mut compared = 0;
+        for prompt in &prompts {
+            let len = prompt["len"].as_u64().unwrap() as usize;
+            let rows = &rows[first..first + len];
+            first += len;
+            if !prompt["text"].is_string() {
+                continue;
+            }
+            let pool = |input: Value, more: Value| {
+                let mut body = json!({"model": name, "input": input});
+                let more = more.as_object().unwrap().clone();
+                body.as_object_mut().unwrap().extend(more);
+                post(&server, "/pooling", &body)
+            };
+            let text = &prompt["text"];
+            let alone = pool(text.clone(), json!({}));
+            let found = alone["data"][0]["data"].as_array().unwrap();
+            assert_eq!(found.len(), len, "{name} {text}");
+            for (found, logits) in found.iter().zip(rows) {
+                let sum: f64 = logits.iter().map(|z| z.exp()).sum();
+                let expected: Vec<f64> = logits.iter().map(|z| z.exp() / sum).collect();
+                assert_close(found, &expected, &format!("{name} {text}"));
+            }
+            assert_eq!(alone["usage"]["prompt_tokens"], len);
+            // The same bits beside others, and under the task's name.
+            let both = pool(json!(["another", text]), json!({"task": "token_classify"}));
+            assert_eq!(both["data"][1]["data"], alone["data"][0]["data"]);
+            let logits = pool(text.clone(), json!({"use_activation": false}));
+            assert_close(&logits["data"][0]["data"][0], &rows[0], name);
+            compared += 1;
+        }
+        assert!(compared >= 5, "{name}");
+    }
+    let models = server.get("/v1/models").json();
+    let model = &models["data"][1];
+    assert_eq!(model["kind"], "token-classifier");
+    assert_eq!(model["labels"], json!(["O", "B", "I"]));
+    assert_eq!(model["tasks"], json!(["pooling"]));
+    let refused = |path: &str, body: Value| {
+        let response = server.post(path, &body.to_string());
+        assert_eq!(response.status, 400, "{path}: {}", response.body);
+        assert_eq!(response.reason(), "unsupported_task", "{path}");
+    };
+    let input = |task: &str| json!({"model": names[0], "input": "a", "task": task});
+    for task in ["classify", "embed", "token_embed"] {
+        refused("/pooling", input(task));
+    }
+    refused("/classify", json!({"model": names[0], "input": "a"}));
+}
+
+/// The classes of a mean are of no single token.
+#[test]
+fn tokens_have_no_classes_of_means() {
+    let mut options = LoadOptions {
+        kind: Some(prelude_server::ModelKind::Reward),
+        ..LoadOptions::default()
+    };
+    options.executor.dtype = Some(ExecutorDtype::F32);
+    let assets = Assets::open(&folder("rand-modernbert-rank").join("model")).unwrap();
+    let loaded = load(assets, &options, devices()).unwrap();
+    let server = TestServer::with(config(), ApiKeys::default(), vec![loaded]);
+    post(&server, "/pooling", &json!({"input": "a card"}));
+    let body = json!({"input": "a card", "task": "token_classify"});
+    let response = server.post("/pooling", &body.to_string());
+    assert_eq!(response.status, 400, "{}", response.body);
+    assert_eq!(response.reason(), "unsupported_task");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::{
     BlockId, BlockSpan, Capacity, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, OutputHead,
-    OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, TokenId,
-    TokenSource,
+    OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
+    TokenHead, TokenId, TokenSource,
 };
 use prelude_models::ModelKind;
 
@@ -39,6 +39,7 @@ impl Steps {
         let head = match kind {
             ModelKind::CausalLm => OutputHead::Sample(sample()),
             ModelKind::SequenceClassification { .. } => OutputHead::Classify,
+            ModelKind::TokenClassification { .. } => OutputHead::Tokens(TokenHead::Classify),
             // The last token's: a mean would be of what one step computes, and no step of these
             // computes the whole prompt.
             ModelKind::Embedding { normalise, .. } => OutputHead::Embed {

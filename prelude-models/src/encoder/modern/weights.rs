@@ -1,0 +1,211 @@
+//! The tensors of a ModernBERT: their names and shapes in a checkpoint, and their loading.
+
+use std::collections::BTreeMap;
+
+use super::{
+    super::{
+        Norm,
+        heads::{Classes, Dense},
+    },
+    ModernEncoder, ModernLayer,
+};
+use crate::{
+    Checkpoint, DType, EncoderConfig, Error, ModelConfig, ModelKind, ModernConfig, TensorView,
+    WeightLoader,
+    source::{WeightSource, loader_error},
+};
+
+const WORDS: &str = "embeddings.tok_embeddings";
+const EMBEDDING_NORM: &str = "embeddings.norm";
+const LAST_NORM: &str = "final_norm";
+const HEAD_DENSE: &str = "head.dense";
+const HEAD_NORM: &str = "head.norm";
+const SCORE: &str = "classifier";
+
+impl<W> ModernEncoder<W> {
+    /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if names or shapes are not the architecture's, [`Error::NotFinite`] for damaged
+    /// weights, [`Error::Loader`] for what the device says.
+    pub fn load<L: WeightLoader<Weight = W>>(
+        checkpoint: &Checkpoint,
+        (encoder, modern): (&EncoderConfig, &ModernConfig),
+        max_positions: usize,
+        loader: &mut L,
+    ) -> Result<Self, Error> {
+        let config = checkpoint.config();
+        let prefix = match checkpoint.contains(&format!("{WORDS}.weight")) {
+            true => "",
+            false => encoder.family.prefix(),
+        };
+        check_tensors(checkpoint, modern, prefix)?;
+        let mut source = WeightSource {
+            checkpoint,
+            prefix,
+            loader,
+        };
+        let words = source.embedding(WORDS, false)?;
+        let norm = (config.hidden_size, modern.norm_bias);
+        let layers = (0..config.num_hidden_layers)
+            .map(|i| ModernLayer::load(&mut source, i, config, modern))
+            .collect::<Result<_, _>>()?;
+        let embedding_norm = load_norm(&mut source, EMBEDDING_NORM, norm)?;
+        let last_norm = load_norm(&mut source, LAST_NORM, norm)?;
+        let mut rope = |rope: &crate::RopeConfig| {
+            let inv_freq = rope.inv_freq(config.head_dim);
+            let scaling = rope.attention_scaling();
+            let loaded = source.loader.rope(&inv_freq, scaling, max_positions);
+            loaded.map_err(|e| loader_error("rope", e))
+        };
+        let (rope, local_rope) = (rope(&config.rope)?, rope(&modern.local_rope)?);
+        let classes = match checkpoint.kind() {
+            ModelKind::CausalLm | ModelKind::Embedding { .. } => None,
+            ModelKind::SequenceClassification { .. } | ModelKind::TokenClassification { .. } => {
+                // The head lies outside the body.
+                source.prefix = "";
+                let head_norm = load_norm(&mut source, HEAD_NORM, norm)?;
+                Some(Classes {
+                    dense: Some(Dense {
+                        hidden: config.hidden_size,
+                        weight: source.head(HEAD_DENSE, modern.class_bias)?,
+                        activation: modern.class_activation,
+                        norm: Some((head_norm, encoder.layer_norm_eps)),
+                    }),
+                    score: source.head(SCORE, true)?,
+                })
+            }
+        };
+        Ok(Self {
+            hidden: config.hidden_size,
+            intermediate: config.intermediate_size,
+            shape: config.attn_shape(),
+            activation: encoder.activation,
+            eps: encoder.layer_norm_eps,
+            num_words: u32::try_from(config.vocab_size)
+                .expect("the configuration bounds the vocabulary"),
+            words,
+            embedding_norm,
+            rope,
+            local_rope,
+            window: modern.window,
+            layers,
+            last_norm,
+            has_mean_classes: encoder.has_mean_classes(),
+            classes,
+        })
+    }
+}
+
+impl<W> ModernLayer<W> {
+    fn load<L: WeightLoader<Weight = W>>(
+        source: &mut WeightSource<'_, L>,
+        layer: usize,
+        config: &ModelConfig,
+        modern: &ModernConfig,
+    ) -> Result<Self, Error> {
+        let at = |name: &str| format!("layers.{layer}.{name}");
+        let norm = (config.hidden_size, modern.norm_bias);
+        let mut linear = |name: &str, biased| {
+            let name = at(name);
+            source.linear(&name, &[&name], biased)
+        };
+        let biases = config.biases;
+        Ok(Self {
+            qkv: linear("attn.Wqkv", biases.qkv)?,
+            o: linear("attn.Wo", biases.o)?,
+            gate_up: linear("mlp.Wi", biases.mlp)?,
+            down: linear("mlp.Wo", biases.mlp)?,
+            attention_norm: match layer {
+                0 => None,
+                _ => Some(load_norm(source, &at("attn_norm"), norm)?),
+            },
+            mlp_norm: load_norm(source, &at("mlp_norm"), norm)?,
+            is_local: modern.local_layers[layer],
+        })
+    }
+}
+
+/// Returns the norm `name` of `width` numbers; without a bias in the checkpoint, one of zeros.
+fn load_norm<L: WeightLoader>(
+    source: &mut WeightSource<'_, L>,
+    name: &str,
+    (width, has_bias): (usize, bool),
+) -> Result<Norm<L::Weight>, Error> {
+    let weight = source.tensor(&format!("{name}.weight"))?;
+    let bias = format!("{name}.bias");
+    let bias = match has_bias {
+        true => source.tensor(&bias)?,
+        false => {
+            let zeros = TensorView {
+                dtype: DType::F32,
+                shape: vec![width],
+                bytes: &vec![0; width * size_of::<f32>()],
+            };
+            let loaded = source.loader.vector(&bias, &zeros);
+            loaded.map_err(|e| loader_error(&bias, e))?
+        }
+    };
+    Ok(Norm { weight, bias })
+}
+
+fn check_tensors(
+    checkpoint: &Checkpoint,
+    modern: &ModernConfig,
+    prefix: &str,
+) -> Result<(), Error> {
+    let config = checkpoint.config();
+    let kind = checkpoint.kind();
+    let (h, i) = (config.hidden_size, config.intermediate_size);
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: String, shape: &[usize]| {
+        tensors.insert(name, shape.to_vec());
+    };
+    add(format!("{prefix}{WORDS}.weight"), &[config.vocab_size, h]);
+    let mut norms = vec![
+        format!("{prefix}{EMBEDDING_NORM}"),
+        format!("{prefix}{LAST_NORM}"),
+    ];
+    let mut products = Vec::new();
+    let biases = config.biases;
+    for layer in 0..config.num_hidden_layers {
+        let at = |name: &str| format!("{prefix}layers.{layer}.{name}");
+        if layer > 0 {
+            norms.push(at("attn_norm"));
+        }
+        norms.push(at("mlp_norm"));
+        products.extend([
+            (at("attn.Wqkv"), 3 * h, h, biases.qkv),
+            (at("attn.Wo"), h, h, biases.o),
+            (at("mlp.Wi"), 2 * i, h, biases.mlp),
+            (at("mlp.Wo"), h, i, biases.mlp),
+        ]);
+    }
+    match kind {
+        ModelKind::SequenceClassification { labels }
+        | ModelKind::TokenClassification { labels } => {
+            norms.push(HEAD_NORM.to_owned());
+            products.push((HEAD_DENSE.to_owned(), h, h, modern.class_bias));
+            products.push((SCORE.to_owned(), labels.len(), h, true));
+        }
+        ModelKind::CausalLm | ModelKind::Embedding { .. } => {}
+    }
+    for norm in norms {
+        add(format!("{norm}.weight"), &[h]);
+        if modern.norm_bias {
+            add(format!("{norm}.bias"), &[h]);
+        }
+    }
+    for (product, outputs, inputs, biased) in products {
+        add(format!("{product}.weight"), &[outputs, inputs]);
+        if biased {
+            add(format!("{product}.bias"), &[outputs]);
+        }
+    }
+    // Heads that predict words are read by neither embeddings nor classes.
+    let is_unread = |name: &str| {
+        name.starts_with("decoder.")
+            || (matches!(kind, ModelKind::Embedding { .. }) && name.starts_with("head."))
+    };
+    checkpoint.check_tensors(&config.architecture, &tensors, is_unread)
+}
