@@ -98,6 +98,9 @@ impl Tokenizer {
         };
         let (mut out, starts, stopped) =
             family.encode_text(self.text_steps(), text, offsets != Offsets::None, stop_at);
+        if offsets != Offsets::None && self.post_processor.trims() {
+            out.blanks = self.blanks_of_added(text, &out);
+        }
         fill(&mut out, offsets);
         if let Some((max, Side::Left)) = limit {
             let start = |&(at, is_word): &(usize, bool)| Start { at, is_word };
@@ -105,6 +108,26 @@ impl Tokenizer {
             keep_right(&mut out, &starts, starts.len() as u32, max);
         }
         (out, stopped)
+    }
+}
+
+impl Tokenizer {
+    /// Returns the blanks of each token where those of words have none: an added token may have taken
+    /// the blanks beside it.
+    fn blanks_of_added(&self, text: &str, out: &Encoding) -> Vec<(u32, u32)> {
+        let of_token = |(&id, &(start, end)): (&u32, &(usize, usize))| {
+            let taken = text.get(start..end).unwrap_or_default();
+            let is_added = || {
+                let mut added = self.added_tokens();
+                added.any(|(other, token)| other == id && token.content == taken.trim())
+            };
+            match blanks(taken) {
+                (0, 0) => (0, 0),
+                some if is_added() => some,
+                _ => (0, 0),
+            }
+        };
+        out.ids.iter().zip(&out.offsets).map(of_token).collect()
     }
 }
 

@@ -18,6 +18,17 @@ use crate::window;
 use serde::Deserialize;
 use serde_json::Value;
 
+/// Returns true if no token of a word begins or ends with what `trim_offsets` counts as blank, as in
+/// MPNet's files: BERT's pre-tokenizer cuts words at blanks, and lower case has no `Ġ`.
+fn words_have_no_blanks(file: &File<'_>) -> Result<bool, Error> {
+    let (Some(normalizer), Some(pre_tokenizer)) = (&file.normalizer, &file.pre_tokenizer) else {
+        return Ok(false);
+    };
+    Ok(normalizer.kind("$.normalizer")? == "BertNormalizer"
+        && normalizer.bool("lowercase", "$.normalizer")?
+        && pre_tokenizer.kind("$.pre_tokenizer")? == "BertPreTokenizer")
+}
+
 /// The settings of a file besides its vocabulary and merges.
 pub(super) struct Settings {
     normalizer: Normalizer,
@@ -52,7 +63,7 @@ impl Settings {
         let (truncation, padding) = read_lengths(file)?;
         let normalizer = Normalizer::load(file.normalizer.as_ref(), "$.normalizer")?;
         let post_processor = PostProcessor::load(file.post_processor.as_ref(), "$.post_processor")?;
-        if post_processor.trims() {
+        if post_processor.trims() && !words_have_no_blanks(file)? {
             return Err(Error::unsupported(
                 "$.post_processor",
                 "post-processor that trims offsets, for a model without ByteLevel",

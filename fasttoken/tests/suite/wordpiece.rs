@@ -31,6 +31,35 @@ fn bert_processing() -> Value {
     json!({"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]})
 }
 
+/// WordPiece whose post-processor trims offsets, as all-mpnet-base-v2 has it.
+fn mpnet(add_prefix_space: bool) -> Words {
+    let mut words = Words::uncased().with(
+        "post_processor",
+        json!({"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2],
+            "trim_offsets": true, "add_prefix_space": add_prefix_space}),
+    );
+    words.add("<mask>", &["special", "lstrip"]);
+    words.add("<end>", &["rstrip"]);
+    words
+}
+
+#[test]
+fn blanks_beside_added_tokens_are_trimmed() {
+    for words in [mpnet(false), mpnet(true)] {
+        let both = both("MPNet's", &words);
+        for text in [
+            "a <mask>",
+            " <mask> b",
+            "a  <mask>\t<mask>",
+            "<end>  b <end>",
+            "Ġa Ġ <mask>",
+            "  ",
+        ] {
+            both.check_text(text);
+        }
+    }
+}
+
 #[test]
 fn published_shapes_are_exact() {
     let old = Words::cased().with("post_processor", bert_processing());
@@ -38,6 +67,8 @@ fn published_shapes_are_exact() {
         ("uncased", Words::uncased()),
         ("cased", Words::cased()),
         ("cased with BertProcessing", old),
+        ("MPNet's", mpnet(false)),
+        ("MPNet's with a space", mpnet(true)),
     ];
     check(shapes, PUBLISHED_STRINGS);
 }
