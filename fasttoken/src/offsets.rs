@@ -49,6 +49,13 @@ impl Tokenizer {
         offsets: Offsets,
         limit: Option<(usize, Side)>,
     ) -> (Encoding, bool) {
+        if offsets == Offsets::None && limit.is_none() {
+            let mut out = Encoding::default();
+            out.ids.reserve(text.len() / 4 + 4);
+            self.encode_recognising(text, Recognise::All, &mut out.ids);
+            fill(&mut out, offsets);
+            return (out, false);
+        }
         if let Some(family) = &self.family {
             return self.encode_text_by(family, text, offsets, limit);
         }

@@ -335,7 +335,8 @@ impl Ids<'_> {
 impl Encoding {
     /// Returns each id's token as the vocabulary of `tokenizer` spells it, such as `Ġthe`, and an
     /// empty string for an id without a token, which only padding can have. As in the reference, text
-    /// that Unigram does not know is a token as it is, and added tokens have the blanks that they took.
+    /// that Unigram does not know is a token as it is, and added tokens have the blanks that they took;
+    /// without offsets, the vocabulary's names may stand for both.
     pub fn tokens<'t>(&'t self, tokenizer: &'t Tokenizer) -> Vec<Cow<'t, str>> {
         let spelling = |id: &u32| tokenizer.id_to_token(*id).unwrap_or_default();
         let mut tokens: Vec<Cow<'t, str>> = self.ids.iter().map(spelling).collect();

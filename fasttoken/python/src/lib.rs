@@ -10,6 +10,7 @@ mod errors;
 mod input;
 mod settings;
 mod state;
+mod threads;
 mod tokenizer;
 
 use pyo3::prelude::*;

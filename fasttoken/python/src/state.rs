@@ -124,21 +124,25 @@ impl State {
         &self.options[usize::from(columns.offsets)][special][usize::from(pairs)]
     }
 
-    /// Returns what overflows from an input whose encoding has `len` ids.
+    /// Returns what overflows, with all columns, from an input whose encoding has `len` ids.
     pub(crate) fn overflowing(
         &self,
         input: Input<'_>,
-        columns: Columns,
+        add_special_tokens: bool,
         len: usize,
     ) -> Result<Vec<fasttoken::Encoding>, fasttoken::EncodeError> {
         let mut padding = self.padding.clone();
         if let Some(padding) = &mut padding
             && padding.length == PaddingLength::BatchLongest
         {
-            // The batch is gone, and this is how long its longest was.
+            // The input may be one of a batch, whose longest had that many.
             padding.length = PaddingLength::Fixed(len);
             padding.pad_to_multiple_of = None;
         }
+        let columns = Columns {
+            offsets: true,
+            add_special_tokens,
+        };
         let options = self.options(columns, true).clone();
         let options = options.overflowing(true).padding(padding);
         let encoding = self.tokenizer.encode_with(input, &options)?;

@@ -2,11 +2,12 @@
 
 use crate::added::{self, AddedToken};
 use crate::buffer;
-use crate::encoding::Encoding;
+use crate::encoding::{Encoding, Inputs};
 use crate::errors::{LoadError, UnsupportedError, encode_error, load_error};
 use crate::input::{self, Text};
 use crate::settings::{self, padding_dict, truncation_dict};
 use crate::state::{Columns, Setting, State};
+use crate::threads::let_go;
 use fasttoken::{CacheUse, Input, Padding, PaddingLength, TiktokenEncoding, Truncation, Warning};
 use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
@@ -14,11 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyTuple};
 use std::borrow::Cow;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
-
-/// Bytes of text for which other Python threads are let in. Less is encoded in a few microseconds,
-/// after which this thread could wait for the others for thousands.
-const WORTH_LETTING_GO: usize = 4 << 10;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// A tokenizer as one tokenizer.json describes it.
 ///
@@ -59,21 +56,15 @@ impl Tokenizer {
         threads: Option<usize>,
     ) -> PyResult<Vec<Encoding>> {
         let (texts, bytes) = input::texts(inputs)?;
-        let state = self.state();
-        let options = state.options(columns, texts.iter().any(Text::is_pair));
-        let encode = || state.tokenizer.encode_batch_with(&texts, options, threads);
-        let encodings = let_go(py, bytes, encode).map_err(encode_error)?;
-        let encodings = encodings.into_iter().zip(texts);
-        let encodings = encodings.map(|(found, text)| Encoding::new(found, &state, text, columns));
-        Ok(encodings.collect())
-    }
-}
-
-/// Runs `work` on `bytes` bytes of text, and lets other Python threads run meanwhile if it takes long.
-fn let_go<T: Send>(py: Python<'_>, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
-    match bytes >= WORTH_LETTING_GO {
-        true => py.detach(work),
-        false => work(),
+        let inputs = Inputs {
+            state: self.state(),
+            texts,
+            bytes,
+            columns,
+            threads,
+            full: OnceLock::new(),
+        };
+        Ok(inputs.encode(py)?.collect())
     }
 }
 
@@ -181,15 +172,19 @@ impl Tokenizer {
     ) -> PyResult<Encoding> {
         refuse_words(is_pretokenized)?;
         let text = Text::read(sequence, pair)?;
-        let state = self.state();
-        let columns = Columns {
-            offsets: true,
-            add_special_tokens,
+        let inputs = Inputs {
+            state: self.state(),
+            bytes: text.len(),
+            texts: vec![text],
+            columns: Columns {
+                offsets: true,
+                add_special_tokens,
+            },
+            threads: Some(1),
+            full: OnceLock::new(),
         };
-        let options = state.options(columns, text.is_pair());
-        let encode = || state.tokenizer.encode_with(&text, options);
-        let found = let_go(py, text.len(), encode).map_err(encode_error)?;
-        Ok(Encoding::new(found, &state, text, columns))
+        let mut encodings = inputs.encode(py)?;
+        Ok(encodings.next().expect("one encoding for one text"))
     }
 
     /// Encode texts and pairs by up to `threads` threads, by default one for each processor.

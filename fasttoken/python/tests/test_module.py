@@ -142,6 +142,28 @@ class Buffers(unittest.TestCase):
         self.assertEqual(self.tokenizer.encode_ids(texts[0]).tolist(), lists[0])
         self.assertEqual(self.tokenizer.count(texts[0]), 4)
 
+    def test_encodings_keep_the_settings_of_their_call(self):
+        texts = ["one and two and three", "", ("Where is my card?", "two")]
+
+        def columns(encodings):
+            return [
+                (e.ids, e.offsets, e.word_ids, e.tokens, e.char_to_token(0), e.word_to_chars(0))
+                + tuple((piece.ids, piece.offsets, piece.tokens) for piece in e.overflowing)
+                for e in encodings
+            ]
+
+        self.tokenizer.enable_truncation(3)
+        self.tokenizer.enable_padding(pad_id=9, pad_to_multiple_of=4)
+        expected = columns(self.tokenizer.encode_batch(texts))
+        found = self.tokenizer.encode_batch(texts)
+        # Offsets are made when they are asked for, by a tokenizer that is another one by now.
+        self.tokenizer.enable_truncation(5)
+        self.tokenizer.no_padding()
+        self.tokenizer.add_tokens(["two"])
+        self.assertEqual(columns(found), expected)
+        self.assertNotEqual(columns(self.tokenizer.encode_batch(texts)), expected)
+        self.assertEqual([len(encoding) for encoding in found], [4, 4, 4])
+
     def test_numpy(self):
         try:
             import numpy
