@@ -31,6 +31,8 @@ impl Random {
 
     /// A number below `n`, which is small: the bias is below `n / 2^64`.
     #[expect(clippy::cast_possible_truncation, reason = "below n")]
+    // Always: the gate counts the instructions of what uses it.
+    #[inline(always)]
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
