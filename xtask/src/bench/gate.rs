@@ -25,7 +25,7 @@ const PARTS: [(&str, u64, u32); 4] = [
     ("tokenizer", 10, 1),
     ("step", 100, 1),
     ("planning", 10, 1),
-    ("request", 500, 4),
+    ("request", 500, 8),
 ];
 
 /// Settings of the C library that make it copy memory in the same way on every processor. By default
