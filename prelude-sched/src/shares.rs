@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
 struct Alone {
     end: Timestamp,
     took: Duration,
-    /// What the step would have added to the lead.
+    /// The lead that the step would have added if a generation had waited.
     uncounted: i64,
 }
 
@@ -144,8 +144,8 @@ impl DeviceShares {
         }
     }
 
-    /// Notes that a generation arrived at `arrival`: maybe while the latest step ran, of which nobody
-    /// knew that it made a generation wait.
+    /// Notes that a generation arrived at `arrival`. If that was while the latest step of one-shot work
+    /// ran, the rest of that step counts for the lead.
     pub(crate) fn generation_arrived(&mut self, arrival: Timestamp) {
         let Some(step) = self.alone.take() else {
             return;

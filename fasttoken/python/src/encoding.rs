@@ -17,7 +17,7 @@ pub(crate) struct Encoding {
     source: Option<(Arc<Inputs>, usize)>,
 }
 
-/// What one call encoded, and what it wanted of it.
+/// The texts that one call encoded, and the settings of that call.
 pub(crate) struct Inputs {
     pub(crate) state: Arc<State>,
     pub(crate) texts: Vec<Text>,
@@ -180,7 +180,7 @@ impl Encoding {
         Ok(tokens)
     }
 
-    /// What truncation cut off, in pieces of the same length with the same template.
+    /// The ids that truncation cut off, in pieces of the same length with the same template.
     #[getter]
     fn overflowing(&self, py: Python<'_>) -> PyResult<Vec<Self>> {
         let pieces = match &self.source {

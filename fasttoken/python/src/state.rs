@@ -28,7 +28,7 @@ pub(crate) struct State {
     options: [[[EncodeOptions; 2]; 2]; 2],
 }
 
-/// What a call wants to know of each id, and which ids it wants.
+/// The columns that a call wants for each id, and the ids that it wants.
 #[derive(Clone, Copy)]
 pub(crate) struct Columns {
     /// True if offsets and words are wanted.

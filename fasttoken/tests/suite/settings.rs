@@ -480,7 +480,7 @@ fn pairs_in_a_batch_are_pairs() {
 }
 
 /// Overflowing pieces can be as large as the square of a text, which the reference accepts.
-/// What the reference makes of a text that it encodes without a limit and then truncates.
+/// Returns the encoding of a text that the reference encodes without a limit and then truncates.
 #[test]
 fn whole_texts_overflow_to_their_end() {
     let both = Both::demo();

@@ -23,7 +23,7 @@ const LONGEST_AT_ONCE: usize = 3;
 /// Tokens of the longest prompt of a paper's workload, which must fit the demo model's context.
 const LONGEST: u32 = 3_900;
 
-/// What is asked.
+/// A workload: the kind of requests that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Task {
     /// Typed decisions of one question each about shared states.

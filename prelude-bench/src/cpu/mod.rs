@@ -31,7 +31,7 @@ pub struct Config {
     pub out: PathBuf,
 }
 
-/// What an engine computes in one go.
+/// The work that an engine is asked for at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Prompts that begin with `shared` equal tokens, then have `own` of their own. Each is answered
