@@ -116,9 +116,10 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 
 /// Returns the fit to steps of prompts.
 ///
-/// A step takes the longer of two times, and the samples do not say which. So each number of tokens
-/// is tried as the last one for which memory's time is the longer, and the choice that fits best is
-/// then improved by asking the fit itself which time is the longer for each sample.
+/// A step takes the longer of two times, and the samples do not say which. So the samples are split
+/// in many ways: those of few tokens, and those of few tokens for each cached one, are taken for
+/// bound by memory. Each split is improved by asking its fit which time is the longer for each
+/// sample, and the best of all fits counts.
 fn fit_prefill(samples: &[Sample]) -> Result<ServiceTime, FitError> {
     let alike = FitError::Alike {
         samples: samples.len(),
@@ -127,23 +128,35 @@ fn fit_prefill(samples: &[Sample]) -> Result<ServiceTime, FitError> {
     let mut whole = Regression::default();
     all.iter().for_each(|sample| sample.add_compute(&mut whole));
     whole.solve().ok_or(alike)?;
-    let mut tokens: Vec<f64> = all.iter().map(|sample| sample.work.tokens).collect();
-    tokens.sort_by(f64::total_cmp);
-    tokens.dedup();
-    let splits = std::iter::once(0.0).chain(tokens);
-    let fits = splits.filter_map(|most| parts(&all, |sample| sample.work.tokens <= most));
+    let tokens = |of: &Measured| of.work.tokens;
+    let tokens_of_cached = |of: &Measured| of.work.tokens / of.work.cached.max(1.0);
+    let fits = [splits(&all, tokens), splits(&all, tokens_of_cached)].concat();
     let better = |a: &(ServiceTime, f64), b: &(ServiceTime, f64)| a.1.total_cmp(&b.1);
-    let (mut service, mut error) = fits.min_by(better).ok_or(alike)?;
-    while let Some(next) = parts(&all, |sample| service.is_memory_bound(&sample.work)) {
-        if next.1 >= error {
-            break;
-        }
-        (service, error) = next;
-    }
+    let (service, _) = fits.into_iter().min_by(better).ok_or(alike)?;
     if service.per_token_ms + service.per_pair_ms <= 0.0 {
         return Err(FitError::Flat);
     }
     Ok(service)
+}
+
+/// Returns a fit, with its error, for each place where the samples can be split by what `by` says of
+/// them: those up to there start as bound by memory.
+fn splits(all: &[Measured], by: impl Fn(&Measured) -> f64) -> Vec<(ServiceTime, f64)> {
+    let mut places: Vec<f64> = all.iter().map(&by).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let starts = std::iter::once(f64::NEG_INFINITY).chain(places);
+    let fits = starts.filter_map(|most| {
+        let mut best = parts(all, |sample| by(sample) <= most)?;
+        while let Some(next) = parts(all, |sample| best.0.is_memory_bound(&sample.work)) {
+            if next.1 >= best.1 {
+                break;
+            }
+            best = next;
+        }
+        Some(best)
+    });
+    fits.collect()
 }
 
 /// A sample with its work.

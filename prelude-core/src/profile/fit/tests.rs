@@ -89,6 +89,21 @@ fn a_device_that_is_never_bound_by_memory_has_no_floor_of_its_own() {
 }
 
 #[test]
+fn finds_the_floor_of_steps_that_only_read_much_of_the_cache() {
+    // Memory's time is the longer for the shortest steps alone, and only where 16,384 tokens are
+    // read for each: no number of computed tokens tells these from others.
+    let of = ServiceTime {
+        floor_ms: 0.67,
+        per_cached_ms: 9.3e-5,
+        base_ms: 0.56,
+        per_token_ms: 0.87,
+        per_pair_ms: 2.8e-5,
+        decode_ms: 0.1,
+    };
+    assert_near(exact(of).service, of, 1e-6);
+}
+
+#[test]
 fn what_says_nothing_is_refused() {
     let sample = Sample {
         batch: 1,
