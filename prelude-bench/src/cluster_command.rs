@@ -58,10 +58,10 @@ pub(crate) struct Args {
     /// Tokens of a state.
     #[arg(long, default_value_t = 400)]
     tokens: usize,
-    /// The share of the states that the cache of an engine holds; in Preble's workloads it is that of
-    /// the paper.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.6)]
-    cached_share: f64,
+    /// The share of what is asked for more than once that the cache of an engine holds; by default 0.6
+    /// of the states of decisions, and in Preble's workloads that of the paper.
+    #[arg(long, value_name = "SHARE")]
+    cached_share: Option<f64>,
     /// Offered load, as a share of what round robin answers in a closed loop.
     #[arg(long, value_name = "SHARE", default_value_t = 0.7)]
     load: f64,

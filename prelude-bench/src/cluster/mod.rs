@@ -59,9 +59,9 @@ pub struct Config {
     pub questions: usize,
     /// Tokens of a state.
     pub tokens: usize,
-    /// The share of the states that the cache of an engine holds. In Preble's workloads it is that of
-    /// the paper.
-    pub cached_share: f64,
+    /// The share of what is asked for more than once that the cache of an engine holds; for decisions,
+    /// of the states. By default 0.6 for decisions, and for Preble's workloads that of the paper.
+    pub cached_share: Option<f64>,
     /// The offered load, as a share of what round robin answers in a closed loop.
     pub load: f64,
     /// The folder for logs and Envoy's configurations.
@@ -116,7 +116,8 @@ impl Config {
             (1..=3_000).contains(&tokens),
             "states of {tokens} tokens, not of 1 to 3000: they must fit the demo model"
         );
-        for (what, share) in [("cache", self.cached_share), ("load", self.load)] {
+        let cache = self.cached_share.map(|share| ("cache", share));
+        for (what, share) in cache.into_iter().chain([("load", self.load)]) {
             ensure!(
                 share > 0.0 && share <= 10.0,
                 "a {what} of {share} times the whole, not more than 0 and at most 10"
@@ -277,7 +278,7 @@ mod tests {
             states: 50,
             questions: 40,
             tokens: 400,
-            cached_share: 0.6,
+            cached_share: None,
             load: 0.7,
             out: "out".into(),
         }
@@ -292,7 +293,7 @@ mod tests {
             (|c| c.seeds = 0, "0 seeds"),
             (|c| c.questions = 121, "121 questions"),
             (|c| c.tokens = 4_000, "4000 tokens"),
-            (|c| c.cached_share = 0.0, "a cache of 0"),
+            (|c| c.cached_share = Some(0.0), "a cache of 0"),
             (|c| c.load = f64::NAN, "a load of NaN"),
         ];
         for (change, expected) in changes {

@@ -16,6 +16,8 @@ pub(super) const BLOCK: usize = 16;
 /// Tokens that a prompt has beside its state and that belong to the shared part: the template, the
 /// case's number, and the end of the state's last message.
 const BESIDE_STATE: usize = 40;
+/// The share of the states of decisions that the cache of an engine holds, if none is asked for.
+const STATES_CACHED: f64 = 0.6;
 /// Fewest KV blocks of an engine: a few prompts must fit while they are computed.
 const LEAST_BLOCKS: usize = 128;
 /// Prompts of the longest kind that must fit an engine.
@@ -90,7 +92,13 @@ impl Task {
         let mut workload = kind.generate(&setting)?;
         let share = fit(&mut workload);
         let recurring = recurring_tokens(&workload, BLOCK);
-        let cached_share = papers_cached_share(kind, config.engines)?;
+        let (cached_share, whose) = match config.cached_share {
+            Some(share) => (share, "as asked for"),
+            None => (
+                papers_cached_share(kind, config.engines)?,
+                "as in the paper",
+            ),
+        };
         let least = (LONGEST as usize * LONGEST_AT_ONCE).div_ceil(BLOCK);
         let kv_blocks = part(cached_share, recurring.div_ceil(BLOCK)).max(least);
         let shape = Shape::one_token(folders::VOCABULARY);
@@ -99,7 +107,7 @@ impl Task {
         let about = format!(
             "{} requests for one token, {prefixes} prefixes, lengths {share:.2} of the paper's: \
              {} tokens on average; {recurring} tokens are asked for more than once, of which a \
-             cache holds {:.0} %, as in the paper",
+             cache holds {:.0} %, {whose}",
             requests.len(),
             tokens / requests.len(),
             100.0 * (kv_blocks * BLOCK) as f64 / recurring as f64,
@@ -118,18 +126,19 @@ impl Task {
 }
 
 fn decisions(config: &Config, tokenizer: &Tokenizer, seed: u64) -> Requests {
+    let cached_share = config.cached_share.unwrap_or(STATES_CACHED);
     let kinds = (config.states, config.questions);
     let state = (config.tokens + BESIDE_STATE).div_ceil(BLOCK);
     Requests {
         jobs: workload(tokenizer).decide_mixed(seed, kinds, config.tokens),
         most_hits: None,
-        kv_blocks: part(config.cached_share, config.states * state).max(LEAST_BLOCKS),
+        kv_blocks: part(cached_share, config.states * state).max(LEAST_BLOCKS),
         about: format!(
             "{} states of {} tokens x {} questions; a cache holds {:.0} % of the states",
             config.states,
             config.tokens,
             config.questions,
-            100.0 * config.cached_share,
+            100.0 * cached_share,
         ),
     }
 }
