@@ -15,6 +15,7 @@ use crate::{
     kernels::Backend,
     memory,
     ops::CpuOps,
+    packed::{self, PackedUse},
     pass::{PassBuffers, advance},
     pool::ComputePool,
     weights::CpuLoader,
@@ -35,7 +36,35 @@ pub struct CpuExecutor {
     capacity: Capacity,
     memory: MemoryPlan,
     dtype: CpuDtype,
+    packed: PackedUse,
     config: ModelConfig,
+}
+
+/// Loads a model: from packed weights if the folder that `config` names has them, else from the
+/// checkpoint. `form` describes the storage forms of the weights that `loader` makes.
+fn load(
+    checkpoint: &Checkpoint,
+    positions: usize,
+    (config, form): (&CpuConfig, &str),
+    loader: impl Fn() -> CpuLoader,
+) -> Result<(Box<dyn Model<CpuOps>>, PackedUse), Error> {
+    let load = |loader: &mut CpuLoader| load_model::<CpuOps, _>(checkpoint, positions, loader);
+    let Some(folder) = &config.packed_dir else {
+        return Ok((load(&mut loader())?, PackedUse::Off));
+    };
+    let Some(key) = packed::Key::of(checkpoint, form) else {
+        return Ok((load(&mut loader())?, PackedUse::InMemory));
+    };
+    // A file that turns out to be of another model is packed anew.
+    if let Some(file) = packed::open(folder, &key)
+        && let Ok(model) = load(&mut loader().reading(file))
+    {
+        return Ok((model, PackedUse::Found));
+    }
+    let mut loader = loader().collecting();
+    let model = load(&mut loader)?;
+    let used = packed::write(folder.clone(), key, loader.collected());
+    Ok((model, used))
 }
 
 /// The work of a submitted step.
@@ -72,9 +101,10 @@ impl CpuExecutor {
         let model_config = checkpoint.config();
         let config = config.for_model(model_config);
         let (dtype, backend) = config.choose(model_config)?;
-        let mut loader = CpuLoader::new(Arc::clone(&pool), (dtype, backend), config.quantization);
         let positions = capacity.max_context_len as usize;
-        let model = load_model::<CpuOps, _>(checkpoint, positions, &mut loader)?;
+        let loader = || CpuLoader::new(Arc::clone(&pool), (dtype, backend), config.quantization);
+        let form = format!("{dtype:?} {backend:?} {:?}", config.quantization);
+        let (model, packed) = load(checkpoint, positions, (&config, &form), loader)?;
         let ops = CpuOps::new(
             model_config,
             &config,
@@ -93,8 +123,15 @@ impl CpuExecutor {
             capacity,
             memory,
             dtype,
+            packed,
             config: model_config.clone(),
         })
+    }
+
+    /// Returns whether the weights came from [`CpuConfig::packed_dir`], and leaves
+    /// [`PackedUse::Off`] in its place.
+    pub fn take_packed_use(&mut self) -> PackedUse {
+        std::mem::replace(&mut self.packed, PackedUse::Off)
     }
 
     /// The memory it was planned to take.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytemuck::AnyBitPattern;
 use half::bf16;
 use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
@@ -10,7 +11,9 @@ use crate::{
     kernels::{
         Backend, InputForm,
         gemm::{Format, Matrix},
+        lines::Lines,
     },
+    packed::{Reader, Shape, Words},
     pool::ComputePool,
 };
 
@@ -22,10 +25,10 @@ pub struct Weight(pub(crate) Repr);
 pub(crate) enum Repr {
     /// For products; an embedding table too if it is also the output head.
     Matrix(Matrix),
-    /// An embedding table, `[V, H]` row-major.
-    TableBf16 { data: Vec<bf16>, width: usize },
-    /// An embedding table, `[V, H]` row-major.
-    TableF32 { data: Vec<f32>, width: usize },
+    /// An embedding table, `[V, H]` row-major, of bf16.
+    TableBf16 { data: Words, width: usize },
+    /// An embedding table, `[V, H]` row-major, of f32.
+    TableF32 { data: Words, width: usize },
     /// A norm's weight.
     Vector(Vec<f32>),
     /// Rotations: per position `D/2` cosines, then `D/2` sines.
@@ -75,12 +78,12 @@ impl Weight {
         match &self.0 {
             Repr::Matrix(matrix) => matrix.read_row(token, out),
             Repr::TableBf16 { data, width } => {
-                for (out, x) in out.iter_mut().zip(&data[token * width..][..*width]) {
+                for (out, x) in out.iter_mut().zip(table_row::<bf16>(data, *width, token)) {
                     *out = x.to_f32();
                 }
             }
             Repr::TableF32 { data, width } => {
-                out.copy_from_slice(&data[token * width..][..*width]);
+                out.copy_from_slice(table_row(data, *width, token));
             }
             other => panic!("a table was expected, not {}", other.kind()),
         }
@@ -96,18 +99,23 @@ impl Weight {
         let row = row as usize;
         match &self.0 {
             Repr::TableBf16 { data, width } => {
-                for (out, x) in out.iter_mut().zip(&data[row * width..][..*width]) {
+                for (out, x) in out.iter_mut().zip(table_row::<bf16>(data, *width, row)) {
                     *out += x.to_f32();
                 }
             }
             Repr::TableF32 { data, width } => {
-                for (out, x) in out.iter_mut().zip(&data[row * width..][..*width]) {
+                for (out, x) in out.iter_mut().zip(table_row::<f32>(data, *width, row)) {
                     *out += x;
                 }
             }
             other => panic!("a table was expected, not {}", other.kind()),
         }
     }
+}
+
+/// Returns a row of a table of numbers of type `T`.
+fn table_row<T: AnyBitPattern>(data: &Words, width: usize, row: usize) -> &[T] {
+    &bytemuck::cast_slice(data)[row * width..][..width]
 }
 
 impl Repr {
@@ -131,6 +139,37 @@ pub struct CpuLoader {
     backend: Backend,
     dtype: CpuDtype,
     quantization: Option<Quantization>,
+    packed: Packed,
+}
+
+/// The part that packed weights have in loading.
+#[derive(Debug, Default)]
+enum Packed {
+    /// None.
+    #[default]
+    Off,
+    /// Weights are collected, to be written.
+    Collect(Vec<(Shape, Words)>),
+    /// Weights come from a packed file.
+    Read(Reader),
+}
+
+/// Numbers of storage forms in a packed file.
+mod form {
+    use super::Format;
+
+    pub(super) const TABLE_BF16: u64 = 16;
+    pub(super) const TABLE_F32: u64 = 17;
+
+    pub(super) const fn of(format: Format) -> u64 {
+        match format {
+            Format::Bf16 => 0,
+            Format::Tiles => 1,
+            Format::F32 => 2,
+            Format::Int8 => 3,
+            Format::Rows => 4,
+        }
+    }
 }
 
 impl CpuLoader {
@@ -144,7 +183,47 @@ impl CpuLoader {
             backend,
             dtype,
             quantization,
+            packed: Packed::Off,
         }
+    }
+
+    /// Returns this loader, which keeps the weights for [`Self::collected`].
+    pub(crate) fn collecting(mut self) -> Self {
+        self.packed = Packed::Collect(Vec::new());
+        self
+    }
+
+    /// Returns this loader, which takes matrices and tables from a packed file.
+    pub(crate) fn reading(mut self, file: Reader) -> Self {
+        self.packed = Packed::Read(file);
+        self
+    }
+
+    /// Returns the weights of a loader that was [`Self::collecting`].
+    pub(crate) fn collected(self) -> Vec<(Shape, Words)> {
+        match self.packed {
+            Packed::Collect(weights) => weights,
+            Packed::Off | Packed::Read(_) => Vec::new(),
+        }
+    }
+
+    /// Returns a matrix or table from the packed file that is read, or the one that `pack` makes.
+    fn packed(
+        &mut self,
+        name: &str,
+        shape: Shape,
+        bytes: usize,
+        pack: impl FnOnce(&Self) -> Words,
+    ) -> Result<Words, Error> {
+        if let Packed::Read(file) = &mut self.packed {
+            let words = file.next(shape, bytes);
+            return words.ok_or_else(|| Error::weight(name, "is not next in the packed file"));
+        }
+        let words = pack(self);
+        if let Packed::Collect(weights) = &mut self.packed {
+            weights.push((shape, words.clone()));
+        }
+        Ok(words)
     }
 
     /// Returns the form of a matrix that is multiplied.
@@ -171,7 +250,7 @@ impl CpuLoader {
 
     /// `parts` stacked along their rows.
     fn matrix(
-        &self,
+        &mut self,
         name: &str,
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
@@ -199,16 +278,27 @@ impl CpuLoader {
         let format = self.format(parts);
         let size = (outputs, inputs);
         let is_bf16 = parts.iter().all(|part| part.dtype == DType::Bf16);
-        if is_bf16 && matches!(format, Format::Bf16 | Format::Tiles) {
-            return Ok(Matrix::of_bf16(&self.pool, format, size, |row| {
+        let shape = Shape {
+            form: form::of(format),
+            outputs,
+            inputs,
+        };
+        let bytes = Matrix::len(format, size) * size_of::<u32>();
+        let words = self.packed(name, shape, bytes, |loader| {
+            if is_bf16 && matches!(format, Format::Bf16 | Format::Tiles) {
+                let matrix = Matrix::of_bf16(&loader.pool, format, size, |row| {
+                    let (part, elements) = place(row);
+                    &part.bytes[2 * elements.start..2 * elements.end]
+                });
+                return matrix.data().clone();
+            }
+            let matrix = Matrix::new(&loader.pool, format, size, |row, out| {
                 let (part, elements) = place(row);
-                &part.bytes[2 * elements.start..2 * elements.end]
-            }));
-        }
-        Ok(Matrix::new(&self.pool, format, size, |row, out| {
-            let (part, elements) = place(row);
-            part.read_f32(elements, out);
-        }))
+                part.read_f32(elements, out);
+            });
+            matrix.data().clone()
+        })?;
+        Ok(Matrix::of_packed(format, size, words))
     }
 }
 
@@ -217,6 +307,10 @@ impl WeightLoader for CpuLoader {
     type Error = Error;
 
     fn first_non_finite(&self, tensor: &TensorView<'_>) -> Option<usize> {
+        // Matrices and tables of a packed file were looked at before they were packed.
+        if matches!(self.packed, Packed::Read(_)) && tensor.shape.len() > 1 {
+            return None;
+        }
         let size = tensor.dtype.size();
         let parts = tensor.bytes.chunks(CHECKED_AT_ONCE * size);
         let mut found = vec![None; parts.len()];
@@ -262,21 +356,39 @@ impl WeightLoader for CpuLoader {
         }
         let shape = stacked_shape(parts, &[]);
         let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
-        let repr = if matches!(self.unquantised(parts), Format::Bf16 | Format::Tiles) {
-            let mut data = Vec::with_capacity(rows * width);
+        let is_bf16 = matches!(self.unquantised(parts), Format::Bf16 | Format::Tiles);
+        let (form, size) = match is_bf16 {
+            true => (form::TABLE_BF16, size_of::<bf16>()),
+            false => (form::TABLE_F32, size_of::<f32>()),
+        };
+        let shape = Shape {
+            form,
+            outputs: rows,
+            inputs: width,
+        };
+        let dwords = (rows * width * size).div_ceil(size_of::<u32>());
+        let data = self.packed(name, shape, dwords * size_of::<u32>(), |_| {
+            let mut lines = Lines::zeroed(dwords);
             let mut row = Vec::with_capacity(width);
             for i in 0..rows {
                 row.clear();
                 table.read_f32(i * width..(i + 1) * width, &mut row);
-                data.extend(row.iter().map(|&x| bf16::from_f32(x)));
+                if is_bf16 {
+                    let out = &mut bytemuck::cast_slice_mut::<_, bf16>(&mut lines)[i * width..];
+                    for (out, &x) in out.iter_mut().zip(&row) {
+                        *out = bf16::from_f32(x);
+                    }
+                } else {
+                    let out = &mut bytemuck::cast_slice_mut::<_, f32>(&mut lines)[i * width..];
+                    out[..width].copy_from_slice(&row);
+                }
             }
-            Repr::TableBf16 { data, width }
-        } else {
-            let mut data = Vec::with_capacity(rows * width);
-            table.read_f32(0..rows * width, &mut data);
-            Repr::TableF32 { data, width }
-        };
-        Ok(Weight(repr))
+            lines.into()
+        })?;
+        Ok(Weight(match is_bf16 {
+            true => Repr::TableBf16 { data, width },
+            false => Repr::TableF32 { data, width },
+        }))
     }
 
     fn vector(&mut self, _: &str, values: &TensorView<'_>) -> Result<Weight, Error> {

@@ -53,7 +53,7 @@ mod testing;
 mod weights;
 
 pub use activation::ClassActivation;
-pub use checkpoint::{Checkpoint, CheckpointFiles};
+pub use checkpoint::{Checkpoint, CheckpointFiles, FileIdentity};
 pub use config::{EncoderConfig, ModelConfig, ModernConfig};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, ModernEncoder};

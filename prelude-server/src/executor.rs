@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use prelude_core::Executor;
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, PackedUse};
 #[cfg(feature = "cuda")]
 use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info};
 use prelude_models::Checkpoint;
@@ -16,7 +16,7 @@ pub use prelude_exec_cpu::{
 #[cfg(feature = "cuda")]
 pub use prelude_exec_cuda::CudaConfig;
 
-use crate::assets::LoadError;
+use crate::{assets::LoadError, log};
 
 /// The error of a program without CUDA when a GPU is asked for.
 #[cfg(not(feature = "cuda"))]
@@ -194,13 +194,40 @@ impl Devices {
         }
         let config = for_host(max_model_len, config);
         let quantization = config.quantization;
-        let executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
+        let mut executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
+        log_packed(executor.take_packed_use());
         Ok(Opened {
             name: cpu_name(&executor, quantization, self.cpu.threads()),
             memory: planned(&executor),
             executor: Box::new(executor),
         })
+    }
+}
+
+/// Logs whether weights came from the folder of packed weights, and later whether they were written
+/// there.
+fn log_packed(used: PackedUse) {
+    let failed = |error| log::line(format_args!("packed weights could not be written: {error}"));
+    match used {
+        PackedUse::Found => log::line(format_args!("the weights are mapped from a packed file")),
+        PackedUse::InMemory => {
+            log::line(format_args!(
+                "the embedded model is not packed: packed_dir does not apply"
+            ));
+        }
+        PackedUse::NotWritten(error) => failed(error),
+        PackedUse::Writing(writing) => {
+            let report = move || match writing.wait() {
+                Ok(path) => log::line(format_args!("packed weights written to {}", path.display())),
+                Err(error) => failed(error),
+            };
+            let thread = std::thread::Builder::new().name("prelude-packed-log".to_owned());
+            if let Err(error) = thread.spawn(report) {
+                failed(error);
+            }
+        }
+        _ => (),
     }
 }
 
@@ -314,7 +341,7 @@ fn open_cuda(
         _ => LoadError::Executor(e.to_string()),
     })?;
     // Without NVIDIA's library products are slower: the log says so.
-    crate::log::line(format_args!("{}", executor.products()));
+    log::line(format_args!("{}", executor.products()));
     Ok(Opened {
         name: format!("cuda bf16, {}", executor.device_name()),
         memory: planned_on_gpu(&executor),

@@ -124,6 +124,14 @@ pub fn run(config: &Config) -> Result<Report> {
     for peer in &peers {
         loads.against(peer.title(), &[peer.loaded], None);
     }
+    // Mapped weights lie in small pages, which a decode step might feel: it is measured with both.
+    let mut mapped = Ours::load_packed(&model, &config.out.join("packed"))?;
+    let mapped_load = Row::one(
+        "loading packed weights",
+        Unit::Seconds,
+        mapped.loaded.as_secs_f64(),
+    );
+    let mut mapped_steps = Vec::new();
     let mut results: Vec<Rounds> = CASES.iter().map(|_| Rounds::new(peers.len())).collect();
     let mut peaks = Vec::new();
     // The first round compiles and warms what there is to compile and to warm; it does not count.
@@ -143,10 +151,17 @@ pub fn run(config: &Config) -> Result<Report> {
                 result.push(seconds, &theirs?);
             }
         }
+        let seconds = mapped.measure(Work::Decode { rows: 1 })?;
+        mapped_steps.extend((round > 0).then_some(1e3 * seconds));
     }
     bar.done();
     let peak = Row::new("peak of the units, bf16", Unit::GigaflopsPerSecond, peaks);
-    let mut rows = vec![peak, loads];
+    let mapped_steps = Row::new(
+        "a decode step of packed weights",
+        Unit::Millis,
+        mapped_steps,
+    );
+    let mut rows = vec![peak, loads, mapped_load, mapped_steps];
     for (case, result) in CASES.iter().zip(results) {
         rows.extend(case.rows(&ours, &peers, &result, rows[0].value)?);
     }

@@ -13,7 +13,7 @@ use prelude_core::{
     StepId, TokenSource,
 };
 use prelude_exec_cpu::{
-    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa,
+    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, PackedUse,
     measure::{Product, peak_flops_per_second},
 };
 use prelude_models::Checkpoint;
@@ -39,11 +39,34 @@ pub(super) struct Ours {
 }
 
 impl Ours {
+    /// Loads the model by packed weights in `folder`, which are made if they are not there.
+    pub(super) fn load_packed(model: &Path, folder: &Path) -> Result<Self> {
+        let config = CpuConfig {
+            packed_dir: Some(folder.to_owned()),
+            ..CpuConfig::default()
+        };
+        let mut first = Self::load_with(model, config.clone())?;
+        if let PackedUse::Writing(writing) = first.executor.take_packed_use() {
+            writing.wait()?;
+        }
+        drop(first);
+        let mut ours = Self::load_with(model, config)?;
+        let used = ours.executor.take_packed_use();
+        anyhow::ensure!(
+            matches!(used, PackedUse::Found),
+            "the packed weights were not found: {used:?}"
+        );
+        Ok(ours)
+    }
+
     pub(super) fn load(model: &Path) -> Result<Self> {
+        Self::load_with(model, CpuConfig::default())
+    }
+
+    fn load_with(model: &Path, config: CpuConfig) -> Result<Self> {
         let pool = Arc::new(ComputePool::for_machine());
         let start = Instant::now();
         let checkpoint = Checkpoint::open(model)?;
-        let config = CpuConfig::default();
         let executor = CpuExecutor::new(&checkpoint, config, Arc::clone(&pool))?;
         Ok(Self {
             executor,

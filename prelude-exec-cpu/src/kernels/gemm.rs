@@ -15,6 +15,7 @@ use crate::{
         panel::{MR, NR, Panel, Rows, Tile, multiply},
         reference, simd, tiles,
     },
+    packed::Words,
     pool::ComputePool,
 };
 
@@ -66,7 +67,7 @@ pub(crate) struct Matrix {
     inputs: usize,
     format: Format,
     /// Panels, the last one padded with zero columns; or rows.
-    data: Lines,
+    data: Words,
     bias: Option<Vec<f32>>,
 }
 
@@ -85,8 +86,7 @@ impl Matrix {
         assert!(!paired || inputs.is_multiple_of(2), "half a pair");
         let block = format.block();
         let width = format.dwords(inputs) * block;
-        let len = outputs.div_ceil(block) * width;
-        let mut data = Lines::zeroed(len);
+        let mut data = Lines::zeroed(Self::len(format, (outputs, inputs)));
         // Reading and transposing take about a nanosecond per element.
         let cost_ns = outputs * inputs;
         pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
@@ -102,7 +102,7 @@ impl Matrix {
             outputs,
             inputs,
             format,
-            data,
+            data: data.into(),
             bias: None,
         }
     }
@@ -121,7 +121,7 @@ impl Matrix {
         assert!(matches!(format, Format::Bf16 | Format::Tiles), "no pairs");
         assert!(inputs.is_multiple_of(2), "half a pair");
         let width = format.dwords(inputs) * NR;
-        let mut data = Lines::zeroed(outputs.div_ceil(NR) * width);
+        let mut data = Lines::zeroed(Self::len(format, (outputs, inputs)));
         // Copying takes about a quarter of a nanosecond per element.
         let cost_ns = outputs * inputs / 4;
         pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, panel| {
@@ -142,9 +142,35 @@ impl Matrix {
             outputs,
             inputs,
             format,
+            data: data.into(),
+            bias: None,
+        }
+    }
+
+    /// Returns the length in dwords of a matrix in memory.
+    pub(crate) const fn len(format: Format, (outputs, inputs): (usize, usize)) -> usize {
+        let block = format.block();
+        outputs.div_ceil(block) * format.dwords(inputs) * block
+    }
+
+    /// Returns the matrix whose panels or rows `data` holds, as [`Self::data`] returned them.
+    ///
+    /// # Panics
+    /// If they are not as long as such a matrix is.
+    pub(crate) fn of_packed(format: Format, size: (usize, usize), data: Words) -> Self {
+        assert_eq!(data.len(), Self::len(format, size), "another shape");
+        Self {
+            outputs: size.0,
+            inputs: size.1,
+            format,
             data,
             bias: None,
         }
+    }
+
+    /// Panels or rows, as they lie in memory.
+    pub(crate) const fn data(&self) -> &Words {
+        &self.data
     }
 
     /// With `bias[o]` added to output `o`.
@@ -239,7 +265,7 @@ impl Matrix {
             outputs: outputs.len(),
             inputs: self.inputs,
             format: self.format,
-            data,
+            data: data.into(),
             bias,
         }
     }

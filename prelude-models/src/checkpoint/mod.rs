@@ -7,7 +7,9 @@ mod map;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, btree_map},
-    path::Path,
+    io,
+    path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use self::container::{Entry, Stored};
@@ -52,7 +54,10 @@ struct WeightFile {
 
 #[derive(Debug)]
 enum Bytes {
-    Mapped(memmap2::Mmap),
+    Mapped {
+        map: memmap2::Mmap,
+        identity: FileIdentity,
+    },
     Memory(Cow<'static, [u8]>),
 }
 
@@ -61,9 +66,32 @@ impl std::ops::Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped { map, .. } => map,
             Self::Memory(bytes) => bytes,
         }
+    }
+}
+
+/// A file as the system tells it from others and from its own earlier content.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// The path, links resolved.
+    pub path: PathBuf,
+    /// The length in bytes.
+    pub bytes: u64,
+    /// The time of the last change.
+    pub modified: SystemTime,
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        let metadata = path.metadata()?;
+        Ok(Self {
+            path,
+            bytes: metadata.len(),
+            modified: metadata.modified()?,
+        })
     }
 }
 
@@ -251,12 +279,22 @@ impl Checkpoint {
         }
     }
 
+    /// The identities of the files that hold the tensors; `None` if one was given in memory.
+    #[must_use]
+    pub fn weight_files(&self) -> Option<Vec<&FileIdentity>> {
+        let identities = self.files.iter().map(|file| match &file.bytes {
+            Bytes::Mapped { identity, .. } => Some(identity),
+            Bytes::Memory(_) => None,
+        });
+        identities.collect()
+    }
+
     /// Gives the memory back into which the tensor's bytes were read from its file. Reading the
     /// tensor again is right, and reads the file again. Does nothing for a tensor that is not there
     /// or whose file was given in memory.
     pub fn release(&self, name: &str) {
         if let Some((file, entry)) = self.tensors.get(name)
-            && let Bytes::Mapped(map) = &self.files[*file].bytes
+            && let Bytes::Mapped { map, .. } = &self.files[*file].bytes
         {
             map::release(map, entry.bytes.clone());
         }
@@ -300,7 +338,7 @@ impl Checkpoint {
 fn required(path: &Path) -> Result<Vec<u8>, Error> {
     json::read(path)?.ok_or_else(|| Error::Io {
         path: path.to_owned(),
-        source: std::io::ErrorKind::NotFound.into(),
+        source: io::ErrorKind::NotFound.into(),
     })
 }
 
@@ -380,8 +418,14 @@ fn add_mapped(
     tensors: &mut BTreeMap<String, (usize, Entry)>,
 ) -> Result<(), Error> {
     let path = folder.join(name);
-    let map = map::map(&path).map_err(|source| Error::Io { path, source })?;
-    add_file(name.to_owned(), Bytes::Mapped(map), files, tensors)
+    let mapped = map::map(&path).and_then(|map| Ok((FileIdentity::of(&path)?, map)));
+    let (identity, map) = mapped.map_err(|source| Error::Io { path, source })?;
+    add_file(
+        name.to_owned(),
+        Bytes::Mapped { map, identity },
+        files,
+        tensors,
+    )
 }
 
 fn add_file(
