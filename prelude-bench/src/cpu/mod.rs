@@ -4,7 +4,8 @@
 //! time; a ratio is taken of one round. Ours is the executor, called as the engine calls it; rivals
 //! are called by the functions that their users call. The work is given in shares of what the
 //! machine's units do with operands in registers, which is measured before each round: virtual
-//! cores that share a physical one halve it.
+//! cores that share a physical one halve it. The time that a cache line takes from one core to another
+//! is measured as well: virtual cores of different third-level caches make it five times as long.
 
 mod ours;
 mod peer;
@@ -12,6 +13,7 @@ mod peer;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use prelude_exec_cpu::measure::handover_ns;
 
 use crate::server::{Bar, Report, Row, Unit, folders, load_average, report_since};
 use ours::Ours;
@@ -133,10 +135,11 @@ pub fn run(config: &Config) -> Result<Report> {
     );
     let mut mapped_steps = Vec::new();
     let mut results: Vec<Rounds> = CASES.iter().map(|_| Rounds::new(peers.len())).collect();
-    let mut peaks = Vec::new();
+    let (mut peaks, mut handovers) = (Vec::new(), Vec::new());
     // The first round compiles and warms what there is to compile and to warm; it does not count.
     for round in 0..=config.rounds {
         peaks.extend(ours.peak().filter(|_| round > 0));
+        handovers.extend((round > 0).then(|| handover_ns() / 1e3));
         for (case, result) in CASES.iter().zip(&mut results) {
             bar.says(&format!(
                 "round {round} of {}: {}",
@@ -161,7 +164,12 @@ pub fn run(config: &Config) -> Result<Report> {
         Unit::Millis,
         mapped_steps,
     );
-    let mut rows = vec![peak, loads, mapped_load, mapped_steps];
+    let handovers = Row::new(
+        "a cache line to another core and back",
+        Unit::Micros,
+        handovers,
+    );
+    let mut rows = vec![peak, handovers, loads, mapped_load, mapped_steps];
     for (case, result) in CASES.iter().zip(results) {
         rows.extend(case.rows(&ours, &peers, &result, rows[0].value)?);
     }
