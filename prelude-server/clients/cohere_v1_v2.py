@@ -1,5 +1,5 @@
 # requires: cohere==7.3.1
-"""Cohere's client, both versions of its API: rerank."""
+"""Cohere's client: rerank in both versions of its API, embed in the second."""
 
 import cohere
 from cohere.core.api_error import ApiError
@@ -16,6 +16,17 @@ equal(found.meta.billed_units.search_units, 1)
 top = v2.rerank(model="demo-lm", query=QUERY, documents=DOCUMENTS, top_n=1,
                 max_tokens_per_doc=512)
 equal([r.index for r in top.results], [expected[0][0]])
+
+vectors = [item["embedding"] for item in post("/v1/embeddings", {"input": DOCUMENTS})["data"]]
+embedded = v2.embed(model="demo-lm", texts=DOCUMENTS, input_type="search_document",
+                    embedding_types=["float", "ubinary", "base64"])
+close(embedded.embeddings.float_, vectors)
+equal([bits[0] >= 128 for bits in embedded.embeddings.ubinary], [v[0] > 0 for v in vectors])
+equal(len(embedded.embeddings.base64), len(DOCUMENTS))
+equal(embedded.texts, DOCUMENTS)
+plain = v2.embed(model="demo-lm", texts=DOCUMENTS[:1], input_type="search_query",
+                 output_dimension=8, truncate="START")
+equal(len(plain.embeddings.float_[0]), 8)
 
 v1 = cohere.Client(api_key=KEY, base_url=FULL_URL)
 found = v1.rerank(model="demo-lm", query=QUERY, documents=DOCUMENTS, return_documents=True)

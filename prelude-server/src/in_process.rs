@@ -42,11 +42,32 @@ impl App {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Answered {
+        self.answered(method, path, body.into(), false).await
+    }
+
+    /// Answers a request as [`App::answer`] does, but refuses unknown fields, as the header
+    /// `x-prelude-strict: 1` asks a server to.
+    pub async fn answer_strictly(
+        self: &Arc<Self>,
+        method: &str,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Answered {
+        self.answered(method, path, body.into(), true).await
+    }
+
+    async fn answered(
+        self: &Arc<Self>,
+        method: &str,
+        path: &str,
+        body: Bytes,
+        strict: bool,
+    ) -> Answered {
         let dialect =
             routes::named(path).map_or_else(Default::default, |endpoint| endpoint.dialect);
         let request_id = self.ids.next("req-");
-        let id = request_id.clone();
-        match self.try_answer(method, path, body.into(), id).await {
+        let id = (request_id.clone(), strict);
+        match self.try_answer(method, path, body, id).await {
             Ok(body) => Answered {
                 status: 200,
                 body,
@@ -79,14 +100,14 @@ impl App {
         method: &str,
         path: &str,
         body: Bytes,
-        request_id: String,
+        (request_id, strict): (String, bool),
     ) -> Result<Bytes, ApiError> {
         let (endpoint, tail) = routes::find(method, path)?;
         let max_bytes = self.config.limits.body_bytes;
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
         }
-        let call = Call::in_process(self, endpoint, tail, request_id)?;
+        let call = Call::in_process(self, endpoint, tail, request_id, strict)?;
         catch_panic(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
@@ -141,12 +162,25 @@ mod tests {
             assert_eq!(answered.reason, Some(expected), "{path}");
         };
         check("/classify", "invalid_json").await;
-        let first = Call::in_process(&app, &classify::CLASSIFY, None, "first".to_owned()).unwrap();
+        let id = "first".to_owned();
+        let first = Call::in_process(&app, &classify::CLASSIFY, None, id, false).unwrap();
         check("/classify", "class_quota").await;
         // It may be no one-shot request: that is known once it is read.
         check("/v1/completions", "invalid_json").await;
         drop(first);
         check("/classify", "invalid_json").await;
+    }
+
+    #[tokio::test]
+    async fn unknown_fields_are_refused_if_asked() {
+        let app = app(vec![embedded(&demo::LM, &options())]);
+        let body = r#"{"prompt":"a","max_tokens":1,"temprature":0}"#;
+        assert_eq!(
+            app.answer("POST", "/v1/completions", body).await.status,
+            200
+        );
+        let refused = app.answer_strictly("POST", "/v1/completions", body).await;
+        assert_eq!(refused.reason, Some("unknown_field"), "{refused:?}");
     }
 
     #[tokio::test]

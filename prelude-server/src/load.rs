@@ -1,5 +1,7 @@
 //! From files to a model in service.
 
+mod tables;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,6 +25,8 @@ use crate::{
     executor::{Devices, ExecutorConfig, HostMemory, Opened},
     served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
 };
+
+pub use self::tables::KvSettings;
 
 /// Options of serving a model.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use crate::{
     endpoint::{Endpoint, Reply},
     endpoints::{
-        chat, classify, completions, decisions, embeddings, health, metrics, models, moderations,
-        pooling, rerank, score, status, systemone, tei, tokenize, ui,
+        chat, classify, cohere, completions, decisions, embeddings, health, metrics, models,
+        moderations, pooling, rerank, score, status, systemone, tei, tokenize, ui,
     },
     error::ApiError,
     openapi,
@@ -20,6 +20,7 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &rerank::RERANK,
     &rerank::RERANK_V2,
     &pooling::POOLING,
+    &cohere::EMBED_V2,
     &tei::EMBED,
     &tei::PREDICT,
     &tei::SIMILARITY,

@@ -111,7 +111,7 @@ pub(crate) fn embedder() -> Option<&'static Arc<App>> {
 /// A call of an endpoint that has not been answered.
 pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
     let (endpoint, tail) = routes::find("POST", path).unwrap();
-    Call::in_process(app, endpoint, tail, app.ids.next("req-")).unwrap()
+    Call::in_process(app, endpoint, tail, app.ids.next("req-"), false).unwrap()
 }
 
 /// Asks and returns status, body and what is known of the request.

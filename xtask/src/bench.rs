@@ -12,12 +12,13 @@ use crate::{python, run::cargo};
 const PROFILE: [&str; 2] = ["--profile", "dist"];
 
 /// Words that name a part of what can be measured.
-pub(crate) const PARTS: [&str; 10] = [
+pub(crate) const PARTS: [&str; 11] = [
     "build",
     "cluster",
     "cpu",
     "gate",
     "papers",
+    "python",
     "replay",
     "sched",
     "server",
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         Some((first, rest)) if first == "sched" => sched(rest),
         Some((first, rest)) if first == "build" => build::run(rest),
+        Some((first, rest)) if first == "python" => python::serve::overhead(rest),
         Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
         _ => table(args),
     }

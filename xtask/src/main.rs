@@ -85,6 +85,7 @@ enum Command {
     /// `bench sched` measures what planning and completing a step costs, by how many requests wait,
     /// and what matching a long prompt does.
     /// `bench gate` fails if a simulation's table or the instructions of a hot path changed.
+    /// `bench python` measures what calling the engine from Python adds to its own time.
     /// `bench build` measures how long the first `cargo run --release` of a newcomer takes.
     /// `bench tokenizer` measures the tokenizer alone, against every rival, over the whole table of
     /// targets; `bench tokenizer --help` says more. `bench tokenizer --python` races Python packages.
@@ -94,7 +95,7 @@ enum Command {
         args: Vec<String>,
     },
     /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel that
-    /// holds the program, the Python wheel of the tokenizer, an archive of the programs, checksums. All
+    /// holds the program and the module `prelude_serve`, the Python wheel of the tokenizer, an archive of the programs, checksums. All
     /// are tried without Rust. It
     /// builds for ten minutes and takes the wheel's tool from PyPI.
     Release,

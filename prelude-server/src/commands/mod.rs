@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prelude_engine::{EngineConfig, SchedulerConfig};
+use prelude_engine::SchedulerConfig;
 use prelude_hub::Progress;
 use prelude_server::{
     DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError},
     demo,
     executor::{CudaConfig, Device, Devices, ExecutorConfig},
-    load::{LoadOptions, Loaded},
+    load::{KvSettings, LoadOptions, Loaded},
 };
 use serde::{Deserialize, Serialize};
 
@@ -120,25 +120,6 @@ pub(crate) struct Settings {
     pub(crate) models: models::Models,
 }
 
-/// Settings of the pool of KV blocks, on every device.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct KvSettings {
-    /// Tokens per block, a power of two (default 16; 16, 32 or 64 on a GPU). Smaller blocks share
-    /// more of prompts and cost more bookkeeping.
-    pub(crate) block_size: Option<u32>,
-    /// Blocks in memory (default as many as `kv_bytes` holds). More keeps more prefixes and lets
-    /// more texts grow at once.
-    pub(crate) num_blocks: Option<u32>,
-    /// Bytes of all blocks, if `num_blocks` is absent. By default 1 GiB on the CPU, and at most 64
-    /// times the longest sequence; on a GPU all that is free, less `cuda.reserve_bytes`.
-    pub(crate) kv_bytes: Option<u64>,
-    /// Bytes of host memory for blocks that the prefix cache evicts from a GPU, locked at start
-    /// (default 0: none). A later prompt gets them back by a copy instead of computing them. On the
-    /// CPU, where all blocks are in host memory, only 0 is valid.
-    pub(crate) host_bytes: u64,
-}
-
 /// Settings of loading tokenizers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -237,19 +218,13 @@ impl Settings {
 
     /// Puts the flags of a model over the settings.
     pub(crate) fn load_options(&self, args: &ModelArgs) -> LoadOptions {
-        let mut executor = self.executor.clone();
+        let tables =
+            LoadOptions::of_tables(&self.executor, &self.kv, &self.scheduler, &self.limits);
+        let mut executor = tables.executor;
         executor.dtype = args.dtype.choice().or(executor.dtype);
         executor.quantization = args.quantization.or(executor.quantization);
-        executor.num_blocks = args.kv_blocks.or(self.kv.num_blocks);
-        executor.kv_bytes = self.kv.kv_bytes;
-        executor.host_bytes = self.kv.host_bytes;
-        let size = args.block_size.or(self.kv.block_size);
-        executor.block_size = size.unwrap_or(executor.block_size);
-        // The engine's queue holds what the server admits.
-        let mut scheduler = self.scheduler.clone();
-        let rows = u32::try_from(self.limits.queued_rows).unwrap_or(u32::MAX);
-        scheduler.max_queued_rows = rows.max(1);
-        scheduler.max_queued_tokens = self.limits.queued_tokens.max(1);
+        executor.num_blocks = args.kv_blocks.or(executor.num_blocks);
+        executor.block_size = args.block_size.unwrap_or(executor.block_size);
         LoadOptions {
             kind: args.kind.map(Into::into),
             max_model_len: args.max_model_len,
@@ -258,11 +233,7 @@ impl Settings {
             rerank_template: args.rerank_template.clone(),
             tokenizer_cache: self.tokenizer.cache.clone(),
             executor,
-            engine: EngineConfig {
-                scheduler,
-                ..EngineConfig::default()
-            },
-            ..LoadOptions::default()
+            ..tables
         }
     }
 }

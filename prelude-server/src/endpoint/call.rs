@@ -60,7 +60,8 @@ pub(crate) struct Inference {
 }
 
 impl Call {
-    /// A call that did not come over a connection: one-shot commands and tests.
+    /// A call that did not come over a connection: one-shot commands, programs that hold the server
+    /// in their process, and tests. If `strict` is true, unknown fields are refused.
     ///
     /// # Errors
     /// 429 if the queue is full.
@@ -69,6 +70,7 @@ impl Call {
         endpoint: &'static Endpoint,
         tail: Option<&str>,
         request_id: String,
+        strict: bool,
     ) -> Result<Arc<Self>, ApiError> {
         let reservation = enter(app, endpoint, 0)?;
         Ok(Arc::new(Self {
@@ -76,7 +78,7 @@ impl Call {
             tail: tail.map(str::to_owned),
             request_id,
             named: OnceLock::new(),
-            strict: false,
+            strict,
             slo: None,
             arrival: Instant::now(),
             reservation,

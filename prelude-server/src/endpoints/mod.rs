@@ -6,6 +6,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod classify;
+pub(crate) mod cohere;
 pub(crate) mod completions;
 pub(crate) mod decisions;
 pub(crate) mod embeddings;

@@ -100,6 +100,7 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"query": "a", "items": ["b"], "label_token_ids": [1]}),
             json!({"text_1": "a", "text_2": ["b"]}),
         ],
+        "/v2/embed" => vec![json!({"texts": ["a"]})],
         "/rerank" | "/v2/rerank" => vec![
             json!({"query": "a", "documents": ["b"]}),
             json!({"query": "a", "texts": ["b"]}),

@@ -144,7 +144,7 @@ pub(crate) async fn embed(
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     inputs.check_not_escaped()?;
-    let dimensions = dimensions(fields.dimensions, model)?;
+    let dimensions = dimensions("dimensions", fields.dimensions, model)?;
     let before = prefix(&fields, model)?;
     let field = inputs.field;
     if field == "messages" && !before.is_empty() {
@@ -179,7 +179,12 @@ pub(crate) async fn embed(
     })
 }
 
-fn dimensions(
+/// Returns the components of a vector that a request asks for in this field, if it does.
+///
+/// # Errors
+/// 400 naming the field.
+pub(crate) fn dimensions(
+    field: &'static str,
     dimensions: Option<Int<1, { u32::MAX as i64 }>>,
     model: &ServedModel,
 ) -> Result<Option<u32>, ApiError> {
@@ -187,14 +192,14 @@ fn dimensions(
     match dimensions {
         Some(d) if d > model.hidden_size => {
             let must = format!("be in 1..={}", model.hidden_size);
-            Err(ApiError::invalid_value("dimensions", must))
+            Err(ApiError::invalid_value(field, must))
         }
         Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {
             let must = format!(
                 "be one of {:?}, which the model was trained for",
                 model.matryoshka
             );
-            Err(ApiError::invalid_value("dimensions", must))
+            Err(ApiError::invalid_value(field, must))
         }
         _ => Ok(dimensions),
     }

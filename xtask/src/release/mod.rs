@@ -97,11 +97,16 @@ fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
     }
 }
 
-/// Builds the wheel of the server. It leaves the stripped program in the target folder.
+/// Builds the program and the wheel of the server, which holds the program and the Python module.
 fn wheel(folder: &Path, has_images: bool) -> Result<PathBuf> {
-    let builder = python::wheel_builder("prelude-server", folder, None)?;
-    with_images(builder, has_images).run()?;
-    python::find_wheel(folder, "prelude_serve")
+    let (file, package) = PROGRAMS[0];
+    let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
+    let build = build.args(["--features", "cuda"]);
+    with_images(build, has_images).run()?;
+    let built = files::target().join("dist").join(file);
+    python::serve::wheel(folder, &built, None, |builder| {
+        with_images(builder.args(["--features", "cuda"]), has_images)
+    })
 }
 
 /// Builds the wheel of the tokenizer.

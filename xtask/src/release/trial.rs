@@ -34,7 +34,26 @@ pub(super) fn wheel(wheel: &Path) -> Result<f64> {
         .args(["install", "--quiet", "--no-index"])
         .args([wheel])
         .run()?;
+    module(&environment, &home)?;
     ask(&environment.join("bin/prelude-serve"), &home)
+}
+
+/// Asks the module of a wheel, without any other package.
+fn module(environment: &Path, home: &Path) -> Result<()> {
+    const SCRIPT: &str = "
+import prelude_serve
+with prelude_serve.LLM('demo-classifier') as llm:
+    found = llm.ask('/classify', {'input': 'Where is my card?'})
+assert found['data'][0]['label'] == 'card_arrival', found
+";
+    let status = Command::new(environment.join("bin/python"))
+        .args(["-B", "-c", SCRIPT])
+        .env_clear()
+        .env("HOME", home)
+        .status()
+        .context("cannot start Python")?;
+    ensure!(status.success(), "the Python module does not answer");
+    Ok(())
 }
 
 /// Unpacks an archive and asks the server in it; seconds from its start to the first answer.

@@ -1,4 +1,6 @@
-//! The Python package `fasttoken`: its wheel, its tests, and its race against rivals.
+//! The Python packages: environments, wheels; of `fasttoken` its tests and its race against rivals.
+
+pub(crate) mod serve;
 
 use std::{
     fs,
@@ -55,7 +57,11 @@ impl Environment {
     /// Installs packages from PyPI, unless these were installed before.
     fn install(&self, packages: &[&str]) -> Result<()> {
         let list = packages.join("\n");
-        let stamp = self.folder.join(".installed");
+        let first = packages.first().copied().unwrap_or_default();
+        let name = first.split(|c: char| !c.is_ascii_alphanumeric()).next();
+        let stamp = self
+            .folder
+            .join(format!(".installed-{}", name.unwrap_or_default()));
         if fs::read_to_string(&stamp).is_ok_and(|found| found == list) {
             return Ok(());
         }
@@ -113,7 +119,7 @@ pub(crate) fn missing() -> Option<String> {
     (!works).then(|| "no python3 of version 3.11 or later with venv".to_owned())
 }
 
-/// Builds the wheel, installs it, and runs its tests. Returns what was left out.
+/// Builds the wheels, installs them, and runs their tests. Returns what was left out.
 pub(crate) fn ci() -> Result<String> {
     if let Some(why) = missing() {
         return Ok(format!("SKIP python: {why}"));
@@ -130,9 +136,15 @@ pub(crate) fn ci() -> Result<String> {
     let compared = environment.install(&COMPARED);
     environment.install_wheel(&find_wheel(&wheels, "fasttoken")?)?;
     test(&environment, "test_*.py")?;
-    Ok(match compared {
-        Ok(()) => "pass".to_owned(),
-        Err(error) => format!("SKIP comparing with tokenizers and transformers: {error:#}"),
+    let mut skipped = serve::ci(&folder)?;
+    if let Err(error) = compared {
+        skipped.push(format!(
+            "SKIP comparing with tokenizers and transformers: {error:#}"
+        ));
+    }
+    Ok(match skipped.is_empty() {
+        true => "pass".to_owned(),
+        false => skipped.join("; "),
     })
 }
 
