@@ -9,4 +9,16 @@ PRELUDE_KERNEL(prelude_attn_decode_64, prelude::AttnDecodeParams, 128) {
 PRELUDE_KERNEL(prelude_attn_decode_128, prelude::AttnDecodeParams, 128) {
     prelude::attn_decode<128>(p);
 }
-PRELUDE_KERNEL(prelude_attn_combine, prelude::AttnDecodeParams, 128) { prelude::attn_combine(p); }
+PRELUDE_KERNEL(prelude_attn_decode_near_32, prelude::AttnDecodeParams, 128) {
+    prelude::attn_decode<32, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_decode_near_64, prelude::AttnDecodeParams, 128) {
+    prelude::attn_decode<64, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_decode_near_128, prelude::AttnDecodeParams, 128) {
+    prelude::attn_decode<128, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_decode_near_256, prelude::AttnDecodeParams, 128) {
+    prelude::attn_decode<256, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_combine, prelude::AttnDecodeParams, 256) { prelude::attn_combine(p); }

@@ -19,3 +19,15 @@ PRELUDE_KERNEL_BLOCKS(prelude_attn_varlen_wide_64, prelude::AttnVarlenParams, 12
 PRELUDE_KERNEL_BLOCKS(prelude_attn_varlen_wide_128, prelude::AttnVarlenParams, 128, 2) {
     prelude::attn_varlen<128, 2>(p);
 }
+PRELUDE_KERNEL(prelude_attn_varlen_near_32, prelude::AttnVarlenParams, 128) {
+    prelude::attn_varlen<32, 1, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_varlen_near_64, prelude::AttnVarlenParams, 128) {
+    prelude::attn_varlen<64, 1, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_varlen_near_128, prelude::AttnVarlenParams, 128) {
+    prelude::attn_varlen<128, 1, true>(p);
+}
+PRELUDE_KERNEL(prelude_attn_varlen_near_256, prelude::AttnVarlenParams, 128) {
+    prelude::attn_varlen<256, 1, true>(p);
+}

@@ -112,6 +112,16 @@ fn encoders() {
 }
 
 #[test]
+fn gemma() {
+    check(|demands, open| conformance::gemma(demands, open));
+}
+
+#[test]
+fn experts() {
+    check(|demands, open| conformance::experts(demands, open));
+}
+
+#[test]
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));
 }

@@ -7,7 +7,7 @@ use prelude_core::{
 };
 use prelude_models::{
     Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
-    step::{Pass, Passes, StepLayout},
+    step::{Pass, Passes, StepLayout, VectorSizes},
 };
 
 use crate::{
@@ -171,10 +171,10 @@ impl Executor for CpuExecutor {
         batch
             .validate(capacity)
             .map_err(|e| ExecutorError::Step(e.to_string()))?;
-        let hidden_size = self.config.hidden_size;
+        let sizes = VectorSizes::of(&self.config);
         let work = match batch {
             ForwardBatch::Slice(mut slice) => {
-                if let Some(layout) = self.passes.lay_out(&mut slice, capacity, hidden_size)? {
+                if let Some(layout) = self.passes.lay_out(&mut slice, capacity, sizes)? {
                     let held =
                         PassBuffers::new(&layout, &self.config, self.chunk_tokens, &self.ops);
                     let held = held.map_err(|e| ExecutorError::Step(e.to_string()))?;
@@ -187,8 +187,7 @@ impl Executor for CpuExecutor {
                 // Steps run one at a time: none is outstanding that samples a token.
                 self.layout
                     .rebuild(batch, capacity.block_size, |_, _| None)?;
-                self.layout
-                    .refuse_invalid_rows(capacity.vocab_size, hidden_size);
+                self.layout.refuse_invalid_rows(capacity.vocab_size, sizes);
                 let encoder = self.config.encoder.as_ref();
                 if encoder.is_some_and(EncoderConfig::has_mean_classes) {
                     self.layout.refuse_token_classes();

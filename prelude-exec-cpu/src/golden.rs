@@ -128,6 +128,31 @@ fn qwen2_embedder_that_looks_ahead() {
 }
 
 #[test]
+fn gemma2_with_windows_and_caps() {
+    check("rand-gemma2", MAX_LEN);
+}
+
+#[test]
+fn gemma3_with_two_rotations() {
+    check("rand-gemma3", MAX_LEN);
+}
+
+#[test]
+fn gemma3_embedder_with_dense_modules() {
+    check("rand-gemma3-embed", MAX_LEN);
+}
+
+#[test]
+fn qwen3_classifier_of_tokens() {
+    check("rand-qwen3-token4", MAX_LEN);
+}
+
+#[test]
+fn qwen3_mixture_of_experts() {
+    check("rand-qwen3-moe", MAX_LEN);
+}
+
+#[test]
 fn bert_with_token_types() {
     check("rand-bert-cls3", MAX_LEN);
 }

@@ -328,12 +328,32 @@ fn nor_without_norms_and_with_biases() {
     check_forests("rand-llama", 6);
 }
 
+/// The same with windows, bounds of scores and of logits, and norms behind the halves of layers.
+#[test]
+fn nor_in_a_gemma() {
+    check_forests("rand-gemma2", 8);
+    check_forests("rand-gemma3", 8);
+}
+
+/// The same where each token has experts of its own.
+#[test]
+fn nor_in_a_mixture_of_experts() {
+    check_forests("rand-qwen3-moe", 6);
+}
+
 /// Two sequences decoded together from blocks against one-shot passes over ever longer prompts.
 #[test]
 fn decoding_equals_recomputing() {
-    check_paths(1, "demo-lm", |alone, together, runner, what| {
+    decodes_as_it_recomputes("demo-lm");
+    decodes_as_it_recomputes("rand-gemma2");
+    decodes_as_it_recomputes("rand-gemma3");
+}
+
+fn decodes_as_it_recomputes(name: &str) {
+    let vocab = u32::try_from(checkpoint(name).config().vocab_size).unwrap();
+    check_paths(1, name, |alone, together, runner, what| {
         let mut texts = [(13, 3), (70, 9)].map(|(len, chunk)| {
-            let tokens = (0..len).map(|_| runner.rng().random_range(0..4096));
+            let tokens = (0..len).map(|_| runner.rng().random_range(0..vocab));
             (tokens.collect::<Vec<u32>>(), chunk)
         });
         let tables = [0u32, 100].map(|first| (first..first + 30).map(BlockId).collect::<Vec<_>>());
@@ -656,6 +676,7 @@ fn whole_prompts_get_the_bits_of_each_alone() {
     prompts_get_the_bits_of_each_alone("rand-modernbert-cls3", 330, 8);
     prompts_get_the_bits_of_each_alone("rand-modernbert-rank", 330, 8);
     prompts_get_the_bits_of_each_alone("rand-mpnet-cls2", 310, 8);
+    prompts_get_the_bits_of_each_alone("rand-gemma3-embed", 288, 8);
 }
 
 fn prompts_get_the_bits_of_each_alone(model: &str, num_ids: u32, cases: u32) {
@@ -681,9 +702,12 @@ fn prompts_get_the_bits_of_each_alone(model: &str, num_ids: u32, cases: u32) {
                     normalise: true,
                     dimensions: None,
                 };
-                let mut heads = vec![(0..1, OutputHead::Classify), (0..len, embed)];
+                let mut heads = vec![(0..len, embed)];
+                if !model.ends_with("-embed") {
+                    heads.push((0..1, OutputHead::Classify));
+                }
                 // Tokens have no classes of means.
-                if model != "rand-modernbert-rank" {
+                if model.contains("-cls") {
                     heads.push((0..len, OutputHead::Tokens(TokenHead::Classify)));
                 }
                 let start = u32::try_from(batch.tokens.len()).unwrap();

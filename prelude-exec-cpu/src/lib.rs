@@ -58,6 +58,7 @@ mod config;
 mod conformance;
 mod error;
 mod executor;
+mod experts;
 #[cfg(test)]
 mod golden;
 mod heads;

@@ -125,7 +125,7 @@ impl MemoryPlan {
             host_blocks: 0,
         };
         // Layers with a window have rotations of their own.
-        let tables = 1 + u64::from(is_modern(model));
+        let tables = 1 + u64::from(is_modern(model) || model.gemma.is_some());
         let rotations = tables * u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();
         let plan = Self {
@@ -309,10 +309,11 @@ fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, thre
     (rows + attention + heads) as u64
 }
 
-/// Returns true if attention of some layers depends on the distance of tokens.
+/// Returns true if attention of some layers depends on the distance of tokens, or bounds scores.
 pub(crate) fn attends_by_distance(model: &ModelConfig) -> bool {
     let encoder = model.encoder.as_ref();
-    encoder.is_some_and(|of| of.modern.is_some() || of.relative_buckets > 0)
+    model.gemma.is_some()
+        || encoder.is_some_and(|of| of.modern.is_some() || of.relative_buckets > 0)
 }
 
 fn is_modern(model: &ModelConfig) -> bool {
@@ -321,10 +322,18 @@ fn is_modern(model: &ModelConfig) -> bool {
 
 /// The longest rows that enter a product.
 pub(crate) fn widest_input(model: &ModelConfig) -> usize {
-    model
-        .hidden_size
-        .max(model.intermediate_size)
-        .max(model.attn_shape().out_width())
+    let dense = model.dense.iter().map(|module| module.inputs);
+    let of_layers = [
+        model.hidden_size,
+        model.intermediate_size,
+        model.attn_shape().out_width(),
+    ];
+    let experts = model
+        .experts
+        .iter()
+        .map(|experts| experts.intermediate_size);
+    let widest = of_layers.into_iter().chain(dense).chain(experts).max();
+    widest.expect("a layer has products")
 }
 
 #[cfg(test)]

@@ -4,16 +4,18 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
 use prelude_models::{
-    Activation, AttnShape, Distances, EmbedTables, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ModelConfig,
+    Ops, QkNorm, Routing,
     step::{ArenaTensor, NO_SLOT, StepLayout},
 };
 
 use crate::{
     CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
+    experts::{Shares, add_shares, gather_tokens},
     heads::{HeadPass, VocabularyHeads, mean},
     kernels::{
-        Backend,
+        Backend, activation,
         attention::{self, Attention},
         gemm::{Multiplier, ProductOutput},
         kv::{self, Kv, KvElement, KvStore},
@@ -203,17 +205,6 @@ impl Placement<'_> {
     }
 }
 
-/// Applies an activation to each number.
-fn activate(backend: Backend, f: Activation, x: &mut [f32]) {
-    match (backend, f) {
-        (Backend::Reference, f) => reference::activate(x, f),
-        (Backend::Fast { isa, .. }, Activation::Gelu) => simd::gelu(isa, x),
-        (Backend::Fast { isa, .. }, Activation::GeluTanh) => simd::gelu_tanh(isa, x),
-        (Backend::Fast { isa, .. }, Activation::Relu) => simd::relu(isa, x),
-        (Backend::Fast { isa, .. }, Activation::Tanh) => simd::tanh(isa, x),
-    }
-}
-
 impl Ops for CpuOps {
     type Tensor = ArenaTensor;
     type Weight = Weight;
@@ -248,6 +239,7 @@ impl Ops for CpuOps {
         &mut self,
         inputs: &StepLayout,
         table: &Weight,
+        scale: f32,
         h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let width = h.width();
@@ -258,6 +250,9 @@ impl Ops for CpuOps {
             .rows(h, width, ROW_BLOCK, cost_ns, |_, first, rows| {
                 for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                     table.embedding(inputs.tokens[first + i], row);
+                    if scale != 1.0 {
+                        row.iter_mut().for_each(|x| *x *= scale);
+                    }
                 }
             });
         Ok(())
@@ -338,7 +333,7 @@ impl Ops for CpuOps {
         let x = &mut self.arena.write(x)[..n * width];
         let (backend, cost_ns) = (self.backend, x.len() / 2);
         self.pool.rows(x, width, ROW_BLOCK, cost_ns, |_, _, x| {
-            activate(backend, f, x);
+            activation::activate(backend, f, x);
         });
         Ok(())
     }
@@ -359,7 +354,7 @@ impl Ops for CpuOps {
             for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
                 let (gate, up) = gate_up.split_at(width);
                 a.copy_from_slice(gate);
-                activate(backend, f, a);
+                activation::activate(backend, f, a);
                 for (a, u) in a.iter_mut().zip(up) {
                     *a *= u;
                 }
@@ -391,6 +386,31 @@ impl Ops for CpuOps {
                     }
                 }
             });
+        Ok(())
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        eps: f32,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let width = h.width();
+        let (x, h) = self.arena.pair(x, h);
+        let h = &mut h[rows.start * width..rows.end * width];
+        let (weight, backend) = (weight.vector(), self.backend);
+        let cost_ns = h.len() / 6;
+        self.pool.rows(h, width, ROW_BLOCK, cost_ns, |_, first, h| {
+            let x = x[first * width..].chunks_exact(width);
+            for (h, x) in h.chunks_exact_mut(width).zip(x) {
+                match backend {
+                    Backend::Reference => reference::rms_norm_add(x, weight, eps, h),
+                    Backend::Fast { isa, .. } => simd::rms_norm_add(isa, x, weight, eps, h),
+                }
+            }
+        });
         Ok(())
     }
 
@@ -560,6 +580,41 @@ impl Ops for CpuOps {
         self.linear_add(a, rows, down_weight, h)
     }
 
+    fn experts_add(
+        &mut self,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        router: &Weight,
+        experts: &[Expert<Weight>],
+        routing: Routing,
+        room: &mut ExpertRoom<ArenaTensor>,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let (n, width) = (rows.len(), h.width());
+        self.linear(x, n, router, &mut room.logits)?;
+        let logits = &self.arena.read(&room.logits)[..n * experts.len()];
+        let shares = Shares::of(logits, experts.len(), routing);
+        self.arena.write(&room.sum)[..n * width].fill(0.0);
+        for (index, expert) in experts.iter().enumerate() {
+            let tokens = shares.of_expert(index);
+            if tokens.is_empty() {
+                continue;
+            }
+            let (x_rows, gathered) = self.arena.pair(x, &room.gathered);
+            gather_tokens(tokens, x_rows, width, gathered);
+            let m = tokens.len();
+            self.linear(&room.gathered, m, &expert.gate_up, &mut room.gate_up)?;
+            self.silu_mul(&room.gate_up, m, &mut room.inner)?;
+            self.linear(&room.inner, m, &expert.down, &mut room.out)?;
+            let (out, sum) = self.arena.pair(&room.out, &room.sum);
+            add_shares(tokens, out, width, sum);
+        }
+        let (sum, h) = self.arena.pair(&room.sum, h);
+        let h = &mut h[rows.start * width..rows.end * width];
+        h.iter_mut().zip(sum).for_each(|(h, y)| *h += y);
+        Ok(())
+    }
+
     fn gather_rows(
         &mut self,
         inputs: &StepLayout,
@@ -612,14 +667,21 @@ impl Ops for CpuOps {
         inputs: &StepLayout,
         hidden: &ArenaTensor,
         head: &Weight,
+        soft_cap: Option<f32>,
     ) -> Result<(), Error> {
         let (mut pass, buffers) = self.head_pass(inputs, hidden);
-        pass.vocabulary(buffers, head.matrix());
+        pass.vocabulary(buffers, head.matrix(), soft_cap);
         Ok(())
     }
 
-    fn pooling_heads(&mut self, inputs: &StepLayout, hidden: &ArenaTensor) -> Result<(), Error> {
-        self.head_pass(inputs, hidden).0.pooling();
+    fn pooling_heads(
+        &mut self,
+        inputs: &StepLayout,
+        hidden: &ArenaTensor,
+        dense: &[DenseModule<Weight>],
+    ) -> Result<(), Error> {
+        let backend = self.backend;
+        self.head_pass(inputs, hidden).0.pooling(backend, dense);
         Ok(())
     }
 

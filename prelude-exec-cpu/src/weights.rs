@@ -397,6 +397,14 @@ impl WeightLoader for CpuLoader {
         Ok(Weight(Repr::Vector(data)))
     }
 
+    fn norm(&mut self, name: &str, values: &TensorView<'_>, offset: f32) -> Result<Weight, Error> {
+        let mut weight = self.vector(name, values)?;
+        if let (Repr::Vector(data), true) = (&mut weight.0, offset != 0.0) {
+            data.iter_mut().for_each(|w| *w += offset);
+        }
+        Ok(weight)
+    }
+
     fn rope(
         &mut self,
         inv_freq: &[f32],

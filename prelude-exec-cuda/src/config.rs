@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use prelude_core::{Attention, PassCapacity};
-use prelude_models::{ModelConfig, step::pass_capacity};
+use prelude_models::{Activation, ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -11,7 +11,7 @@ use crate::Error;
 /// Tokens of a tile of keys, and what `chunk_tokens` must divide into.
 const TILE: u32 = 64;
 /// Largest head that the attention kernels hold in registers.
-const HEAD_DIM_MAX: usize = 128;
+const HEAD_DIM_MAX: usize = 256;
 /// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
 /// of many rows.
 const SLICE_MS: u32 = 5;
@@ -183,6 +183,23 @@ impl CudaConfig {
         if model.attention == Attention::Full {
             let what = "layer norms and attention over whole texts";
             return Err(Error::no_kernels(what));
+        }
+        if model
+            .gemma
+            .as_ref()
+            .is_some_and(|g| g.activation != Activation::GeluTanh)
+        {
+            let what = "gates of other functions than GELU by tanh";
+            return Err(Error::no_kernels(what));
+        }
+        if model.architecture.ends_with("ForTokenClassification") {
+            return Err(Error::no_kernels("biases of classes"));
+        }
+        if model.experts.is_some() {
+            return Err(Error::no_kernels("mixtures of experts"));
+        }
+        if !model.dense.is_empty() {
+            return Err(Error::no_kernels("modules `Dense`"));
         }
         let dim = model.head_dim;
         if dim > HEAD_DIM_MAX || !dim.is_multiple_of(8) || dim == 0 {

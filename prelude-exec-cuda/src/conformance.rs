@@ -48,6 +48,16 @@ fn attention_of_decode_rows() {
 }
 
 #[test]
+fn gemma() {
+    check(|demands, open| conformance::gemma(demands, open));
+}
+
+#[test]
+fn gemma_of_decode_rows() {
+    check_mode(false, |demands, open| conformance::gemma(demands, open));
+}
+
+#[test]
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));
 }

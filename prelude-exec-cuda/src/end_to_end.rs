@@ -390,6 +390,16 @@ fn qwen2_tied() {
 }
 
 #[test]
+fn gemma2_with_windows_and_caps() {
+    check("rand-gemma2");
+}
+
+#[test]
+fn gemma3_with_two_rotations() {
+    check("rand-gemma3");
+}
+
+#[test]
 fn qwen2_reward_model() {
     check("rand-qwen2-reward");
 }

@@ -7,7 +7,10 @@ use std::{collections::VecDeque, sync::Arc};
 use prelude_core::{
     Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
 };
-use prelude_models::{Checkpoint, Model, ModelConfig, load_model, step::Passes};
+use prelude_models::{
+    Checkpoint, Model, ModelConfig, load_model,
+    step::{Passes, VectorSizes},
+};
 
 #[cfg(feature = "emu")]
 use crate::Recording;
@@ -232,7 +235,10 @@ impl CudaExecutor {
                 Some(earlier.drawn[at.ok()?].1)
             })?;
         let layout = &mut self.plan.layout;
-        layout.refuse_invalid_rows(self.capacity.vocab_size, self.model_config.hidden_size);
+        layout.refuse_invalid_rows(
+            self.capacity.vocab_size,
+            VectorSizes::of(&self.model_config),
+        );
         let tokens = layout.tokens.len();
         let shape = self
             .plan
@@ -541,8 +547,8 @@ mod tests {
     fn models_without_kernels_are_refused_by_name() {
         let model = checkpoint("demo-lm");
         let mut config = model.config().clone();
-        config.head_dim = 136;
+        config.head_dim = 264;
         let error = small().check_model(&config).unwrap_err().to_string();
-        assert!(error.contains("head_dim 136"), "{error}");
+        assert!(error.contains("head_dim 264"), "{error}");
     }
 }

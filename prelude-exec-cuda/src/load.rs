@@ -35,7 +35,12 @@ enum Repr {
         bias: Option<Buffer>,
     },
     /// bf16 `[width]`.
-    Vector { data: Buffer, width: usize },
+    Vector {
+        data: Buffer,
+        width: usize,
+        /// Added to each number where it is used: a sum rounded to bf16 would be another one.
+        offset: f32,
+    },
     /// f32 `[positions, width]`: `width / 2` cosines, then as many sines.
     Rope {
         data: Buffer,
@@ -78,8 +83,19 @@ impl Weight {
     /// If it is none: a model mixed up its weights.
     pub(crate) fn vector(&self) -> View<bf16> {
         match &self.0 {
-            Repr::Vector { data, width } => data.view(0, 1, *width),
+            Repr::Vector { data, width, .. } => data.view(0, 1, *width),
             _ => panic!("a vector was expected, not {}", self.kind()),
+        }
+    }
+
+    /// The weight of a norm: the vector, and what is added to each number.
+    ///
+    /// # Panics
+    /// If it is no vector: a model mixed up its weights.
+    pub(crate) fn norm(&self) -> (View<bf16>, f32) {
+        match &self.0 {
+            Repr::Vector { offset, .. } => (self.vector(), *offset),
+            _ => panic!("a norm was expected, not {}", self.kind()),
         }
     }
 
@@ -218,7 +234,20 @@ impl WeightLoader for CudaLoader {
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Error> {
         let data = self.send(name, std::slice::from_ref(values))?;
         let width = values.len();
-        Ok(Weight(Repr::Vector { data, width }))
+        let offset = 0.0;
+        Ok(Weight(Repr::Vector {
+            data,
+            width,
+            offset,
+        }))
+    }
+
+    fn norm(&mut self, name: &str, values: &TensorView<'_>, offset: f32) -> Result<Weight, Error> {
+        let mut weight = self.vector(name, values)?;
+        if let Repr::Vector { offset: of, .. } = &mut weight.0 {
+            *of = offset;
+        }
+        Ok(weight)
     }
 
     fn rope(

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use half::bf16;
 use prelude_core::{Attention as VisibleTokens, KvCopies, PassCapacity};
-use prelude_kernels::families::{DecodeRow, Segment, Span, Tile};
+use prelude_kernels::families::{DecodeRow, Gate, Segment, Span, Tile};
 use prelude_models::{
-    Activation, AttnShape, Distances, EmbedTables, ForwardState, ModelConfig, Ops, QkNorm,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ForwardState,
+    ModelConfig, Ops, QkNorm, Routing,
     step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
 };
 
@@ -93,7 +94,10 @@ pub(crate) struct HeadCall {
 
 #[derive(Clone, Copy, Debug)]
 enum HeadKind {
-    Vocabulary,
+    Vocabulary {
+        /// Bound of the logits, or 0.
+        cap: f32,
+    },
     Pooling,
     Classes,
 }
@@ -212,7 +216,11 @@ impl CudaOps {
                 block_size: config.block_size,
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
-                wide_tokens: WIDE_TILES_FROM_ROWS / shape.heads,
+                // Kernels of windows and bounds, and of large heads, have narrow tiles.
+                wide_tokens: match model.gemma.is_some() || shape.head_dim > 128 {
+                    true => usize::MAX,
+                    false => WIDE_TILES_FROM_ROWS / shape.heads,
+                },
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
@@ -399,10 +407,11 @@ impl CudaOps {
         } = call;
         let (launcher, metadata) = (&mut self.launcher, &self.metadata);
         match kind {
-            HeadKind::Vocabulary => {
+            HeadKind::Vocabulary { cap } => {
                 let products = &mut self.products;
+                let head = (weight, cap);
                 self.heads
-                    .vocabulary(launcher, products, metadata, hidden, weight)
+                    .vocabulary(launcher, products, metadata, hidden, head)
             }
             HeadKind::Pooling => self.heads.pooling(launcher, metadata, hidden),
             HeadKind::Classes => self.heads.classes(launcher, metadata, hidden, weight),
@@ -428,6 +437,41 @@ impl CudaOps {
             Some([k, v]) => (self.arena.view(k), self.arena.view(v)),
             None => (qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)),
         }
+    }
+
+    /// Attention of a chunk, within a window if there is one.
+    fn attend(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        (shape, window): (AttnShape, Option<u32>),
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        if shape.attention == VisibleTokens::Full {
+            return Err(Error::no_kernels("attention over whole texts"));
+        }
+        let chunk = chunk(inputs, &rows)?;
+        let qkv = self.arena.view(qkv).slice(0..rows.len());
+        let attention = Attention {
+            shape,
+            q: qkv.columns(0..shape.out_width()),
+            out: self.arena.view(out).slice(0..rows.len()),
+            pages: self.kv.layer(layer),
+            block_size: self.kv.shape().block_size,
+            tables: self.metadata.view(self.fields.tables),
+            window,
+        };
+        let prompts = Prompts {
+            step: self.step_kv(shape, qkv),
+            segments: self.metadata.view(self.fields.segments),
+            spans: self.metadata.view(self.fields.spans),
+            tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
+            tile_rows: chunk.tile_rows,
+        };
+        attention.prompts(&mut self.launcher, prompts)?;
+        self.attend_decode(attention, chunk.decode.clone(), inputs)
     }
 
     fn attend_decode(
@@ -514,12 +558,13 @@ impl Ops for CudaOps {
         &mut self,
         inputs: &StepPlan,
         table: &Weight,
+        scale: f32,
         h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let h = self.arena.view(h).slice(0..inputs.layout.tokens.len());
         let ids = self.metadata.view(self.fields.tokens);
         let drawn = self.heads.drawn();
-        elementwise::embed(&mut self.launcher, ids, drawn, table.matrix().0, h)
+        elementwise::embed(&mut self.launcher, ids, drawn, (table.matrix().0, scale), h)
     }
 
     fn whole_segments(&self, inputs: &StepPlan, start: usize) -> usize {
@@ -566,25 +611,37 @@ impl Ops for CudaOps {
 
     fn activate_mul(
         &mut self,
-        _: &ArenaTensor,
-        _: usize,
-        _: Activation,
-        _: &mut ArenaTensor,
+        gate_up: &ArenaTensor,
+        n: usize,
+        f: Activation,
+        a: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("gates of GELU"))
+        if f != Activation::GeluTanh {
+            return Err(Error::no_kernels(
+                "gates of other functions than GELU by tanh",
+            ));
+        }
+        let gate_up = self.arena.view(gate_up).slice(0..n);
+        let a = self.arena.view(a).slice(0..n);
+        elementwise::gate_mul(&mut self.launcher, gate_up, Gate::GeluTanh, a)
     }
 
     fn attention_by_distance(
         &mut self,
-        _: &StepPlan,
-        _: usize,
-        _: Range<usize>,
-        _: AttnShape,
-        _: Distances<'_, Weight>,
-        _: &ArenaTensor,
-        _: &mut ArenaTensor,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        shape: AttnShape,
+        distances: Distances<'_, Weight>,
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("attention by distance"))
+        if distances.bias.is_some() {
+            return Err(Error::no_kernels(
+                "attention with a number for each distance",
+            ));
+        }
+        self.attend(inputs, layer, rows, (shape, distances.window), qkv, out)
     }
 
     fn segment_means(
@@ -607,7 +664,20 @@ impl Ops for CudaOps {
     ) -> Result<(), Error> {
         let x = self.arena.view(x).slice(0..rows.len());
         let h = self.arena.view(h).slice(rows);
-        elementwise::rms_norm(&mut self.launcher, h, weight.vector(), eps, x)
+        elementwise::rms_norm(&mut self.launcher, h, weight.norm(), eps, x)
+    }
+
+    fn rms_norm_add(
+        &mut self,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        weight: &Weight,
+        eps: f32,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let x = self.arena.view(x).slice(0..rows.len());
+        let h = self.arena.view(h).slice(rows);
+        elementwise::rms_norm_add(&mut self.launcher, x, weight.norm(), eps, h)
     }
 
     fn linear(
@@ -659,6 +729,7 @@ impl Ops for CudaOps {
             rope: rope.rope(),
             norms: norm.map(|norm| [norm.q.vector(), norm.k.vector()]),
             eps: norm.map_or(0.0, |norm| norm.eps),
+            offset: norm.map_or(0.0, |norm| norm.q.norm().1),
             pages: self.kv.layer(layer),
             block_size: self.kv.shape().block_size,
             step,
@@ -675,28 +746,7 @@ impl Ops for CudaOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        if shape.attention == VisibleTokens::Full {
-            return Err(Error::no_kernels("attention over whole texts"));
-        }
-        let chunk = chunk(inputs, &rows)?;
-        let qkv = self.arena.view(qkv).slice(0..rows.len());
-        let attention = Attention {
-            shape,
-            q: qkv.columns(0..shape.out_width()),
-            out: self.arena.view(out).slice(0..rows.len()),
-            pages: self.kv.layer(layer),
-            block_size: self.kv.shape().block_size,
-            tables: self.metadata.view(self.fields.tables),
-        };
-        let prompts = Prompts {
-            step: self.step_kv(shape, qkv),
-            segments: self.metadata.view(self.fields.segments),
-            spans: self.metadata.view(self.fields.spans),
-            tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
-            tile_rows: chunk.tile_rows,
-        };
-        attention.prompts(&mut self.launcher, prompts)?;
-        self.attend_decode(attention, chunk.decode.clone(), inputs)
+        self.attend(inputs, layer, rows, (shape, None), qkv, out)
     }
 
     fn silu_mul(
@@ -707,7 +757,20 @@ impl Ops for CudaOps {
     ) -> Result<(), Error> {
         let gate_up = self.arena.view(gate_up).slice(0..n);
         let a = self.arena.view(a).slice(0..n);
-        elementwise::silu_mul(&mut self.launcher, gate_up, a)
+        elementwise::gate_mul(&mut self.launcher, gate_up, Gate::Silu, a)
+    }
+
+    fn experts_add(
+        &mut self,
+        _: &ArenaTensor,
+        _: Range<usize>,
+        _: &Weight,
+        _: &[Expert<Weight>],
+        _: Routing,
+        _: &mut ExpertRoom<ArenaTensor>,
+        _: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        Err(Error::no_kernels("mixtures of experts"))
     }
 
     fn gather_rows(
@@ -731,11 +794,23 @@ impl Ops for CudaOps {
         inputs: &StepPlan,
         hidden: &ArenaTensor,
         head: &Weight,
+        soft_cap: Option<f32>,
     ) -> Result<(), Error> {
-        self.head(HeadKind::Vocabulary, inputs, hidden, Some(head))
+        let kind = HeadKind::Vocabulary {
+            cap: soft_cap.unwrap_or(0.0),
+        };
+        self.head(kind, inputs, hidden, Some(head))
     }
 
-    fn pooling_heads(&mut self, inputs: &StepPlan, hidden: &ArenaTensor) -> Result<(), Error> {
+    fn pooling_heads(
+        &mut self,
+        inputs: &StepPlan,
+        hidden: &ArenaTensor,
+        dense: &[DenseModule<Weight>],
+    ) -> Result<(), Error> {
+        if !dense.is_empty() {
+            return Err(Error::no_kernels("modules `Dense`"));
+        }
         self.head(HeadKind::Pooling, inputs, hidden, None)
     }
 
@@ -745,6 +820,9 @@ impl Ops for CudaOps {
         hidden: &ArenaTensor,
         score: &Weight,
     ) -> Result<(), Error> {
+        if score.matrix().1.is_some() {
+            return Err(Error::no_kernels("biases of classes"));
+        }
         self.head(HeadKind::Classes, inputs, hidden, Some(score))
     }
 }

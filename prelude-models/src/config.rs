@@ -8,12 +8,17 @@ use crate::{
     family::{Biases, EncoderFamily, Family},
     fields,
     json::{self, Fields},
+    modules::{DenseConfig, DenseDocument},
 };
 
 mod encoder;
+mod experts;
+mod gemma;
 mod modern;
 
 pub use encoder::EncoderConfig;
+pub use experts::ExpertsConfig;
+pub use gemma::GemmaConfig;
 pub use modern::ModernConfig;
 
 // Far above any published model, far below where a product of two overflows.
@@ -77,6 +82,12 @@ pub struct ModelConfig {
     pub pad_token_id: Option<TokenId>,
     /// The rest of the shape, if the model is an encoder.
     pub encoder: Option<EncoderConfig>,
+    /// The rest of the shape, if the model is a Gemma.
+    pub gemma: Option<GemmaConfig>,
+    /// The experts of a mixture's layers.
+    pub experts: Option<ExpertsConfig>,
+    /// Modules `Dense` behind the pooling of an embedder, which other files name.
+    pub dense: Vec<DenseConfig>,
     /// Notes for the operator: fields of the file that are passed over.
     pub warnings: Vec<String>,
 }
@@ -88,6 +99,7 @@ pub(crate) struct Companions<'a> {
     pub(crate) modules: Option<&'a [u8]>,
     pub(crate) pooling: Option<&'a [u8]>,
     pub(crate) normalize: Option<&'a [u8]>,
+    pub(crate) dense: &'a [DenseDocument],
     pub(crate) logit_score: Option<&'a [u8]>,
 }
 
@@ -111,11 +123,24 @@ impl ModelConfig {
             return encoder::read(file, &fields, (architecture, family));
         }
         let family = Family::of(&architecture)?;
-        let mut warnings = fields::check(file, &map)?;
+        let mut warnings = fields::check_as(family.table(), file, &map)?;
         family.check_model_type(&fields)?;
-        check_layers(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
-        let (heads, kv_heads, head_dim) = head_sizes(&fields, hidden_size)?;
+        let layers = fields.required_count("num_hidden_layers", LAYERS_MAX)?;
+        let attention = attention(&fields)?;
+        let gemma = match family.is_gemma() {
+            true => {
+                gemma::check_attention(&fields, family)?;
+                let looks_ahead = attention == Attention::Full;
+                let size = (hidden_size, layers);
+                Some(GemmaConfig::read(&fields, family, size, looks_ahead)?)
+            }
+            false => {
+                check_layers(&fields)?;
+                None
+            }
+        };
+        let (heads, kv_heads, head_dim) = head_sizes(&fields, family, hidden_size)?;
         let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
         let labels = labels(&fields)?;
         let window = family.window(&fields, POSITIONS_MAX)?;
@@ -126,28 +151,36 @@ impl ModelConfig {
         let config = Self {
             architecture,
             hidden_size,
-            num_hidden_layers: fields.required_count("num_hidden_layers", LAYERS_MAX)?,
+            num_hidden_layers: layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
             intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
             max_position_embeddings: served,
-            attention: attention(&fields)?,
+            attention,
             rms_norm_eps: fields
                 .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
                 .unwrap_or(1e-6) as f32,
             biases: family.biases(&fields)?,
             qk_norm: family.has_qk_norm(),
-            tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
+            tie_word_embeddings: fields
+                .boolean("tie_word_embeddings")?
+                .unwrap_or_else(|| family.is_gemma()),
             dtype: dtype(&fields)?,
-            rope: RopeConfig::read(&fields, max_positions)?,
+            rope: gemma::rope(&fields, family, max_positions)?,
             class_activation: ClassActivation::of_classes(&fields, labels.len())?,
             pair_activation: ClassActivation::of_pairs(&fields)?,
             labels,
             eos_token_ids: fields.token_ids("eos_token_id")?,
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
             encoder: None,
+            gemma,
+            experts: match family.has_experts() {
+                true => Some(ExpertsConfig::read(&fields, layers)?),
+                false => None,
+            },
+            dense: Vec::new(),
             warnings,
         };
         config.check_special_ids(&fields)?;
@@ -175,15 +208,32 @@ impl ModelConfig {
         self.vocab_size * types
     }
 
+    /// Returns the experts of a layer, if it has them in place of one MLP.
+    #[must_use]
+    pub fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
+        let experts = self.experts.as_ref();
+        experts.filter(|experts| experts.layers.get(layer) == Some(&true))
+    }
+
+    /// The length of an embedding before it is cut: that of a hidden state, or what the last module
+    /// `Dense` makes of it.
+    #[must_use]
+    pub fn embedding_size(&self) -> usize {
+        self.dense.last().map_or(self.hidden_size, |of| of.outputs)
+    }
+
     /// Shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
+        let gemma = self.gemma.as_ref();
+        // From the configured head size, which need not be hidden / heads.
+        let scale = (self.head_dim as f64).powf(-0.5) as f32;
         AttnShape {
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
-            // From the configured head size, which need not be hidden / heads.
-            scale: (self.head_dim as f64).powf(-0.5) as f32,
+            scale: gemma.map_or(scale, |gemma| gemma.attention_scale),
+            soft_cap: gemma.and_then(|gemma| gemma.attention_cap),
             attention: self.attention,
         }
     }
@@ -199,8 +249,17 @@ fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
 }
 
 /// Returns the numbers of query and of key-value heads, and the size of a head.
-fn head_sizes(fields: &Fields<'_>, hidden_size: usize) -> Result<(usize, usize, usize), Error> {
+fn head_sizes(
+    fields: &Fields<'_>,
+    family: Family,
+    hidden_size: usize,
+) -> Result<(usize, usize, usize), Error> {
     let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
+    if family.is_gemma() {
+        // Transformers' defaults are those of one size, and published files name both.
+        fields.required_count("head_dim", HEAD_DIM_MAX)?;
+        fields.required_count("num_key_value_heads", HEADS_MAX)?;
+    }
     let kv_heads = fields
         .count("num_key_value_heads", HEADS_MAX)?
         .unwrap_or(heads);

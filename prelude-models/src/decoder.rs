@@ -1,8 +1,9 @@
 //! Dense decoders: layers with grouped queries, rotary positions, RMS norms and SwiGLU.
 //!
 //! Touvron et al., LLaMA (2023), §2.2; Jiang et al., Mistral 7B (2023), §2; Qwen Team, Qwen2 (2024),
-//! §2.2.1, and Qwen3 (2025), §2. The families differ in biases and in norms of queries and keys,
-//! which a checkpoint's configuration says. One definition serves text generation, classification
+//! §2.2.1, and Qwen3 (2025), §2; Gemma Team, Gemma 2 (2024), §2, and Gemma 3 (2025), §2. The families
+//! differ in biases, in norms of queries and keys, and in what Gemma alone has: norms behind the halves
+//! of a layer, layers with a window, bounds of scores and logits; a checkpoint's configuration says it. One definition serves text generation, classification
 //! and embedding; they differ in the head alone.
 
 use std::ops::Range;
@@ -10,7 +11,8 @@ use std::ops::Range;
 use prelude_core::Attention;
 
 use crate::{
-    AttnShape, ForwardState, Model, Ops, QkNorm,
+    Activation, AttnShape, DenseModule, Distances, Expert, ExpertRoom, ExpertsConfig, ForwardState,
+    Model, Ops, QkNorm,
     model::{ChunkTensors, KeptTensors},
 };
 
@@ -28,6 +30,21 @@ pub struct Decoder<W> {
     norm: W,
     rope: W,
     head: Head<W>,
+    gemma: Option<Gemma<W>>,
+    /// Products behind the pooling of an embedder.
+    dense: Vec<DenseModule<W>>,
+    experts: Option<ExpertsConfig>,
+}
+
+/// The parts of a decoder that Gemma alone has.
+#[derive(Debug)]
+struct Gemma<W> {
+    embed_scale: f32,
+    /// Rotations of layers with a window.
+    local_rope: W,
+    window: u32,
+    activation: Activation,
+    logit_cap: Option<f32>,
 }
 
 #[derive(Debug)]
@@ -37,9 +54,28 @@ struct Layer<W> {
     /// Norms of each head of queries and of keys, if the family has them.
     qk_norm: Option<(W, W)>,
     o: W,
-    post_norm: W,
-    gate_up: W,
-    down: W,
+    /// The norm before the MLP.
+    mlp_norm: W,
+    mlp: Mlp<W>,
+    /// What a Gemma's layer has beside.
+    gemma: Option<GemmaLayer<W>>,
+}
+
+/// The second half of a layer behind its norm.
+#[derive(Debug)]
+enum Mlp<W> {
+    Dense { gate_up: W, down: W },
+    Experts { router: W, experts: Vec<Expert<W>> },
+}
+
+#[derive(Debug)]
+struct GemmaLayer<W> {
+    /// The norm of what attention adds.
+    attention_post_norm: W,
+    /// The norm of what the MLP adds.
+    mlp_post_norm: W,
+    /// True if tokens see a window.
+    is_local: bool,
 }
 
 #[derive(Debug)]
@@ -128,7 +164,8 @@ impl<W> Decoder<W> {
             true => Some(ops.alloc_kept(outputs, self.shape.out_width())?),
             false => None,
         };
-        ops.embed(inputs, &self.embed, &mut h)?;
+        let scale = self.gemma.as_ref().map_or(1.0, |gemma| gemma.embed_scale);
+        ops.embed(inputs, &self.embed, scale, &mut h)?;
         Ok(KeptTensors { h, attended })
     }
 
@@ -145,6 +182,17 @@ impl<W> Decoder<W> {
             attn: ops.alloc(room, self.shape.out_width())?,
             gate_up: ops.alloc(room, 2 * self.intermediate)?,
             act: ops.alloc(room, self.intermediate)?,
+            experts: match &self.experts {
+                None => None,
+                Some(experts) => Some(ExpertRoom {
+                    logits: ops.alloc(room, experts.count)?,
+                    gathered: ops.alloc(room, self.hidden)?,
+                    gate_up: ops.alloc(room, 2 * experts.intermediate_size)?,
+                    inner: ops.alloc(room, experts.intermediate_size)?,
+                    out: ops.alloc(room, self.hidden)?,
+                    sum: ops.alloc(room, self.hidden)?,
+                }),
+            },
         })
     }
 
@@ -171,7 +219,14 @@ impl<W> Decoder<W> {
             _ => {
                 let layer = &self.layers[index];
                 self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
-                ops.linear_add(&chunk.attn, rows.clone(), &layer.o, h)?;
+                match &layer.gemma {
+                    None => ops.linear_add(&chunk.attn, rows.clone(), &layer.o, h)?,
+                    Some(gemma) => {
+                        let norm = &gemma.attention_post_norm;
+                        ops.linear(&chunk.attn, rows.len(), &layer.o, &mut chunk.x)?;
+                        ops.rms_norm_add(&chunk.x, rows.clone(), norm, self.eps, h)?;
+                    }
+                }
                 self.run_mlp(layer, ops, rows, h, chunk)
             }
         }
@@ -192,16 +247,25 @@ impl<W> Decoder<W> {
             return Ok(());
         }
         let mut picked = ops.alloc(outputs, self.hidden)?;
+        let mut hidden = ops.alloc(outputs, self.hidden)?;
         ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
         if let Some((attended, layer)) = attended.as_ref().zip(self.layers.last()) {
-            ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?;
+            match &layer.gemma {
+                None => ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?,
+                Some(gemma) => {
+                    let norm = &gemma.attention_post_norm;
+                    ops.linear(attended, outputs, &layer.o, &mut hidden)?;
+                    ops.rms_norm_add(&hidden, 0..outputs, norm, self.eps, &mut picked)?;
+                }
+            }
             let room = tokens.min(ops.chunk_tokens().max(1));
             for start in (0..outputs).step_by(room) {
                 let rows = start..outputs.min(start + room);
                 self.run_mlp(layer, ops, rows, &mut picked, chunk)?;
             }
         }
-        self.run_heads(ops, inputs, &picked)
+        ops.rms_norm(&picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
+        self.run_heads(ops, inputs, &hidden)
     }
 
     /// Norm, fused product and rotation of a chunk; its K/V are placed.
@@ -220,15 +284,25 @@ impl<W> Decoder<W> {
         let eps = self.eps;
         let norm = layer.qk_norm.as_ref();
         let norm = norm.map(|(q, k)| QkNorm { q, k, eps });
+        let rope = match self.local(layer) {
+            Some(gemma) => &gemma.local_rope,
+            None => &self.rope,
+        };
         ops.qk_norm_rope_store(
             inputs,
             index,
             rows,
             self.shape,
             norm,
-            Some(&self.rope),
+            Some(rope),
             &mut chunk.qkv,
         )
+    }
+
+    /// Returns what Gemma's layers with a window have, if this is one.
+    fn local(&self, layer: &Layer<W>) -> Option<&Gemma<W>> {
+        let is_local = layer.gemma.as_ref().is_some_and(|gemma| gemma.is_local);
+        self.gemma.as_ref().filter(|_| is_local)
     }
 
     /// Computes and keeps keys and values, then writes what the queries attend to into
@@ -244,7 +318,16 @@ impl<W> Decoder<W> {
     ) -> Result<(), O::Error> {
         self.place(index, ops, inputs, rows.clone(), h, chunk)?;
         let ChunkTensors { qkv, attn, .. } = chunk;
-        ops.attention(inputs, index, rows, self.shape, qkv, attn)
+        match self.local(&self.layers[index]) {
+            None => ops.attention(inputs, index, rows, self.shape, qkv, attn),
+            Some(gemma) => {
+                let near = Distances {
+                    window: Some(gemma.window),
+                    bias: None,
+                };
+                ops.attention_by_distance(inputs, index, rows, self.shape, near, qkv, attn)
+            }
+        }
     }
 
     /// The second half of a layer, added to rows of `h`.
@@ -257,27 +340,43 @@ impl<W> Decoder<W> {
         chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
         let ChunkTensors {
-            x, gate_up, act, ..
+            x,
+            gate_up,
+            act,
+            experts: room,
+            ..
         } = chunk;
-        ops.rms_norm(h, rows.clone(), &layer.post_norm, self.eps, x)?;
-        ops.mlp_add(x, rows, &layer.gate_up, &layer.down, gate_up, act, h)
+        ops.rms_norm(h, rows.clone(), &layer.mlp_norm, self.eps, x)?;
+        let (up, down) = match (&layer.mlp, &self.experts, room) {
+            (Mlp::Dense { gate_up, down }, ..) => (gate_up, down),
+            (Mlp::Experts { router, experts }, Some(config), Some(room)) => {
+                return ops.experts_add(x, rows, router, experts, config.routing, room, h);
+            }
+            (Mlp::Experts { .. }, ..) => unreachable!("a layer with experts has their room"),
+        };
+        let Some((gemma, of_layer)) = self.gemma.as_ref().zip(layer.gemma.as_ref()) else {
+            return ops.mlp_add(x, rows, up, down, gate_up, act, h);
+        };
+        let n = rows.len();
+        ops.linear(x, n, up, gate_up)?;
+        ops.activate_mul(gate_up, n, gemma.activation, act)?;
+        ops.linear(act, n, down, x)?;
+        ops.rms_norm_add(x, rows, &of_layer.mlp_post_norm, self.eps, h)
     }
 
-    /// `picked`: hidden states of the output positions, of which there is one.
+    /// `hidden`: states of the output positions after the last norm, of which there is one.
     fn run_heads<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
-        picked: &O::Tensor,
+        hidden: &O::Tensor,
     ) -> Result<(), O::Error> {
-        let outputs = ops.num_outputs(inputs);
-        let mut hidden = ops.alloc(outputs, self.hidden)?;
-        ops.rms_norm(picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
-        ops.pooling_heads(inputs, &hidden)?;
+        ops.pooling_heads(inputs, hidden, &self.dense)?;
+        let cap = self.gemma.as_ref().and_then(|gemma| gemma.logit_cap);
         match &self.head {
-            Head::Tied => ops.vocabulary_heads(inputs, &hidden, &self.embed),
-            Head::Vocabulary(head) => ops.vocabulary_heads(inputs, &hidden, head),
-            Head::Score(score) => ops.class_heads(inputs, &hidden, score),
+            Head::Tied => ops.vocabulary_heads(inputs, hidden, &self.embed, cap),
+            Head::Vocabulary(head) => ops.vocabulary_heads(inputs, hidden, head, cap),
+            Head::Score(score) => ops.class_heads(inputs, hidden, score),
             Head::None => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ mod weights;
 
 pub use modern::ModernEncoder;
 
-use heads::Classes;
+use heads::Heads;
 
 /// A loaded encoder over weights of one device.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Encoder<W> {
     distance_bias: Option<W>,
     norm: Norm<W>,
     layers: Vec<Layer<W>>,
-    classes: Option<Classes<W>>,
+    heads: Heads<W>,
 }
 
 /// A layer norm.
@@ -96,7 +96,7 @@ where
             ops.gather_rows(inputs, &chunk.h, rows.clone(), &mut picked)?;
             start = rows.end;
         }
-        heads::run(ops, inputs, self.classes.as_ref(), picked, None)?;
+        heads::run(ops, inputs, &self.heads, picked, None)?;
         Ok(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Names of architectures, and what distinguishes the families of models that bear them.
 
-use crate::{Error, json::Fields};
+use crate::{Error, fields, json::Fields};
 
 mod encoder;
 
@@ -25,12 +25,29 @@ pub(crate) enum Family {
     Mistral,
     Qwen2,
     Qwen3,
+    Qwen3Moe,
+    Gemma2,
+    Gemma3,
 }
 
-const FAMILIES: [Family; 4] = [Family::Llama, Family::Mistral, Family::Qwen2, Family::Qwen3];
+const FAMILIES: [Family; 7] = [
+    Family::Llama,
+    Family::Mistral,
+    Family::Qwen2,
+    Family::Qwen3,
+    Family::Qwen3Moe,
+    Family::Gemma2,
+    Family::Gemma3,
+];
 
-/// Ends of the names of a family's architectures: a language model, a classifier, a bare body.
-const CLASSES: [&str; 3] = ["ForCausalLM", "ForSequenceClassification", "Model"];
+/// Ends of the names of a family's architectures: a language model, a classifier of texts, one of
+/// tokens, a bare body.
+const CLASSES: [&str; 4] = [
+    "ForCausalLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "Model",
+];
 
 impl Family {
     /// Returns the family of an architecture, such as `Qwen3ForCausalLM`.
@@ -38,10 +55,7 @@ impl Family {
     /// # Errors
     /// [`Error::Architecture`] for a name of no family.
     pub(crate) fn of(architecture: &str) -> Result<Self, Error> {
-        let is_of = |family: &Self| {
-            let class = architecture.strip_prefix(family.name());
-            class.is_some_and(|class| CLASSES.contains(&class))
-        };
+        let is_of = |family: &Self| family.architectures().contains(&architecture.to_owned());
         let found = FAMILIES.iter().copied().find(is_of);
         found.ok_or_else(|| Error::Architecture {
             name: architecture.to_owned(),
@@ -56,13 +70,56 @@ impl Family {
             Self::Mistral => "Mistral",
             Self::Qwen2 => "Qwen2",
             Self::Qwen3 => "Qwen3",
+            Self::Qwen3Moe => "Qwen3Moe",
+            Self::Gemma2 => "Gemma2",
+            Self::Gemma3 => "Gemma3",
+        }
+    }
+
+    /// The names of the family's architectures.
+    fn architectures(self) -> Vec<String> {
+        // Transformers has no classifier of tokens of Gemma 3.
+        let is_known = |class: &&&str| self != Self::Gemma3 || !class.contains("Token");
+        let name = |class: &&str| match (self, *class) {
+            // The names without `Text` are of models that see pictures, too.
+            (Self::Gemma3, "ForSequenceClassification" | "Model") => format!("Gemma3Text{class}"),
+            _ => format!("{}{class}", self.name()),
+        };
+        CLASSES.iter().filter(is_known).map(name).collect()
+    }
+
+    /// The name by which transformers chooses the class.
+    fn model_type(self) -> String {
+        match self {
+            Self::Gemma3 => "gemma3_text".to_owned(),
+            Self::Qwen3Moe => "qwen3_moe".to_owned(),
+            _ => self.name().to_lowercase(),
+        }
+    }
+
+    /// Returns true if norms have weights that are stored less 1, each half of a layer ends with a norm,
+    /// and some layers see a window.
+    pub(crate) fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3)
+    }
+
+    /// Returns true if layers have experts.
+    pub(crate) fn has_experts(self) -> bool {
+        self == Self::Qwen3Moe
+    }
+
+    /// The name by which the table of fields knows the family's `config.json`.
+    pub(crate) fn table(self) -> &'static str {
+        match self.is_gemma() {
+            true => fields::GEMMAS,
+            false => "config.json",
         }
     }
 
     /// Checks that `model_type`, by which transformers chooses the class, names this family.
     pub(crate) fn check_model_type(self, fields: &Fields<'_>) -> Result<(), Error> {
         match fields.text("model_type")? {
-            Some(other) if other != self.name().to_lowercase() => Err(fields.unsupported(format!(
+            Some(other) if other != self.model_type() => Err(fields.unsupported(format!(
                 "`model_type` of {other:?} beside an architecture of {}",
                 self.name()
             ))),
@@ -72,7 +129,7 @@ impl Family {
 
     /// Returns true if heads of queries and keys are normalised.
     pub(crate) fn has_qk_norm(self) -> bool {
-        self == Self::Qwen3
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3)
     }
 
     /// Returns which projections have biases: Qwen2's always the same, of others what the
@@ -83,7 +140,7 @@ impl Family {
         match self {
             Self::Qwen2 => biases.qkv = true,
             Self::Mistral => {}
-            Self::Qwen3 | Self::Llama => {
+            Self::Qwen3 | Self::Qwen3Moe | Self::Llama | Self::Gemma2 | Self::Gemma3 => {
                 biases.qkv = field("attention_bias")?;
                 biases.o = biases.qkv;
             }
@@ -107,8 +164,7 @@ impl Family {
 
 /// Lists the architectures that are supported.
 fn known() -> String {
-    let names = FAMILIES.map(|family| CLASSES.map(|class| format!("{}{class}", family.name())));
-    names.concat().join(", ")
+    FAMILIES.map(Family::architectures).concat().join(", ")
 }
 
 #[cfg(test)]
@@ -140,17 +196,23 @@ mod tests {
         check("Qwen3ForCausalLM", Some(Family::Qwen3));
         check("Qwen2ForSequenceClassification", Some(Family::Qwen2));
         check("LlamaModel", Some(Family::Llama));
+        check("Qwen3ForTokenClassification", Some(Family::Qwen3));
         check("MistralForCausalLM", Some(Family::Mistral));
+        check("Qwen3MoeForCausalLM", Some(Family::Qwen3Moe));
+        check("Gemma2Model", Some(Family::Gemma2));
+        check("Gemma3ForCausalLM", Some(Family::Gemma3));
+        check("Gemma3TextModel", Some(Family::Gemma3));
         for name in [
-            "Qwen3MoeForCausalLM",
+            "Gemma3Model",
+            "Gemma3ForConditionalGeneration",
             "Qwen2ForRewardModel",
-            "LlamaForTokenClassification",
+            "Gemma3TextForTokenClassification",
             "Mistral",
             "BertForQuestionAnswering",
         ] {
             check(name, None);
         }
-        assert_eq!(known().split(", ").count(), 12);
+        assert_eq!(known().split(", ").count(), 27);
     }
 
     #[test]
@@ -160,6 +222,8 @@ mod tests {
         };
         assert_eq!(check(Family::Qwen2, json!({"model_type": "qwen2"})), Ok(()));
         assert_eq!(check(Family::Llama, json!({})), Ok(()));
+        let text = json!({"model_type": "gemma3_text"});
+        assert_eq!(check(Family::Gemma3, text), Ok(()));
         let error = check(Family::Llama, json!({"model_type": "mistral"})).unwrap_err();
         assert!(error.contains("`model_type` of \"mistral\""), "{error}");
     }
@@ -175,6 +239,7 @@ mod tests {
         check(Family::Qwen3, &all, [true, true, false]);
         check(Family::Qwen2, &all, [true, false, false]);
         check(Family::Mistral, &all, [false, false, false]);
+        check(Family::Gemma2, &all, [true, true, false]);
         check(Family::Llama, &json!({}), [false, false, false]);
         check(Family::Qwen2, &json!({}), [true, false, false]);
     }

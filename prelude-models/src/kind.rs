@@ -3,11 +3,15 @@
 use prelude_core::{Attention, Pooling};
 use serde_json::Value;
 
-use crate::{Error, ModelConfig, config::Companions, fields, json, json::Fields};
+use crate::{
+    Error, ModelConfig,
+    config::Companions,
+    fields,
+    json::Fields,
+    modules::{self, Modules, Pipeline},
+};
 
-pub(crate) const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
-const NORMALIZE: &str = "2_Normalize/config.json";
 
 /// The purpose of a checkpoint, which decides the heads that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +71,7 @@ impl ModelKind {
         let of_texts = config.architecture.ends_with("ForSequenceClassification");
         if of_texts || config.architecture.ends_with("ForTokenClassification") {
             if let Some(bytes) = documents.modules {
-                read_modules(bytes, Pipeline::Classifier, warnings)?;
+                Modules::read(bytes, Pipeline::Classifier, warnings)?;
             }
             let labels = config.labels.clone();
             return Ok(match of_texts {
@@ -81,9 +85,9 @@ impl ModelKind {
         }
         if let Some(bytes) = documents.modules
             && !body
-            && has_logit_score(bytes)?
+            && modules::has_logit_score(bytes)?
         {
-            read_modules(bytes, Pipeline::Judge, warnings)?;
+            Modules::read(bytes, Pipeline::Judge, warnings)?;
             return Ok(Self::CausalLm);
         }
         let pooling = documents.pooling.map_or(
@@ -96,12 +100,16 @@ impl ModelKind {
             |bytes| read_pooling(bytes, warnings),
         )?;
         let normalise = match documents.modules {
-            Some(bytes) => read_modules(bytes, Pipeline::Embedder, warnings)?,
+            Some(bytes) => {
+                let modules = Modules::read(bytes, Pipeline::Embedder, warnings)?;
+                if let Some((folder, bytes)) = modules.normalize.as_deref().zip(documents.normalize)
+                {
+                    modules::check_normalize(folder, bytes, warnings)?;
+                }
+                modules.normalize.is_some()
+            }
             None => true,
         };
-        if let Some(bytes) = documents.normalize {
-            warnings.extend(fields::read(NORMALIZE, bytes)?.1);
-        }
         Ok(Self::Embedding { pooling, normalise })
     }
 }
@@ -130,64 +138,6 @@ fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Err
     }
 }
 
-/// The kinds of pipelines of modules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pipeline {
-    /// The model alone.
-    Classifier,
-    /// A body, its pooling, and perhaps the scaling of vectors.
-    Embedder,
-    /// A language model and the logits that are its score.
-    Judge,
-}
-
-/// Returns whether the modules score texts by a language model's logits.
-pub(crate) fn has_logit_score(bytes: &[u8]) -> Result<bool, Error> {
-    let modules = json::value(MODULES, bytes)?;
-    let modules = modules.as_array().map_or(&[][..], Vec::as_slice);
-    let is_score = |module: &Value| class(module) == "LogitScore";
-    Ok(modules.iter().any(is_score))
-}
-
-/// Returns the name of a module's class, without the path of its package.
-fn class(module: &Value) -> &str {
-    let kind = module["type"].as_str().unwrap_or_default();
-    kind.rsplit('.').next().unwrap_or_default()
-}
-
-/// Returns whether the pipeline of modules normalises. Modules that would change the numbers
-/// otherwise are refused.
-fn read_modules(
-    bytes: &[u8],
-    pipeline: Pipeline,
-    warnings: &mut Vec<String>,
-) -> Result<bool, Error> {
-    let wrong = |what: String| Error::Unsupported {
-        file: MODULES.to_owned(),
-        what,
-    };
-    let modules = json::value(MODULES, bytes)?;
-    let modules = modules
-        .as_array()
-        .ok_or_else(|| wrong("anything but a list of modules".to_owned()))?;
-    let mut normalise = false;
-    for module in modules {
-        let kind = module["type"].as_str().unwrap_or_default();
-        let path = module["path"].as_str().unwrap_or_default();
-        match (class(module), path, pipeline) {
-            ("Transformer", ..) => (),
-            ("Normalize", "2_Normalize", Pipeline::Embedder) => normalise = true,
-            ("Pooling", "1_Pooling", Pipeline::Embedder) => (),
-            ("LogitScore", "1_LogitScore", Pipeline::Judge) => (),
-            _ => return Err(wrong(format!("module {kind:?} at {path:?}"))),
-        }
-        if let Some(map) = module.as_object() {
-            warnings.extend(fields::check(MODULES, map)?);
-        }
-    }
-    Ok(normalise)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +154,7 @@ mod tests {
                     let expected = match &*name {
                         "rand-bert-embed" => Pooling::First,
                         "rand-mpnet-embed" | "rand-modernbert-embed" => Pooling::Mean,
+                        "rand-gemma3-embed" => Pooling::Mean,
                         _ => Pooling::Last,
                     };
                     assert_eq!((*pooling, *normalise), (expected, true));
@@ -212,6 +163,7 @@ mod tests {
             };
             let expected = match &*name {
                 "demo-lm" | "rand-untied-sharded" | "rand-llama" | "rand-qwen2" => None,
+                "rand-gemma2" | "rand-gemma3" | "rand-qwen3-moe" => None,
                 "demo-classifier" => Some(77),
                 _ if name.ends_with("-reward") || name.ends_with("-rank") => Some(1),
                 _ if name.ends_with("-embed") || name == "rand-qwen2-whole" => Some(0),
@@ -257,27 +209,5 @@ mod tests {
             Err("lasttoken and mean_tokens"),
         );
         check("{}", Err("another mode must be true"));
-    }
-
-    #[test]
-    fn modules() {
-        let check = |document: &str, expected: Option<bool>| {
-            let found = read_modules(document.as_bytes(), Pipeline::Embedder, &mut Vec::new());
-            assert_eq!(found.ok(), expected);
-        };
-        check("[]", Some(false));
-        check(
-            r#"[{"type":"sentence_transformers.models.Normalize","path":"2_Normalize"}]"#,
-            Some(true),
-        );
-        check(
-            r#"[{"type":"sentence_transformers.models.Dense","path":"2_Dense"}]"#,
-            None,
-        );
-        check(
-            r#"[{"type":"sentence_transformers.models.Pooling","path":"pool"}]"#,
-            None,
-        );
-        check("{}", None);
     }
 }

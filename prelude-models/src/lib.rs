@@ -40,6 +40,7 @@ mod json;
 mod kind;
 mod logit_score;
 mod model;
+mod modules;
 #[cfg(any(test, feature = "conformance"))]
 mod naive;
 mod ops;
@@ -53,8 +54,8 @@ mod testing;
 mod weights;
 
 pub use activation::ClassActivation;
-pub use checkpoint::{Checkpoint, CheckpointFiles, FileIdentity};
-pub use config::{EncoderConfig, ModelConfig, ModernConfig};
+pub use checkpoint::{Checkpoint, CheckpointFiles, DenseFiles, FileIdentity};
+pub use config::{EncoderConfig, ExpertsConfig, GemmaConfig, ModelConfig, ModernConfig};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, ModernEncoder};
 pub use error::{Error, TensorDefects};
@@ -63,7 +64,11 @@ pub use generation::GenerationConfig;
 pub use kind::ModelKind;
 pub use logit_score::LogitScore;
 pub use model::{ForwardState, Model, SliceWork};
-pub use ops::{Activation, AttnShape, Distances, EmbedTables, Ops, QkNorm};
+pub use modules::DenseConfig;
+pub use ops::{
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, Ops, QkNorm,
+    Routing,
+};
 pub use registry::load_model;
 pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};
 pub use tensor::{DType, TensorView};

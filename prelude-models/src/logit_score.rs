@@ -3,7 +3,7 @@
 use prelude_core::TokenId;
 use serde_json::Value;
 
-use crate::{Error, ModelConfig, config::Companions, fields, json::Fields, kind};
+use crate::{Error, ModelConfig, config::Companions, fields, json::Fields, modules};
 
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 
@@ -27,7 +27,7 @@ impl LogitScore {
         let Some(modules) = documents.modules else {
             return Ok(None);
         };
-        if !kind::has_logit_score(modules)? {
+        if !modules::has_logit_score(modules)? {
             return Ok(None);
         }
         let (map, passed_over) = fields::read(LOGIT_SCORE, documents.logit_score.unwrap_or(b"{}"))?;
@@ -79,6 +79,7 @@ mod tests {
                 modules: Some(modules.as_bytes()),
                 pooling: None,
                 normalize: None,
+                dense: &[],
                 logit_score: score.map(str::as_bytes),
             };
             LogitScore::of(config, &documents, &mut Vec::new()).map_err(|e| e.to_string())

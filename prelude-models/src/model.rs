@@ -153,6 +153,8 @@ pub(crate) struct ChunkTensors<T> {
     pub(crate) attn: T,
     pub(crate) gate_up: T,
     pub(crate) act: T,
+    /// Of a mixture of experts.
+    pub(crate) experts: Option<crate::ExpertRoom<T>>,
 }
 
 #[cfg(test)]

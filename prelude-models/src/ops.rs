@@ -37,6 +37,8 @@ pub struct AttnShape {
     pub head_dim: usize,
     /// Multiplies `q · k`: `D^-0.5` unless the model says otherwise.
     pub scale: f32,
+    /// Bounds scaled scores to `±cap`: `cap · tanh(score / cap)`. `None` leaves them as they are.
+    pub soft_cap: Option<f32>,
     /// The tokens of its prompt that a token sees.
     pub attention: Attention,
 }
@@ -84,7 +86,8 @@ pub struct EmbedTables<'a, W> {
 /// The part of attention that depends on how far apart two tokens of a text are.
 #[derive(Debug)]
 pub struct Distances<'a, W> {
-    /// Tokens further apart than this many positions do not see each other; `None` if all do.
+    /// Tokens further apart than this many positions do not see each other; `None` leaves all that
+    /// [`AttnShape::attention`] lets a token see.
     pub window: Option<u32>,
     /// Numbers added to the scaled products of queries and keys: `[Hq · (2 R + 1)]`, for each head
     /// by the position of the key less that of the query, from `-R` to `R`. Beyond that the
@@ -100,6 +103,51 @@ impl<W> Clone for Distances<'_, W> {
 }
 
 impl<W> Copy for Distances<'_, W> {}
+
+/// The weights of one expert of a mixture.
+#[derive(Debug)]
+pub struct Expert<W> {
+    /// `[2 I, H]`: gate, then up.
+    pub gate_up: W,
+    /// `[H, I]`.
+    pub down: W,
+}
+
+/// The choice of the experts that work on a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// How many of them: those with the largest probabilities, of equal ones the first.
+    pub per_token: usize,
+    /// True if their probabilities are divided by their sum.
+    pub normalise: bool,
+}
+
+/// Room for the intermediates of a mixture of `E` experts of width `I` on a chunk of tokens, whose
+/// contents are unspecified before and after.
+#[derive(Debug)]
+pub struct ExpertRoom<T> {
+    /// `[_, E]`.
+    pub logits: T,
+    /// `[_, H]`.
+    pub gathered: T,
+    /// `[_, 2 I]`.
+    pub gate_up: T,
+    /// `[_, I]`.
+    pub inner: T,
+    /// `[_, H]`.
+    pub out: T,
+    /// `[_, H]`.
+    pub sum: T,
+}
+
+/// A product behind a pooling: a module `Dense` of sentence-transformers.
+#[derive(Debug)]
+pub struct DenseModule<W> {
+    /// `[outputs, inputs]`, with a bias or without.
+    pub weight: W,
+    /// The function of each number that comes out, if there is one.
+    pub activation: Option<Activation>,
+}
 
 /// Norms of each head of a layer's queries and keys, as [`Ops::rms_norm`].
 #[derive(Debug)]
@@ -159,7 +207,7 @@ pub trait Ops {
     /// As [`Ops::alloc`].
     fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, Self::Error>;
 
-    /// `h[t] = table[id[t]]`. `h`: `[T, H]`, all tokens of the step.
+    /// `h[t] = scale · table[id[t]]`, in f32 and rounded once. `h`: `[T, H]`, all tokens of the step.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -167,6 +215,7 @@ pub trait Ops {
         &mut self,
         inputs: &Self::Inputs<'_>,
         table: &Self::Weight,
+        scale: f32,
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
@@ -244,7 +293,8 @@ pub trait Ops {
     ) -> Result<(), Self::Error>;
 
     /// `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient is
-    /// rounded to the activation type before the product with the weight, as the reference does.
+    /// rounded to the activation type before the product with the weight, as the reference does,
+    /// unless the weight was loaded with an offset. `weight`: of [`crate::WeightLoader::norm`].
     /// `h`: `[≥ rows.end, H]`; `x`: chunk tensor.
     ///
     /// # Errors
@@ -256,6 +306,20 @@ pub trait Ops {
         weight: &Self::Weight,
         eps: f32,
         x: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
+    /// `h[rows][i] += x[i] / sqrt(mean(x²) + eps) · weight`: a norm behind a half of a layer. In f32
+    /// throughout, and rounded once. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    fn rms_norm_add(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        weight: &Self::Weight,
+        eps: f32,
+        h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
     /// `y[i] = W · x[i] (+ bias)` for the first `n` rows. `x`: `[≥ n, in]`, `y`: `[≥ n, out]`.
@@ -324,7 +388,9 @@ pub trait Ops {
         out: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// [`Ops::attention`] over whole prompts ([`Attention::Full`]) that depends on `distances` too.
+    /// [`Ops::attention`] that depends on `distances` too. A bias is for whole prompts alone
+    /// ([`Attention::Full`]); a window is for causal attention as well, whose tokens have none behind
+    /// them.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -381,6 +447,29 @@ pub trait Ops {
         self.linear_add(a, rows, down_weight, h)
     }
 
+    /// `h[rows][i] += Σ p · D · (silu(g) · u)` over the experts that `routing` chooses for row `i`, where
+    /// `g` and `u` are the halves of an expert's `G · x[i]` and `p` its share of the softmax of
+    /// `router · x[i]` over all experts. The sum runs in the order of experts, in f32. `x`: chunk
+    /// tensor; `router`: `[E, H]`; `h`: `[≥ rows.end, H]`. Shazeer et al., Outrageously Large Neural
+    /// Networks (2017), §2.1.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one operation; a struct would be used once"
+    )]
+    fn experts_add(
+        &mut self,
+        x: &Self::Tensor,
+        rows: Range<usize>,
+        router: &Self::Weight,
+        experts: &[Expert<Self::Weight>],
+        routing: Routing,
+        room: &mut ExpertRoom<Self::Tensor>,
+        h: &mut Self::Tensor,
+    ) -> Result<(), Self::Error>;
+
     /// `y[p] = x[output position p - rows.start]` for the output positions among `rows`, the
     /// tokens of the step that `x` holds; other rows of `y` stay as they are. `x`: `[≥ n, _]` of
     /// any width; `y`: `[P, _]`.
@@ -411,7 +500,8 @@ pub trait Ops {
 
     /// Runs every head of the step that wants vocabulary logits: sampling, label scores and
     /// log-probabilities. `hidden`: `[P, H]` after the final norm; `head`: `[V, H]`. Logits are
-    /// f32 and never rounded below it. Results stay on the device until the step is collected.
+    /// f32 and never rounded below it; `soft_cap` bounds them as [`AttnShape::soft_cap`] does scores.
+    /// Results stay on the device until the step is collected.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -420,11 +510,13 @@ pub trait Ops {
         inputs: &Self::Inputs<'_>,
         hidden: &Self::Tensor,
         head: &Self::Weight,
+        soft_cap: Option<f32>,
     ) -> Result<(), Self::Error>;
 
-    /// Runs every pooling row of the step, and every row that wants a vector of each token: last,
-    /// mean or each, cut to the wanted dimensions, then scaled to length 1 if wanted; f32. Means sum in position order in fixed chunks of 256 positions
-    /// counted from position 0.
+    /// Runs every pooling row of the step, and every row that wants a vector of each token: first, last,
+    /// mean or each, cut to the wanted dimensions, then scaled to length 1 if wanted; f32. A pooled
+    /// vector goes through the products of `dense` in turn before it is cut, and a token's does not.
+    /// Means sum in position order in fixed chunks of 256 positions counted from position 0.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -432,6 +524,7 @@ pub trait Ops {
         &mut self,
         inputs: &Self::Inputs<'_>,
         hidden: &Self::Tensor,
+        dense: &[DenseModule<Self::Weight>],
     ) -> Result<(), Self::Error>;
 
     /// Runs every classification row of the step, at its position or at each of them. `score`: `[labels, H]`; logits in f32.

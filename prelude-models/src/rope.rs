@@ -25,6 +25,8 @@ pub struct RopeConfig {
 pub enum RopeScaling {
     /// Not at all.
     None,
+    /// All pairs are slowed by this factor.
+    Linear(f64),
     /// Slow pairs are slowed by `factor`, fast ones kept, those between interpolated.
     Yarn(Yarn),
     /// As YaRN, but interpolated by turns instead of by pairs, and without a factor on cos and sin.
@@ -195,6 +197,7 @@ impl RopeConfig {
         check_whole(fields)?;
         let scaling = match kind {
             "default" => RopeScaling::None,
+            "linear" => RopeScaling::Linear(factor(fields)?),
             "yarn" => RopeScaling::Yarn(Yarn::read(fields, max_positions)?),
             "llama3" => RopeScaling::Llama3(Llama3::read(fields)?),
             other => return Err(fields.unsupported(format!("rope type {other:?}"))),
@@ -217,6 +220,7 @@ impl RopeConfig {
         let powers = (0..head_dim / 2).map(power);
         match self.scaling {
             RopeScaling::None => powers.map(|p| 1.0 / p).collect(),
+            RopeScaling::Linear(factor) => powers.map(|p| 1.0 / p / factor as f32).collect(),
             RopeScaling::Llama3(llama3) => powers.map(|p| llama3.scaled(1.0 / p)).collect(),
             RopeScaling::Yarn(yarn) => {
                 let (low, high) = yarn.interpolated(self.theta, head_dim);
@@ -237,7 +241,7 @@ impl RopeConfig {
     #[must_use]
     pub fn attention_scaling(&self) -> f32 {
         match self.scaling {
-            RopeScaling::None | RopeScaling::Llama3(_) => 1.0,
+            RopeScaling::None | RopeScaling::Linear(_) | RopeScaling::Llama3(_) => 1.0,
             RopeScaling::Yarn(yarn) => {
                 yarn.attention_factor
                     .unwrap_or_else(|| 0.1 * yarn.factor.ln() + 1.0) as f32
@@ -303,6 +307,15 @@ mod tests {
             for (g, e) in got.iter().zip(&expected) {
                 assert!((g - e).abs() <= RELATIVE * e, "{golden}: {g} for {e}");
             }
+            let local = tensors.f32("rope.local_inv_freq").map(|(values, _)| values);
+            let got = config.gemma.as_ref().map(|gemma| gemma.local_rope);
+            let got = got.map(|rope| rope.inv_freq(config.head_dim));
+            for (g, e) in got.into_iter().flatten().zip(local.unwrap_or(expected)) {
+                assert!(
+                    (g - e).abs() <= RELATIVE * e,
+                    "{golden}, local: {g} for {e}"
+                );
+            }
             let scaling = tensors.document()["rope"]["attention_scaling"]
                 .as_f64()
                 .unwrap();
@@ -330,6 +343,7 @@ mod tests {
                 assert_eq!(rope.theta, theta);
                 let got = match rope.scaling {
                     RopeScaling::None => None,
+                    RopeScaling::Linear(factor) => Some(factor),
                     RopeScaling::Yarn(yarn) => Some(yarn.factor),
                     RopeScaling::Llama3(llama3) => Some(llama3.factor),
                 };
@@ -374,8 +388,8 @@ mod tests {
             Err("`rope_scaling.high_freq_factor` must be above"),
         );
         check(
-            r#"{"rope_scaling":{"rope_type":"linear","factor":4}}"#,
-            Err("rope type \"linear\" is not supported"),
+            r#"{"rope_scaling":{"rope_type":"dynamic","factor":4}}"#,
+            Err("rope type \"dynamic\" is not supported"),
         );
         check(
             r#"{"rope_parameters":{"full_attention":{"rope_theta":1e6}}}"#,

@@ -1,6 +1,6 @@
 //! The way of weights from a checkpoint to a loader.
 
-use crate::{Checkpoint, Error, TensorView, WeightLoader};
+use crate::{Checkpoint, DenseConfig, DenseModule, Error, TensorView, WeightLoader};
 
 /// Where weights come from and where they go.
 pub(crate) struct WeightSource<'a, L> {
@@ -11,9 +11,13 @@ pub(crate) struct WeightSource<'a, L> {
 }
 
 impl<'a, L: WeightLoader> WeightSource<'a, L> {
-    /// Returns the vector `name.weight` of the body.
-    pub(crate) fn vector(&mut self, name: &str) -> Result<L::Weight, Error> {
-        self.tensor(&format!("{name}.weight"))
+    /// Returns the weight `name.weight` of an RMS norm of the body, `offset` added to each element.
+    pub(crate) fn norm(&mut self, name: &str, offset: f32) -> Result<L::Weight, Error> {
+        let name = format!("{}{name}.weight", self.prefix);
+        let view = self.finite(&name)?;
+        let loaded = self.loader.norm(&name, &view, offset);
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
     }
 
     /// Returns the vector `name` of the body.
@@ -46,6 +50,18 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         let loaded = self.loader.embedding(&name, &view, is_head);
         self.checkpoint.release(&name);
         loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    /// Returns the modules `Dense` behind the pooling.
+    pub(crate) fn dense(&mut self) -> Result<Vec<DenseModule<L::Weight>>, Error> {
+        let modules = self.checkpoint.config().dense.iter();
+        let module = |of: &DenseConfig| {
+            Ok(DenseModule {
+                weight: self.head(&of.name(), of.bias)?,
+                activation: of.activation,
+            })
+        };
+        modules.map(module).collect()
     }
 
     /// Returns a matrix of a head, which lies outside the body, so its name has no prefix.

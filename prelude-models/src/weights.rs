@@ -72,6 +72,17 @@ pub trait WeightLoader {
     /// [`WeightLoader::Error`].
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Self::Weight, Self::Error>;
 
+    /// The weight `[n]` of an RMS norm: `offset + values`, summed in f32 where `offset` is not 0.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn norm(
+        &mut self,
+        name: &str,
+        values: &TensorView<'_>,
+        offset: f32,
+    ) -> Result<Self::Weight, Self::Error>;
+
     /// A table of rotations `[positions, D/2]` of (cos, sin) pairs, scale included, from
     /// `inv_freq` `[D/2]`: angle = position · `inv_freq`, in f32, as the reference does.
     ///

@@ -146,12 +146,8 @@ pub fn load(
     let mut warnings = take_warnings(&mut assets);
     let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
         && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
-    let labels = match &template {
-        Some(template) if has_vocabulary => {
-            served_decide_labels(template, &assets.tokenizer, &mut warnings)
-        }
-        _ => None,
-    };
+    let asked = template.as_ref().filter(|_| has_vocabulary);
+    let labels = asked.and_then(|of| served_decide_labels(of, &assets.tokenizer, &mut warnings));
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let config = engine_config(options, &assets.name, &opened.name)?;
@@ -187,6 +183,7 @@ pub fn load(
         has_mean_classes: has_mean_classes(checkpoint),
         pooling: pooling.map(|(pooling, _)| pooling),
         normalise: pooling.is_some_and(|(_, normalise)| normalise),
+        embedding_size: bounded(checkpoint.config().embedding_size()),
         hidden_size: bounded(checkpoint.config().hidden_size),
         max_model_len,
         vocab_size: bounded(checkpoint.config().vocab_size),

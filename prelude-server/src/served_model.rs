@@ -212,6 +212,8 @@ pub struct ServedModel {
     /// True if embeddings are scaled to length 1 unless a request says otherwise.
     pub normalise: bool,
     /// Length of an embedding before cutting.
+    pub embedding_size: u32,
+    /// Length of a token's vector before cutting.
     pub hidden_size: u32,
     /// Longest sequence served, in tokens.
     pub max_model_len: u32,

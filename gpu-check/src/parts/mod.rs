@@ -127,6 +127,7 @@ impl Layer {
                 kv_heads: shape.kv_heads,
                 head_dim: shape.head_dim,
                 scale: (shape.head_dim as f32).powf(-0.5),
+                soft_cap: None,
             },
             vocab: shape.vocab,
             layers: shape.layers,

@@ -6,7 +6,8 @@
 // the tiles begin, which is at absolute positions: a masked key has the weight exp2(-inf) = 0
 // and leaves maximum, sum and values as they are, and so does a tile of masked keys
 // (the old values are scaled by exp2(0) = 1). The maximum is finite from a row's first tile on,
-// since tiles are visited from the first key and no mask hides that.
+// since tiles are visited from the first key and no mask hides that; of a row that sees a window,
+// from the first tile on that it sees some key of.
 #pragma once
 
 #include "prelude/dev.h"
@@ -122,6 +123,41 @@ PRELUDE_DEVICE void mask(float (&s)[Tiles][4], u32 key, u32 end_low, u32 end_hig
     }
 }
 
+// Hides keys before `begin`, in the same way.
+template <u32 Tiles>
+PRELUDE_DEVICE void mask_before(float (&s)[Tiles][4], u32 key, u32 begin_low, u32 begin_high) {
+    u32 first = key + lane_id() % 4 * 2;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < Tiles; i++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            u32 begin = e < 2 ? begin_low : begin_high;
+            if (first + 8 * i + e % 2 < begin) s[i][e] = NEG_INFINITY;
+        }
+    }
+}
+
+// The first position that a token sees: `window` positions before its own.
+PRELUDE_DEVICE u32 first_seen(u32 position, u32 window) {
+    return position > window ? position - window : 0;
+}
+
+// s = cap · tanh(s · scale / cap), tanh x = 1 - 2 / (e^2x + 1).
+template <u32 Tiles>
+PRELUDE_DEVICE void bound(float (&s)[Tiles][4], float scale, float cap) {
+    float factor = mul_rn(div_rn(scale, cap), 2.0f * LOG2_E);
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < Tiles; i++) {
+        PRELUDE_UNROLL
+        for (u32 e = 0; e < 4; e++) {
+            float power = exp2_fast(mul_rn(s[i][e], factor));
+            // Beyond the range of div_fast the quotient is 0.
+            float rest = power > 1e30f ? 0.0f : div_fast(2.0f, add_rn(power, 1.0f));
+            s[i][e] = mul_rn(cap, add_rn(1.0f, -rest));
+        }
+    }
+}
+
 // Largest and sum over the four lanes of a row.
 PRELUDE_DEVICE float row_max(float x) {
     for (u32 distance = 1; distance < 4; distance *= 2) {
@@ -136,8 +172,9 @@ PRELUDE_DEVICE float row_sum(float x) {
 }
 
 // Turns scores into weights exp2(factor · (s - maximum)) and scales what was summed so far to the
-// new maximum. factor > 0.
-template <u32 Dim, u32 Tiles>
+// new maximum. factor > 0. With `Near` a row may have no key yet: its maximum stays -inf, and its
+// sums stay 0.
+template <bool Near = false, u32 Dim, u32 Tiles>
 PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
     PRELUDE_UNROLL
     for (u32 half = 0; half < 2; half++) {
@@ -148,8 +185,9 @@ PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
             for (u32 e = 2 * half; e < 2 * half + 2; e++) max = s[i][e] > max ? s[i][e] : max;
         }
         max = row_max(max);
-        float scaled = mul_rn(max, factor);
-        float keep = exp2_fast(mul_rn(add_rn(rows.max[half], -max), factor));
+        float base = Near && max == NEG_INFINITY ? 0.0f : max;
+        float scaled = mul_rn(base, factor);
+        float keep = exp2_fast(mul_rn(add_rn(rows.max[half], -base), factor));
         rows.max[half] = max;
         float sum = mul_rn(rows.sum[half], keep);
         PRELUDE_UNROLL

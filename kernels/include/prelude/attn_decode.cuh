@@ -4,20 +4,24 @@
 // q, out: bf16 `[_, Hq · D]`, row strides of their own; out may be q. Query head h reads key-value
 // head h / (Hq / Hkv). Row r takes row q_row of q and out and sees positions 0..context_len of
 // its block table, its own among them; context_len 0 is a row that does not count.
+// Of the near form, it sees `window` positions before its own at most, and cap > 0 bounds scores to
+// cap · tanh(scale · q · k / cap).
 // Pages `[block][kv_head][block_size][D]`. D is a multiple of 8; the kernel for the next of 32,
-// 64, 128 pads it. Strides are multiples of 8 elements, block_size a power of two from 16 on,
+// 64, 128, of the near form also 256, pads it. Strides are multiples of 8 elements, block_size a power of two from 16 on,
 // scale > 0.
 //
 // A split is 256 keys at an absolute multiple of 256. A context of one split is written to `out`
 // at once; of a longer one, each split leaves (maximum, sum, values) in `partial`, which
 // attn_combine merges in ascending order. A context longer than the launch's splits turns its row
 // into NaN. So a row's bits depend on its own K and V alone (as long as those are finite).
+// Splits before a window are left out.
 // partial, f32: values `[rows_max][Hq][splits][D]`, then `[rows_max][Hq][splits]` pairs of maximum
 // and sum.
 //
 // Launch: attn_decode: rows × (Hkv · ⌈G / 16⌉) × splits blocks of 128 threads; dynamic shared
-//   memory 4 warps × 2 stages × 2 × 16 rows of D' + 8 elements: 69,632 bytes at most.
-//   attn_combine, if splits > 1: rows × Hq blocks of 128 threads.
+//   memory 4 warps × 2 stages × 2 × 16 rows of D' + 8 elements: 69,632 bytes at most, and 135,168
+//   bytes for D' = 256.
+//   attn_combine, if splits > 1: rows × Hq blocks of 128 threads, or 256 for D > 128.
 // Bound: 4 · Hkv · D · Σ(context) bytes; for partial, 8 · Hq · (D + 2) a split, mostly in L2.
 //
 //   keys     256s.. in steps of 64: warp w has the 16 keys from 16w on, one page's at a time
@@ -64,11 +68,13 @@ struct AttnDecodeParams {
     u32 out_stride;
     u32 block_size;
     float scale;
+    u32 window;  // of the near form, as the next; else all positions
+    float cap;   // or 0
     u32 reserved;
 };
-PRELUDE_PARAMS(AttnDecodeParams, 104, q, out, k_pages, v_pages, tables, rows, partial, live,
+PRELUDE_PARAMS(AttnDecodeParams, 112, q, out, k_pages, v_pages, tables, rows, partial, live,
                rows_max, splits, heads, kv_heads, head_dim, q_stride, out_stride, block_size, scale,
-               reserved);
+               window, cap, reserved);
 
 namespace decode {
 
@@ -81,6 +87,11 @@ constexpr u32 HEADS = 16;   // a block
 PRELUDE_DEVICE DecodeRow row_at(const AttnDecodeParams& p, u32 row) {
     if (row >= live_rows(p.live, p.rows_max)) return {};
     return load_ro(p.rows + row);
+}
+
+// The first position that a row sees.
+PRELUDE_DEVICE u32 begin_of(const AttnDecodeParams& p, const DecodeRow& row) {
+    return row.context_len == 0 ? 0 : attention::first_seen(row.context_len - 1, p.window);
 }
 
 // Where the values, and the maximum and sum, of one split of one head lie.
@@ -126,14 +137,16 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 keys, u3
 
 }  // namespace decode
 
-template <u32 Dim>
+template <u32 Dim, bool Near = false>
 PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     using namespace attention;
     using namespace decode;
     u32 index = block_idx().x, split = block_idx().z;
     DecodeRow row = row_at(p, index);
     u32 splits = div_up(row.context_len, SPLIT);
-    if (split >= splits) {
+    u32 begin = 0;
+    if constexpr (Near) begin = begin_of(p, row);
+    if (split >= splits || (split + 1) * SPLIT <= begin) {
         dep_wait();
         return;
     }
@@ -145,7 +158,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     if (splits > p.splits) {
         // Blocks that could merge it are missing.
         dep_wait();
-        if (split > 0) return;
+        if (split != begin / SPLIT) return;
         for (u32 i = thread_idx().x; i < heads * p.head_dim; i += block_dim().x) {
             store(out + i, bf16{0x7fff});
         }
@@ -155,6 +168,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     constexpr u32 SIDE = KEYS * PITCH<Dim>;
     Shared<bf16> stages = dynamic_shared<bf16>() + warp * (4 * SIDE);  // K, V, K, V
     float factor = mul_rn(p.scale, LOG2_E);
+    if constexpr (Near) factor = p.cap > 0.0f ? LOG2_E : factor;
     Rows<Dim> states[1];
     Rows<Dim>& state = states[0];
     state.clear();
@@ -196,8 +210,12 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         float scores[1][KEYS / 8][4];
         float(&s)[KEYS / 8][4] = scores[0];
         score<Dim, KEYS>(s, query, k);
+        if constexpr (Near) {
+            if (p.cap > 0.0f) bound(s, p.scale, p.cap);
+            if (key < begin) mask_before(s, key, begin, begin);
+        }
         if (key + KEYS > end) mask(s, key, end, end);
-        weigh(state, s, factor);
+        weigh<Near>(state, s, factor);
         cp_async_wait<2>();
         sync_warp();  // V is there.
         add_values<Dim, KEYS>(states, scores, v);
@@ -268,14 +286,15 @@ PRELUDE_DEVICE void attn_combine(const AttnDecodeParams& p) {
     u32 splits = div_up(row.context_len, SPLIT);
     dep_wait();
     if (splits < 2 || splits > p.splits || column >= p.head_dim) return;
-    float factor = mul_rn(p.scale, attention::LOG2_E);
+    float factor = p.cap > 0.0f ? attention::LOG2_E : mul_rn(p.scale, attention::LOG2_E);
+    u32 first = begin_of(p, row) / SPLIT;
     float max = NEG_INFINITY;
-    for (u32 split = 0; split < splits; split++) {
+    for (u32 split = first; split < splits; split++) {
         float other = load(pair_at(p, index, head, split))[0];
         max = other > max ? other : max;
     }
     float sum = 0.0f, value = 0.0f;
-    for (u32 split = 0; split < splits; split++) {
+    for (u32 split = first; split < splits; split++) {
         Vec<float, 2> pair = load(pair_at(p, index, head, split));
         float weight = exp2_fast(mul_rn(add_rn(pair[0], -max), factor));
         sum = add_rn(sum, mul_rn(pair[1], weight));

@@ -9,15 +9,18 @@
 //   Empty ones are allowed.
 // - Pages `[block][kv_head][block_size][D]`; step K/V `[_, Hkv · D]` with one row stride: for a
 //   step of one chunk a view into its fused qkv.
-// D is a multiple of 8; the kernel for the next of 32, 64, 128 pads it with zeros in shared
-// memory. Strides are multiples of 8 elements, block_size a power of two, scale > 0.
+// - A query of the near form sees `window` positions before its own at most, and cap > 0 bounds
+//   scores to cap · tanh(scale · q · k / cap).
+// D is a multiple of 8; the kernel for the next of 32, 64, 128, of the near form also 256, pads it
+// with zeros in shared memory. Strides are multiples of 8 elements, block_size a power of two, scale > 0.
 //
 // Tiles of 64 keys begin at absolute multiples of 64, whatever the spans are, so that a row's
 // bits are the same cached or not, chunked or not, in a tree or flat, alone or in any batch.
 // That holds as long as K and V are finite: a masked key has the weight 0, and 0 · inf is NaN.
 //
 // Launch: tiles × Hkv blocks of 128 threads; dynamic shared memory (M + 2) × 64 rows of D' + 8
-// elements, D' = 32, 64 or 128: 52,224 or 69,632 bytes at most. Unused tiles have segment NONE.
+// elements, D' = 32, 64 or 128: 52,224 or 69,632 bytes at most, and 101,376 bytes for 256. Unused
+// tiles have segment NONE.
 // Bound: 4 · D · Hq · Σ(visible keys) FLOPs.
 //
 //   shared   Q | K | V; the places of the keys of two tiles, and how each was found
@@ -69,10 +72,12 @@ struct AttnVarlenParams {
     u32 block_size;
     float scale;
     u32 tile_rows;  // 64 M
+    u32 window;     // of the near form alone, as the next
+    float cap;      // or 0
 };
-PRELUDE_PARAMS(AttnVarlenParams, 128, q, out, k_step, v_step, k_pages, v_pages, tables, segments,
+PRELUDE_PARAMS(AttnVarlenParams, 136, q, out, k_step, v_step, k_pages, v_pages, tables, segments,
                spans, tiles, live, tiles_max, heads, kv_heads, head_dim, q_stride, out_stride,
-               step_stride, block_size, scale, tile_rows);
+               step_stride, block_size, scale, tile_rows, window, cap);
 
 namespace varlen {
 
@@ -153,11 +158,13 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Place fla
 
 }  // namespace varlen
 
-template <u32 Dim, u32 M>
+template <u32 Dim, u32 M, bool Near = false>
 PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     using namespace attention;
     using namespace varlen;
     constexpr u32 CHUNKS = Dim / 8, QUERIES = 64 * M;
+    // Queries of 256 elements would leave no registers for values.
+    constexpr bool HOLDS_QUERY = M == 1 && Dim <= 128;
     PRELUDE_SHARED(Place, places, 2 * KEYS);
     PRELUDE_SHARED(Span, spans, KEYS);
     PRELUDE_SHARED(Rest, rests, KEYS);
@@ -193,7 +200,10 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
                        p.k_step, p.step_stride, p.head_dim);
         }
     };
-    look_up(0);
+    // The first tile that some row sees a key of.
+    u32 begin = 0;
+    if constexpr (Near) begin = first_seen(tile.q_pos, p.window) / KEYS * KEYS;
+    look_up(begin);
     dep_wait();
     // Row r of the block: query r / G, head r % G of the group.
     for (u32 i = thread; i < QUERIES * CHUNKS; i += THREADS) {
@@ -205,13 +215,13 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     }
     cp_async_commit();
     sync_block();  // The places are there.
-    fetch_keys(0);
+    fetch_keys(begin);
     cp_async_wait<1>();
     sync_block();  // Q is there.
     u32 first_row = warp_id() * (16 * M);
     Shared<bf16> own = q + first_row * PITCH<Dim>;
-    u32 query[Dim / 16][4];  // if M is 1
-    if constexpr (M == 1) {
+    u32 query[Dim / 16][4];  // if HOLDS_QUERY
+    if constexpr (HOLDS_QUERY) {
         PRELUDE_UNROLL
         for (u32 d = 0; d < Dim / 16; d++) {
             ldmatrix_x4(query[d], own + (lane % 16 * PITCH<Dim> + 16 * d + lane / 16 * 8));
@@ -226,11 +236,12 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     u32 end_first = visible(first_row), end_last = visible(first_row + 16 * M - 1);
     bool is_used = first_row < rows;
     float factor = mul_rn(p.scale, LOG2_E);
+    if constexpr (Near) factor = p.cap > 0.0f ? LOG2_E : factor;
     Rows<Dim> state[M];
     PRELUDE_UNROLL
     for (u32 m = 0; m < M; m++) state[m].clear();
 
-    for (u32 key = 0; key < end; key += KEYS) {
+    for (u32 key = begin; key < end; key += KEYS) {
         cp_async_wait<0>();
         sync_block();  // K is there, and nobody reads V or the other places any more.
         fetch<Dim>(v, places + key % (2 * KEYS), load(flats + key / KEYS % 2), p.v_pages, p.v_step,
@@ -239,10 +250,19 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         float s[M][KEYS / 8][4];
         bool sees = is_used && key < end_last;
         if (sees) {
-            if constexpr (M == 1) {
+            if constexpr (HOLDS_QUERY) {
                 score<Dim, KEYS>(s[0], query, k);
             } else {
                 score_many<Dim, KEYS>(s, own, k);
+            }
+            if constexpr (Near) {
+                PRELUDE_UNROLL
+                for (u32 m = 0; m < M; m++) {
+                    if (p.cap > 0.0f) bound(s[m], p.scale, p.cap);
+                    u32 low = first_row + 16 * m + lane / 4;
+                    mask_before(s[m], key, first_seen(visible(low) - 1, p.window),
+                                first_seen(visible(low + 8) - 1, p.window));
+                }
             }
             if (key + KEYS > end_first) {
                 PRELUDE_UNROLL
@@ -257,7 +277,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         fetch_keys(key + KEYS);
         if (sees) {
             PRELUDE_UNROLL
-            for (u32 m = 0; m < M; m++) weigh(state[m], s[m], factor);
+            for (u32 m = 0; m < M; m++) weigh<Near>(state[m], s[m], factor);
             add_values<Dim, KEYS>(state, s, v);
         }
     }

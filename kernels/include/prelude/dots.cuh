@@ -4,6 +4,7 @@
 // label_dots:  out[i] = hidden[pair[i].row] · table[pair[i].id]: label scores that are normalised
 //              over the labels alone, so that nothing else of the vocabulary is read
 //
+// A cap above 0 bounds the products of label_dots: soft_cap.
 // hidden bf16 [_, width], weights bf16 [_, width]; width a multiple of 8. A warp a product: each
 // lane sums every 32nd vector of 8 elements in order, then the lanes are folded.
 //
@@ -38,10 +39,10 @@ struct LabelDotsParams {
     u32 products;
     u32 width;
     u32 hidden_stride;
-    u32 reserved;
+    float cap;  // or 0
 };
 PRELUDE_PARAMS(LabelDotsParams, 64, row, id, hidden, table, out, live, products, width,
-               hidden_stride, reserved);
+               hidden_stride, cap);
 
 PRELUDE_DEVICE float warp_dot(Global<const bf16> x, Global<const bf16> w, u32 width) {
     float sum = 0.0f;
@@ -70,6 +71,7 @@ PRELUDE_DEVICE void label_dots(const LabelDotsParams& p) {
     u64 state = u64(load(p.row + i)) * p.hidden_stride;
     u64 label = u64(load(p.id + i)) * p.width;
     float sum = warp_dot(p.hidden + state, p.table + label, p.width);
+    if (p.cap > 0.0f) sum = soft_cap(sum, p.cap);
     if (lane_id() == 0) store(p.out + i, sum);
     dep_launch();
 }

@@ -5,6 +5,8 @@
 //   out[i]      = logit[pair_row[i], pair_id[i]] at pair_out[i], for the wanted pairs
 //   lse[r]      = ln Σ_v e^logit[r, v]
 //
+// A cap above 0 bounds the logits: soft_cap.
+//
 // Each block owns a slab of 256 vocabulary rows and up to 64 hidden rows: it leaves the maximum
 // and Σ e^(logit - max) of each row; label_merge joins the slabs in f64, in a fixed order. Logits
 // stay in f32. width a multiple of 8, columns beyond it count as 0; pairs are sorted by id.
@@ -45,10 +47,10 @@ struct LabelLogitsParams {
     u32 width;
     u32 vocab;
     u32 hidden_stride;
-    u32 reserved;
+    float cap;  // or 0
 };
 PRELUDE_PARAMS(LabelLogitsParams, 96, index, hidden, table, pair_row, pair_id, pair_out, out,
-               partial, live, rows, pairs, width, vocab, hidden_stride, reserved);
+               partial, live, rows, pairs, width, vocab, hidden_stride, cap);
 
 struct LabelMergeParams {
     Global<const float> partial;  // [slabs, rows, 2]
@@ -153,7 +155,8 @@ PRELUDE_DEVICE void label_logits(const LabelLogitsParams& p) {
             for (u32 e = 0; e < 4; e++) {
                 u32 id = warp * 32 + m * 16 + lane / 4 + e / 2 * 8;
                 u32 row = n * 8 + 2 * (lane % 4) + e % 2;
-                store(logits + (row * SLAB + id), sum[m][n][e]);
+                float logit = sum[m][n][e];
+                store(logits + (row * SLAB + id), p.cap > 0.0f ? soft_cap(logit, p.cap) : logit);
             }
     sync_block();
     u32 here = min_u32(LOGIT_ROWS, rows - first_row);

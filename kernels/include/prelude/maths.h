@@ -68,6 +68,13 @@ PRELUDE_DEVICE float exp_exact(float x) {
     return x > 88.0f ? bit_cast<float>(0x7f800000u) : result;
 }
 
+// cap · tanh(x / cap), operation by operation what the CPU executor computes; NaN stays.
+PRELUDE_DEVICE float soft_cap(float x, float cap) {
+    float y = mul_rn(x, div_rn(1.0f, cap));
+    float e = exp_exact(mul_rn(2.0f, y));
+    return mul_rn(cap, add_rn(1.0f, -div_rn(2.0f, add_rn(e, 1.0f))));
+}
+
 // Sum over the 32 lanes, in every lane: pairs at distance 16, 8, 4, 2, 1.
 PRELUDE_DEVICE float warp_sum(float x) {
     for (u32 distance = 16; distance > 0; distance /= 2) {

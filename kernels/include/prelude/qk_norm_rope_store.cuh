@@ -1,6 +1,6 @@
 // qk_norm_rope_store: for each token of qkv `[rows, (Hq + 2 Hkv) · D]` and each head of q and k
 //
-//   y = x / sqrt(mean(x²) + eps) · w            w is q_norm or k_norm, [D]; without them y = x
+//   y = x / sqrt(mean(x²) + eps) · (offset + w)   w is q_norm or k_norm, [D]; without them y = x
 //   z[i]       = y[i] · cos − y[i + D/2] · sin  i < D/2; cos and sin of the token's position
 //   z[i + D/2] = y[i + D/2] · cos + y[i] · sin
 //
@@ -11,12 +11,12 @@
 //
 // rope `f32 [rope_positions, D]`: D/2 cosines, then D/2 sines, made on the host. A position
 // outside it turns the token's q and k into NaN, so that its row fails and no other. D is a
-// multiple of 8 up to 128; strides are multiples of 8 elements; block_size is a power of two;
-// rows · (Hq + 2 Hkv) is below 2^32.
+// multiple of 8 up to 128, of the wide form up to 256; strides are multiples of 8 elements;
+// block_size is a power of two; rows · (Hq + 2 Hkv) is below 2^32.
 //
-// Launch: 256 threads, half a warp a (token, head): ⌈rows · (Hq + 2 Hkv) / 16⌉ blocks. Lane l of
-// 16 has elements 4l.. of each half: 8 bytes an access, and half the square roots of a lane with
-// 2 of each. V is not read where it goes nowhere.
+// Launch: 256 threads, half a warp a (token, head), of the wide form a warp: ⌈rows · (Hq + 2 Hkv)
+// / 16⌉ blocks, or twice as many. Lane l has elements 4l.. of each half: 8 bytes an access, and half
+// the square roots of a lane with 2 of each. V is not read where it goes nowhere.
 // Bound: 4 · rows · (Hq + Hkv) · D bytes, and 6 · Hkv · D bytes for a token that is kept.
 #pragma once
 
@@ -46,14 +46,15 @@ struct QkNormRopeStoreParams {
     u32 step_stride;
     u32 rope_positions;
     float eps;
+    float offset;  // added to the norms' weights
+    u32 reserved;
 };
-PRELUDE_PARAMS(QkNormRopeStoreParams, 128, qkv, positions, slots, rope, q_norm, k_norm, k_pages,
+PRELUDE_PARAMS(QkNormRopeStoreParams, 136, qkv, positions, slots, rope, q_norm, k_norm, k_pages,
                v_pages, k_step, v_step, live, rows, heads, kv_heads, head_dim, qkv_stride,
-               block_size, step_first, step_stride, rope_positions, eps);
+               block_size, step_first, step_stride, rope_positions, eps, offset, reserved);
 
 namespace rope {
 
-constexpr u32 LANES = 16;  // a head
 constexpr u32 EACH = 4;    // elements of each half a lane
 using Four = Vec<bf16, 4>;
 
@@ -93,15 +94,15 @@ PRELUDE_DEVICE float squares(const Part& x) {
     return sum;
 }
 
-// y = x · scale · w, then turned by the angles of one row of the table.
-PRELUDE_DEVICE Part turn(const Part& x, float scale, const Part& w, Global<const float> angles,
-                         u32 i, u32 half) {
+// y = x · scale · (offset + w), then turned by the angles of one row of the table.
+PRELUDE_DEVICE Part turn(const Part& x, float scale, float offset, const Part& w,
+                         Global<const float> angles, u32 i, u32 half) {
     f32x4 cos = load_ro(as<const f32x4>(angles + i));
     f32x4 sin = load_ro(as<const f32x4>(angles + (i + half)));
     Part z;
     for (u32 e = 0; e < EACH; e++) {
-        float low = mul_rn(mul_rn(x.low[e], scale), w.low[e]);
-        float high = mul_rn(mul_rn(x.high[e], scale), w.high[e]);
+        float low = mul_rn(mul_rn(x.low[e], scale), add_rn(offset, w.low[e]));
+        float high = mul_rn(mul_rn(x.high[e], scale), add_rn(offset, w.high[e]));
         z.low[e] = add_rn(mul_rn(low, cos[e]), -mul_rn(high, sin[e]));
         z.high[e] = add_rn(mul_rn(high, cos[e]), mul_rn(low, sin[e]));
     }
@@ -110,6 +111,8 @@ PRELUDE_DEVICE Part turn(const Part& x, float scale, const Part& w, Global<const
 
 }  // namespace rope
 
+// `LANES` a head.
+template <u32 LANES>
 PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
     using namespace rope;
     dep_wait();
@@ -140,7 +143,7 @@ PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
         if (!is_known) scale = bit_cast<float>(0x7fc00000u);
         Part w = norm ? load_part(norm, i, half) : ones();
         Global<const float> angles = p.rope + u64(is_known ? position : 0) * p.head_dim;
-        x = turn(x, scale, w, angles, i, half);
+        x = turn(x, scale, norm ? p.offset : 0.0f, w, angles, i, half);
         store_part(at, i, half, x);
     }
     if (is_kept) {

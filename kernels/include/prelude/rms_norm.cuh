@@ -1,9 +1,12 @@
 // rms_norm:      x = norm(h) · w                         bf16 [rows, width]
 // add_rms_norm:  h += d, then the same
+// rms_norm_add:  h += norm(d) · w
 //
 // norm(h) = h / sqrt(mean(h²) + eps), mean square in f32, the quotient rounded to bf16 before the
-// product with w, as the reference does. `h`, `d`, `x` have row strides of their own; w is
-// [width]. width and strides are multiples of 8 elements, pointers of 16 bytes.
+// product with w, as the reference does. With an offset the product is norm(h) · (offset + w), and
+// it and a sum with h are rounded once: so does the reference of the models whose weights are stored
+// less 1. `h`, `d`, `x` have row strides of their own; w is [width]. width and strides are multiples
+// of 8 elements, pointers of 16 bytes.
 //
 // Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024.
 // Bound: 4 · rows · width bytes, with add 8.
@@ -14,7 +17,7 @@
 namespace prelude {
 
 struct RmsNormParams {
-    Global<bf16> h;  // written by the add form only
+    Global<bf16> h;  // not written by the plain form
     Global<const bf16> d;
     Global<const bf16> w;
     Global<bf16> x;
@@ -25,8 +28,11 @@ struct RmsNormParams {
     u32 d_stride;
     u32 x_stride;
     float eps;
+    float offset;  // added to w
+    u32 reserved;
 };
-PRELUDE_PARAMS(RmsNormParams, 64, h, d, w, x, live, rows, width, h_stride, d_stride, x_stride, eps);
+PRELUDE_PARAMS(RmsNormParams, 72, h, d, w, x, live, rows, width, h_stride, d_stride, x_stride, eps,
+               offset, reserved);
 
 template <bool Add>
 PRELUDE_DEVICE void rms_norm(const RmsNormParams& p) {
@@ -55,10 +61,39 @@ PRELUDE_DEVICE void rms_norm(const RmsNormParams& p) {
         bf16x8 v = i == first ? kept : load(as<bf16x8>(h + i));
         bf16x8 w = load_ro(as<const bf16x8>(p.w + i));
         for (int j = 0; j < 8; j++) {
-            float normed = to_f32(to_bf16(mul_rn(to_f32(v[j]), scale)));
-            v[j] = to_bf16(mul_rn(normed, to_f32(w[j])));
+            float normed = mul_rn(to_f32(v[j]), scale);
+            if (p.offset == 0.0f) normed = to_f32(to_bf16(normed));
+            v[j] = to_bf16(mul_rn(normed, add_rn(p.offset, to_f32(w[j]))));
         }
         store(as<bf16x8>(p.x + (u64(row) * p.x_stride + i)), v);
+    }
+    dep_launch();
+}
+
+// Rows of d are read twice: the sum of squares, then the product.
+PRELUDE_DEVICE void rms_norm_add(const RmsNormParams& p) {
+    PRELUDE_SHARED(float, scratch, 32);
+    dep_wait();
+    u32 row = block_idx().x;
+    if (row >= live_rows(p.live, p.rows)) return;
+    Global<const bf16> d = p.d + u64(row) * p.d_stride;
+    Global<bf16> h = p.h + u64(row) * p.h_stride;
+    u32 first = 8 * thread_idx().x, step = 8 * block_dim().x;
+    float sum = 0.0f;
+    for (u32 i = first; i < p.width; i += step) {
+        bf16x8 v = load(as<const bf16x8>(d + i));
+        for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
+    }
+    sum = block_sum(sum, scratch);
+    float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.width)), p.eps)));
+    for (u32 i = first; i < p.width; i += step) {
+        bf16x8 v = load(as<const bf16x8>(d + i)), w = load_ro(as<const bf16x8>(p.w + i));
+        bf16x8 y = load(as<bf16x8>(h + i));
+        for (int j = 0; j < 8; j++) {
+            float normed = mul_rn(mul_rn(to_f32(v[j]), scale), add_rn(p.offset, to_f32(w[j])));
+            y[j] = to_bf16(add_rn(to_f32(y[j]), normed));
+        }
+        store(as<bf16x8>(h + i), y);
     }
     dep_launch();
 }

@@ -1,6 +1,7 @@
-// Copies of rows, exact.
+// Copies of rows, exact but for a scale.
 //
-// embed:        h[t] = E[id[t]]       id `i32 [rows]`, E `[vocab, width]`, h `[rows, width]`
+// embed:        h[t] = scale · E[id[t]]   id `i32 [rows]`, E `[vocab, width]`, h `[rows, width]`;
+//               rounded once, and not at all with a scale of 1
 // gather_rows:  y[r] = x[index[r] - first]    index `i32 [rows]`, x `[x_rows, width]`,
 //               y `[rows, width]`
 //
@@ -27,10 +28,10 @@ struct EmbedParams {
     u32 vocab;
     u32 sampled_rows;
     u32 h_stride;
-    u32 reserved;
+    float scale;
 };
 PRELUDE_PARAMS(EmbedParams, 64, ids, sampled, table, h, live, rows, width, vocab, sampled_rows,
-               h_stride, reserved);
+               h_stride, scale);
 
 struct GatherRowsParams {
     Global<const i32> index;
@@ -71,7 +72,16 @@ PRELUDE_DEVICE void embed(const EmbedParams& p) {
         id = there ? load(p.sampled + source) : 0;
     }
     there = there && id >= 0 && u32(id) < p.vocab;
-    copy_row(p.table + u64(there ? id : 0) * p.width, there, p.h + u64(row) * p.h_stride, p.width);
+    Global<bf16> h = p.h + u64(row) * p.h_stride;
+    copy_row(p.table + u64(there ? id : 0) * p.width, there, h, p.width);
+    if (p.scale != 1.0f) {
+        // What a lane has just written.
+        for (u32 i = 8 * lane_id(); i < p.width; i += 8 * WARP) {
+            bf16x8 x = load(as<bf16x8>(h + i));
+            for (int j = 0; j < 8; j++) x[j] = to_bf16(mul_rn(p.scale, to_f32(x[j])));
+            store(as<bf16x8>(h + i), x);
+        }
+    }
     dep_launch();
 }
 

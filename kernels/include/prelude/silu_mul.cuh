@@ -1,6 +1,8 @@
 // silu_mul:  a = silu(g) · u,  silu(g) = g / (1 + e^-g)      bf16 [rows, 2·width] → [rows, width]
+// gelu_mul:  a = gelu(g) · u,  gelu(g) = g / (1 + e^-2y),  y = √(2/π) · (g + 0.044715 g³)
 //
-// f32 inside; silu is rounded to bf16 before the product, as the reference's two kernels do.
+// The latter is x / 2 · (1 + tanh y), without its cancellation.
+// f32 inside; the gate is rounded to bf16 before the product, as the reference's two kernels do.
 // A row of `gate_up` holds g, then u. width and strides are multiples of 8 elements; rows · width
 // is below 2^34: rows and columns are told apart in 32 bits, which a thread has time for.
 //
@@ -29,7 +31,15 @@ PRELUDE_DEVICE float silu(float g) {
     return e > 1e30f ? 0.0f : div_fast(g, add_rn(1.0f, e));
 }
 
-PRELUDE_DEVICE void silu_mul(const SiluMulParams& p) {
+// -2 · log2 e · √(2/π) = -2.3022082. Where g³ overflows, so does e, or it is 0: both are right.
+PRELUDE_DEVICE float gelu(float g) {
+    float cube = mul_rn(mul_rn(g, g), g);
+    float e = exp2_fast(mul_rn(-2.3022082f, add_rn(g, mul_rn(0.044715f, cube))));
+    return e > 1e30f ? 0.0f : div_fast(g, add_rn(1.0f, e));
+}
+
+template <float (*Gate)(float)>
+PRELUDE_DEVICE void gate_mul(const SiluMulParams& p) {
     dep_wait();
     u32 vectors = p.width / 8;
     u32 i = block_idx().x * block_dim().x + thread_idx().x;
@@ -39,7 +49,7 @@ PRELUDE_DEVICE void silu_mul(const SiluMulParams& p) {
     bf16x8 g = load(as<const bf16x8>(gate)), u = load(as<const bf16x8>(gate + p.width));
     bf16x8 a;
     for (int j = 0; j < 8; j++) {
-        float s = to_f32(to_bf16(silu(to_f32(g[j]))));
+        float s = to_f32(to_bf16(Gate(to_f32(g[j]))));
         a[j] = to_bf16(mul_rn(s, to_f32(u[j])));
     }
     store(as<bf16x8>(p.a + (u64(row) * p.a_stride + column)), a);

@@ -1,4 +1,4 @@
-use super::attn_varlen::padded_head_dim;
+use super::attn_varlen::{is_near, padded_head_dim};
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
@@ -17,9 +17,9 @@ params! {
 }
 
 params! {
-    /// Parameters of `prelude_attn_decode_{32,64,128}` and `prelude_attn_combine`: attention of
-    /// rows of one token. bf16 unless stated. `D` is `head_dim`.
-    pub struct AttnDecodeParams: 104 {
+    /// Parameters of `prelude_attn_decode_{32,64,128}`, `prelude_attn_decode_near_{32,64,128,256}` and
+    /// `prelude_attn_combine`: attention of rows of one token. bf16 unless stated. `D` is `head_dim`.
+    pub struct AttnDecodeParams: 112 {
         /// `[_, heads · D]`.
         pub q: DevicePtr,
         /// `[_, heads · D]`; may be `q`.
@@ -44,7 +44,7 @@ params! {
         pub heads: u32,
         /// Key-value heads.
         pub kv_heads: u32,
-        /// A multiple of 8, at most 128.
+        /// A multiple of 8, at most 256.
         pub head_dim: u32,
         /// Elements from one row of `q` to the next: a multiple of 8.
         pub q_stride: u32,
@@ -54,6 +54,10 @@ params! {
         pub block_size: u32,
         /// Factor on q · k, above 0.
         pub scale: f32,
+        /// Positions before its own that a row sees at most, or [`super::NO_WINDOW`].
+        pub window: u32,
+        /// Bound of the scaled scores, or 0.
+        pub cap: f32,
         /// 0.
         pub reserved: u32,
     }
@@ -68,8 +72,13 @@ impl AttnDecodeParams {
 
     /// A block a row, key-value head and split. None for a `head_dim` that no kernel takes.
     #[must_use]
-    pub const fn launch(&self) -> Option<Launch> {
+    pub fn launch(&self) -> Option<Launch> {
+        let near = is_near(self.window, self.cap, self.head_dim);
         let (kernel, padded) = match padded_head_dim(self.head_dim) {
+            Some(32) if near => ("prelude_attn_decode_near_32", 32),
+            Some(64) if near => ("prelude_attn_decode_near_64", 64),
+            Some(128) if near => ("prelude_attn_decode_near_128", 128),
+            Some(256) => ("prelude_attn_decode_near_256", 256),
             Some(32) => ("prelude_attn_decode_32", 32),
             Some(64) => ("prelude_attn_decode_64", 64),
             Some(128) => ("prelude_attn_decode_128", 128),
@@ -95,7 +104,7 @@ impl AttnDecodeParams {
         Some(Launch {
             kernel: "prelude_attn_combine",
             grid: [self.rows_max, self.heads, 1],
-            block: [128, 1, 1],
+            block: [if self.head_dim > 128 { 256 } else { 128 }, 1, 1],
             shared_bytes: 0,
         })
     }

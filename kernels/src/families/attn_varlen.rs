@@ -71,10 +71,10 @@ impl Tile {
 }
 
 params! {
-    /// Parameters of `prelude_attn_varlen_{32,64,128}` and `prelude_attn_varlen_wide_{32,64,128}`:
-    /// attention of prompts. bf16 unless stated. `D` is
+    /// Parameters of `prelude_attn_varlen_{32,64,128}`, `prelude_attn_varlen_wide_{32,64,128}` and
+    /// `prelude_attn_varlen_near_{32,64,128,256}`: attention of prompts. bf16 unless stated. `D` is
     /// `head_dim`.
-    pub struct AttnVarlenParams: 128 {
+    pub struct AttnVarlenParams: 136 {
         /// `[rows, heads · D]`.
         pub q: DevicePtr,
         /// `[rows, heads · D]`; may be `q`.
@@ -103,7 +103,7 @@ params! {
         pub heads: u32,
         /// Key-value heads.
         pub kv_heads: u32,
-        /// A multiple of 8, at most 128.
+        /// A multiple of 8, at most 256.
         pub head_dim: u32,
         /// Elements from one row of `q` to the next: a multiple of 8, as the others.
         pub q_stride: u32,
@@ -117,14 +117,33 @@ params! {
         pub scale: f32,
         /// [`Tile::ROWS`] or [`Tile::ROWS_WIDE`]: what tiles were made for.
         pub tile_rows: u32,
+        /// Positions before its own that a query sees at most, or [`NO_WINDOW`].
+        pub window: u32,
+        /// Bound of the scaled scores, or 0.
+        pub cap: f32,
     }
+}
+
+/// The window of a query that sees all positions before its own.
+pub const NO_WINDOW: u32 = u32::MAX;
+
+/// Returns whether a kernel of the near form is needed.
+pub(super) fn is_near(window: u32, cap: f32, head_dim: u32) -> bool {
+    window != NO_WINDOW || cap > 0.0 || head_dim > 128
 }
 
 impl AttnVarlenParams {
     /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel takes.
     #[must_use]
-    pub const fn launch(&self) -> Option<Launch> {
-        let (kernel, padded) = match (padded_head_dim(self.head_dim), self.tile_rows) {
+    pub fn launch(&self) -> Option<Launch> {
+        let padded = padded_head_dim(self.head_dim);
+        let near = is_near(self.window, self.cap, self.head_dim);
+        let (kernel, padded) = match (padded, self.tile_rows) {
+            (Some(32), Tile::ROWS) if near => ("prelude_attn_varlen_near_32", 32),
+            (Some(64), Tile::ROWS) if near => ("prelude_attn_varlen_near_64", 64),
+            (Some(128), Tile::ROWS) if near => ("prelude_attn_varlen_near_128", 128),
+            (Some(256), Tile::ROWS) => ("prelude_attn_varlen_near_256", 256),
+            _ if near => return None,
             (Some(32), Tile::ROWS) => ("prelude_attn_varlen_32", 32),
             (Some(64), Tile::ROWS) => ("prelude_attn_varlen_64", 64),
             (Some(128), Tile::ROWS) => ("prelude_attn_varlen_128", 128),
@@ -151,6 +170,7 @@ pub(super) const fn padded_head_dim(head_dim: u32) -> Option<u32> {
         1..=32 => Some(32),
         33..=64 => Some(64),
         65..=128 => Some(128),
+        129..=256 => Some(256),
         _ => None,
     }
 }
@@ -165,6 +185,7 @@ mod tests {
             let params = AttnVarlenParams {
                 head_dim,
                 tile_rows,
+                window: NO_WINDOW,
                 ..bytemuck::Zeroable::zeroed()
             };
             params.launch().map(|l| (l.kernel, l.shared_bytes))
@@ -177,7 +198,10 @@ mod tests {
         assert_eq!(kernel(32), kernel(8));
         assert_eq!(kernel(40).map(|k| k.0), Some("prelude_attn_varlen_64"));
         assert_eq!(kernel(128), Some(("prelude_attn_varlen_128", 52_224)));
-        for none in [0, 4, 36, 136] {
+        let widest = kernel_of(256, Tile::ROWS);
+        assert_eq!(widest, Some(("prelude_attn_varlen_near_256", 101_376)));
+        assert_eq!(kernel_of(256, Tile::ROWS_WIDE), None);
+        for none in [0, 4, 36, 264] {
             assert_eq!(kernel(none), None, "{none}");
         }
     }

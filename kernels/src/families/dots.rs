@@ -45,8 +45,8 @@ params! {
         pub width: u32,
         /// Elements from one row of `hidden` to the next: a multiple of 8.
         pub hidden_stride: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Bound of the products, or 0.
+        pub cap: f32,
     }
 }
 

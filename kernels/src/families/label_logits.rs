@@ -32,8 +32,8 @@ params! {
         pub vocab: u32,
         /// Elements from one row of `hidden` to the next: a multiple of 8.
         pub hidden_stride: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Bound of the logits, or 0.
+        pub cap: f32,
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod attn_decode;
 mod attn_varlen;
+mod cap_logits;
 mod dots;
 mod gemm_mma;
 mod label_logits;
@@ -15,14 +16,15 @@ mod sample;
 mod silu_mul;
 
 pub use attn_decode::{AttnDecodeParams, DecodeRow};
-pub use attn_varlen::{AttnVarlenParams, Segment, Span, Tile};
+pub use attn_varlen::{AttnVarlenParams, NO_WINDOW, Segment, Span, Tile};
+pub use cap_logits::CapLogitsParams;
 pub use dots::{ClassifyParams, LabelDotsParams};
 pub use gemm_mma::{GemmOutput, GemmParams};
 pub use label_logits::{LabelLogitsParams, LabelMergeParams};
 pub use logprobs::{LogprobRow, LogprobsParams};
 pub use pool::{PoolParams, PoolRow};
 pub use qk_norm_rope_store::QkNormRopeStoreParams;
-pub use rms_norm::RmsNormParams;
+pub use rms_norm::{RmsNormForm, RmsNormParams};
 pub use rows::{EmbedParams, GatherRowsParams};
 pub use sample::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus};
-pub use silu_mul::SiluMulParams;
+pub use silu_mul::{Gate, SiluMulParams};

@@ -1,9 +1,9 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Parameters of `prelude_qk_norm_rope_store`: normalises q and k, rotates them, places K and
+    /// Parameters of `prelude_qk_norm_rope_store` and its wide form: normalises q and k, rotates them, places K and
     /// V. bf16 unless stated. `D` is `head_dim`.
-    pub struct QkNormRopeStoreParams: 128 {
+    pub struct QkNormRopeStoreParams: 136 {
         /// `[rows, (heads + 2 · kv_heads) · D]`: q, k, v; q and k are rewritten.
         pub qkv: DevicePtr,
         /// i32 `[rows]`.
@@ -32,7 +32,7 @@ params! {
         pub heads: u32,
         /// Key-value heads.
         pub kv_heads: u32,
-        /// A multiple of 8, at most 128.
+        /// A multiple of 8, at most 256.
         pub head_dim: u32,
         /// Elements from one row of `qkv` to the next: a multiple of 8.
         pub qkv_stride: u32,
@@ -46,18 +46,23 @@ params! {
         pub rope_positions: u32,
         /// Added to the mean square.
         pub eps: f32,
+        /// Added to the weights of norms.
+        pub offset: f32,
+        /// 0.
+        pub reserved: u32,
     }
 }
 
-/// A warp a head of a token.
-const HEADS_PER_BLOCK: u64 = 16;
-
 impl QkNormRopeStoreParams {
-    /// Half a warp a head of a token.
+    /// Half a warp a head of a token, or a warp for heads of more than 128 elements.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let heads = u64::from(self.rows) * u64::from(self.heads + 2 * self.kv_heads);
-        let blocks = u32::try_from(heads.div_ceil(HEADS_PER_BLOCK)).unwrap_or(u32::MAX);
-        Launch::linear("prelude_qk_norm_rope_store", blocks, 256)
+        let (kernel, per_block) = match self.head_dim {
+            0..=128 => ("prelude_qk_norm_rope_store", 16),
+            _ => ("prelude_qk_norm_rope_store_wide", 8),
+        };
+        let blocks = u32::try_from(heads.div_ceil(per_block)).unwrap_or(u32::MAX);
+        Launch::linear(kernel, blocks, 256)
     }
 }

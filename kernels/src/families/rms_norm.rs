@@ -1,17 +1,15 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Parameters of `prelude_rms_norm` and `prelude_add_rms_norm`: `x = norm(h) · w`, the latter
-    /// after
-    /// `h += d`. bf16.
-    pub struct RmsNormParams: 64 {
-        /// `[rows, width]`; written by the add form.
+    /// Parameters of the kernels of [`RmsNormForm`]. bf16.
+    pub struct RmsNormParams: 72 {
+        /// `[rows, width]`; not written by the plain form.
         pub h: DevicePtr,
-        /// `[rows, width]`; read by the add form alone.
+        /// `[rows, width]`; not read by the plain form.
         pub d: DevicePtr,
         /// `[width]`.
         pub w: DevicePtr,
-        /// `[rows, width]`.
+        /// `[rows, width]`; not written by [`RmsNormForm::Behind`].
         pub x: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,
@@ -27,17 +25,32 @@ params! {
         pub x_stride: u32,
         /// Added to the mean square.
         pub eps: f32,
+        /// Added to `w`.
+        pub offset: f32,
+        /// 0.
+        pub reserved: u32,
     }
+}
+
+/// The place of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RmsNormForm {
+    /// `x = norm(h) · w`.
+    Plain,
+    /// `h += d`, then `x = norm(h) · w`.
+    AfterSum,
+    /// `h += norm(d) · w`.
+    Behind,
 }
 
 impl RmsNormParams {
     /// A block a row.
     #[must_use]
-    pub fn launch(&self, add: bool) -> Launch {
-        let kernel = if add {
-            "prelude_add_rms_norm"
-        } else {
-            "prelude_rms_norm"
+    pub fn launch(&self, form: RmsNormForm) -> Launch {
+        let kernel = match form {
+            RmsNormForm::Plain => "prelude_rms_norm",
+            RmsNormForm::AfterSum => "prelude_add_rms_norm",
+            RmsNormForm::Behind => "prelude_rms_norm_add",
         };
         let threads = self.width.div_ceil(8).next_multiple_of(32).min(1024);
         Launch::linear(kernel, self.rows, threads)

@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Parameters of `prelude_embed`: `h[t] = table[id[t]]`. bf16.
+    /// Parameters of `prelude_embed`: `h[t] = scale · table[id[t]]`. bf16.
     pub struct EmbedParams: 64 {
         /// i32 `[rows]`; `-(r + 1)` means row `r` of `sampled`.
         pub ids: DevicePtr,
@@ -23,8 +23,8 @@ params! {
         pub sampled_rows: u32,
         /// Elements from one row of `h` to the next: a multiple of 8.
         pub h_stride: u32,
-        /// 0.
-        pub reserved: u32,
+        /// Factor on the rows; 1 copies them.
+        pub scale: f32,
     }
 }
 

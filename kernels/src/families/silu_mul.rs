@@ -1,7 +1,7 @@
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// Parameters of `prelude_silu_mul`: `a = silu(g) · u`. bf16.
+    /// Parameters of the kernels of [`Gate`]: `a = f(g) · u`. bf16.
     pub struct SiluMulParams: 40 {
         /// `[rows, 2 · width]`: g, then u.
         pub gate_up: DevicePtr,
@@ -20,12 +20,25 @@ params! {
     }
 }
 
+/// The function of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// `g / (1 + e^-g)`.
+    Silu,
+    /// GELU, approximated by tanh.
+    GeluTanh,
+}
+
 impl SiluMulParams {
     /// 8 elements a thread.
     #[must_use]
-    pub fn launch(&self) -> Launch {
+    pub fn launch(&self, gate: Gate) -> Launch {
+        let kernel = match gate {
+            Gate::Silu => "prelude_silu_mul",
+            Gate::GeluTanh => "prelude_gelu_mul",
+        };
         let vectors = u64::from(self.rows) * u64::from(self.width / 8);
         let blocks = u32::try_from(vectors.div_ceil(256)).unwrap_or(u32::MAX);
-        Launch::linear("prelude_silu_mul", blocks, 256)
+        Launch::linear(kernel, blocks, 256)
     }
 }

@@ -33,6 +33,29 @@ pub(crate) struct Heads {
     pub(crate) v: Vec<bf16>,
 }
 
+/// What kernels of the near form have beside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Near {
+    /// Positions before its own that a query sees, if not all.
+    pub(crate) window: Option<u32>,
+    /// Bound of the scores, or 0.
+    pub(crate) cap: f32,
+}
+
+impl Near {
+    /// The window as kernels take it.
+    pub(crate) fn window(&self) -> u32 {
+        self.window.unwrap_or(prelude_kernels::families::NO_WINDOW)
+    }
+
+    fn bounded(&self, score: f64) -> f64 {
+        match f64::from(self.cap) {
+            0.0 => score,
+            cap => cap * (score / cap).tanh(),
+        }
+    }
+}
+
 impl Shape {
     pub(crate) fn group(self) -> usize {
         self.heads / self.kv_heads
@@ -78,8 +101,14 @@ impl Shape {
         heads
     }
 
-    /// Output of one token over `context`, which ends with itself: each value with its bound.
-    pub(crate) fn reference(self, query: Token, context: &[Token]) -> Vec<(f64, f64)> {
+    /// Output of one token over what it sees of `context`, which ends with itself: each value with its
+    /// bound.
+    pub(crate) fn reference(self, query: Token, context: &[Token], near: &Near) -> Vec<(f64, f64)> {
+        let before = context.len() - 1;
+        let seen = near
+            .window
+            .map_or(before, |window| before.min(window as usize));
+        let context = &context[before - seen..];
         let q = wide(&self.token(query).q);
         let context: Vec<Heads> = context.iter().map(|&t| self.token(t)).collect();
         let mut out = Vec::new();
@@ -90,6 +119,7 @@ impl Shape {
             let scores: Vec<f64> = context
                 .iter()
                 .map(|t| dot(&t.k[at..at + self.dim]) * f64::from(self.scale()))
+                .map(|score| near.bounded(score))
                 .collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();

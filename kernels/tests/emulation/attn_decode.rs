@@ -6,7 +6,7 @@ use prelude_kernels::{
 };
 
 use crate::{
-    attention::{DELICATE, Pages, Shape, Token},
+    attention::{DELICATE, Near, Pages, Shape, Token},
     support::{assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
 };
 
@@ -20,6 +20,7 @@ struct Step {
     live: Option<u32>,
     /// True if the output replaces q.
     aliased: bool,
+    near: Near,
 }
 
 impl Step {
@@ -94,6 +95,8 @@ impl Step {
             out_stride: out_stride as u32,
             block_size: self.block_size as u32,
             scale: shape.scale(),
+            window: self.near.window(),
+            cap: self.near.cap,
             reserved: 0,
         };
         launch(device, params.launch().unwrap(), &params);
@@ -131,7 +134,7 @@ impl Step {
                 continue;
             }
             let query = context[context.len() - 1];
-            let expected = self.shape.reference(query, &context);
+            let expected = self.shape.reference(query, &context, &self.near);
             assert_within(&what, &wide(&got), expected.into_iter());
         }
     }
@@ -173,6 +176,38 @@ fn contexts() {
                 splits: longest.div_ceil(256) as u32,
                 live: None,
                 aliased: i % 2 == 1,
+                near: Near::default(),
+            };
+            step.check(device);
+        }
+    });
+}
+
+/// Windows within a split, over an edge of splits, and beyond the context; bounds of scores; heads of more
+/// than 128 elements.
+#[test]
+fn windows_and_caps() {
+    under_all_schedules(|device| {
+        for (i, (shape, window, cap)) in [
+            (shape(2, 2, 24), Some(0), 0.0),
+            (shape(4, 2, 40), Some(20), 0.0),
+            (shape(3, 1, 32), Some(300), 3.0),
+            (shape(4, 1, 128), Some(255), 0.0),
+            (shape(2, 1, 64), None, 2.0),
+            (shape(2, 1, 256), None, 0.0),
+            (shape(2, 1, 160), Some(70), 4.0),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let step = Step {
+                shape,
+                block_size: 16 << (i % 3),
+                rows: texts(&[1, 40, 0, 256, 257, 530]),
+                splits: 3,
+                live: None,
+                aliased: i % 2 == 1,
+                near: Near { window, cap },
             };
             step.check(device);
         }
@@ -190,6 +225,7 @@ fn rows_that_cannot_be() {
             splits: 1,
             live: Some(3),
             aliased: false,
+            near: Near::default(),
         };
         step.check(device);
         let rows = texts(&[520, 0, 300]);
@@ -215,6 +251,7 @@ fn bits_do_not_depend_on_the_batch() {
             splits,
             live: None,
             aliased: false,
+            near: Near::default(),
         };
         for (len, splits) in [(600, 3), (200, 1)] {
             let expected = alone(len, splits).run(device).remove(0);

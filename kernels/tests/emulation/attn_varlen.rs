@@ -8,7 +8,7 @@ use prelude_kernels::{
 };
 
 use crate::{
-    attention::{DELICATE, Pages, Shape, Token},
+    attention::{DELICATE, Near, Pages, Shape, Token},
     support::{Values, assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
 };
 
@@ -22,6 +22,7 @@ struct Forest {
     rows: usize,
     tiles: Vec<Tile>,
     tile_rows: u32,
+    near: Near,
 }
 
 struct Node {
@@ -41,6 +42,7 @@ impl Forest {
             rows: ROWS_BEFORE,
             tiles: Vec::new(),
             tile_rows: Tile::ROWS,
+            near: Near::default(),
         }
     }
 
@@ -203,6 +205,8 @@ impl Forest {
             block_size: self.pages.block_size as u32,
             scale: shape.scale(),
             tile_rows: self.tile_rows,
+            window: self.near.window(),
+            cap: self.near.cap,
         };
         launch(device, params.launch().unwrap(), &params);
 
@@ -239,7 +243,7 @@ impl Forest {
         let shape = self.pages.shape;
         for (token, got, context) in self.run(device, live, aliased) {
             let what = format!("{what}, {shape:?}, {token:?} after {}", context.len() - 1);
-            let expected = shape.reference(token, context);
+            let expected = shape.reference(token, context, &self.near);
             assert_within(&what, &wide(&got), expected.into_iter());
         }
     }
@@ -294,6 +298,58 @@ fn wide_tiles() {
             forest.child(root, 5, 130);
             forest.ask_all();
             forest.check(device, "wide", None, i % 2 == 1);
+        }
+    });
+}
+
+/// Windows of the token alone, inside a tile, of whole tiles and beyond all; bounds of scores; heads of
+/// more than 128 elements, with neither.
+const NEAR: [(Shape, Option<u32>, f32); 7] = [
+    (shape(1, 1, 24), Some(0), 0.0),
+    (shape(4, 2, 40), Some(5), 0.0),
+    (shape(3, 1, 32), Some(63), 3.0),
+    (shape(2, 2, 128), Some(64), 0.0),
+    (shape(4, 1, 64), Some(1000), 2.0),
+    (shape(2, 1, 256), None, 0.0),
+    (shape(2, 1, 160), Some(20), 4.0),
+];
+
+#[test]
+fn windows_and_caps() {
+    under_all_schedules(|device| {
+        for (i, (shape, window, cap)) in NEAR.into_iter().enumerate() {
+            let mut forest = Forest::new(shape, 16 << (i % 2));
+            forest.near = Near { window, cap };
+            let root = forest.root(0, 50, 9);
+            let edge = forest.child(root, 1, 5);
+            forest.child(edge, 3, 1);
+            forest.child(root, 5, 75);
+            forest.root(7, 90, 3);
+            forest.ask_all();
+            forest.check(device, &format!("{:?}", forest.near), None, i % 2 == 0);
+        }
+    });
+}
+
+/// A row's bits do not depend on the first query of its tile, which decides where keys begin.
+#[test]
+fn windows_have_the_same_bits_in_any_tile() {
+    under_all_schedules(|device| {
+        let outputs = |tokens: usize| {
+            let mut forest = Forest::new(shape(2, 1, 40), 16);
+            forest.near.window = Some(30);
+            let root = forest.root(DELICATE, 70, 64);
+            forest.ask(root, 64, tokens);
+            let rows = forest.run(device, None, false);
+            let bits = |row: &[bf16]| row.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let rows = rows
+                .iter()
+                .map(|(token, row, _)| (token.position, bits(row)));
+            rows.collect::<HashMap<_, _>>()
+        };
+        let whole = outputs(32);
+        for tokens in [1, 7] {
+            assert_eq!(outputs(tokens), whole, "tiles of {tokens}");
         }
     });
 }

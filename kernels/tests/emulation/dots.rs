@@ -70,7 +70,7 @@ fn check(device: &Device, rows: usize, labels: usize, width: usize, live: Option
         products: n as u32,
         width: width as u32,
         hidden_stride: width as u32,
-        reserved: 0,
+        cap: 0.0,
     };
     launch(device, params.launch(), &params);
     let got: Vec<f32> = device.download(out, n).unwrap();
@@ -85,6 +85,18 @@ fn check(device: &Device, rows: usize, labels: usize, width: usize, live: Option
         rest.iter().all(|x| x.to_bits() == u32::MAX),
         "{what}: beyond the live pairs"
     );
+    // The same, bounded: a bound's own roundings on top.
+    let cap = 3.0;
+    let capped = LabelDotsParams { cap, ..params };
+    launch(device, capped.launch(), &capped);
+    let got: Vec<f32> = device.download(out, n).unwrap();
+    let got: Vec<f64> = got[..live].iter().map(|&x| f64::from(x)).collect();
+    let expected = pairs[..live].iter().map(|&(row, id)| {
+        let (value, bound) = dot(state(row), weights(id as usize));
+        let cap = f64::from(cap);
+        (cap * (value / cap).tanh(), bound + 16.0 * U32 * cap)
+    });
+    assert_within(&format!("{what} capped"), &got, expected);
 }
 
 #[test]

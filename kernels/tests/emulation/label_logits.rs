@@ -12,6 +12,8 @@ struct Case {
     width: usize,
     vocab: usize,
     live: Option<u32>,
+    /// Bound of the logits, or 0.
+    cap: f32,
 }
 
 fn check(device: &Device, case: &Case) {
@@ -20,8 +22,9 @@ fn check(device: &Device, case: &Case) {
         width,
         vocab,
         live,
+        cap,
     } = *case;
-    let what = format!("rows {rows} width {width} vocab {vocab} live {live:?}");
+    let what = format!("rows {rows} width {width} vocab {vocab} live {live:?} cap {cap}");
     let mut values = Values::new(6);
     let states = rows + 3;
     let hidden = values.bf16s(states * width, -1.0, 1.0);
@@ -61,7 +64,7 @@ fn check(device: &Device, case: &Case) {
         width: width as u32,
         vocab: vocab as u32,
         hidden_stride: width as u32,
-        reserved: 0,
+        cap,
     };
     assert_eq!(params.slabs() as usize, slabs);
     launch(device, params.launch(), &params);
@@ -85,7 +88,12 @@ fn check(device: &Device, case: &Case) {
                 .map(|(x, w)| x * w)
                 .collect();
             let magnitude: f64 = products.iter().map(|p| p.abs()).sum();
-            (products.iter().sum(), width as f64 * U32 * magnitude)
+            let logit: f64 = products.iter().sum();
+            let bound = width as f64 * U32 * magnitude;
+            match f64::from(cap) {
+                0.0 => (logit, bound),
+                cap => (cap * (logit / cap).tanh(), bound + 16.0 * U32 * cap),
+            }
         };
         table.chunks_exact(width).map(of).collect()
     };
@@ -124,12 +132,13 @@ fn check(device: &Device, case: &Case) {
 #[test]
 fn logits_and_their_log_sum_exp() {
     under_all_schedules(|device| {
-        for (rows, width, vocab, live) in [
-            (1, 8, 40, None),
-            (3, 72, 331, None),
-            (9, 200, 256, Some(5)),
-            (67, 136, 300, None),
-            (66, 64, 515, Some(65)),
+        for (rows, width, vocab, live, cap) in [
+            (1, 8, 40, None, 0.0),
+            (3, 72, 331, None, 0.0),
+            (9, 200, 256, Some(5), 0.0),
+            (67, 136, 300, None, 0.0),
+            (66, 64, 515, Some(65), 0.0),
+            (3, 72, 331, None, 4.0),
         ] {
             check(
                 device,
@@ -138,6 +147,7 @@ fn logits_and_their_log_sum_exp() {
                     width,
                     vocab,
                     live,
+                    cap,
                 },
             );
         }
@@ -169,7 +179,7 @@ fn bad_numbers_stay_in_their_row() {
                 width: width as u32,
                 vocab: vocab as u32,
                 hidden_stride: width as u32,
-                reserved: 0,
+                cap: 0.0,
             };
             launch(device, params.launch(), &params);
             let lse = device.alloc(rows * 4).unwrap();

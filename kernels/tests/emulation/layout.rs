@@ -19,6 +19,7 @@ fn structs_are_mirrored() {
     check::<families::ArgmaxParams>(&library, &mut known);
     check::<families::AttnDecodeParams>(&library, &mut known);
     check::<families::AttnVarlenParams>(&library, &mut known);
+    check::<families::CapLogitsParams>(&library, &mut known);
     check::<families::ClassifyParams>(&library, &mut known);
     check::<families::DecodeRow>(&library, &mut known);
     check::<families::EmbedParams>(&library, &mut known);

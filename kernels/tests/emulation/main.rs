@@ -11,6 +11,7 @@
 mod attention;
 mod attn_decode;
 mod attn_varlen;
+mod cap_logits;
 mod dots;
 mod gemm_mma;
 mod harness;

@@ -19,6 +19,8 @@ struct Case {
     step: bool,
     /// True if heads are normalised.
     norm: bool,
+    /// Added to the norms' weights.
+    offset: f32,
     live: Option<u32>,
 }
 
@@ -130,6 +132,8 @@ fn check(device: &Device, case: Case) {
         step_stride: step_stride as u32,
         rope_positions: POSITIONS as u32,
         eps: EPS,
+        offset: case.offset,
+        reserved: 0,
     };
     launch(device, params.launch(), &params);
 
@@ -150,7 +154,9 @@ fn check(device: &Device, case: Case) {
             } else {
                 let w = if head < heads { &q_norm } else { &k_norm };
                 let angles = &rope[positions[row] as usize * dim..][..dim];
-                let w = case.norm.then(|| wide(w));
+                let offset = f64::from(case.offset);
+                let w = wide(w).into_iter().map(|w| offset + w).collect::<Vec<_>>();
+                let w = case.norm.then_some(w);
                 let expected = reference(&wide(&before[range.clone()]), w.as_deref(), angles);
                 let what = format!("{what} row {row} head {head}");
                 assert_within(&what, &wide(&after[range.clone()]), expected.into_iter());
@@ -203,12 +209,20 @@ fn check(device: &Device, case: Case) {
 #[test]
 fn turns_and_places() {
     under_all_schedules(|device| {
-        for (heads, kv_heads, dim) in [(2, 1, 128), (4, 2, 32), (3, 3, 40), (8, 2, 24), (1, 1, 8)] {
-            for (block_size, step, live, norm) in [
-                (16, false, None, true),
-                (64, true, None, true),
-                (16, true, Some(4), true),
-                (16, true, None, false),
+        for (heads, kv_heads, dim) in [
+            (2, 1, 128),
+            (4, 2, 32),
+            (3, 3, 40),
+            (8, 2, 24),
+            (1, 1, 8),
+            (2, 1, 256),
+            (3, 1, 136),
+        ] {
+            for (block_size, step, live, norm, offset) in [
+                (16, false, None, true, 0.0),
+                (64, true, None, true, 1.0),
+                (16, true, Some(4), true, 0.0),
+                (16, true, None, false, 0.0),
             ] {
                 check(
                     device,
@@ -219,6 +233,7 @@ fn turns_and_places() {
                         block_size,
                         step,
                         norm,
+                        offset,
                         live,
                     },
                 );
@@ -258,6 +273,8 @@ fn unknown_positions_are_nan() {
             step_stride: 0,
             rope_positions: POSITIONS as u32,
             eps: EPS,
+            offset: 0.0,
+            reserved: 0,
         };
         launch(device, params.launch(), &params);
         let after: Vec<bf16> = device.download(qkv, 4 * stride).unwrap();

@@ -1,5 +1,9 @@
 use half::bf16;
-use prelude_kernels::{DevicePtr, emu::Device, families::RmsNormParams};
+use prelude_kernels::{
+    DevicePtr,
+    emu::Device,
+    families::{RmsNormForm, RmsNormParams},
+};
 
 use crate::support::{
     U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,
@@ -68,8 +72,14 @@ fn check(device: &Device, case: &Case) {
         d_stride: stride as u32,
         x_stride: stride as u32,
         eps: EPS,
+        offset: 0.0,
+        reserved: 0,
     };
-    launch(device, params.launch(add), &params);
+    let form = match add {
+        true => RmsNormForm::AfterSum,
+        false => RmsNormForm::Plain,
+    };
+    launch(device, params.launch(form), &params);
     if add {
         for row in 0..count {
             for i in row * stride..row * stride + width {
@@ -162,8 +172,10 @@ fn rounds_before_the_weight() {
             d_stride: 0,
             x_stride: width as u32,
             eps: EPS,
+            offset: 0.0,
+            reserved: 0,
         };
-        launch(device, params.launch(false), &params);
+        launch(device, params.launch(RmsNormForm::Plain), &params);
         let got: Vec<bf16> = device.download(x, width).unwrap();
         let mean = wide(&h).iter().map(|v| v * v).sum::<f64>() / width as f64;
         let scale = (1.0 / (mean + f64::from(EPS)).sqrt()) as f32;
@@ -175,4 +187,93 @@ fn rounds_before_the_weight() {
         let differing = (0..width).filter(|&i| got[i] != twice(i)).count();
         assert!(differing <= 2, "{differing} of {width}");
     });
+}
+
+/// A weight that is stored less 1, before a product and behind one: `h += norm(d) · (1 + w)`. Sums and
+/// products are rounded once.
+#[test]
+fn offsets_and_norms_behind() {
+    under_all_schedules(|device| {
+        for (rows, width, live) in [(1, 8, None), (3, 200, Some(2)), (2, 8192 + 24, None)] {
+            for form in [RmsNormForm::Plain, RmsNormForm::Behind] {
+                check_offset(device, (rows, width), live, form);
+            }
+        }
+    });
+}
+
+fn check_offset(
+    device: &Device,
+    (rows, width): (usize, usize),
+    live: Option<u32>,
+    form: RmsNormForm,
+) {
+    let what = format!("{form:?} [{rows}, {width}] live {live:?}");
+    let stride = width + 8;
+    let mut values = Values::new(11);
+    let h = values.bf16s(rows * stride, -3.0, 3.0);
+    let d = values.bf16s(rows * stride, -3.0, 3.0);
+    // Sums rounded to bf16 would show.
+    let w = values.bf16s(width, -0.3, 0.3);
+    let is_behind = form == RmsNormForm::Behind;
+    let x = room_bf16(device, rows * stride);
+    let at = upload(device, &h);
+    let params = RmsNormParams {
+        h: at,
+        d: upload(device, &d),
+        w: upload(device, &w),
+        x: if is_behind { DevicePtr::NULL } else { x },
+        live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        rows: rows as u32,
+        width: width as u32,
+        h_stride: stride as u32,
+        d_stride: stride as u32,
+        x_stride: stride as u32,
+        eps: EPS,
+        offset: 1.0,
+        reserved: 0,
+    };
+    launch(device, params.launch(form), &params);
+    let after: Vec<bf16> = device.download(at, rows * stride).unwrap();
+    let got = match is_behind {
+        true => after,
+        false => {
+            assert_eq!(after, h, "{what}: h");
+            device.download(x, rows * stride).unwrap()
+        }
+    };
+    let weight: Vec<f64> = wide(&w).into_iter().map(|w| 1.0 + w).collect();
+    let live = live.map_or(rows, |n| n as usize);
+    for row in 0..rows {
+        let range = row * stride..row * stride + width;
+        let gap = range.end..(row + 1) * stride;
+        if is_behind {
+            assert_eq!(got[gap.clone()], h[gap], "{what}: gap {row}");
+        } else {
+            assert_untouched(&what, &got[gap]);
+        }
+        if row >= live {
+            match is_behind {
+                true => assert_eq!(got[range.clone()], h[range], "{what}: row {row}"),
+                false => assert_untouched(&what, &got[range]),
+            }
+            continue;
+        }
+        let input = if is_behind { &d } else { &h };
+        let normed = reference(&wide(&input[range.clone()]), &weight);
+        let before = wide(&h[range.clone()]);
+        let expected = normed.iter().zip(&before).map(|(y, h)| {
+            let (value, inner) = match is_behind {
+                true => (h + y, h.abs() + y.abs()),
+                false => (*y, y.abs()),
+            };
+            (value, 1.01 * U16 * value.abs() + 32.0 * U32 * inner)
+        });
+        let expected: Vec<_> = expected.collect();
+        assert_within(
+            &format!("{what} row {row}"),
+            &wide(&got[range]),
+            expected.into_iter(),
+        );
+    }
 }

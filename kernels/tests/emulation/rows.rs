@@ -56,15 +56,31 @@ fn embed(device: &Device, rows: usize, width: usize, live: Option<u32>) {
         vocab: VOCAB as u32,
         sampled_rows: sampled.len() as u32,
         h_stride: width as u32,
-        reserved: 0,
+        scale: 1.0,
     };
     launch(device, params.launch(), &params);
     let got: Vec<u16> = device.download(h, rows * width).unwrap();
     let live = live.map_or(rows, |n| n as usize);
-    assert!(
-        got == expected(&table, width, &index, live),
-        "[{rows}, {width}]"
-    );
+    let copied = expected(&table, width, &index, live);
+    assert!(got == copied, "[{rows}, {width}]");
+    // The same, scaled and rounded once; a row that is not there stays NaN.
+    let scaled = EmbedParams {
+        scale: 25.298_222,
+        ..params
+    };
+    launch(device, scaled.launch(), &scaled);
+    let got: Vec<bf16> = device.download(h, rows * width).unwrap();
+    for (i, (got, copied)) in got.iter().zip(&copied).enumerate() {
+        let copied = bf16::from_bits(*copied);
+        match copied.is_nan() {
+            true => assert!(got.is_nan(), "scaled [{rows}, {width}] at {i}"),
+            false => assert_eq!(
+                *got,
+                bf16::from_f32(scaled.scale * copied.to_f32()),
+                "scaled [{rows}, {width}] at {i}"
+            ),
+        }
+    }
 }
 
 fn gather(device: &Device, rows: usize, width: usize, live: Option<u32>) {

@@ -1,16 +1,24 @@
 //! Embeddings and class logits.
 
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
+use prelude_models::DenseModule;
 
 use super::{HeadPass, NOT_FINITE};
-use crate::kernels::gemm::{Matrix, ProductOutput};
+use crate::{
+    kernels::{
+        Backend, activation,
+        gemm::{Matrix, ProductOutput},
+    },
+    weights::Weight,
+};
 
 /// Positions that a mean sums before it adds to its total: a fixed order of additions.
 const MEAN_CHUNK: u32 = 256;
 
 impl HeadPass<'_> {
-    /// Answers every row that wants a vector, or one of each token.
-    pub(crate) fn pooling(&mut self) {
+    /// Answers every row that wants a vector, or one of each token. Products of `dense` follow a
+    /// pooling.
+    pub(crate) fn pooling(&mut self, backend: Backend, dense: &[DenseModule<Weight>]) {
         for (i, row) in self.layout.rows.iter().enumerate() {
             if row.refused.is_some() {
                 continue;
@@ -23,11 +31,14 @@ impl HeadPass<'_> {
                     normalise,
                     dimensions,
                 } => {
-                    let state = match pooling {
+                    let mut state = match pooling {
                         Pooling::First => states.next().expect("a row has positions").to_vec(),
                         Pooling::Last => states.next_back().expect("a row has positions").to_vec(),
                         Pooling::Mean => mean(states, row.first_position, self.width),
                     };
+                    for module in dense {
+                        state = self.dense(backend, module, &state);
+                    }
                     let vector = vector(state, dimensions, normalise);
                     self.results[i] = Some(finite(vector, RowOutput::Embedding));
                 }
@@ -42,6 +53,18 @@ impl HeadPass<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Multiplies one vector: the same product as for a row alone, so the same bits.
+    fn dense(&mut self, backend: Backend, module: &DenseModule<Weight>, state: &[f32]) -> Vec<f32> {
+        let matrix = module.weight.matrix();
+        let mut out = vec![0.0; matrix.outputs()];
+        self.multiplier
+            .run(self.pool, state, matrix, ProductOutput::Write, &mut out);
+        if let Some(f) = module.activation {
+            activation::activate(backend, f, &mut out);
+        }
+        out
     }
 
     /// Answers every classification row.

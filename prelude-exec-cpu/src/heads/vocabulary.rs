@@ -115,14 +115,19 @@ impl VocabularyHeads {
 
 impl HeadPass<'_> {
     /// Answers every row that samples, scores labels or wants log-probabilities.
-    pub(crate) fn vocabulary(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
-        self.run_label_rows(buffers, head);
+    pub(crate) fn vocabulary(
+        &mut self,
+        buffers: &mut VocabularyHeads,
+        head: &Matrix,
+        soft_cap: Option<f32>,
+    ) {
+        self.run_label_rows(buffers, head, soft_cap);
         let mut items = items(self.layout);
         items.sort_by_key(Item::order);
         let mut rest = &mut items[..];
         while !rest.is_empty() {
             let (chunk, outputs) = take_chunk(&mut rest, buffers.rows);
-            self.run_chunk(chunk, &outputs, buffers, head);
+            self.run_chunk(chunk, &outputs, buffers, (head, soft_cap));
         }
         self.collect_items(items);
     }
@@ -133,7 +138,7 @@ impl HeadPass<'_> {
         items: &mut [Item<'_>],
         outputs: &[u32],
         buffers: &mut VocabularyHeads,
-        head: &Matrix,
+        (head, soft_cap): (&Matrix, Option<f32>),
     ) {
         let states = &mut buffers.states[..outputs.len() * self.width];
         for (state, &output) in states.chunks_exact_mut(self.width).zip(outputs) {
@@ -143,7 +148,14 @@ impl HeadPass<'_> {
         let logits = &mut buffers.logits[..outputs.len() * vocab];
         self.multiplier
             .run(self.pool, states, head, ProductOutput::Write, logits);
-        let (isa, logits, workers) = (self.isa, &*logits, &buffers.workers);
+        let isa = self.isa;
+        if let Some(cap) = soft_cap {
+            let cost_ns = logits.len() / 2;
+            self.pool.rows(logits, vocab, 1, cost_ns, |_, _, logits| {
+                simd::soft_cap(isa, logits, 1.0, cap);
+            });
+        }
+        let (logits, workers) = (&*logits, &buffers.workers);
         let cost_ns = items.len() * vocab;
         // A task is one row of logits with all that read it, so that they share what they can.
         let mut readers: Vec<&mut [Item<'_>]> =
@@ -190,7 +202,12 @@ impl HeadPass<'_> {
 
     /// Answers rows that want the logits of labels and nothing else, those with equal labels
     /// together.
-    fn run_label_rows(&mut self, buffers: &mut VocabularyHeads, head: &Matrix) {
+    fn run_label_rows(
+        &mut self,
+        buffers: &mut VocabularyHeads,
+        head: &Matrix,
+        soft_cap: Option<f32>,
+    ) {
         let (layout, width) = (self.layout, self.width);
         let label_rows: Vec<(usize, &Arc<[TokenId]>)> = layout
             .rows
@@ -217,6 +234,9 @@ impl HeadPass<'_> {
                 let mut logits = vec![0.0; rows.len() * labels.len()];
                 self.multiplier
                     .run(self.pool, states, &part, ProductOutput::Write, &mut logits);
+                if let Some(cap) = soft_cap {
+                    simd::soft_cap(self.isa, &mut logits, 1.0, cap);
+                }
                 for ((row, _), logits) in rows.iter().zip(logits.chunks_exact(labels.len())) {
                     self.results[*row] = Some(label_scores(logits.to_vec(), None));
                 }

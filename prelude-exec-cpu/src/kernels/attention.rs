@@ -288,12 +288,12 @@ impl<E: KvElement> Attention<'_, E> {
             };
             match backend {
                 Backend::Reference => self.run_reference(&part, tile),
-                // Tiles know neither windows nor biases.
+                // Tiles know neither windows nor biases nor caps.
                 #[cfg(target_arch = "x86_64")]
                 Backend::Fast {
                     isa,
                     act: InputForm::Tiles,
-                } if self.window.is_none() && self.bias.is_none() => {
+                } if self.is_plain() => {
                     self.run_on_tiles(isa, &part, scratch, tile);
                 }
                 Backend::Fast { isa, act } => {
@@ -302,6 +302,11 @@ impl<E: KvElement> Attention<'_, E> {
             }
             scratch.path = path;
         }
+    }
+
+    /// Returns true if scores do not depend on distances and are not bounded.
+    fn is_plain(&self) -> bool {
+        self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
     }
 
     /// Key-value head of a task.
@@ -446,7 +451,7 @@ impl<E: KvElement> Attention<'_, E> {
                 if let Some(before) = last_seen(i).checked_sub(start)
                     && !is_before(i)
                 {
-                    let scale = self.weigh_distances(scores, start, queries, first + i);
+                    let scale = self.weigh_distances(isa, scores, start, queries, first + i);
                     factors[i] = Some(simd::softmax_tile(
                         isa,
                         scores,
@@ -465,25 +470,31 @@ impl<E: KvElement> Attention<'_, E> {
         }
     }
 
-    /// Takes windows and biases into account in the scores of a row with the keys of positions from
-    /// `start` on. Returns the factor that the scores still lack.
+    /// Takes windows, biases and caps into account in the scores of a row with the keys of positions
+    /// from `start` on. Returns the factor that the scores still lack.
     #[inline]
     fn weigh_distances(
         &self,
+        isa: Supported,
         scores: &mut [f32; NR],
         start: u32,
         queries: RowBlocks,
         row: usize,
     ) -> f32 {
         let unseen = queries.first_seen(row).saturating_sub(start) as usize;
+        let mut scale = self.shape.scale;
+        if let Some(cap) = self.shape.soft_cap {
+            simd::soft_cap(isa, scores, scale, cap);
+            scale = 1.0;
+        }
         let scale = match self.bias {
-            None => self.shape.scale,
+            None => scale,
             Some(bias) => {
                 let head = queries.first_head + row % queries.group;
                 let bias = HeadBias::new(bias, self.shape.heads, head);
                 let position = queries.position(row);
                 for (key, score) in (start..).zip(scores.iter_mut()) {
-                    *score = *score * self.shape.scale + bias.at(position, key);
+                    *score = *score * scale + bias.at(position, key);
                 }
                 1.0
             }
@@ -556,9 +567,14 @@ impl<E: KvElement> Attention<'_, E> {
                 let bias = self
                     .bias
                     .map(|bias| HeadBias::new(bias, self.shape.heads, head));
-                let added = |i: usize| bias.map_or(0.0, |bias| bias.at(position, first + i as u32));
+                let score = |i: usize, product: f32| {
+                    let score = product * self.shape.scale;
+                    let cap = self.shape.soft_cap;
+                    let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
+                    score + bias.map_or(0.0, |bias| bias.at(position, first + i as u32))
+                };
                 let (keys, values) = (&keys[seen.clone()], &values[seen.clone()]);
-                reference::attend(q, keys, values, self.shape.scale, added, out);
+                reference::attend(q, keys, values, score, out);
             }
         }
     }

@@ -120,6 +120,16 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
+/// `out += x / sqrt(mean(x²) + eps) · weight`.
+#[inline(always)]
+pub(crate) fn rms_norm_add(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = sum_of(x, |v| v * v) / x.len() as f32;
+    let inverse = 1.0 / (mean + eps).sqrt();
+    for ((out, &v), &w) in out.iter_mut().zip(x).zip(weight) {
+        *out += v * inverse * w;
+    }
+}
+
 /// Normalises a head by `weight` and rotates it: element `i` with `i + D/2`, by the angles whose
 /// cosines and sines are the two halves of `rotation`.
 #[inline(always)]
@@ -230,6 +240,15 @@ pub(crate) fn relu(x: &mut [f32]) {
 pub(crate) fn tanh(x: &mut [f32]) {
     for v in x {
         *v = tanh_of(*v);
+    }
+}
+
+/// `x = cap · tanh(x · scale / cap)`. Infinities become ±cap, and NaN stays.
+#[inline(always)]
+pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: f32) {
+    let factor = scale / cap;
+    for v in x {
+        *v = cap * tanh_of(*v * factor);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Arithmetic: the fast families and the reference.
 
+pub(crate) mod activation;
 pub(crate) mod attention;
 mod backend;
 pub(crate) mod elementwise;

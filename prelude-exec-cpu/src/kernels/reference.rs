@@ -28,6 +28,14 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
+/// `out += x / sqrt(mean(x²) + eps) · weight`.
+pub(crate) fn rms_norm_add(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let root = (dot(x, x) / x.len() as f32 + eps).sqrt();
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out += x / root * weight;
+    }
+}
+
 /// Normalises a head and rotates it: element `i` with `i + D/2`. `rotation`: cosines, then sines.
 pub(crate) fn norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
     let root = (dot(head, head) / head.len() as f32 + eps).sqrt();
@@ -97,20 +105,17 @@ pub(crate) fn activate(x: &mut [f32], f: Activation) {
     }
 }
 
-/// Attention of one query head over `keys` and `values`, one row per visible position; `added`
-/// returns what is added to the score of a row.
+/// Attention of one query head over `keys` and `values`, one row per visible position; `score`
+/// makes the score of a row of its product with the query.
 pub(crate) fn attend(
     q: &[f32],
     keys: &[&[f32]],
     values: &[&[f32]],
-    scale: f32,
-    added: impl Fn(usize) -> f32,
+    score: impl Fn(usize, f32) -> f32,
     out: &mut [f32],
 ) {
     let scores = keys.iter().enumerate();
-    let scores: Vec<f32> = scores
-        .map(|(i, key)| dot(q, key) * scale + added(i))
-        .collect();
+    let scores: Vec<f32> = scores.map(|(i, key)| score(i, dot(q, key))).collect();
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
     let sum: f32 = weights.iter().sum();

@@ -54,6 +54,10 @@ multiversion! { elementwise:
     soften(x: &mut [f32], max: f32, temperature: f32);
     /// [`elementwise::rms_norm`].
     rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    /// [`elementwise::rms_norm_add`].
+    rms_norm_add(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    /// [`elementwise::soft_cap`].
+    soft_cap(x: &mut [f32], scale: f32, cap: f32);
     /// [`elementwise::norm_rotate`].
     norm_rotate(head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]);
     /// [`elementwise::rotate`].

@@ -12,7 +12,7 @@
 //! submitted while that one runs.
 
 use prelude_core::{ExecutorError, PassSlice};
-use prelude_models::step::Pass;
+use prelude_models::step::{Pass, VectorSizes};
 
 use super::CudaExecutor;
 
@@ -23,9 +23,11 @@ impl CudaExecutor {
     /// [`ExecutorError::Step`] for a pass that there is no room for, that has not begun or that is
     /// over; else those of the model. The pass is over then.
     pub(super) fn run_slice(&mut self, mut slice: PassSlice) -> Result<bool, ExecutorError> {
-        let laid_out =
-            self.passes
-                .lay_out(&mut slice, &self.capacity, self.model_config.hidden_size)?;
+        let laid_out = self.passes.lay_out(
+            &mut slice,
+            &self.capacity,
+            VectorSizes::of(&self.model_config),
+        )?;
         if let Some(layout) = laid_out {
             let others = self.passes.held_mut();
             let held = self.ops.begin_pass(&self.model_config, &layout, others)?;

@@ -219,10 +219,11 @@ impl Labels {
         metadata: &Metadata,
         results: &Results,
         hidden: View<bf16>,
-        head: View<bf16>,
+        (head, cap): (View<bf16>, f32),
     ) -> Result<(), Error> {
         if let Some(out) = self.dots.out.filter(|out| out.len > 0) {
             let (rows, ids) = (metadata.view(self.dots.rows), metadata.view(self.dots.ids));
+            let head = (head, cap);
             heads::label_dots(launcher, rows, ids, hidden, head, results.view(out, 1))?;
         }
         let slabs = heads::label_slabs(head.rows());
@@ -233,6 +234,7 @@ impl Labels {
                 pair_ids: metadata.view(group.pair_ids),
                 pair_outs: metadata.view(group.pair_outs),
                 hidden,
+                cap,
                 table: head,
                 out: results.view(group.out, 1),
                 partial: self.partial.view(0, slabs, group.rows * 2),

@@ -172,14 +172,15 @@ impl Heads {
         self.token_classes.begin(layout, results, metadata)
     }
 
-    /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`.
+    /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`, with the
+    /// bound of its logits, or 0.
     pub(crate) fn vocabulary(
         &mut self,
         launcher: &mut Launcher,
         products: &mut Products,
         metadata: &Metadata,
         hidden: View<bf16>,
-        head: View<bf16>,
+        head: (View<bf16>, f32),
     ) -> Result<(), Error> {
         self.ran.vocabulary = true;
         self.labels

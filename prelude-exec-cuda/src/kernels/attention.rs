@@ -3,7 +3,7 @@
 use half::bf16;
 use prelude_kernels::{
     DevicePtr,
-    families::{AttnDecodeParams, AttnVarlenParams, DecodeRow, Segment, Span, Tile},
+    families::{AttnDecodeParams, AttnVarlenParams, DecodeRow, NO_WINDOW, Segment, Span, Tile},
 };
 use prelude_models::AttnShape;
 
@@ -29,6 +29,8 @@ pub(crate) struct Attention {
     pub(crate) block_size: usize,
     /// Block tables, `[1, _]`.
     pub(crate) tables: View<i32>,
+    /// Positions before its own that a query sees at most, if not all.
+    pub(crate) window: Option<u32>,
 }
 
 /// Queries of prompts.
@@ -67,7 +69,7 @@ impl Attention {
         let dim = shape.head_dim;
         rules! {
             kernel;
-            dim.is_multiple_of(8) && dim <= 128 => "no such head_dim",
+            dim.is_multiple_of(8) && dim <= 256 => "no such head_dim",
             shape.heads.is_multiple_of(shape.kv_heads) => "key-value heads do not divide the heads",
         }
         let page = self.block_size * shape.kv_heads * dim;
@@ -77,6 +79,12 @@ impl Attention {
                 => "pages of another shape",
         }
         Ok(())
+    }
+
+    /// The window and the cap as kernels take them.
+    fn near(&self) -> (u32, f32) {
+        let cap = self.shape.soft_cap.unwrap_or(0.0);
+        (self.window.unwrap_or(NO_WINDOW), cap)
     }
 
     /// Attention of prompts.
@@ -103,6 +111,7 @@ impl Attention {
             access("spans", on.spans),
             access("tiles", on.tiles),
         ];
+        let (window, cap) = self.near();
         let params = AttnVarlenParams {
             q: self.q.ptr(),
             out: self.out.ptr(),
@@ -125,6 +134,8 @@ impl Attention {
             block_size: int(self.block_size),
             scale: shape.scale,
             tile_rows: on.tile_rows,
+            window,
+            cap,
         };
         let launch = params
             .launch()
@@ -144,6 +155,7 @@ impl Attention {
                 && on.partial.width() >= shape.head_dim + 2
                 => "no room for the splits",
         }
+        let (window, cap) = self.near();
         let params = AttnDecodeParams {
             q: self.q.ptr(),
             out: self.out.ptr(),
@@ -162,6 +174,8 @@ impl Attention {
             out_stride: int(self.out.stride()),
             block_size: int(self.block_size),
             scale: shape.scale,
+            window,
+            cap,
             reserved: 0,
         };
         let reads = [

@@ -1,9 +1,9 @@
-//! `embed`, `gather_rows`, `rms_norm`, `silu_mul`: work on rows, bound by memory.
+//! `embed`, `gather_rows`, norms and gates: work on rows, bound by memory.
 
 use half::bf16;
 use prelude_kernels::{
     DevicePtr,
-    families::{EmbedParams, GatherRowsParams, RmsNormParams, SiluMulParams},
+    families::{EmbedParams, Gate, GatherRowsParams, RmsNormForm, RmsNormParams, SiluMulParams},
 };
 
 use super::{
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{Error, memory::view::View};
 
-/// `h[t] = table[ids[t]]`. `ids`: `[1, T]`, where -(i + 1) is the id `sampled[i]`, which an earlier
+/// `h[t] = scale · table[ids[t]]`. `ids`: `[1, T]`, where -(i + 1) is the id `sampled[i]`, which an earlier
 /// step drew; `sampled`: `[1, _]`; `table`: `[V, H]`; `h`: `[T, H]`.
 pub(crate) fn embed(
     launcher: &mut Launcher,
     ids: View<i32>,
     sampled: View<i32>,
-    table: View<bf16>,
+    (table, scale): (View<bf16>, f32),
     h: View<bf16>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "embed";
@@ -40,7 +40,7 @@ pub(crate) fn embed(
         vocab: int(table.rows()),
         sampled_rows: int(sampled.width()),
         h_stride: int(h.stride()),
-        reserved: 0,
+        scale,
     };
     let reads = [
         access("ids", ids),
@@ -103,11 +103,11 @@ fn gather(
     launcher.launch(&params.launch(), &params, &reads, &[access("y", y)])
 }
 
-/// `x = h / sqrt(mean(h²) + eps) · w`, row by row. `h`, `x`: `[n, H]`; `w`: `[1, H]`.
+/// `x = h / sqrt(mean(h²) + eps) · (offset + w)`, row by row. `h`, `x`: `[n, H]`; `w`: `[1, H]`.
 pub(crate) fn rms_norm(
     launcher: &mut Launcher,
     h: View<bf16>,
-    w: View<bf16>,
+    (w, offset): (View<bf16>, f32),
     eps: f32,
     x: View<bf16>,
 ) -> Result<(), Error> {
@@ -130,18 +130,57 @@ pub(crate) fn rms_norm(
         d_stride: 0,
         x_stride: int(x.stride()),
         eps,
+        offset,
+        reserved: 0,
     };
     let reads = [access("h", h), access("w", w)];
-    launcher.launch(&params.launch(false), &params, &reads, &[access("x", x)])
+    let launch = params.launch(RmsNormForm::Plain);
+    launcher.launch(&launch, &params, &reads, &[access("x", x)])
 }
 
-/// `a = silu(g) · u`, row by row. `gate_up`: `[n, 2 I]`, g then u; `a`: `[n, I]`.
-pub(crate) fn silu_mul(
+/// `h += d / sqrt(mean(d²) + eps) · (offset + w)`, row by row. `d`, `h`: `[n, H]`; `w`: `[1, H]`.
+pub(crate) fn rms_norm_add(
+    launcher: &mut Launcher,
+    d: View<bf16>,
+    (w, offset): (View<bf16>, f32),
+    eps: f32,
+    h: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "rms_norm_add";
+    rules! {
+        KERNEL;
+        h.rows() == d.rows() => "h and d differ in rows",
+        h.width() == d.width() && h.width() == w.width() => "widths differ",
+        h.width().is_multiple_of(8) => "width is no multiple of 8",
+    }
+    let params = RmsNormParams {
+        h: h.ptr(),
+        d: d.ptr(),
+        w: w.ptr(),
+        x: DevicePtr::NULL,
+        live: DevicePtr::NULL,
+        rows: int(h.rows()),
+        width: int(h.width()),
+        h_stride: int(h.stride()),
+        d_stride: int(d.stride()),
+        x_stride: 0,
+        eps,
+        offset,
+        reserved: 0,
+    };
+    let reads = [access("d", d), access("w", w)];
+    let launch = params.launch(RmsNormForm::Behind);
+    launcher.launch(&launch, &params, &reads, &[access("h", h)])
+}
+
+/// `a = f(g) · u`, row by row, `f` the gate. `gate_up`: `[n, 2 I]`, g then u; `a`: `[n, I]`.
+pub(crate) fn gate_mul(
     launcher: &mut Launcher,
     gate_up: View<bf16>,
+    gate: Gate,
     a: View<bf16>,
 ) -> Result<(), Error> {
-    const KERNEL: &str = "silu_mul";
+    const KERNEL: &str = "gate_mul";
     rules! {
         KERNEL;
         gate_up.rows() == a.rows() => "gate_up and a differ in rows",
@@ -159,5 +198,6 @@ pub(crate) fn silu_mul(
         a_stride: int(a.stride()),
     };
     let reads = [access("gate_up", gate_up)];
-    launcher.launch(&params.launch(), &params, &reads, &[access("a", a)])
+    let launch = params.launch(gate);
+    launcher.launch(&launch, &params, &reads, &[access("a", a)])
 }

@@ -93,13 +93,13 @@ pub(crate) fn classify(
     launcher.launch(&params.launch(), &params, &reads, &[access("out", out)])
 }
 
-/// Single products. `rows`, of `hidden`, and `ids`, of `table`: `[1, n]`; `out`: `[1, n]`.
+/// Single products, bounded by the cap of `table` if it is above 0. `rows`, of `hidden`, and `ids`, of `table`: `[1, n]`; `out`: `[1, n]`.
 pub(crate) fn label_dots(
     launcher: &mut Launcher,
     rows: View<u32>,
     ids: View<u32>,
     hidden: View<bf16>,
-    table: View<bf16>,
+    (table, cap): (View<bf16>, f32),
     out: View<f32>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "label_dots";
@@ -121,7 +121,7 @@ pub(crate) fn label_dots(
         products: int(out.width()),
         width: int(hidden.width()),
         hidden_stride: int(hidden.stride()),
-        reserved: 0,
+        cap,
     };
     let reads = [
         access("rows", rows),
@@ -144,6 +144,8 @@ pub(crate) struct LabelLogits {
     /// `[1, pairs]`: column of `out`.
     pub(crate) pair_outs: View<u32>,
     pub(crate) hidden: View<bf16>,
+    /// Bound of the logits, or 0.
+    pub(crate) cap: f32,
     pub(crate) table: View<bf16>,
     /// `[1, pairs]`.
     pub(crate) out: View<f32>,
@@ -189,7 +191,7 @@ impl LabelLogits {
             width: int(hidden.width()),
             vocab: int(table.rows()),
             hidden_stride: int(hidden.stride()),
-            reserved: 0,
+            cap: self.cap,
         };
         let reads = [
             access("index", self.index),

@@ -25,6 +25,8 @@ pub(crate) struct QkNormRopeStore {
     /// Weights of the norms of q and of k, `[1, D]` each, if heads are normalised.
     pub(crate) norms: Option<[View<bf16>; 2]>,
     pub(crate) eps: f32,
+    /// Added to the weights of both norms.
+    pub(crate) offset: f32,
     /// This layer's keys and values in the pool, a row for each block.
     pub(crate) pages: (View<bf16>, View<bf16>),
     pub(crate) block_size: usize,
@@ -41,7 +43,7 @@ impl QkNormRopeStore {
         rules! {
             KERNEL;
             qkv.width() == shape.qkv_width() => "qkv has another width",
-            dim.is_multiple_of(8) && dim <= 128 => "no such head_dim",
+            dim.is_multiple_of(8) && dim <= 256 => "no such head_dim",
             self.positions.width() >= n && self.slots.width() >= n
                 => "fewer positions or slots than rows",
             self.rope.width() == dim => "rotations of another width",
@@ -100,6 +102,8 @@ impl QkNormRopeStore {
             step_stride: int(k_step.map_or(0, |k| k.stride())),
             rope_positions: int(self.rope.rows()),
             eps: self.eps,
+            offset: self.offset,
+            reserved: 0,
         };
         launcher.launch(&params.launch(), &params, &reads, &writes)
     }

@@ -1,9 +1,10 @@
-//! Kernels that read full rows of logits: `adjust`, `sample`, `prompt_logprobs`.
+//! Kernels on full rows of logits: `cap_logits`, `adjust`, `sample`, `prompt_logprobs`.
 
 use prelude_kernels::{
     DevicePtr,
     families::{
-        AdjustParams, AdjustRow, ArgmaxParams, LogprobRow, LogprobsParams, SampleParams, SampleRow,
+        AdjustParams, AdjustRow, ArgmaxParams, CapLogitsParams, LogprobRow, LogprobsParams,
+        SampleParams, SampleRow,
     },
 };
 
@@ -184,4 +185,22 @@ pub(crate) fn logprobs(launcher: &mut Launcher, on: Logprobs) -> Result<(), Erro
         access("lse", on.log_sum_exp),
     ];
     launcher.launch(&params.launch(), &params, &reads, &writes)
+}
+
+/// `x = cap · tanh(x / cap)`, in place. `x`: rows of logits.
+pub(crate) fn cap_logits(launcher: &mut Launcher, x: View<f32>, cap: f32) -> Result<(), Error> {
+    const KERNEL: &str = "cap_logits";
+    rules! {
+        KERNEL;
+        cap > 0.0 => "no bound",
+    }
+    let params = CapLogitsParams {
+        x: x.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(x.rows()),
+        width: int(x.width()),
+        stride: int(x.stride()),
+        cap,
+    };
+    launcher.launch(&params.launch(), &params, &[], &[access("x", x)])
 }

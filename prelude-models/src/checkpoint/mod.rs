@@ -14,10 +14,11 @@ use std::{
 
 use self::container::{Entry, Stored};
 use crate::{
-    Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, TensorView,
+    DenseConfig, Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, TensorView,
     config::Companions,
     error::{TensorDefects, first_few},
     json,
+    modules::{DenseDocument, Modules},
 };
 
 const SINGLE_FILE: &str = "model.safetensors";
@@ -106,10 +107,23 @@ pub struct CheckpointFiles<'a> {
     pub modules: Option<&'a [u8]>,
     /// `1_Pooling/config.json`.
     pub pooling: Option<&'a [u8]>,
-    /// `2_Normalize/config.json`.
+    /// `config.json` of the module `Normalize`, if there is one.
     pub normalize: Option<&'a [u8]>,
+    /// The files of the modules `Dense`, in the order of `modules.json`.
+    pub dense: Vec<DenseFiles<'a>>,
     /// `1_LogitScore/config.json`.
     pub logit_score: Option<&'a [u8]>,
+    /// `model.safetensors`.
+    pub weights: Cow<'static, [u8]>,
+}
+
+/// The files of a module `Dense` in memory.
+#[derive(Clone, Debug)]
+pub struct DenseFiles<'a> {
+    /// Name of its folder.
+    pub folder: &'a str,
+    /// `config.json`.
+    pub config: &'a [u8],
     /// `model.safetensors`.
     pub weights: Cow<'static, [u8]>,
 }
@@ -128,9 +142,23 @@ impl Checkpoint {
         let generation = json::read(&folder.join("generation_config.json"))?;
         let modules = json::read(&folder.join("modules.json"))?;
         let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
-        let normalize = json::read(&folder.join("2_Normalize/config.json"))?;
+        let named = modules.as_deref().map(Modules::find).transpose()?;
+        let named = named.unwrap_or_default();
+        let normalize = match &named.normalize {
+            Some(name) => json::read(&folder.join(name).join("config.json"))?,
+            None => None,
+        };
         let logit_score = json::read(&folder.join("1_LogitScore/config.json"))?;
-        let (files, tensors) = open_weights(folder)?;
+        let (mut files, mut tensors) = open_weights(folder)?;
+        let mut dense = Vec::new();
+        for name in named.dense {
+            let config = required(&folder.join(&name).join("config.json"))?;
+            add_dense(folder, &name, &mut files, &mut tensors)?;
+            dense.push(DenseDocument {
+                folder: name,
+                config,
+            });
+        }
         Self::assemble(
             &Companions {
                 config: &config,
@@ -138,6 +166,7 @@ impl Checkpoint {
                 modules: modules.as_deref(),
                 pooling: pooling.as_deref(),
                 normalize: normalize.as_deref(),
+                dense: &dense,
                 logit_score: logit_score.as_deref(),
             },
             files,
@@ -153,7 +182,17 @@ impl Checkpoint {
         let mut weights = Vec::new();
         let mut tensors = BTreeMap::new();
         let bytes = Bytes::Memory(files.weights);
-        add_file(SINGLE_FILE.to_owned(), bytes, &mut weights, &mut tensors)?;
+        let name = SINGLE_FILE.to_owned();
+        add_file(("", name), bytes, &mut weights, &mut tensors)?;
+        let mut dense = Vec::new();
+        for module in files.dense {
+            let folder = module.folder.to_owned();
+            let (prefix, name) = (format!("{folder}/"), format!("{folder}/{SINGLE_FILE}"));
+            let bytes = Bytes::Memory(module.weights);
+            add_file((&prefix, name), bytes, &mut weights, &mut tensors)?;
+            let config = module.config.to_vec();
+            dense.push(DenseDocument { folder, config });
+        }
         Self::assemble(
             &Companions {
                 config: files.config,
@@ -161,6 +200,7 @@ impl Checkpoint {
                 modules: files.modules,
                 pooling: files.pooling,
                 normalize: files.normalize,
+                dense: &dense,
                 logit_score: files.logit_score,
             },
             weights,
@@ -188,7 +228,7 @@ impl Checkpoint {
         files: Vec<WeightFile>,
         tensors: BTreeMap<String, (usize, Entry)>,
     ) -> Result<Self, Error> {
-        let config = ModelConfig::from_json("config.json", documents.config)?;
+        let mut config = ModelConfig::from_json("config.json", documents.config)?;
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
             && tensors.contains_key("embed_tokens.weight");
@@ -196,6 +236,10 @@ impl Checkpoint {
         warnings.extend_from_slice(&generation.warnings);
         let kind = ModelKind::of(&config, documents, bare, &mut warnings)?;
         let logit_score = LogitScore::of(&config, documents, &mut warnings)?;
+        if matches!(kind, ModelKind::Embedding { .. }) {
+            let width = config.hidden_size;
+            config.dense = DenseConfig::read_all(documents.dense, width, &mut warnings)?;
+        }
         Ok(Self {
             config,
             generation,
@@ -309,7 +353,9 @@ impl Checkpoint {
         ignored: impl Fn(&str) -> bool,
     ) -> Result<(), Error> {
         let mut defects = TensorDefects::default();
-        for (name, shape) in expected {
+        let mut expected = expected.clone();
+        expected.extend(self.config.dense.iter().flat_map(DenseConfig::tensors));
+        for (name, shape) in &expected {
             match self.tensors.get(name) {
                 None => defects.missing.push(name.clone()),
                 Some((_, entry)) if entry.shape != *shape => {
@@ -411,6 +457,11 @@ fn check_index(
     Ok(())
 }
 
+/// Maps a file, and notes which one it is.
+fn mapped(path: &Path) -> io::Result<(FileIdentity, memmap2::Mmap)> {
+    Ok((FileIdentity::of(path)?, map::map(path)?))
+}
+
 fn add_mapped(
     folder: &Path,
     name: &str,
@@ -418,24 +469,43 @@ fn add_mapped(
     tensors: &mut BTreeMap<String, (usize, Entry)>,
 ) -> Result<(), Error> {
     let path = folder.join(name);
-    let mapped = map::map(&path).and_then(|map| Ok((FileIdentity::of(&path)?, map)));
-    let (identity, map) = mapped.map_err(|source| Error::Io { path, source })?;
-    add_file(
-        name.to_owned(),
-        Bytes::Mapped { map, identity },
-        files,
-        tensors,
-    )
+    let (identity, map) = mapped(&path).map_err(|source| Error::Io { path, source })?;
+    let bytes = Bytes::Mapped { map, identity };
+    add_file(("", name.to_owned()), bytes, files, tensors)
 }
 
+/// Adds the weights of the module `Dense` in a folder of the checkpoint's.
+fn add_dense(
+    folder: &Path,
+    name: &str,
+    files: &mut Vec<WeightFile>,
+    tensors: &mut BTreeMap<String, (usize, Entry)>,
+) -> Result<(), Error> {
+    let path = folder.join(name).join(SINGLE_FILE);
+    let (identity, map) = match mapped(&path) {
+        Ok(mapped) => mapped,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::NoWeights {
+                path: folder.join(name),
+                hint: "the weights of a module `Dense` are read from its model.safetensors; convert other formats to safetensors",
+            });
+        }
+        Err(source) => return Err(Error::Io { path, source }),
+    };
+    let (prefix, name) = (format!("{name}/"), format!("{name}/{SINGLE_FILE}"));
+    let bytes = Bytes::Mapped { map, identity };
+    add_file((&prefix, name), bytes, files, tensors)
+}
+
+/// Adds a file of tensors, whose names get a prefix.
 fn add_file(
-    name: String,
+    (prefix, name): (&str, String),
     bytes: Bytes,
     files: &mut Vec<WeightFile>,
     tensors: &mut BTreeMap<String, (usize, Entry)>,
 ) -> Result<(), Error> {
     for entry in container::parse(&name, &bytes)? {
-        match tensors.entry(entry.name.clone()) {
+        match tensors.entry(format!("{prefix}{}", entry.name)) {
             btree_map::Entry::Vacant(slot) => {
                 slot.insert((files.len(), entry));
             }

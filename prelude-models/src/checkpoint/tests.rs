@@ -83,6 +83,10 @@ impl WeightLoader for Sink {
         Ok(())
     }
 
+    fn norm(&mut self, _: &str, _: &TensorView<'_>, _: f32) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     fn rope(&mut self, _: &[f32], _: f32, _: usize) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -320,12 +324,26 @@ fn golden_models_open_from_disk_and_memory() {
             continue;
         };
         let read = |file: &str| fs::read(folder.join(file)).ok();
+        let of_dense = |file: &str| {
+            let read = |of: &DenseConfig| read(&format!("{}/{file}", of.folder)).unwrap();
+            mapped.config.dense.iter().map(read).collect::<Vec<_>>()
+        };
+        let configs = of_dense("config.json");
+        let dense = mapped.config.dense.iter().zip(&configs);
+        let dense = dense.zip(of_dense(SINGLE_FILE));
         let embedded = Checkpoint::from_files(CheckpointFiles {
             config: &read("config.json").unwrap(),
             generation_config: read("generation_config.json").as_deref(),
             modules: read("modules.json").as_deref(),
             pooling: read("1_Pooling/config.json").as_deref(),
             normalize: None,
+            dense: dense
+                .map(|((of, config), weights)| DenseFiles {
+                    folder: &of.folder,
+                    config,
+                    weights: weights.into(),
+                })
+                .collect(),
             logit_score: None,
             weights: weights.into(),
         })

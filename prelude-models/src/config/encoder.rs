@@ -120,6 +120,9 @@ pub(super) fn read(
             class_pooling,
             modern,
         }),
+        gemma: None,
+        experts: None,
+        dense: Vec::new(),
         warnings,
     };
     config.check_special_ids(fields)?;

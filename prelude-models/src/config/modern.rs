@@ -25,10 +25,11 @@ pub struct ModernConfig {
 
 /// The rotary embeddings of one kind of layers: its name among `layer_types` and in
 /// `rope_parameters`, the field of older files that names the base, and the base by default.
+#[derive(Clone, Copy)]
 pub(super) struct RopeFields {
-    layer_type: &'static str,
-    theta: &'static str,
-    default: f64,
+    pub(super) layer_type: &'static str,
+    pub(super) theta: &'static str,
+    pub(super) default: f64,
 }
 
 /// Layers that see whole texts.
@@ -70,6 +71,15 @@ fn local_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> 
         let every = fields.count("global_attn_every_n_layers", layers.max(1 << 10))?;
         return Ok((0..layers).map(|i| i % every.unwrap_or(3) != 0).collect());
     };
+    named_layers(fields, kinds, layers)
+}
+
+/// Returns for each layer whether tokens see a window, by the names of the kinds.
+pub(super) fn named_layers(
+    fields: &Fields<'_>,
+    kinds: &[serde_json::Value],
+    layers: usize,
+) -> Result<Vec<bool>, Error> {
     if kinds.len() != layers {
         let what = format!(
             "must have {layers} entries, one for each layer, not {}",
@@ -92,6 +102,16 @@ pub(super) fn rope(
     of: RopeFields,
     positions: usize,
 ) -> Result<RopeConfig, Error> {
+    rope_of(fields, of, None, positions)
+}
+
+/// The same, with the set `named` instead of that in `rope_parameters` if there is one.
+pub(super) fn rope_of(
+    fields: &Fields<'_>,
+    of: RopeFields,
+    named: Option<&serde_json::Map<String, serde_json::Value>>,
+    positions: usize,
+) -> Result<RopeConfig, Error> {
     let is_base = |theta| theta > 1.0 && theta <= 1e12;
     let theta = fields.number(of.theta, "a number above 1", is_base)?;
     let theta = theta.unwrap_or(of.default);
@@ -104,14 +124,21 @@ pub(super) fn rope(
     };
     let is_known = |name: &str| [GLOBAL, LOCAL].iter().any(|kind| kind.layer_type == name);
     if let Some(name) = sets.map.keys().find(|name| !is_known(name)) {
-        let what = format!("`rope_parameters.{name}`, which is no kind of ModernBERT's layers");
+        let what = format!("`rope_parameters.{name}`, which is no kind of layers");
         return Err(fields.unsupported(what));
     }
     let path = format!("rope_parameters.{}.", of.layer_type);
-    let set = Fields {
-        path: &path,
-        map: sets.object(of.layer_type)?.unwrap_or(&empty),
-        ..*fields
+    let set = match named {
+        Some(map) => Fields {
+            path: "rope_scaling.",
+            map,
+            ..*fields
+        },
+        None => Fields {
+            path: &path,
+            map: sets.object(of.layer_type)?.unwrap_or(&empty),
+            ..*fields
+        },
     };
     RopeConfig::read_set(&set, theta, positions)
 }

@@ -262,6 +262,11 @@ fn golden_configs() {
             "rand-bert-token5" => (48, 4, 4, 12, 300),
             "rand-xlmr-token3" => (40, 2, 2, 20, 320),
             "rand-distilbert-token3" => (40, 2, 2, 20, 300),
+            "rand-gemma2" => (64, 4, 2, 24, 288),
+            "rand-gemma3" => (48, 3, 1, 32, 288),
+            "rand-gemma3-embed" => (48, 3, 1, 16, 288),
+            "rand-qwen3-token4" => (48, 4, 2, 16, 288),
+            "rand-qwen3-moe" => (48, 4, 2, 16, 288),
             other => panic!("no expectation for {other}"),
         };
         let got = (
@@ -273,6 +278,196 @@ fn golden_configs() {
         );
         assert_eq!(got, expected, "{name}");
     }
+}
+
+/// Layers with experts, and what is refused of them.
+#[test]
+fn mixtures_of_experts() {
+    let parse = |changes: Value| {
+        let mut document = minimal_gemma(3);
+        document["architectures"] = json!(["Qwen3MoeForCausalLM"]);
+        document["model_type"] = json!("qwen3_moe");
+        document["num_experts"] = json!(8);
+        document["num_experts_per_tok"] = json!(2);
+        document["moe_intermediate_size"] = json!(48);
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let bytes = document.to_string();
+        ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
+    };
+    let experts = |changes: Value| parse(changes).unwrap().experts.unwrap();
+    let plain = experts(json!({}));
+    assert_eq!((plain.count, plain.intermediate_size), (8, 48));
+    assert_eq!(
+        (plain.routing.per_token, plain.routing.normalise),
+        (2, false)
+    );
+    assert_eq!(plain.layers, [true; 7]);
+    assert!(experts(json!({"norm_topk_prob": true})).routing.normalise);
+    let some = experts(json!({"decoder_sparse_step": 2, "mlp_only_layers": [3]}));
+    assert_eq!(some.layers, [false, true, false, false, false, true, false]);
+    for (changes, part) in [
+        (json!({"num_experts": null}), "`num_experts` is missing"),
+        (
+            json!({"num_experts_per_tok": 9}),
+            "`num_experts_per_tok` must be",
+        ),
+        (
+            json!({"mlp_only_layers": ["x"]}),
+            "`mlp_only_layers` must be",
+        ),
+        (
+            json!({"moe_intermediate_size": 0}),
+            "`moe_intermediate_size`",
+        ),
+    ] {
+        let error = parse(changes).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+fn minimal_gemma(number: u32) -> Value {
+    let (architecture, model_type) = match number {
+        2 => ("Gemma2ForCausalLM", "gemma2"),
+        _ => ("Gemma3ForCausalLM", "gemma3_text"),
+    };
+    json!({
+        "architectures": [architecture], "model_type": model_type, "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
+        "max_position_embeddings": 8192
+    })
+}
+
+fn parse_gemma(number: u32, changes: Value) -> Result<ModelConfig, String> {
+    let mut document = minimal_gemma(number);
+    for (name, value) in changes.as_object().unwrap() {
+        document[name] = value.clone();
+    }
+    let bytes = document.to_string();
+    ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
+}
+
+fn gemma(number: u32, changes: Value) -> GemmaConfig {
+    parse_gemma(number, changes).unwrap().gemma.unwrap()
+}
+
+/// What transformers takes where a file says nothing.
+#[test]
+fn defaults_of_gemmas() {
+    let two = gemma(2, json!({}));
+    assert_eq!((two.attention_cap, two.logit_cap), (Some(50.0), Some(30.0)));
+    assert_eq!((two.window, two.embed_scale), (4095, 8.0));
+    let every_second = [true, false, true, false, true, false, true];
+    assert_eq!(two.local_layers, every_second);
+    assert_eq!(two.attention_scale, 1.0 / 16.0);
+    assert_eq!(two.activation, crate::Activation::GeluTanh);
+    let three = gemma(3, json!({}));
+    assert_eq!((three.attention_cap, three.logit_cap), (None, None));
+    let all_but_the_sixth = [true, true, true, true, true, false, true];
+    assert_eq!(three.local_layers, all_but_the_sixth);
+    assert_eq!(three.local_rope.theta, 1e4);
+    let three = parse_gemma(3, json!({})).unwrap();
+    assert_eq!((three.rope.theta, three.qk_norm), (1e6, true));
+    assert!(three.tie_word_embeddings);
+    let two = parse_gemma(2, json!({})).unwrap();
+    assert_eq!((two.rope.theta, two.qk_norm), (1e4, false));
+    // Its window does not bound the texts that are served.
+    assert_eq!(two.max_position_embeddings, 8192);
+}
+
+#[test]
+fn fields_of_gemmas() {
+    let none = json!({"attn_logit_softcapping": null, "final_logit_softcapping": null});
+    let two = gemma(2, none);
+    assert_eq!((two.attention_cap, two.logit_cap), (None, None));
+    assert_eq!(
+        gemma(3, json!({"final_logit_softcapping": 9})).logit_cap,
+        Some(9.0)
+    );
+    // A window counts the token itself; on both sides it is half the number.
+    assert_eq!(gemma(3, json!({"sliding_window": 512})).window, 511);
+    let ahead = json!({"sliding_window": 512, "use_bidirectional_attention": true});
+    assert_eq!(gemma(3, ahead).window, 256);
+    let pattern = gemma(3, json!({"sliding_window_pattern": 2})).local_layers;
+    assert_eq!(pattern[..3], [true, false, true]);
+    let bases = json!({"rope_theta": 5e5, "rope_local_base_freq": 2e4,
+        "rope_scaling": {"rope_type": "linear", "factor": 8}});
+    let three = parse_gemma(3, bases).unwrap();
+    assert_eq!(three.rope.theta, 5e5);
+    assert_eq!(three.rope.scaling, crate::RopeScaling::Linear(8.0));
+    let local = three.gemma.unwrap().local_rope;
+    assert_eq!(
+        (local.theta, local.scaling),
+        (2e4, crate::RopeScaling::None)
+    );
+    let sets = json!({"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4, "rope_theta": 3e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}});
+    let three = parse_gemma(3, sets).unwrap();
+    assert_eq!(three.rope.theta, 3e5);
+    assert_eq!(three.rope.scaling, crate::RopeScaling::Linear(4.0));
+    assert_eq!(three.gemma.unwrap().local_rope.theta, 1e3);
+}
+
+#[test]
+fn gemmas_that_are_refused() {
+    let check = |number: u32, changes: Value, part: &str| {
+        let error = parse_gemma(number, changes).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    };
+    check(2, json!({"head_dim": null}), "`head_dim` is missing");
+    check(
+        3,
+        json!({"num_key_value_heads": null}),
+        "`num_key_value_heads` is missing",
+    );
+    check(
+        3,
+        json!({"attn_logit_softcapping": 50}),
+        "`attn_logit_softcapping` of a Gemma 3",
+    );
+    check(
+        2,
+        json!({"attn_logit_softcapping": 0}),
+        "`attn_logit_softcapping` must be",
+    );
+    check(
+        2,
+        json!({"use_bidirectional_attention": true}),
+        "of true in a Gemma 2",
+    );
+    check(3, json!({"is_causal": false}), "`is_causal` of false");
+    check(
+        3,
+        json!({"sliding_window": null}),
+        "`sliding_window` must be",
+    );
+    check(
+        3,
+        json!({"layer_types": ["full_attention"]}),
+        "`layer_types` must have 7",
+    );
+    check(
+        3,
+        json!({"hidden_activation": "silu"}),
+        "`hidden_activation` of \"silu\"",
+    );
+    check(
+        3,
+        json!({"query_pre_attn_scalar": 0}),
+        "`query_pre_attn_scalar`",
+    );
+    check(2, json!({"model_type": "gemma"}), "`model_type`");
+    check(
+        3,
+        json!({"rope_parameters": {"rope_type": "default"}}),
+        "no kind of layers",
+    );
+    let both = json!({"rope_scaling": {"rope_type": "linear", "factor": 8},
+        "rope_parameters": {"full_attention": {"rope_type": "default"}}});
+    check(3, both, "`rope_scaling` beside `rope_parameters`");
 }
 
 proptest! {

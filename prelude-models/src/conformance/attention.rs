@@ -14,7 +14,7 @@ use super::{
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{
-    AttnShape, Ops, QkNorm, WeightLoader,
+    AttnShape, Distances, Ops, QkNorm, WeightLoader,
     naive::{
         self,
         layout::{KvOrigin, Token, lay_out},
@@ -36,6 +36,20 @@ const SHAPES: [(usize, usize, usize); 8] = [
 
 /// Shapes that run without norms of queries and keys, too.
 const WITHOUT_NORMS: [(usize, usize, usize); 2] = [(4, 2, 16), (1, 1, 64)];
+
+/// `(heads, kv_heads, head_dim, window, soft cap)`.
+type Near = (usize, usize, usize, Option<u32>, Option<f32>);
+
+/// Layers that do not see or weigh all tokens alike:
+/// a window of the token alone, inside a tile, of a tile, of more than one; caps with and without.
+const NEAR: [Near; 6] = [
+    (4, 2, 16, Some(0), None),
+    (3, 3, 40, Some(9), None),
+    (4, 1, 32, Some(63), Some(2.0)),
+    (2, 1, 64, Some(64), None),
+    (2, 2, 24, Some(70), Some(5.0)),
+    (2, 1, 128, None, Some(1.5)),
+];
 
 /// Steps of more tokens run in one chunk and for narrow shapes only: the twin needs time in the
 /// square of them, and shorter steps have edges enough.
@@ -69,27 +83,80 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
             kv_heads,
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
+            soft_cap: None,
         };
-        for (name, steps) in cases() {
-            let tokens = steps.iter().map(ForwardBatch::num_tokens).max();
-            let long = tokens > Some(LONG);
-            if long && shape.out_width() > NARROW {
+        let sight = Sight {
+            has_norm,
+            window: None,
+        };
+        all_cases(demands, (shape, sight), &open);
+    }
+}
+
+/// The same with windows and with bounded scores.
+///
+/// # Panics
+/// If the device is wrong.
+pub(super) fn near<D: ConformanceDevice>(demands: Demands, open: &impl Fn(&Spec) -> D) {
+    for (heads, kv_heads, head_dim, window, soft_cap) in NEAR {
+        let shape = AttnShape {
+            attention: Attention::Causal,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 0.5 / (head_dim as f32).sqrt(),
+            soft_cap,
+        };
+        let sight = Sight {
+            has_norm: true,
+            window,
+        };
+        all_cases(demands, (shape, sight), open);
+    }
+}
+
+/// What a layer's attention has beside its shape.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    /// True if heads of queries and keys are normalised.
+    has_norm: bool,
+    /// Tokens before it that a token sees, if not all.
+    window: Option<u32>,
+}
+
+/// Runs every case in one shape.
+fn all_cases<D: ConformanceDevice>(
+    demands: Demands,
+    (shape, sight): (AttnShape, Sight),
+    open: &impl Fn(&Spec) -> D,
+) {
+    let Sight { has_norm, window } = sight;
+    for (name, steps) in cases() {
+        let tokens = steps.iter().map(ForwardBatch::num_tokens).max();
+        let long = tokens > Some(LONG);
+        if long && shape.out_width() > NARROW {
+            continue;
+        }
+        for chunk in [16, 4096] {
+            if long && chunk == 16 {
                 continue;
             }
-            for chunk in [16, 4096] {
-                if long && chunk == 16 {
-                    continue;
-                }
-                let norms = if has_norm { "" } else { " without norms" };
-                let shaped = format!("{heads}/{kv_heads} heads of {head_dim}{norms}");
-                let name = format!("{name}, {shaped}, chunk {chunk}");
-                LayerRun::new(demands.precision, (shape, has_norm), name)
-                    .steps(&steps, chunk, &open);
-            }
+            let norms = if has_norm { "" } else { " without norms" };
+            let AttnShape {
+                heads,
+                kv_heads,
+                head_dim,
+                soft_cap,
+                ..
+            } = shape;
+            let near = format!("window {window:?}, cap {soft_cap:?}");
+            let shaped = format!("{heads}/{kv_heads} heads of {head_dim}{norms}, {near}");
+            let name = format!("{name}, {shaped}, chunk {chunk}");
+            LayerRun::new(demands.precision, (shape, sight), name).steps(&steps, chunk, open);
         }
-        if demands.batch_invariant {
-            same_bits(demands.precision, (shape, has_norm), &open);
-        }
+    }
+    if demands.batch_invariant {
+        same_bits(demands.precision, (shape, sight), open);
     }
 }
 
@@ -280,6 +347,7 @@ struct LayerRun {
     precision: Precision,
     shape: AttnShape,
     name: String,
+    window: Option<u32>,
     inv_freq: Vec<f32>,
     /// Weights of the norms of q and of k, if there are any.
     norms: Option<[Vec<f32>; 2]>,
@@ -290,7 +358,7 @@ struct LayerRun {
 const SCALING: f32 = 1.125;
 
 impl LayerRun {
-    fn new(precision: Precision, (shape, has_norm): (AttnShape, bool), name: String) -> Self {
+    fn new(precision: Precision, (shape, sight): (AttnShape, Sight), name: String) -> Self {
         let half = shape.head_dim / 2;
         let mut values = Values::new(precision, 20);
         let norms = [(); 2].map(|()| values.many(shape.head_dim, 0.5, 1.5));
@@ -298,10 +366,11 @@ impl LayerRun {
             precision,
             shape,
             name,
+            window: sight.window,
             inv_freq: (0..half)
                 .map(|i| 1e4f32.powf(-(i as f32) / half as f32))
                 .collect(),
-            norms: has_norm.then_some(norms),
+            norms: sight.has_norm.then_some(norms),
             pool: HashMap::new(),
         }
     }
@@ -400,8 +469,15 @@ impl LayerRun {
                     for row in turned.chunks_exact(width).take(n) {
                         got.q.extend_from_slice(&row[..out_width]);
                     }
-                    ops.attention(inputs, layer, rows, shape, &qkv, &mut out)
-                        .expect("attention runs");
+                    match self.window {
+                        None => ops.attention(inputs, layer, rows, shape, &qkv, &mut out),
+                        window => {
+                            let near = Distances { window, bias: None };
+                            let (qkv, out) = (&qkv, &mut out);
+                            ops.attention_by_distance(inputs, layer, rows, shape, near, qkv, out)
+                        }
+                    }
+                    .expect("attention runs");
                     got.out
                         .extend_from_slice(&D::read(ops, &out)[..n * out_width]);
                 }
@@ -498,6 +574,10 @@ impl LayerRun {
         let context: Vec<&KeyValue> = token
             .context
             .iter()
+            .skip(
+                self.window
+                    .map_or(0, |w| token.position.saturating_sub(w as usize)),
+            )
             .map(|source| match *source {
                 KvOrigin::Token(t) => &placed[t],
                 // What no step wrote would be a malformed case.
@@ -507,14 +587,13 @@ impl LayerRun {
         let mut out = Vec::new();
         for (j, q) in q.chunks_exact(d).enumerate() {
             let at = j / group * d;
-            let keys: Vec<&[f64]> = context.iter().map(|(k, _)| &k[at..at + d]).collect();
+            let score = |kv: &&KeyValue| {
+                let score = naive::dot(q, &kv.0[at..at + d]) * f64::from(self.shape.scale);
+                naive::soft_cap(score, self.shape.soft_cap)
+            };
+            let scores: Vec<f64> = context.iter().map(score).collect();
             let values: Vec<&[f64]> = context.iter().map(|(_, v)| &v[at..at + d]).collect();
-            out.extend(naive::attend(
-                q,
-                &keys,
-                &values,
-                f64::from(self.shape.scale),
-            ));
+            out.extend(naive::average(&scores, &values));
         }
         let largest = context
             .iter()
@@ -539,7 +618,7 @@ struct Got {
 /// inside a block, and decoded at the end: the same bits every time.
 fn same_bits<D: ConformanceDevice>(
     precision: Precision,
-    (shape, has_norm): (AttnShape, bool),
+    (shape, sight): (AttnShape, Sight),
     open: &impl Fn(&Spec) -> D,
 ) {
     const LEN: u32 = 90;
@@ -574,8 +653,8 @@ fn same_bits<D: ConformanceDevice>(
     last.rows[0].token = TokenSource::Known(ids[LEN as usize - 1]);
     let cached = vec![prefix.oneshot(), rest.oneshot(), ForwardBatch::Decode(last)];
     let outputs = |steps: &[ForwardBatch], chunk| {
-        let name = format!("same bits, {shape:?}");
-        let run = LayerRun::new(precision, (shape, has_norm), name);
+        let name = format!("same bits, {shape:?}, {sight:?}");
+        let run = LayerRun::new(precision, (shape, sight), name);
         let mut device = run.open(steps, chunk, open);
         let mut outputs = HashMap::new();
         for step in steps {

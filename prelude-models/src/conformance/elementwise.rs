@@ -168,7 +168,7 @@ fn embed_and_gather<D: ConformanceDevice>(
         assert_eq!(ops.num_tokens(inputs), rows + 1, "num_tokens");
         assert_eq!(ops.num_outputs(inputs), tokens.len(), "num_outputs");
         let mut hidden = ops.alloc(rows + 1, width).expect("room");
-        ops.embed(inputs, &w, &mut hidden).expect("embed runs");
+        ops.embed(inputs, &w, 1.0, &mut hidden).expect("embed runs");
         h = D::read(ops, &hidden);
         let mut output = ops.alloc(tokens.len(), width).expect("room");
         ops.gather_rows(inputs, &hidden, 0..rows + 1, &mut output)

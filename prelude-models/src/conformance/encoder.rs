@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use prelude_core::{
-    Attention, BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Residency, Segment,
-    SegmentIdx, TokenHead, TokenId,
+    Attention, BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Pooling, Residency,
+    RowOutput, Segment, SegmentIdx, TokenHead, TokenId,
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{
-    Activation, AttnShape, Distances, EmbedTables, Ops, WeightLoader,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Ops, WeightLoader,
     naive::{self, layout::lay_out},
 };
 
@@ -32,6 +32,7 @@ pub fn encoders<D: ConformanceDevice>(demands: Demands, open: impl Fn(&super::Sp
         }
         embed_sum(demands.precision, width, &open);
         segment_means(demands.precision, width, &open);
+        dense_modules(demands.precision, width, &open);
     }
     for (heads, head_dim) in [(3, 40), (2, 16), (1, 64), (2, 128)] {
         attention(demands.precision, (heads, head_dim), Near::All, &open);
@@ -182,6 +183,94 @@ fn activate_mul<D: ConformanceDevice>(
             bounds.into_iter(),
         );
     }
+}
+
+/// Two products behind a pooling, the first with a bias and tanh, and a cut behind them.
+fn dense_modules<D: ConformanceDevice>(
+    precision: Precision,
+    width: usize,
+    open: &impl Fn(&super::Spec) -> D,
+) {
+    const INNER: usize = 48;
+    const OUTER: usize = 24;
+    const CUT: u32 = 7;
+    let mut values = Values::new(precision, 76);
+    let h = values.many(3 * width, -1.0, 1.0);
+    let first = values.many(INNER * width, -0.2, 0.2);
+    let bias = values.many(INNER, -0.5, 0.5);
+    let second = values.many(OUTER * INNER, -0.4, 0.4);
+    let mut device = open(&spec(width, SMALL_SHAPE, 3, 3 * width));
+    let mut loader = device.loader();
+    let mut matrix = |values: &[f32], rows, columns, bias: Option<&[f32]>| {
+        let stored = Stored::new(values, &[rows, columns]);
+        let bias = bias.map(|bias| Stored::new(bias, &[bias.len()]));
+        let bias: Vec<_> = bias.iter().map(Stored::view).collect();
+        let loaded = loader.linear("dense", &[stored.view()], &bias);
+        loaded.expect("a matrix loads")
+    };
+    let dense = [
+        DenseModule {
+            weight: matrix(&first, INNER, width, Some(&bias)),
+            activation: Some(Activation::Tanh),
+        },
+        DenseModule {
+            weight: matrix(&second, OUTER, INNER, None),
+            activation: None,
+        },
+    ];
+    let embed = |dimensions| OutputHead::Embed {
+        pooling: Pooling::Mean,
+        normalise: false,
+        dimensions,
+    };
+    let tokens = OutputHead::Tokens(TokenHead::Embed {
+        normalise: false,
+        dimensions: None,
+    });
+    let row = |head| OutputRow {
+        segment: SegmentIdx(0),
+        positions: 0..3,
+        head,
+    };
+    let mut batch = super::one_segment(&[1, 2, 3]);
+    batch.rows = vec![row(embed(None)), row(embed(Some(CUT))), row(tokens)];
+    let output = device.step(ForwardBatch::OneShot(batch), &mut |ops, inputs| {
+        let mut hidden = ops.alloc(3, width).expect("room");
+        D::write(ops, &mut hidden, &h);
+        ops.pooling_heads(inputs, &hidden, &dense)
+            .expect("pooling_heads runs");
+    });
+    let wide_h = wide(&h);
+    let mean = |i: usize| (0..3).map(|t| wide_h[t * width + i]).sum::<f64>() / 3.0;
+    let mean: Vec<f64> = (0..width).map(mean).collect();
+    let inner = naive::linear(&mean, &wide(&first), &wide(&bias));
+    let inner: Vec<f64> = inner.into_iter().map(f64::tanh).collect();
+    let outer = naive::linear(&inner, &wide(&second), &[]);
+    // The mean and the inner vector may be rounded where they enter a product.
+    let bound = 0.4 * INNER as f64 * (16.0 * SUM + precision.stored(3.0));
+    let [
+        RowOutput::Embedding(whole),
+        RowOutput::Embedding(cut),
+        RowOutput::Tokens { rows, .. },
+    ] = &output.oneshot[..]
+    else {
+        panic!(
+            "two vectors and one of each token, not {:?}",
+            output.oneshot
+        );
+    };
+    for (got, len) in [(whole, OUTER), (cut, CUT as usize)] {
+        assert_within(
+            || format!("dense modules [{width}], {len} numbers"),
+            got,
+            outer[..len].iter().map(|&y| (y, bound)),
+        );
+    }
+    assert_eq!(
+        rows.concat(),
+        h,
+        "tokens' vectors go through no dense module"
+    );
 }
 
 /// The first output lies in the last prompt, and one prompt has none.
@@ -391,6 +480,7 @@ impl AttentionCase {
             kv_heads: heads,
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
+            soft_cap: None,
             attention: Attention::Full,
         };
         let (batch, tokens) = prompts(&[1, 2, 63, 64, 65, 17, Self::CHUNK]);

@@ -106,6 +106,12 @@ impl Golden {
         self.document["attention"] == "full"
     }
 
+    /// Returns true if modules `Dense` follow a pooling, so that a token's vector is no embedding.
+    #[must_use]
+    pub fn has_dense_modules(&self) -> bool {
+        self.document["dense"] == true
+    }
+
     /// Returns true if classes are read from the mean of a prompt's hidden states.
     #[must_use]
     pub fn has_mean_classes(&self) -> bool {
@@ -322,7 +328,7 @@ impl<'g> GoldenComparison<'g> {
             (last.clone(), embed(Pooling::Last)),
             (0..len, embed(Pooling::Mean)),
         ];
-        if each_token {
+        if each_token && !self.golden.has_dense_modules() {
             let head = TokenHead::Embed {
                 normalise: false,
                 dimensions: None,

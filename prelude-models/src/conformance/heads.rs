@@ -44,8 +44,27 @@ pub fn heads<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) 
     heads.each_token(&open);
 }
 
+/// Heads that want logits, with logits that are bounded.
+///
+/// # Panics
+/// If the device is wrong.
+pub(super) fn capped<D: ConformanceDevice>(demands: Demands, open: &impl Fn(&Spec) -> D) {
+    let heads = Heads {
+        soft_cap: Some(CAP),
+        ..Heads::new(demands)
+    };
+    heads.greedy(open);
+    heads.masks_and_penalties(open);
+    heads.label_scores(open);
+    heads.logprobs(open);
+}
+
+/// About the largest logit.
+const CAP: f32 = 8.0;
+
 struct Heads {
     demands: Demands,
+    soft_cap: Option<f32>,
     head: Vec<f32>,
     score: Vec<f32>,
 }
@@ -127,6 +146,7 @@ impl Heads {
         head.copy_within(TWINS.0 * HIDDEN..(TWINS.0 + 1) * HIDDEN, TWINS.1 * HIDDEN);
         Self {
             demands,
+            soft_cap: None,
             head,
             score: values.many(LABELS * HIDDEN, -1.0, 1.0),
         }
@@ -172,9 +192,9 @@ impl Heads {
             let mut read = ops.alloc(outputs, HIDDEN).expect("room");
             ops.gather_rows(inputs, &hidden, 0..tokens, &mut read)
                 .expect("gather_rows runs");
-            ops.pooling_heads(inputs, &read)
+            ops.pooling_heads(inputs, &read, &[])
                 .expect("pooling_heads runs");
-            ops.vocabulary_heads(inputs, &read, &head)
+            ops.vocabulary_heads(inputs, &read, &head, self.soft_cap)
                 .expect("vocabulary_heads runs");
             ops.class_heads(inputs, &read, &score)
                 .expect("class_heads runs");
@@ -200,9 +220,15 @@ impl Heads {
         let head = wide(&self.head);
         let abs: Vec<f64> = head.iter().map(|v| v.abs()).collect();
         let bound = naive::linear(&magnitude, &abs, &[]);
+        let logits = naive::linear(&h, &head, &[]);
+        // A bounded logit is off by its own rounding as well.
+        let of_cap = SUM * self.soft_cap.map_or(0.0, f64::from);
         Logits {
-            z: naive::linear(&h, &head, &[]),
-            bound: bound.into_iter().map(|m| SUM * m).collect(),
+            z: logits
+                .iter()
+                .map(|&z| naive::soft_cap(z, self.soft_cap))
+                .collect(),
+            bound: bound.into_iter().map(|m| SUM * m + of_cap).collect(),
         }
     }
 

@@ -21,6 +21,8 @@ mod attention;
 pub mod batches;
 mod elementwise;
 mod encoder;
+mod experts;
+mod gemma;
 pub mod golden;
 mod heads;
 mod products;
@@ -29,8 +31,8 @@ mod values;
 use prelude_core::{Attention, Capacity, ForwardBatch, OneShotBatch, StepOutput};
 
 pub use self::{
-    attention::attention, elementwise::elementwise, encoder::encoders, heads::heads,
-    products::products,
+    attention::attention, elementwise::elementwise, encoder::encoders, experts::experts,
+    gemma::gemma, heads::heads, products::products,
 };
 use crate::{AttnShape, ModelConfig, Ops, RopeConfig, RopeScaling, WeightLoader};
 
@@ -150,6 +152,9 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             eos_token_ids: Vec::new(),
             pad_token_id: None,
             encoder: None,
+            gemma: None,
+            experts: None,
+            dense: Vec::new(),
             class_activation: crate::ClassActivation::Softmax,
             pair_activation: None,
             warnings: Vec::new(),
@@ -184,6 +189,7 @@ const SMALL_SHAPE: AttnShape = AttnShape {
     kv_heads: 1,
     head_dim: 16,
     scale: 0.25,
+    soft_cap: None,
 };
 
 /// A batch of one transient segment of `ids`, read nowhere.

@@ -15,7 +15,10 @@ impl ConformanceDevice for Device {
     type Loader = NaiveLoader;
 
     fn loader(&mut self) -> NaiveLoader {
-        NaiveLoader::default()
+        NaiveLoader {
+            forgets_norm_offset: self.ops.has(Fault::ForgetsNormOffset),
+            ..NaiveLoader::default()
+        }
     }
 
     fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, NaiveOps>) -> StepOutput {
@@ -52,7 +55,7 @@ const DEMANDS: [Demands; 2] = [
 
 type Suite = fn(Demands, Option<Fault>);
 
-const SUITES: [(&str, Suite, &[Fault]); 5] = [
+const SUITES: [(&str, Suite, &[Fault]); 7] = [
     (
         "elementwise",
         |demands, fault| elementwise(demands, open(fault)),
@@ -94,7 +97,26 @@ const SUITES: [(&str, Suite, &[Fault]); 5] = [
             Fault::BiasLooksTheOtherWay,
             Fault::GateIsUp,
             Fault::MeanOfAllSegments,
+            Fault::ForgetsDense,
         ],
+    ),
+    (
+        "gemma",
+        |demands, fault| gemma(demands, open(fault)),
+        &[
+            Fault::ForgetsEmbedScale,
+            Fault::ForgetsNormOffset,
+            Fault::NormReplacesResidual,
+            Fault::SeesBeyondItsWindow,
+            Fault::WindowIsOneWider,
+            Fault::ForgetsScoreCap,
+            Fault::ForgetsLogitCap,
+        ],
+    ),
+    (
+        "experts",
+        |demands, fault| experts(demands, open(fault)),
+        &[Fault::KeepsShares, Fault::FirstExperts],
     ),
     (
         "heads",
@@ -150,6 +172,16 @@ fn attention_notices_mistakes() {
 #[test]
 fn encoders_notice_mistakes() {
     check("encoders");
+}
+
+#[test]
+fn gemma_notices_mistakes() {
+    check("gemma");
+}
+
+#[test]
+fn experts_notice_mistakes() {
+    check("experts");
 }
 
 #[test]

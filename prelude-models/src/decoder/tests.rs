@@ -114,13 +114,13 @@ fn golden_models_give_the_reference_outputs() {
             // An encoder's chunks hold whole prompts.
             let chunk = if golden.is_whole() { LEN_MAX } else { 7 };
             let (rows, _) = run(&model, ids, heads, chunk);
-            let hidden = checkpoint.config().hidden_size;
+            let size = checkpoint.config().embedding_size();
             let mut embeddings = ["f32.embed_last", "f32.embed_mean"].into_iter();
             for row in rows {
                 match row {
                     RowOutput::Embedding(got) => {
                         let array = embeddings.next().unwrap();
-                        assert_close(&what, &got, &row_of(array, hidden));
+                        assert_close(&what, &got, &row_of(array, size));
                     }
                     RowOutput::LabelScores(got) => {
                         assert_close(&what, &got.logits, &row_of("f32.last_top_logits", 50));
@@ -182,9 +182,9 @@ fn heads_and_fused_weights_by_kind() {
         }
         let model = Decoder::load(&checkpoint, 64, &mut loader).unwrap();
         let (head, is_head) = match &*name {
-            "demo-lm" | "rand-qwen2" => ("Tied", true),
-            "rand-untied-sharded" | "rand-llama" => ("Vocabulary", false),
-            "rand-embed" | "rand-qwen2-whole" => ("None", false),
+            "demo-lm" | "rand-qwen2" | "rand-gemma2" | "rand-gemma3" => ("Tied", true),
+            "rand-untied-sharded" | "rand-llama" | "rand-qwen3-moe" => ("Vocabulary", false),
+            "rand-embed" | "rand-qwen2-whole" | "rand-gemma3-embed" => ("None", false),
             _ => ("Score", false),
         };
         let got = match model.head {
@@ -194,20 +194,29 @@ fn heads_and_fused_weights_by_kind() {
             Head::None => "None",
         };
         assert_eq!((got, loader.embedding_is_head), (head, is_head), "{name}");
-        let is_bare = ["rand-embed", "rand-qwen2-whole"].contains(&&*name);
+        let is_bare = head == "None";
         let prefix = if is_bare { "" } else { "model." };
         let fused = format!("{prefix}layers.1.self_attn.qkv_proj.weight");
         assert!(loader.names.contains(&fused), "{:?}", loader.names);
         let (layer, width) = (&model.layers[1], model.shape.qkv_width());
         assert_eq!(layer.qkv.values.len(), width * model.hidden);
-        let biases = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
+        // Of the mixture the layer that is none.
+        let Mlp::Dense { gate_up, down } = &layer.mlp else {
+            panic!("{name}: layer 1 has experts");
+        };
+        let biases = [&layer.qkv, &layer.o, gate_up, down];
         let expected = match &*name {
             "rand-llama" => [width, model.hidden, 2 * model.intermediate, model.hidden],
             "rand-qwen2" | "rand-qwen2-reward" | "rand-qwen2-whole" => [width, 0, 0, 0],
             _ => [0; 4],
         };
         assert_eq!(biases.map(|w| w.bias.len()), expected, "{name}");
-        let has_norm = checkpoint.config().architecture.starts_with("Qwen3");
+        let architecture = &checkpoint.config().architecture;
+        let has_norm = ["Qwen3", "Gemma3"]
+            .iter()
+            .any(|a| architecture.starts_with(a));
         assert_eq!(layer.qk_norm.is_some(), has_norm, "{name}");
+        let is_gemma = architecture.starts_with("Gemma");
+        assert_eq!(layer.gemma.is_some(), is_gemma, "{name}");
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decoder, Head, Layer};
+use super::{Decoder, Gemma, GemmaLayer, Head, Layer, Mlp};
 use crate::{
-    Checkpoint, Error, ModelConfig, ModelKind, WeightLoader,
+    Checkpoint, Error, Expert, ModelConfig, ModelKind, RopeConfig, WeightLoader,
     source::{WeightSource, loader_error},
 };
 
@@ -32,19 +32,33 @@ impl<W> Decoder<W> {
         let layers = (0..config.num_hidden_layers)
             .map(|i| Layer::load(&mut source, i, config))
             .collect::<Result<_, _>>()?;
-        let norm = source.vector("norm")?;
+        let norm = source.norm("norm", norm_offset(config))?;
         let head = match kind {
             ModelKind::CausalLm if tied => Head::Tied,
             ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head", false)?),
             ModelKind::SequenceClassification { .. } => Head::Score(source.head("score", false)?),
-            // No decoder's architecture classifies tokens.
-            ModelKind::TokenClassification { .. } | ModelKind::Embedding { .. } => Head::None,
+            ModelKind::TokenClassification { .. } => Head::Score(source.head("score", true)?),
+            ModelKind::Embedding { .. } => Head::None,
         };
-        let inv_freq = config.rope.inv_freq(config.head_dim);
-        let rope = source
-            .loader
-            .rope(&inv_freq, config.rope.attention_scaling(), max_positions)
-            .map_err(|e| loader_error("rope", e))?;
+        let dense = source.dense()?;
+        let mut rotations = |rope: &RopeConfig, name| {
+            let inv_freq = rope.inv_freq(config.head_dim);
+            let table = source
+                .loader
+                .rope(&inv_freq, rope.attention_scaling(), max_positions);
+            table.map_err(|e| loader_error(name, e))
+        };
+        let rope = rotations(&config.rope, "rope")?;
+        let gemma = match &config.gemma {
+            None => None,
+            Some(gemma) => Some(Gemma {
+                embed_scale: gemma.embed_scale,
+                local_rope: rotations(&gemma.local_rope, "rope of layers with a window")?,
+                window: gemma.window,
+                activation: gemma.activation,
+                logit_cap: gemma.logit_cap,
+            }),
+        };
         Ok(Self {
             hidden: config.hidden_size,
             intermediate: config.intermediate_size,
@@ -55,8 +69,16 @@ impl<W> Decoder<W> {
             norm,
             rope,
             head,
+            gemma,
+            dense,
+            experts: config.experts.clone(),
         })
     }
+}
+
+/// Returns what is added to the stored weights of norms.
+fn norm_offset(config: &ModelConfig) -> f32 {
+    if config.gemma.is_some() { 1.0 } else { 0.0 }
 }
 
 impl<W> Layer<W> {
@@ -68,24 +90,67 @@ impl<W> Layer<W> {
         let biases = config.biases;
         let at = |name: &str| format!("layers.{layer}.{name}");
         let [q, k, v, o] = ["q", "k", "v", "o"].map(|p| at(&format!("self_attn.{p}_proj")));
-        let [gate, up, down] = ["gate", "up", "down"].map(|p| at(&format!("mlp.{p}_proj")));
+        let mut norm = |name: &str| source.norm(&at(name), norm_offset(config));
         let qk_norm = match config.qk_norm {
-            true => Some((
-                source.vector(&at("self_attn.q_norm"))?,
-                source.vector(&at("self_attn.k_norm"))?,
-            )),
+            true => Some((norm("self_attn.q_norm")?, norm("self_attn.k_norm")?)),
             false => None,
         };
+        // The norm that others have before the MLP is one behind attention in Gemma.
+        let before_mlp = match config.gemma {
+            None => "post_attention_layernorm",
+            Some(_) => "pre_feedforward_layernorm",
+        };
+        let gemma = match &config.gemma {
+            None => None,
+            Some(gemma) => Some(GemmaLayer {
+                attention_post_norm: norm("post_attention_layernorm")?,
+                mlp_post_norm: norm("post_feedforward_layernorm")?,
+                is_local: gemma.local_layers[layer],
+            }),
+        };
         Ok(Self {
-            input_norm: source.vector(&at("input_layernorm"))?,
+            input_norm: norm("input_layernorm")?,
+            mlp_norm: norm(before_mlp)?,
             qkv: source.linear(&at("self_attn.qkv_proj"), &[&q, &k, &v], biases.qkv)?,
             qk_norm,
             o: source.linear(&o, &[&o], biases.o)?,
-            post_norm: source.vector(&at("post_attention_layernorm"))?,
-            gate_up: source.linear(&at("mlp.gate_up_proj"), &[&gate, &up], biases.mlp)?,
-            down: source.linear(&down, &[&down], biases.mlp)?,
+            mlp: match config.experts_of(layer) {
+                None => {
+                    let [gate_up, down] = load_mlp(source, &at("mlp"), biases.mlp)?;
+                    Mlp::Dense { gate_up, down }
+                }
+                Some(experts) => {
+                    let router = at("mlp.gate");
+                    let expert = |e: usize| {
+                        let name = at(&format!("mlp.experts.{e}"));
+                        let [gate_up, down] = load_mlp(source, &name, false)?;
+                        Ok(Expert { gate_up, down })
+                    };
+                    let all = (0..experts.count)
+                        .map(expert)
+                        .collect::<Result<_, Error>>()?;
+                    Mlp::Experts {
+                        router: source.linear(&router, &[&router], false)?,
+                        experts: all,
+                    }
+                }
+            },
+            gemma,
         })
     }
+}
+
+/// Returns the products of one MLP: gate and up in one, and down.
+fn load_mlp<L: WeightLoader>(
+    source: &mut WeightSource<'_, L>,
+    name: &str,
+    biased: bool,
+) -> Result<[L::Weight; 2], Error> {
+    let [gate, up, down] = ["gate", "up", "down"].map(|p| format!("{name}.{p}_proj"));
+    Ok([
+        source.linear(&format!("{name}.gate_up_proj"), &[&gate, &up], biased)?,
+        source.linear(&down, &[&down], biased)?,
+    ])
 }
 
 /// Returns the prefix of tensors' names: embedding models are saved from the bare body.
@@ -121,15 +186,34 @@ fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<St
         };
         at("input_layernorm.weight", &[h]);
         at("post_attention_layernorm.weight", &[h]);
+        if config.gemma.is_some() {
+            at("pre_feedforward_layernorm.weight", &[h]);
+            at("post_feedforward_layernorm.weight", &[h]);
+        }
         if config.qk_norm {
             at("self_attn.q_norm.weight", &[d]);
             at("self_attn.k_norm.weight", &[d]);
         }
         let biases = config.biases;
+        let mut mlp = |name: &str, i: usize, biased: bool| {
+            for (part, [out, input]) in [("gate", [i, h]), ("up", [i, h]), ("down", [h, i])] {
+                at(&format!("{name}.{part}_proj.weight"), &[out, input]);
+                if biased {
+                    at(&format!("{name}.{part}_proj.bias"), &[out]);
+                }
+            }
+        };
+        match config.experts_of(layer) {
+            None => mlp("mlp", i, biases.mlp),
+            Some(experts) => {
+                for expert in 0..experts.count {
+                    let name = format!("mlp.experts.{expert}");
+                    mlp(&name, experts.intermediate_size, false);
+                }
+                at("mlp.gate.weight", &[experts.count, h]);
+            }
+        }
         for (part, [out, input], biased) in [
-            ("mlp.gate_proj", [i, h], biases.mlp),
-            ("mlp.up_proj", [i, h], biases.mlp),
-            ("mlp.down_proj", [h, i], biases.mlp),
             ("self_attn.q_proj", [q, h], biases.qkv),
             ("self_attn.k_proj", [kv, h], biases.qkv),
             ("self_attn.v_proj", [kv, h], biases.qkv),
@@ -147,7 +231,11 @@ fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<St
         ModelKind::SequenceClassification { labels } => {
             add("score.weight".to_owned(), &[labels.len(), h]);
         }
-        ModelKind::TokenClassification { .. } | ModelKind::Embedding { .. } => (),
+        ModelKind::TokenClassification { labels } => {
+            add("score.weight".to_owned(), &[labels.len(), h]);
+            add("score.bias".to_owned(), &[labels.len()]);
+        }
+        ModelKind::Embedding { .. } => (),
     }
     tensors
 }

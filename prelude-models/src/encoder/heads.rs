@@ -1,7 +1,7 @@
 //! The heads of encoders.
 
 use super::Norm;
-use crate::{Activation, Ops};
+use crate::{Activation, DenseModule, Ops};
 
 /// A classification head: `score · norm(f(dense · h))`, of which a family has all or some.
 #[derive(Debug)]
@@ -20,12 +20,20 @@ pub(super) struct Dense<W> {
     pub(super) norm: Option<(Norm<W>, f32)>,
 }
 
+/// What an encoder's hidden states are read by.
+#[derive(Debug)]
+pub(super) struct Heads<W> {
+    pub(super) classes: Option<Classes<W>>,
+    /// Products behind the pooling of an embedder.
+    pub(super) pooled: Vec<DenseModule<W>>,
+}
+
 /// Runs the heads of a step on the hidden states of its output positions. Classes are read from
 /// `means` if there are any: the mean of its text for each output position.
 pub(super) fn run<O: Ops>(
     ops: &mut O,
     inputs: &O::Inputs<'_>,
-    classes: Option<&Classes<O::Weight>>,
+    heads: &Heads<O::Weight>,
     picked: O::Tensor,
     means: Option<O::Tensor>,
 ) -> Result<(), O::Error> {
@@ -33,8 +41,8 @@ pub(super) fn run<O: Ops>(
     if outputs == 0 {
         return Ok(());
     }
-    ops.pooling_heads(inputs, &picked)?;
-    let Some(classes) = classes else {
+    ops.pooling_heads(inputs, &picked, &heads.pooled)?;
+    let Some(classes) = &heads.classes else {
         return Ok(());
     };
     let states = means.unwrap_or(picked);

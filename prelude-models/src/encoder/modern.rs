@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{
     Norm,
-    heads::{self, Classes},
+    heads::{self, Heads},
 };
 use crate::{Activation, AttnShape, Distances, EmbedTables, ForwardState, Model, Ops};
 
@@ -32,7 +32,7 @@ pub struct ModernEncoder<W> {
     pub(super) window: u32,
     pub(super) layers: Vec<ModernLayer<W>>,
     pub(super) last_norm: Norm<W>,
-    pub(super) classes: Option<Classes<W>>,
+    pub(super) heads: Heads<W>,
     /// True if classes are read from the mean of a text's hidden states.
     pub(super) has_mean_classes: bool,
 }
@@ -101,7 +101,7 @@ where
             }
             start = rows.end;
         }
-        heads::run(ops, inputs, self.classes.as_ref(), picked, means)?;
+        heads::run(ops, inputs, &self.heads, picked, means)?;
         Ok(true)
     }
 }

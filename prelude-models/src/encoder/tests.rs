@@ -102,8 +102,8 @@ fn layers_of_modernbert_by_both_spellings() {
     check(other, "layer type \"chunked_attention\"");
     let flat = json!({"rope_parameters": {"rope_theta": 5e4}});
     check(flat, "`rope_parameters.rope_theta`");
-    let scaled = json!({"rope_parameters": {"full_attention": {"rope_type": "linear"}}});
-    check(scaled, "rope type \"linear\"");
+    let scaled = json!({"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}});
+    check(scaled, "rope type \"dynamic\"");
     check(
         json!({"rope_scaling": {"rope_type": "yarn"}}),
         "`rope_scaling`",
@@ -186,7 +186,7 @@ fn weights_by_family() {
         if let Some(modern) = &encoder.modern {
             let both = (&encoder, modern);
             let model = ModernEncoder::load(&checkpoint, both, 160, &mut loader).unwrap();
-            assert_eq!(model.classes.is_some(), !is_embedder, "{name}");
+            assert_eq!(model.heads.classes.is_some(), !is_embedder, "{name}");
             assert_eq!(model.has_mean_classes, name == "rand-modernbert-rank");
             let local: Vec<bool> = model.layers.iter().map(|layer| layer.is_local).collect();
             let expected: &[bool] = match &*name {
@@ -203,7 +203,7 @@ fn weights_by_family() {
             continue;
         }
         let model = Encoder::load(&checkpoint, &encoder, &mut loader).unwrap();
-        assert_eq!(model.classes.is_some(), !is_embedder, "{name}");
+        assert_eq!(model.heads.classes.is_some(), !is_embedder, "{name}");
         let has_types = !name.contains("distilbert") && !name.contains("mpnet");
         assert_eq!(model.types.is_some(), has_types, "{name}");
         let has_bias = name.contains("mpnet");

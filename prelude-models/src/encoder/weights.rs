@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Encoder, Layer, Norm,
-    heads::{Classes, Dense},
+    heads::{Classes, Dense, Heads},
 };
 use crate::{
     Checkpoint, DType, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
@@ -45,6 +45,7 @@ impl<W> Encoder<W> {
             0 => None,
             buckets => Some(distance_bias(&mut source, buckets)?),
         };
+        let pooled = source.dense()?;
         let classes = match checkpoint.kind() {
             ModelKind::SequenceClassification { .. } => {
                 let [dense, score] = encoder.family.head_names();
@@ -78,7 +79,7 @@ impl<W> Encoder<W> {
             distance_bias,
             norm,
             layers,
-            classes,
+            heads: Heads { classes, pooled },
         })
     }
 }

@@ -6,7 +6,7 @@ rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]
         "the first is the model's class: a language model, a classifier or a bare body";
-    Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#) ["model_type"]
+    Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#, r#""qwen3_moe""#) ["model_type"]
         "transformers takes the class from it, which must be that of `architectures`";
     Obeyed [
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -15,12 +15,20 @@ rows! {
     Obeyed ["attention_bias"]
         "biases of attention in Qwen3 and Llama; Qwen2 has some always, Mistral never";
     Obeyed ["mlp_bias"] "biases of the MLP in Llama";
+    Obeyed ["num_experts", "num_experts_per_tok", "moe_intermediate_size"]
+        "experts of Qwen3-MoE: how many, how many for each token, and their width; all must be there";
+    Obeyed ["norm_topk_prob"]
+        "true: the shares of a token's experts are divided by their sum, in Qwen3-MoE";
+    Obeyed ["decoder_sparse_step", "mlp_only_layers"]
+        "layers of Qwen3-MoE with experts: every n-th, but for those in the list";
+    NoEffect ["output_router_logits", "router_aux_loss_coef"] "used in training";
+    Refused("true") ["token_classification_bias"] "the logits of a classifier of tokens have biases";
     Obeyed ["tie_word_embeddings"] "the output head is the embedding matrix";
     Obeyed ["max_position_embeddings"] "longest text served";
     Obeyed ["rms_norm_eps"] "part of every norm";
     Obeyed ["rope_theta"] "base of the rotary frequencies";
     Obeyed ["rope_scaling", "rope_parameters"]
-        "rotary embeddings of type `default`, `yarn` or `llama3`; other types, sets per layer type and `mscale` are refused";
+        "rotary embeddings of type `default`, `linear`, `yarn` or `llama3`; other types, sets per layer type and `mscale` are refused";
     Refused("1") ["partial_rotary_factor"] "whole heads are rotated";
     Checked ["dtype", "torch_dtype"]
         "bfloat16, float16, float32 or auto; the tensors say their type themselves";

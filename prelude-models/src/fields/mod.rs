@@ -19,6 +19,7 @@ macro_rules! rows {
 
 mod config;
 mod encoder;
+mod gemma;
 mod generation;
 mod sentence_transformers;
 mod tokenizer;
@@ -74,6 +75,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
     let tables = [
         config::CONFIG,
         encoder::CONFIG,
+        gemma::CONFIG,
         generation::GENERATION_CONFIG,
         tokenizer::TOKENIZER,
         tokenizer::TOKENIZER_CONFIG,
@@ -81,6 +83,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
         sentence_transformers::MODULES,
         sentence_transformers::POOLING,
         sentence_transformers::NORMALIZE,
+        sentence_transformers::DENSE,
         sentence_transformers::LOGIT_SCORE,
         sentence_transformers::PIPELINE,
         sentence_transformers::TRANSFORMER,
@@ -93,6 +96,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
 pub fn find(file: &str, name: &str) -> Option<&'static Field> {
     let row = |file: &str| all().find(|f| f.file == file && f.names.contains(&name));
     row(file).or_else(|| match file {
+        GEMMAS => row("config.json").or_else(|| row("generation_config.json").map(|_| &IN_CONFIG)),
         "config.json" | ENCODERS => row("generation_config.json").map(|_| &IN_CONFIG),
         _ => None,
     })
@@ -111,6 +115,10 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>
 
 /// The name by which the table knows the `config.json` of an encoder.
 pub(crate) const ENCODERS: &str = "config.json of an encoder";
+
+/// The name by which the table knows the `config.json` of a Gemma, as far as it differs from that of
+/// other decoders.
+pub(crate) const GEMMAS: &str = "config.json of a Gemma";
 
 /// Checks fields of a file against the table and returns warnings that name those passed over.
 pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>, Error> {

@@ -5,9 +5,9 @@ use super::{Effect, Field};
 rows! {
     MODULES, "modules.json";
     Checked ["type"]
-        "Transformer, Pooling or Normalize, which makes vectors of length 1 the default; of a language model LogitScore, which makes it a reranker";
+        "Transformer, Pooling, Dense, or Normalize, which makes vectors of length 1 the default, in this order; of a language model LogitScore, which makes it a reranker";
     Checked ["path"]
-        "Pooling is at `1_Pooling`, Normalize at `2_Normalize`, LogitScore at `1_LogitScore`";
+        "Pooling is at `1_Pooling`, LogitScore at `1_LogitScore`, Dense and Normalize in any folder of the checkpoint's";
     NoEffect ["idx", "name", "kwargs"] "the modules' order is the list's";
 }
 
@@ -29,6 +29,15 @@ rows! {
     NORMALIZE, "2_Normalize/config.json";
     Refused(r#""sentence_embedding""#) ["module_input_name", "module_output_name"]
         "vectors of whole texts are scaled";
+}
+
+rows! {
+    DENSE, "2_Dense/config.json";
+    Obeyed ["in_features", "out_features", "bias"]
+        "shape of the product, with a bias if the file does not say; the tensors must fit it";
+    Obeyed ["activation_function"] "`Identity`, `Tanh`, `ReLU` or `GELU` of PyTorch";
+    Refused(r#""sentence_embedding""#) ["module_input_name", "module_output_name"]
+        "vectors of whole texts are multiplied";
 }
 
 rows! {

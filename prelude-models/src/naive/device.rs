@@ -11,7 +11,8 @@ use prelude_core::{
 
 use super::layout::{KvOrigin, Token, lay_out};
 use crate::{
-    Activation, AttnShape, Distances, EmbedTables, Ops, QkNorm, TensorView, WeightLoader, naive,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, Ops, QkNorm,
+    Routing, TensorView, WeightLoader, naive,
 };
 
 /// A plausible mistake, made on purpose to see that a test notices.
@@ -53,6 +54,15 @@ pub(crate) enum Fault {
     BiasLooksTheOtherWay,
     GateIsUp,
     MeanOfAllSegments,
+    ForgetsEmbedScale,
+    NormReplacesResidual,
+    ForgetsNormOffset,
+    ForgetsScoreCap,
+    ForgetsLogitCap,
+    WindowIsOneWider,
+    ForgetsDense,
+    KeepsShares,
+    FirstExperts,
 }
 
 /// Activations: `[rows, width]`.
@@ -175,7 +185,7 @@ impl NaiveOps {
         }
     }
 
-    fn has(&self, fault: Fault) -> bool {
+    pub(crate) fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 
@@ -287,10 +297,20 @@ impl Ops for NaiveOps {
         self.alloc(rows, width)
     }
 
-    fn embed(&mut self, plan: &NaiveStep, w: &Weight, h: &mut Rows) -> Result<(), Infallible> {
+    fn embed(
+        &mut self,
+        plan: &NaiveStep,
+        w: &Weight,
+        scale: f32,
+        h: &mut Rows,
+    ) -> Result<(), Infallible> {
+        let forgets = self.has(Fault::ForgetsEmbedScale);
+        let scale = if forgets { 1.0 } else { f64::from(scale) };
         for (i, token) in plan.tokens.iter().enumerate() {
             let row = &w.values[token.id as usize * h.width..][..h.width];
-            h.row_mut(i).copy_from_slice(row);
+            for (h, x) in h.row_mut(i).iter_mut().zip(row) {
+                *h = x * scale;
+            }
         }
         Ok(())
     }
@@ -425,6 +445,24 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
+    fn rms_norm_add(
+        &mut self,
+        x: &Rows,
+        rows: Range<usize>,
+        w: &Weight,
+        eps: f32,
+        h: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for (i, t) in rows.enumerate() {
+            let y = naive::rms_norm(x.row(i), &w.values, f64::from(eps));
+            let replaces = self.has(Fault::NormReplacesResidual);
+            for (h, y) in h.row_mut(t).iter_mut().zip(y) {
+                *h = if replaces { y } else { *h + y };
+            }
+        }
+        Ok(())
+    }
+
     fn linear(&mut self, x: &Rows, n: usize, w: &Weight, y: &mut Rows) -> Result<(), Infallible> {
         let forgets = self.has(Fault::ForgetsBias);
         let bias: &[f64] = if forgets { &[] } else { &w.bias };
@@ -537,41 +575,11 @@ impl Ops for NaiveOps {
         qkv: &Rows,
         out: &mut Rows,
     ) -> Result<(), Infallible> {
-        let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
-        let placed = &self.placed[layer];
-        let pool_layer = if self.has(Fault::LayersShareBlocks) {
-            0
-        } else {
-            layer
+        let distances = Distances {
+            window: None,
+            bias: None,
         };
-        for (i, t) in rows.enumerate() {
-            let token = &plan.tokens[t];
-            let whole: Vec<KvOrigin> = token.segment.clone().map(KvOrigin::Token).collect();
-            let context = match shape.attention {
-                Attention::Full if !self.has(Fault::SeesNoLaterToken) => &whole,
-                _ => &token.context,
-            };
-            let seen: Vec<&KeyValue> = context
-                .iter()
-                .filter_map(|source| match *source {
-                    KvOrigin::Token(t) => placed.get(t),
-                    KvOrigin::Pool(block, offset) => self.pool.get(&(pool_layer, block, offset)),
-                })
-                .collect();
-            for head in 0..shape.heads {
-                let at = if self.has(Fault::KvHeadByRemainder) {
-                    head % shape.kv_heads * d
-                } else {
-                    head / group * d
-                };
-                let keys: Vec<&[f64]> = seen.iter().map(|(k, _)| &k[at..at + d]).collect();
-                let values: Vec<&[f64]> = seen.iter().map(|(_, v)| &v[at..at + d]).collect();
-                let q = &qkv.row(i)[head * d..][..d];
-                let y = naive::attend(q, &keys, &values, f64::from(shape.scale));
-                out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
-            }
-        }
-        Ok(())
+        self.attention_by_distance(plan, layer, rows, shape, distances, qkv, out)
     }
 
     fn attention_by_distance(
@@ -585,33 +593,60 @@ impl Ops for NaiveOps {
         out: &mut Rows,
     ) -> Result<(), Infallible> {
         let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
-        let window = match distances.window {
-            Some(window) if !self.has(Fault::SeesBeyondItsWindow) => window as usize,
-            _ => usize::MAX,
+        let window = distances.window.map_or(usize::MAX, |w| w as usize);
+        let window = match self.fault {
+            Some(Fault::SeesBeyondItsWindow) => usize::MAX,
+            Some(Fault::WindowIsOneWider) => window.saturating_add(1),
+            _ => window,
         };
+        let cap = shape.soft_cap.filter(|_| !self.has(Fault::ForgetsScoreCap));
+        let shares = self.has(Fault::LayersShareBlocks);
+        let pool_layer = if shares { 0 } else { layer };
         for (i, t) in rows.enumerate() {
-            let position = |t: usize| plan.tokens[t].position;
-            let seen = plan.tokens[t].segment.clone();
-            let seen: Vec<usize> = seen
-                .filter(|&s| position(s).abs_diff(position(t)) <= window)
+            let token = &plan.tokens[t];
+            // The index of a token in either list is its position: whole prompts begin at 0.
+            let whole: Vec<KvOrigin> = token.segment.clone().map(KvOrigin::Token).collect();
+            let context = match shape.attention {
+                Attention::Full if !self.has(Fault::SeesNoLaterToken) => &whole,
+                _ => &token.context,
+            };
+            let near = |&(position, _): &(usize, &KvOrigin)| {
+                let distance: usize = token.position.abs_diff(position);
+                distance <= window
+            };
+            let seen = context.iter().enumerate().filter(near);
+            let seen: Vec<(usize, &KeyValue)> = seen
+                .filter_map(|(position, source)| {
+                    let kv = match *source {
+                        KvOrigin::Token(t) => self.placed[layer].get(t),
+                        KvOrigin::Pool(block, offset) => {
+                            self.pool.get(&(pool_layer, block, offset))
+                        }
+                    };
+                    Some((position, kv?))
+                })
                 .collect();
             for head in 0..shape.heads {
-                let at = head / group * d..(head / group + 1) * d;
+                let first = if self.has(Fault::KvHeadByRemainder) {
+                    head % shape.kv_heads * d
+                } else {
+                    head / group * d
+                };
+                let at = first..first + d;
                 let q = &qkv.row(i)[head * d..][..d];
-                let score = |&s: &usize| {
-                    let (mut from, mut to) = (position(t), position(s));
+                let score = |&(position, (key, _)): &(usize, &KeyValue)| {
+                    let (mut from, mut to) = (token.position, position);
                     if self.has(Fault::BiasLooksTheOtherWay) {
                         std::mem::swap(&mut from, &mut to);
                     }
                     let bias = distances.bias.map_or(0.0, |bias| {
                         naive::distance_bias(&bias.values, shape.heads, head, from, to)
                     });
-                    let key = &self.placed[layer][s].0[at.clone()];
-                    naive::dot(q, key) * f64::from(shape.scale) + bias
+                    let score = naive::dot(q, &key[at.clone()]) * f64::from(shape.scale);
+                    naive::soft_cap(score, cap) + bias
                 };
                 let scores: Vec<f64> = seen.iter().map(score).collect();
-                let value = |&s: &usize| &self.placed[layer][s].1[at.clone()];
-                let values: Vec<&[f64]> = seen.iter().map(value).collect();
+                let values: Vec<&[f64]> = seen.iter().map(|(_, kv)| &kv.1[at.clone()]).collect();
                 let y = naive::average(&scores, &values);
                 out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
             }
@@ -655,6 +690,39 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
+    fn experts_add(
+        &mut self,
+        x: &Rows,
+        rows: Range<usize>,
+        router: &Weight,
+        experts: &[Expert<Weight>],
+        routing: Routing,
+        _: &mut ExpertRoom<Rows>,
+        h: &mut Rows,
+    ) -> Result<(), Infallible> {
+        for (i, t) in rows.enumerate() {
+            let logits = naive::linear(x.row(i), &router.values, &[]);
+            let normalise = routing.normalise != self.has(Fault::KeepsShares);
+            let routing = Routing {
+                normalise,
+                ..routing
+            };
+            for (e, share) in naive::route(&logits, routing) {
+                let e = if self.has(Fault::FirstExperts) {
+                    e / 2
+                } else {
+                    e
+                };
+                let gate_up = naive::linear(x.row(i), &experts[e].gate_up.values, &[]);
+                let inner = naive::silu_mul(&gate_up);
+                let out = naive::linear(&inner, &experts[e].down.values, &[]);
+                let h = h.row_mut(t).iter_mut();
+                h.zip(out).for_each(|(h, y)| *h += share * y);
+            }
+        }
+        Ok(())
+    }
+
     fn gather_rows(
         &mut self,
         plan: &NaiveStep,
@@ -679,7 +747,9 @@ impl Ops for NaiveOps {
         plan: &NaiveStep,
         hidden: &Rows,
         head: &Weight,
+        soft_cap: Option<f32>,
     ) -> Result<(), Infallible> {
+        let soft_cap = soft_cap.filter(|_| !self.has(Fault::ForgetsLogitCap));
         let handles = |head: &OutputHead| {
             !matches!(
                 head,
@@ -687,7 +757,13 @@ impl Ops for NaiveOps {
             )
         };
         self.answer(plan, hidden, handles, |ops, row, states| {
-            let logits = |h: &[f64]| naive::linear(h, &head.values, &[]);
+            let logits = |h: &[f64]| -> Vec<f64> {
+                let logits = naive::linear(h, &head.values, &[]);
+                logits
+                    .iter()
+                    .map(|&z| naive::soft_cap(z, soft_cap))
+                    .collect()
+            };
             match &row.head {
                 OutputHead::Sample(sample) => ops.sample(sample, &logits(states[0])),
                 OutputHead::LabelScores { labels, normalise } => {
@@ -722,7 +798,12 @@ impl Ops for NaiveOps {
         Ok(())
     }
 
-    fn pooling_heads(&mut self, plan: &NaiveStep, hidden: &Rows) -> Result<(), Infallible> {
+    fn pooling_heads(
+        &mut self,
+        plan: &NaiveStep,
+        hidden: &Rows,
+        dense: &[DenseModule<Weight>],
+    ) -> Result<(), Infallible> {
         let rows = hidden.data.chunks_exact(hidden.width);
         self.hidden = rows.map(<[f64]>::to_vec).collect();
         let handles = |head: &OutputHead| matches!(head, OutputHead::Embed { .. });
@@ -745,6 +826,14 @@ impl Ops for NaiveOps {
             };
             let mean = |i: usize| states.iter().map(|s| s[i]).sum::<f64>() / states.len() as f64;
             let mut vector: Vec<f64> = (0..hidden.width).map(mean).collect();
+            for module in dense.iter().skip(usize::from(ops.has(Fault::ForgetsDense))) {
+                let weight = &module.weight;
+                vector = naive::linear(&vector, &weight.values, &weight.bias);
+                if let Some(f) = module.activation {
+                    vector.iter_mut().for_each(|v| *v = naive::activate(*v, f));
+                }
+            }
+            let whole = vector.len();
             let scale = |v: &mut Vec<f64>| {
                 let norm = naive::dot(v, v).sqrt();
                 v.iter_mut().for_each(|v| *v /= norm);
@@ -753,7 +842,7 @@ impl Ops for NaiveOps {
             if normalise && early {
                 scale(&mut vector);
             }
-            vector.truncate(dimensions.map_or(hidden.width, |d| d as usize));
+            vector.truncate(dimensions.map_or(whole, |d| d as usize));
             if normalise && !early {
                 scale(&mut vector);
             }
@@ -977,6 +1066,8 @@ pub(crate) struct NaiveLoader {
     /// Matrices with biases, and how many.
     pub(crate) biased: Vec<(String, usize)>,
     pub(crate) embedding_is_head: bool,
+    /// True for the fault of that name.
+    pub(crate) forgets_norm_offset: bool,
 }
 
 fn widen(views: &[TensorView<'_>]) -> Vec<f64> {
@@ -1021,6 +1112,25 @@ impl WeightLoader for NaiveLoader {
 
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Infallible> {
         self.linear(name, std::slice::from_ref(values), &[])
+    }
+
+    fn norm(
+        &mut self,
+        name: &str,
+        values: &TensorView<'_>,
+        offset: f32,
+    ) -> Result<Weight, Infallible> {
+        let mut weight = self.vector(name, values)?;
+        let offset = if self.forgets_norm_offset {
+            0.0
+        } else {
+            offset
+        };
+        weight
+            .values
+            .iter_mut()
+            .for_each(|w| *w += f64::from(offset));
+        Ok(weight)
     }
 
     fn rope(&mut self, inv_freq: &[f32], scaling: f32, _: usize) -> Result<Weight, Infallible> {

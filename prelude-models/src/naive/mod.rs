@@ -5,7 +5,7 @@
 pub(crate) mod device;
 pub(crate) mod layout;
 
-use crate::Activation;
+use crate::{Activation, Routing};
 
 /// `x / sqrt(mean(x²) + eps) · weight`.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
@@ -38,10 +38,9 @@ pub(crate) fn rotate(head: &[f64], position: usize, inv_freq: &[f32], scaling: f
     out
 }
 
-/// Attention of one query head over `keys` and `values`, one row per visible position.
-pub(crate) fn attend(q: &[f64], keys: &[&[f64]], values: &[&[f64]], scale: f64) -> Vec<f64> {
-    let scores: Vec<f64> = keys.iter().map(|k| dot(q, k) * scale).collect();
-    average(&scores, values)
+/// A number bounded to `±cap`, if there is a cap.
+pub(crate) fn soft_cap(x: f64, cap: Option<f32>) -> f64 {
+    cap.map_or(x, |cap| f64::from(cap) * (x / f64::from(cap)).tanh())
 }
 
 /// The number that head `head` adds to the score of a query and a key, by their positions. `bias`:
@@ -114,6 +113,23 @@ pub(crate) fn silu_mul(gate_up: &[f64]) -> Vec<f64> {
         .zip(up)
         .map(|(g, u)| g / (1.0 + (-g).exp()) * u)
         .collect()
+}
+
+/// The experts that work on a token and their shares, in order of their numbers.
+pub(crate) fn route(logits: &[f64], routing: Routing) -> Vec<(usize, f64)> {
+    let lse = log_sum_exp(logits);
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    let mut chosen = order[..routing.per_token].to_vec();
+    chosen.sort_unstable();
+    let shares: Vec<f64> = chosen.iter().map(|&e| (logits[e] - lse).exp()).collect();
+    let sum = if routing.normalise {
+        shares.iter().sum()
+    } else {
+        1.0
+    };
+    let shares = shares.into_iter().map(|share| share / sum);
+    chosen.into_iter().zip(shares).collect()
 }
 
 /// `ln Σ exp(z)`.

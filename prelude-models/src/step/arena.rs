@@ -211,13 +211,17 @@ pub fn slice_room(
     let shape = model.attn_shape();
     let chunk = (chunk_tokens as usize).min(tokens);
     let hidden = model.hidden_size;
-    let chunk_widths = [
+    let mut chunk_widths = vec![
         hidden,
         shape.qkv_width(),
         shape.out_width(),
         2 * model.intermediate_size,
         model.intermediate_size,
     ];
+    if let Some(experts) = &model.experts {
+        let width = experts.intermediate_size;
+        chunk_widths.extend([experts.count, 2 * width, width, hidden, hidden, hidden]);
+    }
     let chunk_room = chunk_widths.into_iter().map(|width| room(chunk, width));
     2 * room(outputs, hidden) + chunk_room.sum::<usize>()
 }

@@ -23,7 +23,7 @@ use prelude_core::{
 pub use self::{
     arena::{ArenaCursor, ArenaFull, ArenaTensor, activation_room, kept_room, slice_room},
     passes::{Pass, Passes, pass_capacity, passes_room},
-    rows::StepRow,
+    rows::{StepRow, VectorSizes},
 };
 
 /// The slot of a token whose K/V are not kept; its bits are those of the `i32` -1.

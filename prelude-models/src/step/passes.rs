@@ -6,7 +6,7 @@ use prelude_core::{
     Attention, Capacity, ExecutorError, ForwardBatch, PassCapacity, PassId, PassSlice,
 };
 
-use super::StepLayout;
+use super::{StepLayout, VectorSizes};
 use crate::ModelConfig;
 
 /// Most passes that have begun and not ended.
@@ -80,7 +80,7 @@ impl<P> Passes<P> {
         &mut self,
         slice: &mut PassSlice,
         capacity: &Capacity,
-        hidden_size: usize,
+        sizes: VectorSizes,
     ) -> Result<Option<StepLayout>, ExecutorError> {
         for pass in &slice.abandoned {
             self.live.remove(pass);
@@ -104,7 +104,7 @@ impl<P> Passes<P> {
         layout.rebuild(ForwardBatch::OneShot(batch), capacity.block_size, |_, _| {
             None
         })?;
-        layout.refuse_invalid_rows(capacity.vocab_size, hidden_size);
+        layout.refuse_invalid_rows(capacity.vocab_size, sizes);
         Ok(Some(layout))
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use prelude_core::{Normalise, OutputHead, RowOutput, StepId, StepOutput, TokenHead, TokenId};
 
 use super::StepLayout;
+use crate::ModelConfig;
 
 /// A result to compute.
 #[derive(Debug)]
@@ -29,6 +30,26 @@ impl StepRow {
     }
 }
 
+/// The lengths of vectors before they are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorSizes {
+    /// Of an embedding.
+    pub pooled: usize,
+    /// Of a token: a hidden state.
+    pub token: usize,
+}
+
+impl VectorSizes {
+    /// Those of a model.
+    #[must_use]
+    pub fn of(model: &ModelConfig) -> Self {
+        Self {
+            pooled: model.embedding_size(),
+            token: model.hidden_size,
+        }
+    }
+}
+
 impl StepLayout {
     /// Returns the output indices of a row, in order of position.
     #[must_use]
@@ -38,9 +59,9 @@ impl StepLayout {
 
     /// Refuses rows whose ids or sizes the model lacks, which batch validation does not know. Such
     /// a row fails alone, since the step's other rows may belong to other requests.
-    pub fn refuse_invalid_rows(&mut self, vocab_size: u32, hidden_size: usize) {
+    pub fn refuse_invalid_rows(&mut self, vocab_size: u32, sizes: VectorSizes) {
         for row in &mut self.rows {
-            row.refused = check_row(&row.head, vocab_size, hidden_size).err();
+            row.refused = check_row(&row.head, vocab_size, sizes).err();
         }
     }
 
@@ -73,7 +94,7 @@ impl StepLayout {
     }
 }
 
-fn check_row(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'static str> {
+fn check_row(head: &OutputHead, vocab: u32, sizes: VectorSizes) -> Result<(), &'static str> {
     let known = |ids: &[TokenId], error| match ids.iter().all(|&id| id < vocab) {
         true => Ok(()),
         false => Err(error),
@@ -97,14 +118,18 @@ fn check_row(head: &OutputHead, vocab: u32, hidden: usize) -> Result<(), &'stati
         OutputHead::Logprobs { targets, .. } => {
             known(targets, "a target is outside the vocabulary")
         }
-        OutputHead::Embed { dimensions, .. }
-        | OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => match *dimensions {
-            Some(0) => Err("an embedding of 0 dimensions"),
-            Some(d) if d as usize > hidden => {
-                Err("more dimensions than the model's hidden state has")
-            }
-            _ => Ok(()),
-        },
+        OutputHead::Embed { dimensions, .. } => check_dimensions(*dimensions, sizes.pooled),
+        OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => {
+            check_dimensions(*dimensions, sizes.token)
+        }
         OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
+    }
+}
+
+fn check_dimensions(dimensions: Option<u32>, size: usize) -> Result<(), &'static str> {
+    match dimensions {
+        Some(0) => Err("an embedding of 0 dimensions"),
+        Some(d) if d as usize > size => Err("more dimensions than the model's vectors have"),
+        _ => Ok(()),
     }
 }

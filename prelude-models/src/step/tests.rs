@@ -106,7 +106,11 @@ fn invalid_rows_are_refused_alone() {
         };
     }
     layout.rebuild(batch, 4, |_, _| None).unwrap();
-    layout.refuse_invalid_rows(100, 16);
+    let sizes = VectorSizes {
+        pooled: 16,
+        token: 16,
+    };
+    layout.refuse_invalid_rows(100, sizes);
     let refused = layout.rows.iter().map(|row| row.refused);
     let label = Some("a label is outside the vocabulary");
     assert!(refused.eq([None, label, None]));
@@ -193,6 +197,10 @@ fn there_are_as_many_passes_as_there_is_room_for() {
         host_blocks: 0,
     };
     let mut passes = Passes::default();
+    let sizes = VectorSizes {
+        pooled: 64,
+        token: 64,
+    };
     let lay_out = |passes: &mut Passes<()>, pass, tokens: u32, abandoned: &[u64]| {
         let mut slice = PassSlice {
             pass: PassId(pass),
@@ -201,7 +209,7 @@ fn there_are_as_many_passes_as_there_is_room_for() {
             keeps: true,
             abandoned: abandoned.iter().copied().map(PassId).collect(),
         };
-        let layout = passes.lay_out(&mut slice, &capacity, 64)?.unwrap();
+        let layout = passes.lay_out(&mut slice, &capacity, sizes)?.unwrap();
         passes.put(slice.pass, Pass { layout, held: () });
         Ok::<_, ExecutorError>(())
     };

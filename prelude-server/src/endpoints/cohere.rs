@@ -171,7 +171,11 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         return Err(ApiError::invalid_value("embedding_types", must));
     }
     let dimensions = asked.output_dimension;
-    let width = embed::dimensions("output_dimension", dimensions, model)?;
+    let width = embed::dimensions(
+        "output_dimension",
+        dimensions,
+        (model.embedding_size, model),
+    )?;
     let width = width.unwrap_or(model.hidden_size);
     let is_packed = |t: &VectorType| matches!(t, VectorType::Binary | VectorType::Ubinary);
     if types.iter().any(is_packed) && !width.is_multiple_of(8) {

@@ -1,7 +1,7 @@
 //! `POST /v1/moderations`: harmful categories of texts, in OpenAI's shape, by a classification head
 //! or by the verdicts of a guard model.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use prelude_models::ClassActivation;
@@ -20,6 +20,7 @@ use crate::{
     tasks::{
         classify::{self, LabelFields, classify},
         embed::Unit,
+        guidelines::{GUIDELINES_MAX, judge, takes_guidelines},
         input::Inputs,
         submit::{Common, CommonFields},
     },
@@ -39,14 +40,17 @@ pub(crate) const MODERATIONS: Endpoint = Endpoint {
 
 /// The answers of guard models that are language models, each with the name of its category. A
 /// guard's chat template asks for these answers by name.
-const VERDICTS: [[(&str, &str); 3]; 1] = [
+const VERDICTS: [&Verdicts; 1] = [
     // Qwen3Guard-Gen.
-    [
+    &[
         ("Safety: Safe", "safe"),
         ("Safety: Controversial", "controversial"),
         ("Safety: Unsafe", "unsafe"),
     ],
 ];
+
+/// Answers, and the names of their categories.
+type Verdicts = [(&'static str, &'static str)];
 
 /// Names of classes that are no harmful category, in lower case, with `-` and `_` as spaces.
 const HARMLESS: [&str; 12] = [
@@ -69,6 +73,9 @@ const HARMLESS: [&str; 12] = [
 pub(crate) struct ModerationFields<'a> {
     #[serde(borrow)]
     input: Texts<'a>,
+    /// 1 to 64 categories, each with the guideline that its texts violate: of a guard that is asked
+    /// about one at a time (ShieldGemma).
+    guidelines: Option<BTreeMap<String, String>>,
 }
 
 request! {
@@ -226,7 +233,17 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: ModerationRequest<'_> = call.read(&body)?;
     let common = Common::new(call, request.common)?;
     let mut fields = request.labels;
-    let model = classify::model(call, common.model.as_deref(), fields.labels.is_some())?;
+    let ModerationFields { input, guidelines } = request.moderation;
+    let asks_language_model = fields.labels.is_some() || guidelines.is_some();
+    let model = classify::model(call, common.model.as_deref(), asks_language_model)?;
+    if takes_guidelines(model) && fields.labels.is_none() {
+        return by_guidelines(call, model, &common, &input.0, guidelines).await;
+    }
+    if guidelines.is_some() {
+        let must = "be left out: this model's chat template has no place for a guideline, or the \
+            request has `labels`";
+        return Err(ApiError::invalid_value("guidelines", must));
+    }
     let verdicts = verdicts(model);
     if model.has_vocabulary() && fields.labels.is_none() {
         let verdicts = verdicts.ok_or_else(not_a_guard)?;
@@ -235,7 +252,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         // A guard goes on with the categories of harm.
         fields.open = true;
     }
-    let inputs = Inputs::of_texts(request.moderation.input.0);
+    let inputs = Inputs::of_texts(input.0);
     let classified = classify(call, model, &common, fields, (inputs, true), Unit::Texts).await?;
     let write = move || {
         let name = |label| category(verdicts, label);
@@ -252,6 +269,45 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     Ok(call.write(0, write).await)
 }
 
+/// Answers with the guidelines that texts violate, by a guard that is asked about each.
+async fn by_guidelines(
+    call: &Arc<Call>,
+    model: &ServedModel,
+    common: &Common<'_>,
+    texts: &[Cow<'_, str>],
+    guidelines: Option<BTreeMap<String, String>>,
+) -> Result<Reply, ApiError> {
+    let guidelines = guidelines.ok_or_else(no_guidelines)?;
+    if !(1..=GUIDELINES_MAX).contains(&guidelines.len()) {
+        let must = format!("have 1 to {GUIDELINES_MAX} entries");
+        return Err(ApiError::invalid_value("guidelines", must));
+    }
+    let is_empty = |(name, text): (&String, &String)| name.is_empty() || text.trim().is_empty();
+    if guidelines.iter().any(is_empty) {
+        let must = "have a name and a text in each entry";
+        return Err(ApiError::invalid_value("guidelines", must));
+    }
+    let wanted: Vec<&str> = guidelines.values().map(String::as_str).collect();
+    let violations = judge(call, model, common, texts, &wanted).await?;
+    let names: Vec<&str> = guidelines.keys().map(String::as_str).collect();
+    let write = move || {
+        let results = violations.iter();
+        let results = results.map(|violations| Moderation::violated(&names, violations));
+        Reply::json(&Response {
+            id: call.app.ids.next("modr-"),
+            model: &model.name,
+            results: results.collect(),
+        })
+    };
+    Ok(call.write(0, write).await)
+}
+
+fn no_guidelines() -> ApiError {
+    let message = "this guard is asked about one guideline at a time: give `guidelines`, an object \
+        with a text for each category; the model's card has the texts that it was trained with";
+    ApiError::new(400, "missing_field", message).with_param("guidelines")
+}
+
 fn not_a_guard() -> ApiError {
     let message = "this language model's chat template names no verdicts of a guard model: give \
         `labels` to choose from, one of them `safe`, or use a guard or a classifier";
@@ -259,14 +315,14 @@ fn not_a_guard() -> ApiError {
 }
 
 /// Returns the verdicts that a guard's chat template asks for.
-fn verdicts(model: &ServedModel) -> Option<&'static [(&'static str, &'static str); 3]> {
+fn verdicts(model: &ServedModel) -> Option<&'static Verdicts> {
     let template = model.template.as_ref()?.source();
-    let asks = |of: &&[(&str, &str); 3]| of.iter().all(|(answer, _)| template.contains(answer));
-    VERDICTS.iter().find(asks)
+    let asks = |of: &&Verdicts| of.iter().all(|(answer, _)| template.contains(answer));
+    VERDICTS.into_iter().find(asks)
 }
 
 /// Returns the name that answers show for a class.
-fn category<'a>(verdicts: Option<&'static [(&str, &'static str); 3]>, label: &'a str) -> &'a str {
+fn category<'a>(verdicts: Option<&'static Verdicts>, label: &'a str) -> &'a str {
     let verdict = verdicts
         .into_iter()
         .flatten()
@@ -280,6 +336,19 @@ fn is_harmless(name: &str) -> bool {
 }
 
 impl<'a> Moderation<'a> {
+    /// Flags each category whose guideline one text violates with a probability of at least one half.
+    fn violated(names: &[&'a str], violations: &[f64]) -> Self {
+        let all = || names.iter().copied().zip(violations.iter().copied());
+        Self {
+            flagged: violations.iter().any(|&p| p >= 0.5),
+            categories: Categories(all().map(|(name, p)| (name, p >= 0.5)).collect()),
+            category_scores: Categories(all().collect()),
+            category_applied_input_types: Categories(
+                all().map(|(name, _)| (name, vec!["text"])).collect(),
+            ),
+        }
+    }
+
     /// Flags the categories of one text: the likeliest class, or every class of at least one half
     /// where a text may have `many`.
     fn new(names: &[&'a str], probs: &[f64], many: bool) -> Self {
@@ -378,10 +447,16 @@ mod tests {
 
     /// The demo language model with a template that asks as Qwen3Guard's does.
     fn guard() -> Arc<crate::App> {
-        let mut guard = embedded(&demo::LM, &LoadOptions { ..options() });
-        let source = "{% for m in messages %}{{ m.content }}{% endfor %}\nSafety: Safe, \
+        asking(
+            "{% for m in messages %}{{ m.content }}{% endfor %}\nSafety: Safe, \
             Safety: Unsafe or Safety: Controversial?\n{% if add_generation_prompt %}\
-            <|im_start|>assistant\n{% endif %}";
+            <|im_start|>assistant\n{% endif %}",
+        )
+    }
+
+    /// The demo language model with another template.
+    fn asking(source: &str) -> Arc<crate::App> {
+        let mut guard = embedded(&demo::LM, &LoadOptions { ..options() });
         let template = guard.model.template.as_ref().unwrap();
         let template: ChatTemplate = template.replaced(source, 1 << 20).unwrap();
         guard.model.template = Some(Arc::new(template));
@@ -408,7 +483,8 @@ mod tests {
             let logprobs = logprobs.as_array().unwrap().iter().skip(start);
             logprobs.map(|l| l.as_f64().unwrap()).sum::<f64>()
         };
-        let log = VERDICTS[0].map(|(answer_text, _)| log(answer_text));
+        let log = VERDICTS[0].iter().map(|(answer_text, _)| log(answer_text));
+        let log: Vec<f64> = log.collect();
         let sum: f64 = log.iter().map(|l| l.exp()).sum();
         for (name, log) in [("controversial", log[1]), ("unsafe", log[2])] {
             let (found, expected) = (scores[name].as_f64().unwrap(), log.exp() / sum);
@@ -417,6 +493,89 @@ mod tests {
                 "{name}: {found} {expected}"
             );
         }
+    }
+
+    /// Asks as ShieldGemma's template does.
+    const ABOUT_A_GUIDELINE: &str = "<|im_start|>user\nHuman Question: \
+        {{ messages[0].content | trim }}<|im_end|>\nThe principle:\n\n{{ guideline }}\n\n\
+        Is it violated? Begin with 'Yes' or 'No'.\n\n";
+
+    #[test]
+    fn a_guard_is_asked_about_each_guideline() {
+        let guard = asking(ABOUT_A_GUIDELINE);
+        let guidelines = json!({"cards": "Nobody speaks of cards.", "rates": "No word of rates."});
+        let body = json!({"input": ["Where is my card?", "Hello"], "guidelines": guidelines});
+        let found = answer(&guard, PATH, &body);
+        assert_eq!(found["results"].as_array().unwrap().len(), 2);
+        for (text, result) in ["Where is my card?", "Hello"]
+            .iter()
+            .zip(found["results"].as_array().unwrap())
+        {
+            let scores = result["category_scores"].as_object().unwrap();
+            assert_eq!(scores.keys().collect::<Vec<_>>(), ["cards", "rates"]);
+            for (name, guideline) in guidelines.as_object().unwrap() {
+                // The logits of the two answers' first tokens behind the prompt.
+                // Jinja leaves out a template's last line break.
+                let template = ABOUT_A_GUIDELINE.strip_suffix('\n').unwrap();
+                let prompt = template
+                    .replace("{{ messages[0].content | trim }}", text)
+                    .replace("{{ guideline }}", guideline.as_str().unwrap());
+                let model = guard.model(None).unwrap();
+                let first = |answer: &str| {
+                    let all = model.tokenizer.encode(&format!("{prompt}{answer}"), false);
+                    all[model.tokenizer.encode(&prompt, false).len()..].to_vec()
+                };
+                let log = |answer: &str| {
+                    let start = model.tokenizer.encode(&prompt, false);
+                    let all = [start.clone(), first(answer)].concat();
+                    let body = json!({"prompt": all, "max_tokens": 0, "echo": true, "logprobs": 1});
+                    let found = crate::testing::answer(&guard, "/v1/completions", &body);
+                    let logprobs = found["choices"][0]["logprobs"]["token_logprobs"].clone();
+                    let logprobs = logprobs.as_array().unwrap().clone();
+                    let own = logprobs.iter().skip(start.len());
+                    own.map(|l| l.as_f64().unwrap()).sum::<f64>()
+                };
+                let (yes, no) = (log("Yes").exp(), log("No").exp());
+                let score = scores[name].as_f64().unwrap();
+                assert!((score - yes / (yes + no)).abs() < 1e-4, "{name}: {score}");
+                assert_eq!(result["categories"][name], score >= 0.5);
+            }
+            let flagged = scores.values().any(|p| p.as_f64().unwrap() >= 0.5);
+            assert_eq!(result["flagged"], flagged);
+        }
+    }
+
+    #[test]
+    fn guidelines_that_are_refused() {
+        let guard = asking(ABOUT_A_GUIDELINE);
+        let check = |body: Value, reason: &str| {
+            refused(&guard, PATH, &body, (400, reason, Some("guidelines")));
+        };
+        check(json!({"input": "a"}), "missing_field");
+        check(json!({"input": "a", "guidelines": {}}), "invalid_value");
+        check(
+            json!({"input": "a", "guidelines": {"x": " "}}),
+            "invalid_value",
+        );
+        check(
+            json!({"input": "a", "guidelines": {"": "y"}}),
+            "invalid_value",
+        );
+        check(json!({"input": "a", "guidelines": 3}), "invalid_type");
+        let many: Vec<(String, Value)> = (0..65).map(|i| (i.to_string(), json!("x"))).collect();
+        let many = Value::Object(many.into_iter().collect());
+        check(json!({"input": "a", "guidelines": many}), "invalid_value");
+        // A model without a place for them.
+        let body = json!({"input": "a", "guidelines": {"x": "y"}, "model": "demo-classifier"});
+        refused(
+            demos(),
+            PATH,
+            &body,
+            (400, "invalid_value", Some("guidelines")),
+        );
+        // Labels of one's own need none.
+        let body = json!({"input": "Where is my card?", "labels": ["safe", "rude"]});
+        answer(&guard, PATH, &body);
     }
 
     #[test]

@@ -31,6 +31,15 @@ enum Base {
     Mistral,
     /// A classifier that may have biases.
     Llama,
+    /// Language models with windows: one that bounds scores and logits, one with two rotations.
+    Gemma2,
+    Gemma3,
+    /// The latter as an embedder.
+    GemmaEmbedder,
+    /// An embedder with modules `Dense`.
+    Dense,
+    /// A mixture of experts.
+    Experts,
     /// Encoders: classifiers, and a cross-encoder.
     Bert,
     Roberta,
@@ -47,12 +56,15 @@ type Change = (&'static str, &'static str, Value);
 const CONFIG: &str = "config.json";
 /// The rows of `config.json` for encoders.
 const ENCODERS: &str = "config.json of an encoder";
+/// The rows of `config.json` for Gemma.
+const GEMMAS: &str = "config.json of a Gemma";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 const MODULES: &str = "modules.json";
 const POOLING: &str = "1_Pooling/config.json";
+const DENSE: &str = "2_Dense/config.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
@@ -67,8 +79,10 @@ impl Base {
         match file {
             CONFIG => Self::Classifier,
             ENCODERS => Self::Bert,
+            GEMMAS => Self::Gemma2,
             MAP => Self::LmWithMap,
             LOGIT_SCORE => Self::Judge,
+            DENSE => Self::Dense,
             GENERATION | TOKENIZER | TOKENIZER_CONFIG => Self::Lm,
             _ => Self::Embedder,
         }
@@ -82,6 +96,12 @@ impl Base {
             Self::Reward => Some(testing::golden("rand-yarn-reward")?.join("model")),
             Self::Mistral => Some(testing::golden("rand-mistral-cls3")?.join("model")),
             Self::Llama => Some(testing::golden("rand-llama-cls3")?.join("model")),
+            Self::Gemma2 => Some(testing::golden("rand-gemma2")?.join("model")),
+            Self::Gemma3 | Self::GemmaEmbedder => {
+                Some(testing::golden("rand-gemma3")?.join("model"))
+            }
+            Self::Dense => Some(testing::golden("rand-gemma3-embed")?.join("model")),
+            Self::Experts => Some(testing::golden("rand-qwen3-moe")?.join("model")),
             Self::Bert => Some(testing::golden("rand-bert-cls3")?.join("model")),
             Self::Roberta => Some(testing::golden("rand-roberta-cls2")?.join("model")),
             Self::DistilBert => Some(testing::golden("rand-distilbert-cls2")?.join("model")),
@@ -95,7 +115,9 @@ impl Base {
         match self {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
             Self::Bert | Self::Roberta | Self::DistilBert | Self::ModernBert => Vec::new(),
-            Self::CrossEncoder => Vec::new(),
+            Self::CrossEncoder | Self::Gemma2 | Self::Gemma3 | Self::Dense => Vec::new(),
+            Self::Experts => Vec::new(),
+            Self::GemmaEmbedder => vec![(POOLING, "pooling_mode_lasttoken", json!(true))],
             Self::Lm => vec![template],
             Self::Judge => vec![
                 template,
@@ -142,13 +164,25 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
             std::os::unix::fs::symlink(&path, folder.join(name)).unwrap();
         }
     }
-    for file in [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG] {
+    for module in ["2_Dense", "3_Dense"] {
+        let file = format!("{module}/model.safetensors");
+        fs::create_dir_all(folder.join(module)).unwrap();
+        if source.join(&file).exists() {
+            std::os::unix::fs::symlink(source.join(&file), folder.join(&file)).unwrap();
+        }
+    }
+    let of_modules = match base {
+        Base::Dense => &[MODULES, POOLING, DENSE, "3_Dense/config.json"][..],
+        _ => &[],
+    };
+    let of_all = [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG];
+    for file in of_all.iter().chain(of_modules).copied() {
         if let Ok(bytes) = fs::read(source.join(file)) {
             documents.insert(file, serde_json::from_slice(&bytes).unwrap());
         }
     }
     let modules = match base {
-        Base::Embedder => &[
+        Base::Embedder | Base::GemmaEmbedder => &[
             ("Transformer", ""),
             ("Pooling", "1_Pooling"),
             ("Normalize", "2_Normalize"),
@@ -162,7 +196,10 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
         documents.insert(MODULES, json!(modules));
     }
     for (file, name, value) in base.changes().iter().chain(changes) {
-        let file = if *file == ENCODERS { CONFIG } else { file };
+        let file = match *file {
+            ENCODERS | GEMMAS => CONFIG,
+            file => file,
+        };
         let document = documents.entry(file).or_insert_with(|| json!({}));
         match document.as_array_mut() {
             // Of modules.json the last module's.
@@ -242,6 +279,11 @@ fn probe(app: &Arc<App>, base: Base) -> String {
                 ("/pooling", json!({"input": text})),
             ]
         }
+        Base::Gemma2 | Base::Gemma3 | Base::Experts => vec![(
+            "/v1/completions",
+            json!({"prompt": text, "max_tokens": 3, "temperature": 0, "logprobs": 2}),
+        )],
+        Base::GemmaEmbedder | Base::Dense => vec![embed(json!({}))],
         Base::CrossEncoder | Base::Judge => vec![("/v1/rerank", rank)],
         Base::Reward => vec![("/classify", json!({"input": text})), ("/v1/rerank", rank)],
         Base::Embedder => vec![
@@ -320,7 +362,24 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
         (CONFIG, "use_bidirectional_attention") => {
             (Base::Embedder, vec![(CONFIG, name, json!(true))])
         }
+        (CONFIG, "num_experts" | "moe_intermediate_size") => {
+            (Base::Experts, vec![(CONFIG, name, json!(5))])
+        }
+        (CONFIG, "num_experts_per_tok") => (Base::Experts, vec![(CONFIG, name, json!(1))]),
+        (CONFIG, "norm_topk_prob") => (Base::Experts, vec![(CONFIG, name, json!(false))]),
+        (CONFIG, "decoder_sparse_step") => (Base::Experts, vec![(CONFIG, name, json!(2))]),
+        (CONFIG, "mlp_only_layers") => (Base::Experts, vec![(CONFIG, name, json!([]))]),
         (CONFIG, "layer_types") => one(json!(["full_attention", "sliding_attention"])),
+        (GEMMAS, "hidden_activation") => one(json!("silu")),
+        (GEMMAS, "query_pre_attn_scalar" | "sliding_window") => one(json!(4)),
+        (GEMMAS, "attn_logit_softcapping" | "final_logit_softcapping") => one(json!(1.5)),
+        (GEMMAS, "layer_types") => one(json!(vec!["full_attention"; 3])),
+        (GEMMAS, "sliding_window_pattern") => (Base::Gemma3, vec![(file, name, json!(1))]),
+        (GEMMAS, "rope_local_base_freq") => (Base::Gemma3, vec![(file, name, json!(100))]),
+        (GEMMAS, "rope_parameters") => one(json!({"rope_theta": 100})),
+        (GEMMAS, "use_bidirectional_attention") => {
+            (Base::GemmaEmbedder, vec![(file, name, json!(true))])
+        }
         (ENCODERS, "architectures") => one(json!(["BertModel"])),
         (ENCODERS, "hidden_size") => one(json!(56)),
         (ENCODERS, "intermediate_size" | "vocab_size") => one(json!(333)),
@@ -406,8 +465,11 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
             one(json!(true))
         }
         (TOKENIZER_CONFIG | MAP, _) => one(json!(token)),
-        (MODULES, "type") => one(json!("sentence_transformers.models.Dense")),
-        (MODULES, _) => one(json!("3_Other")),
+        (MODULES, "type") => one(json!("sentence_transformers.models.WordWeights")),
+        (MODULES, _) => one(json!("../other")),
+        (DENSE, "in_features" | "out_features") => one(json!(8)),
+        (DENSE, "bias") => one(json!(false)),
+        (DENSE, "activation_function") => one(json!("torch.nn.modules.activation.ReLU")),
         (POOLING, "pooling_mode_lasttoken") => one(json!(false)),
         (POOLING, "pooling_mode") => {
             let none = (POOLING, "pooling_mode_lasttoken", Value::Null);
@@ -518,7 +580,7 @@ fn check(
         }
         (Effect::Obeyed, Err(error)) => {
             let file = what.split(':').next().unwrap();
-            let names = ["the tensors do not fit", file];
+            let names = ["the tensors do not fit", "the length of what goes in", file];
             assert!(names.iter().any(|n| error.contains(n)), "{what}: {error}");
         }
         (Effect::Obeyed, Ok((answers, _))) => {

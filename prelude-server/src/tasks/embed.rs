@@ -107,6 +107,14 @@ impl Unit {
             Self::Tokens => prompts.lens().sum(),
         }
     }
+
+    /// Returns the length of a vector before cutting.
+    fn vector_size(self, model: &ServedModel) -> u32 {
+        match self {
+            Self::Texts => model.embedding_size,
+            Self::Tokens => model.hidden_size,
+        }
+    }
 }
 
 /// The vectors of a request's inputs, and what they cost.
@@ -144,7 +152,8 @@ pub(crate) async fn embed(
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     inputs.check_not_escaped()?;
-    let dimensions = dimensions("dimensions", fields.dimensions, model)?;
+    let longest = unit.vector_size(model);
+    let dimensions = dimensions("dimensions", fields.dimensions, (longest, model))?;
     let before = prefix(&fields, model)?;
     let field = inputs.field;
     if field == "messages" && !before.is_empty() {
@@ -166,7 +175,7 @@ pub(crate) async fn embed(
     let expected = inputs.expected(&before);
     let prepare = |budget: &Budget<'_>| {
         let prompts = inputs.encode(budget, model, &before)?;
-        let width = dimensions.unwrap_or(model.hidden_size);
+        let width = dimensions.unwrap_or(longest);
         let numbers = unit.count(&prompts) as u64 * u64::from(width);
         call.expect(numbers, format.printed())?;
         Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
@@ -186,12 +195,12 @@ pub(crate) async fn embed(
 pub(crate) fn dimensions(
     field: &'static str,
     dimensions: Option<Int<1, { u32::MAX as i64 }>>,
-    model: &ServedModel,
+    (longest, model): (u32, &ServedModel),
 ) -> Result<Option<u32>, ApiError> {
     let dimensions = dimensions.map(Int::count);
     match dimensions {
-        Some(d) if d > model.hidden_size => {
-            let must = format!("be in 1..={}", model.hidden_size);
+        Some(d) if d > longest => {
+            let must = format!("be in 1..={longest}");
             Err(ApiError::invalid_value(field, must))
         }
         Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {

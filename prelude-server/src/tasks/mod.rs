@@ -9,6 +9,7 @@ pub(crate) mod decide;
 pub(crate) mod embed;
 pub(crate) mod escaping;
 pub(crate) mod generate;
+pub(crate) mod guidelines;
 pub(crate) mod input;
 pub(crate) mod labels;
 pub(crate) mod messages;

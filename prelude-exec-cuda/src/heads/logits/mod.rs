@@ -283,7 +283,7 @@ impl Logits {
         metadata: &Metadata,
         results: &Results,
         hidden: View<bf16>,
-        head: View<bf16>,
+        (head, cap): (View<bf16>, f32),
     ) -> Result<(), Error> {
         for group in &self.groups {
             let states = self.states.view(0, group.len, self.hidden);
@@ -291,6 +291,9 @@ impl Logits {
             let logits = self.logits.view::<f32>(0, group.len, self.stride);
             let output = ProductOutput::Logits(logits.columns(0..self.vocab));
             products.multiply(launcher, states, head, None, output)?;
+            if cap > 0.0 {
+                vocabulary::cap_logits(launcher, logits.columns(0..self.vocab), cap)?;
+            }
             let adjusted = self.adjusted.view::<f32>(0, self.rows_max, self.stride);
             Adjust {
                 rows: metadata.view(group.adjust),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     super::{
         Norm,
-        heads::{Classes, Dense},
+        heads::{Classes, Dense, Heads},
     },
     ModernEncoder, ModernLayer,
 };
@@ -59,6 +59,7 @@ impl<W> ModernEncoder<W> {
             loaded.map_err(|e| loader_error("rope", e))
         };
         let (rope, local_rope) = (rope(&config.rope)?, rope(&modern.local_rope)?);
+        let pooled = source.dense()?;
         let classes = match checkpoint.kind() {
             ModelKind::CausalLm | ModelKind::Embedding { .. } => None,
             ModelKind::SequenceClassification { .. } | ModelKind::TokenClassification { .. } => {
@@ -92,7 +93,7 @@ impl<W> ModernEncoder<W> {
             layers,
             last_norm,
             has_mean_classes: encoder.has_mean_classes(),
-            classes,
+            heads: Heads { classes, pooled },
         })
     }
 }
