@@ -6,7 +6,7 @@
 //!     12    0x01020304, u32: shows the byte order
 //!     16    length of the file, u64
 //!     24    number of sections, u32, and a zero u32
-//!     32    SHA-256 of the tokenizer.json
+//!     32    SHA-256 of the tokenizer.json or `.model` file
 //!     64    the table, 32 bytes per section:
 //!             kind u32, bytes per element u32, offset u64, length in bytes u64,
 //!             XXH3-64 of the section's bytes
@@ -29,7 +29,7 @@ use twox_hash::XxHash3_64;
 
 /// The format version. It changes with the meaning of any section, its order of elements, its hash
 /// function, or the reading of its configuration.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -135,8 +135,15 @@ sections! {
     ChainFacts = 37, "list of facts about the model";
     /// Nodes of the trie of tokens.
     Trie = 38, "trie of tokens";
-    /// Scores by id.
+    /// Scores by id: of Unigram, or numbers that order as the scores of a `.model` file of type BPE.
     Scores = 39, "scores of tokens";
+    // The sections below are for SentencePiece `.model` files, which of the sections above have
+    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
+    // pieces, Scores, and Trie if they are Unigram.
+    /// Nodes of the trie of user-defined symbols.
+    SymbolTrie = 40, "trie of symbols";
+    /// The map of characters as the `.model` file has it; empty if there is none.
+    Charsmap = 41, "map of characters";
 }
 
 impl Section {
@@ -188,8 +195,8 @@ impl Writer {
         self.sections.push((section, size_of::<T>(), bytes));
     }
 
-    /// Returns the bytes of the compiled tokenizer. `source` is the SHA-256 of its
-    /// `tokenizer.json`.
+    /// Returns the bytes of the compiled tokenizer. `source` is the SHA-256 of the file that it was
+    /// compiled from.
     pub(crate) fn finish(self, source: [u8; 32]) -> Vec<u8> {
         let body = HEADER + self.sections.len() * ENTRY + CHECKSUM;
         let mut end = body;
@@ -234,7 +241,7 @@ impl Writer {
 pub(crate) struct Reader {
     file: FileBytes,
     entries: Vec<Entry>,
-    /// The SHA-256 of the `tokenizer.json`.
+    /// The SHA-256 of the file that it was compiled from.
     pub(crate) source: [u8; 32],
 }
 

@@ -15,7 +15,7 @@ use crate::json::{AddedTokenJson, File, ModelJson};
 use crate::pairs::PairTable;
 use crate::pieces::Tokens;
 use crate::sentencepiece;
-use crate::spm::Spm;
+use crate::spm::{self, Spm};
 use crate::store::{self, ZeroedBuffer};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
@@ -96,12 +96,7 @@ impl Tokenizer {
     /// When the bytes are malformed or contradict themselves, when the model is of type WORD or CHAR,
     /// normalizes decoded text, or is a BPE model with unused pieces.
     pub fn from_sentencepiece(model: &[u8]) -> Result<Self, Error> {
-        let family = Family::Spm(Box::new(Spm::read(model)?));
-        // Everything besides the model is as in a file that says nothing.
-        let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
-        let settings = Settings::load_for_family(&file)?;
-        let added = settings.added_tokens(&file, 0, |_| None)?;
-        settings.finish_family(added, family)
+        finish_spm(Spm::read(model)?)
     }
 }
 
@@ -165,6 +160,22 @@ fn is_sentencepiece(file: &File<'_>) -> bool {
     sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
+/// Builds the tokenizer of a SentencePiece `.model` file.
+fn finish_spm(model: Spm) -> Result<Tokenizer, Error> {
+    // Everything besides the model is as in a file that says nothing.
+    let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
+    let settings = Settings::load_for_family(&file)?;
+    let added = settings.added_tokens(&file, 0, |_| None)?;
+    settings.finish_family(added, Family::Spm(Box::new(model)))
+}
+
+/// Loads a `.model` file. Returns the configuration for [`from_compiled`] as well.
+pub(crate) fn load_spm_with_config(model: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
+    let model = Spm::read(model)?;
+    let config = model.config();
+    Ok((finish_spm(model)?, config))
+}
+
 /// Loads a `tokenizer.json`. Returns the configuration for [`from_compiled`] as well.
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
     let file: File<'_> = serde_json::from_slice(json)?;
@@ -180,6 +191,9 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     };
     let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
     let file: File<'_> = serde_json::from_slice(&config)?;
+    if file.model.kind.as_deref() == Some(spm::KIND) {
+        return finish_spm(Spm::read_compiled(reader, &config).map_err(damaged)?);
+    }
     if let Some(tables) = chain::Tables::read(reader, &file.model).map_err(damaged)? {
         let settings = Settings::load_for_family(&file)?;
         let model_id = |token: &str| tables.model_id(token);

@@ -62,16 +62,16 @@ impl Trie {
         })
     }
 
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        writer.put(Section::Trie, &self.units);
+    pub(crate) fn write(&self, section: Section, writer: &mut Writer) {
+        writer.put(section, &self.units);
     }
 
     /// Reads a trie of ids below `end`. A forged trie finds other strings, and nothing worse.
-    pub(crate) fn read(reader: &Reader, end: u32) -> Result<Self, CompiledError> {
-        let units: Flat<Unit> = reader.get(Section::Trie)?;
+    pub(crate) fn read(reader: &Reader, section: Section, end: u32) -> Result<Self, CompiledError> {
+        let units: Flat<Unit> = reader.get(section)?;
         let known = |unit: &Unit| unit.id < end || unit.id == NONE;
         if units.is_empty() || !units.iter().all(known) {
-            return Err(Section::Trie.invalid("it contradicts the other tables"));
+            return Err(section.invalid("it contradicts the other tables"));
         }
         Ok(Self { units })
     }

@@ -84,7 +84,7 @@ impl Unigram {
     }
 
     pub(crate) fn write(&self, writer: &mut Writer) {
-        self.trie.write(writer);
+        self.trie.write(Section::Trie, writer);
         writer.put(Section::Scores, &self.scores);
         if let Some(bytes) = &self.bytes {
             writer.put(Section::ByteIds, &bytes.map(|id| id.unwrap_or(NO_ID)));
@@ -112,7 +112,7 @@ impl Unigram {
             bytes = Some(Box::new(ids.map(|id| (id < len).then_some(id))));
         }
         Ok(Self {
-            trie: Trie::read(reader, len)?,
+            trie: Trie::read(reader, Section::Trie, len)?,
             unk,
             unk_score: unk_score(&scores),
             scores,

@@ -1,6 +1,6 @@
 //! Decoding as SentencePiece does it, at once or id by id.
 
-use super::{Kind, Spm};
+use super::Spm;
 use crate::pieces::META;
 use std::borrow::Cow;
 
@@ -72,11 +72,11 @@ impl Spm {
         state.begun |= state.lost_space || state.written;
         state.lost_space = false;
         let spelling = self.vocab.spelling(id).unwrap_or_default();
-        match self.kinds[id as usize] {
-            Kind::Control if skip => return Cow::Borrowed(""),
-            Kind::Control => return Cow::Borrowed(spelling),
-            Kind::Unknown => return Cow::Borrowed(&self.unk_surface),
-            _ => {}
+        if self.vocab.is_special(id) {
+            return Cow::Borrowed(if skip { "" } else { spelling });
+        }
+        if id == self.unk {
+            return Cow::Borrowed(&self.unk_surface);
         }
         let mut rest = spelling;
         if !state.begun

@@ -8,23 +8,18 @@
 use super::model_file::{Kind, ModelFile};
 use crate::error::Error;
 use crate::pieces::Token;
+use crate::store::Flat;
 use crate::trie::Trie;
 
 /// The pieces of a Unigram model with their scores.
 #[derive(Debug)]
 pub(super) struct Viterbi {
-    trie: Trie,
-    /// The score of each id.
-    scores: Vec<Score>,
-    unk: u32,
-    unk_score: f32,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Score {
-    Normal(f32),
-    /// A user-defined symbol, which is preferred to every other cut of its text.
-    UserDefined,
+    pub(super) trie: Trie,
+    /// The score of each id; NaN for a user-defined symbol, which is preferred to every other cut of
+    /// its text.
+    pub(super) scores: Flat<f32>,
+    pub(super) unk: u32,
+    pub(super) unk_score: f32,
 }
 
 /// The best way to the end of a part of a chunk.
@@ -60,12 +55,12 @@ impl Viterbi {
             used.then_some((piece.text.as_str(), id))
         });
         let score = |piece: &super::model_file::Piece| match piece.kind {
-            Kind::UserDefined => Score::UserDefined,
-            _ => Score::Normal(piece.score),
+            Kind::UserDefined => f32::NAN,
+            _ => piece.score,
         };
         Ok(Self {
             trie: Trie::new(used, "pieces")?,
-            scores: file.pieces.iter().map(score).collect(),
+            scores: file.pieces.iter().map(score).collect::<Vec<_>>().into(),
             unk,
             unk_score: least - UNK_PENALTY,
         })
@@ -129,9 +124,9 @@ impl Viterbi {
                 let Some(id) = id else { continue };
                 let len = at + 1;
                 let score = match self.scores[id as usize] {
-                    Score::Normal(score) => score,
-                    Score::UserDefined if symbols => symbol_score(len),
-                    Score::UserDefined => continue,
+                    score if !score.is_nan() => score,
+                    _ if symbols => symbol_score(len),
+                    _ => continue,
                 };
                 reach(start + len, id, score);
                 single |= len == c.len_utf8();

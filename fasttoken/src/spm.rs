@@ -11,6 +11,7 @@
 //! A text is normalized as a whole ([`normalized`]), cut before words into chunks that no piece
 //! goes across, and every chunk becomes pieces ([`viterbi`], [`score_merge`]).
 
+mod compiled_spm;
 mod decoding;
 mod model_file;
 mod normalized;
@@ -23,6 +24,7 @@ use crate::added::{Recognise, TextSteps};
 use crate::collect::{Collect, Collected};
 use crate::error::Error;
 use crate::pieces::{META, Token, Vocab, VocabBuilder, VocabInfo};
+pub(crate) use compiled_spm::KIND;
 pub(crate) use decoding::Stream;
 use model_file::{BPE, Kind, ModelFile, Piece};
 use normalized::Normalizer;
@@ -37,8 +39,7 @@ pub(crate) struct Spm {
     model: Model,
     normalizer: Normalizer,
     symbols: Symbols,
-    /// The kind of each piece.
-    kinds: Vec<Kind>,
+    /// The pieces; control symbols are special tokens of it, and user-defined symbols added ones.
     vocab: Vocab,
     unk: u32,
     /// The pieces of bytes, if unknown characters become them.
@@ -88,9 +89,8 @@ impl Spm {
         }
         Ok(Self {
             model,
-            normalizer: Normalizer::new(&file)?,
+            normalizer: Normalizer::new(&file.charsmap, file.spaces)?,
             symbols: Symbols::new(&file)?,
-            kinds: file.pieces.iter().map(|piece| piece.kind).collect(),
             vocab,
             unk,
             bytes: file.byte_fallback.then_some(bytes),
@@ -149,8 +149,7 @@ impl Spm {
         match &self.model {
             Model::Unigram(model) => model.encode(chunk, symbols.is_some(), lattice, tokens),
             Model::Bpe(model) => {
-                let vocab = (&self.vocab, self.kinds.as_slice());
-                model.encode(chunk, vocab, symbols, merging, tokens);
+                model.encode(chunk, &self.vocab, symbols, merging, tokens);
             }
         }
         if tokens.iter().any(|token| token.id == self.unk) {
@@ -247,6 +246,7 @@ fn vocabulary(file: &ModelFile) -> Result<Vocab, Error> {
         let info = VocabInfo {
             hidden: control,
             special: control,
+            added: piece.kind == Kind::UserDefined,
             model: true,
             ..VocabInfo::default()
         };
