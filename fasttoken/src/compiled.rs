@@ -94,8 +94,7 @@ impl Tokenizer {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
         match &self.family {
-            Some(Family::SentencePiece(family)) => family.write(&self.added, &mut writer),
-            Some(Family::Chain(family)) => family.write(&self.added, &mut writer),
+            Some(Family::Text(family)) => family.write(&self.added, &mut writer),
             Some(Family::Spm(family)) => family.write(&mut writer),
             None => {
                 self.vocab.write(&mut writer);
