@@ -36,7 +36,6 @@ use std::ops::ControlFlow;
 /// The value that stands for a missing id.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
-
 /// A model: characters, bytes, merges.
 #[derive(Debug)]
 pub(crate) struct CharBpe {
