@@ -5,7 +5,7 @@
 //! are its tokens so far.
 //!
 //! A word starts as one token per byte. The pair of neighbouring symbols with the lowest merge
-//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`merge`]).
+//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`byte_merge`]).
 //!
 //! Most words are a single token. Merging them is skipped if it is known to end at that token:
 //! loading proves it for each token ([`prove`]), or the file states it with `ignore_merges`.
@@ -13,15 +13,16 @@
 //! [`StringTable`]. The tokens of all other words are kept in the thread's cache
 //! ([`crate::cache`]).
 
-mod compiled;
-mod index;
-mod merge;
-mod pieces;
+mod byte_merge;
+mod char_merge;
+mod compiled_bpe;
+mod piece_splitter;
 mod pipeline;
 pub(crate) mod prove;
 mod scratch;
 mod short_text;
-mod thread;
+mod thread_scratch;
+mod word_index;
 
 use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, Owner};
@@ -31,12 +32,12 @@ use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::pretokenize::PreTokens;
 use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
-use crate::table::{StringTable, StringTableBuilder};
+use crate::string_table::{StringTable, StringTableBuilder};
 use crate::vocab::{NO_TOKEN, Vocab};
 use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
 use short_text::SHORT_TEXT_WORDS;
-pub(crate) use thread::ThreadScratch;
+pub(crate) use thread_scratch::ThreadScratch;
 
 /// The merges of a byte-level model, and the tables of words that are a single token.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ pub(crate) struct Bpe {
     proved: bool,
     /// True if the vocabulary lacks a byte that UTF-8 text can contain.
     loses_bytes: bool,
+    /// True if a word begins as the tokens of its characters, and not of its bytes: see [`char_merge`].
+    of_chars: bool,
 }
 
 impl Bpe {
@@ -73,6 +76,7 @@ impl Bpe {
             owner: Owner::NONE,
             proved: false,
             loses_bytes: loses_bytes(&byte_ids),
+            of_chars: false,
         }
     }
 
@@ -220,7 +224,7 @@ impl Bpe {
 
 /// Returns true if a long word is a clause of Chinese or Japanese, by its first byte.
 #[inline(always)]
-fn is_clause(word: &[u8]) -> bool {
+pub(crate) fn is_clause(word: &[u8]) -> bool {
     matches!(word.first(), Some(0xE3..=0xE9 | 0xEF)) && FastPath::Clauses.is_taken()
 }
 

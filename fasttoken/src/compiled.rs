@@ -36,6 +36,15 @@ impl Tokenizer {
         Ok(tokenizer.to_compiled(&config, sha256(json)))
     }
 
+    /// Compiles a SentencePiece `.model` file, as [`Tokenizer::compile`] compiles a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The errors of [`Tokenizer::from_sentencepiece`].
+    pub fn compile_sentencepiece(model: &[u8]) -> Result<Vec<u8>, Error> {
+        let (tokenizer, config) = load::load_spm_with_config(model)?;
+        Ok(tokenizer.to_compiled(&config, sha256(model)))
+    }
+
     /// Maps the file of a compiled tokenizer and verifies it.
     ///
     /// The file must not be modified or truncated while the tokenizer is alive. Replace it by a new
@@ -73,7 +82,7 @@ impl Tokenizer {
         Self::read_compiled(&reader).map_err(in_memory)
     }
 
-    /// Returns the SHA-256 of the `tokenizer.json` that a file was compiled from.
+    /// Returns the SHA-256 of the `tokenizer.json` or `.model` file that a file was compiled from.
     ///
     /// # Errors
     /// The errors of [`Tokenizer::from_compiled`]; only the header is verified.
@@ -85,10 +94,9 @@ impl Tokenizer {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
         match &self.family {
-            Some(Family::SentencePiece(family)) => family.write(&self.added, &mut writer),
-            Some(Family::Chain(family)) => family.write(&self.added, &mut writer),
-            // A `.model` file is no JSON, from which all that is compiled was loaded.
-            Some(Family::Spm(_)) | None => {
+            Some(Family::Text(family)) => family.write(&self.added, &mut writer),
+            Some(Family::Spm(family)) => family.write(&mut writer),
+            None => {
                 self.vocab.write(&mut writer);
                 self.bpe.write(&mut writer);
             }

@@ -1,20 +1,17 @@
 //! The models that are not byte-level, behind one interface.
 
 use crate::added::{AddedTokens, Recognise, TextSteps};
-use crate::chain::Chain;
 use crate::collect::Collect;
 use crate::encoding::Encoding;
 use crate::pieces::{self, Vocab};
-use crate::sentencepiece::SentencePiece;
 use crate::spm::{self, Spm};
+use crate::text_model::TextModel;
 
 /// A model whose tokens are text, with its vocabulary and decoder.
 #[derive(Debug)]
 pub(crate) enum Family {
-    /// BPE in the style of SentencePiece.
-    SentencePiece(Box<SentencePiece>),
-    /// WordPiece and Unigram.
-    Chain(Box<Chain>),
+    /// WordPiece, Unigram and BPE of characters of a `tokenizer.json`.
+    Text(Box<TextModel>),
     /// BPE and Unigram of a SentencePiece `.model` file.
     Spm(Box<Spm>),
 }
@@ -30,8 +27,7 @@ pub(crate) struct Stream {
 macro_rules! each {
     ($self:ident, $family:ident => $call:expr) => {
         match $self {
-            Self::SentencePiece($family) => $call,
-            Self::Chain($family) => $call,
+            Self::Text($family) => $call,
             Self::Spm($family) => $call,
         }
     };
@@ -47,8 +43,7 @@ impl Family {
         out: &mut Vec<u32>,
     ) {
         match self {
-            Self::SentencePiece(family) => family.encode(steps, text, mode, out),
-            Self::Chain(family) => family.encode(steps, text, mode, out),
+            Self::Text(family) => family.encode(steps, text, mode, out),
             Self::Spm(family) => family.encode(text, mode, out),
         }
     }
@@ -84,8 +79,7 @@ impl Family {
     /// Appends the text that `id` completes.
     pub(crate) fn push(&self, state: &mut Stream, id: u32, skip: bool, out: &mut String) {
         match self {
-            Self::SentencePiece(family) => family.push(&mut state.pieces, id, skip, out),
-            Self::Chain(family) => family.push(&mut state.pieces, id, skip, out),
+            Self::Text(family) => family.push(&mut state.pieces, id, skip, out),
             Self::Spm(family) => family.push(&mut state.spm, id, skip, out),
         }
     }
@@ -93,8 +87,7 @@ impl Family {
     /// Ends a text that was decoded id by id.
     pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
         match self {
-            Self::SentencePiece(family) => family.finish(&mut state.pieces, out),
-            Self::Chain(family) => family.finish(&mut state.pieces, out),
+            Self::Text(family) => family.finish(&mut state.pieces, out),
             Self::Spm(family) => family.finish(&mut state.spm, out),
         }
     }

@@ -6,7 +6,7 @@
 //!     12    0x01020304, u32: shows the byte order
 //!     16    length of the file, u64
 //!     24    number of sections, u32, and a zero u32
-//!     32    SHA-256 of the tokenizer.json
+//!     32    SHA-256 of the tokenizer.json or `.model` file
 //!     64    the table, 32 bytes per section:
 //!             kind u32, bytes per element u32, offset u64, length in bytes u64,
 //!             XXH3-64 of the section's bytes
@@ -19,9 +19,9 @@
 //! table of ids would otherwise silently give other ids. XXH3 runs at the speed of memory, so this
 //! costs about as much as reading the file for the first time.
 
-mod error;
+mod compiled_error;
 
-pub use error::CompiledError;
+pub use compiled_error::CompiledError;
 
 use crate::store::{FileBytes, Flat, LINE};
 use bytemuck::{Pod, Zeroable};
@@ -29,7 +29,7 @@ use twox_hash::XxHash3_64;
 
 /// The format version. It changes with the meaning of any section, its order of elements, its hash
 /// function, or the reading of its configuration.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -102,19 +102,13 @@ sections! {
     /// Tokens of pairs of characters that are premerged together, and the numbers of their
     /// contexts.
     CharPairs = 35, "table of double characters";
-    // The sections below are for SentencePiece-style models, which of the sections above have
-    // Config, Flags, Names, ByteIds, Words and those of pairs.
-    /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
-    /// of the model's tokens, and the number of tokens as the reference counts them.
+    // The sections below are for models whose tokens are text, which of the sections above have
+    // Config, Flags, Names, and BPE of characters has those of words, pairs and characters too.
+    /// The unknown token or all ones, the number of the model's tokens, and the number of tokens as
+    /// the reference counts them.
     ModelFacts = 24, "list of facts about the model";
-    /// Blocks of the table of single characters.
-    LetterIndex = 25, "index of single characters";
-    /// Tokens of single characters, and their classes.
-    Letters = 26, "tokens of single characters";
-    /// Ranks of rules that join two characters, by their classes.
-    BorderRanks = 27, "ranks of pairs of characters";
-    /// Filter of the hashes of other pairs of characters that some rule joins.
-    BorderBits = 28, "filter of pairs of characters";
+    /// Tokens of the bytes of characters that have no token.
+    Fallback = 25, "tokens of the bytes of unknown characters";
     /// Spellings of tokens, one after the other.
     Spellings = 29, "text of tokens";
     /// Where each of these ends, by id.
@@ -123,20 +117,21 @@ sections! {
     Pieces = 31, "text of decoded tokens";
     /// Where each of these ends, by id.
     PieceEnds = 32, "ends of the text of decoded tokens";
-    /// Numbers in a row of ranks.
-    BorderFacts = 36, "list of facts about pairs of characters";
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
     Renamed = 34, "list of renamed tokens";
-    // The sections below are for WordPiece and Unigram models, which of the sections above have
-    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
-    // pieces, and Renamed.
-    /// The unknown token, the number of the model's tokens, and the number of tokens as the
-    /// reference counts them.
-    ChainFacts = 37, "list of facts about the model";
+    // The sections below are for WordPiece and Unigram models. Unigram has ByteIds too if unknown
+    // text is written in bytes.
     /// Nodes of the trie of tokens.
     Trie = 38, "trie of tokens";
-    /// Scores by id.
+    /// Scores by id: of Unigram, or numbers that order as the scores of a `.model` file of type BPE.
     Scores = 39, "scores of tokens";
+    // The sections below are for SentencePiece `.model` files, which of the sections above have
+    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
+    // pieces, Scores, and Trie if they are Unigram.
+    /// Nodes of the trie of user-defined symbols.
+    SymbolTrie = 40, "trie of symbols";
+    /// The map of characters as the `.model` file has it; empty if there is none.
+    Charsmap = 41, "map of characters";
 }
 
 impl Section {
@@ -188,8 +183,8 @@ impl Writer {
         self.sections.push((section, size_of::<T>(), bytes));
     }
 
-    /// Returns the bytes of the compiled tokenizer. `source` is the SHA-256 of its
-    /// `tokenizer.json`.
+    /// Returns the bytes of the compiled tokenizer. `source` is the SHA-256 of the file that it was
+    /// compiled from.
     pub(crate) fn finish(self, source: [u8; 32]) -> Vec<u8> {
         let body = HEADER + self.sections.len() * ENTRY + CHECKSUM;
         let mut end = body;
@@ -234,7 +229,7 @@ impl Writer {
 pub(crate) struct Reader {
     file: FileBytes,
     entries: Vec<Entry>,
-    /// The SHA-256 of the `tokenizer.json`.
+    /// The SHA-256 of the file that it was compiled from.
     pub(crate) source: [u8; 32],
 }
 

@@ -1,8 +1,8 @@
 //! Splitting of normalized text into words (pre-tokens), which are encoded one by one.
 
-mod words;
+mod word_buffer;
 
-pub(crate) use words::{PreToken, PreTokens, WordBuffer};
+pub(crate) use word_buffer::{PreToken, PreTokens, WordBuffer};
 
 use crate::error::Error;
 use crate::json::Component;

@@ -4,7 +4,7 @@
 //! block of 256 units. A unit says which byte leads to it. No two nodes have one base, so a unit
 //! that is reached by its byte from a base belongs to the node of that base.
 
-mod build;
+mod trie_builder;
 
 use crate::error::Error;
 use crate::format::{CompiledError, Reader, Section, Writer};
@@ -51,7 +51,7 @@ impl Trie {
             .collect();
         sorted.sort_unstable();
         let strings: Vec<(&[u8], u32)> = sorted.into_iter().map(|(_, s, id)| (s, id)).collect();
-        let units = build::units(&strings).ok_or_else(|| {
+        let units = trie_builder::units(&strings).ok_or_else(|| {
             Error::unsupported(
                 path,
                 format!("vocabulary whose trie has more than {UNITS_MAX} nodes"),
@@ -62,16 +62,16 @@ impl Trie {
         })
     }
 
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        writer.put(Section::Trie, &self.units);
+    pub(crate) fn write(&self, section: Section, writer: &mut Writer) {
+        writer.put(section, &self.units);
     }
 
     /// Reads a trie of ids below `end`. A forged trie finds other strings, and nothing worse.
-    pub(crate) fn read(reader: &Reader, end: u32) -> Result<Self, CompiledError> {
-        let units: Flat<Unit> = reader.get(Section::Trie)?;
+    pub(crate) fn read(reader: &Reader, section: Section, end: u32) -> Result<Self, CompiledError> {
+        let units: Flat<Unit> = reader.get(section)?;
         let known = |unit: &Unit| unit.id < end || unit.id == NONE;
         if units.is_empty() || !units.iter().all(known) {
-            return Err(Section::Trie.invalid("it contradicts the other tables"));
+            return Err(section.invalid("it contradicts the other tables"));
         }
         Ok(Self { units })
     }

@@ -45,7 +45,7 @@ impl WordPiece {
     }
 
     pub(crate) fn write(&self, writer: &mut Writer) {
-        self.trie.write(writer);
+        self.trie.write(Section::Trie, writer);
     }
 
     /// Reads the model from a compiled tokenizer, whose ids are below `end`; `model` is its
@@ -63,7 +63,7 @@ impl WordPiece {
         let (Some(prefix), Some(max_chars)) = settings else {
             return Err(Section::Config.invalid("it lacks settings of WordPiece"));
         };
-        let trie = Trie::read(reader, end)?;
+        let trie = Trie::read(reader, Section::Trie, end)?;
         Ok(Self {
             inside: trie.after(prefix.as_bytes()),
             trie,

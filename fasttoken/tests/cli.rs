@@ -164,6 +164,16 @@ fn an_image_does_what_its_json_does() {
         done(&["encode", "-t", compiled.path(), "--json"], text),
         expected
     );
+    let model = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/data/spm/bpe-bytes.model"
+    );
+    let compiled = TextFile::new("model.ftk", b"an old file");
+    done(&["compile", model, "-o", compiled.path()], b"");
+    assert_eq!(
+        done(&["encode", "-t", compiled.path()], text),
+        done(&["encode", "-t", model], text)
+    );
     let damaged = TextFile::new("damaged.ftk", b"an old file");
     let run = run(&["encode", "-t", damaged.path()], text);
     assert_eq!(run.code, 1);

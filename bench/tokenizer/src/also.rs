@@ -41,8 +41,9 @@ impl Also {
         );
         let engine = Who::from_key(engine)?;
         ensure!(
-            engine != Who::Gigatoken,
-            "gigatoken runs in Python and is in no build; see --python"
+            !Who::OF_PYTHON.contains(&engine),
+            "{} runs in Python and is in no build; see --python",
+            engine.key()
         );
         ensure!(!program.is_empty(), "the program is missing");
         let program = path::absolute(program).context("the program has no path")?;

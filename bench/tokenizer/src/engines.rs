@@ -1,8 +1,8 @@
 //! The engines that are compiled in, behind one small interface.
 
-use std::path::Path;
+use std::{ffi::OsStr, fs, path::Path};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Serialize;
 
 /// A measured engine.
@@ -14,19 +14,35 @@ pub(crate) enum Who {
     Gigatoken,
     TokenizersRc,
     Tokenizers,
+    /// The library for `.model` files, the reference of their rows.
+    Sentencepiece,
+    /// The library for files of ranks, the reference of their rows.
+    Tiktoken,
     /// An engine of another build, by its title: see `--also`.
     Also(&'static str),
 }
 
 impl Who {
     /// The engines of this program.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Fasttoken,
         Self::Fastokens,
         Self::Gigatoken,
         Self::TokenizersRc,
         Self::Tokenizers,
+        Self::Sentencepiece,
+        Self::Tiktoken,
     ];
+
+    /// The engines that run in Python.
+    pub(crate) const OF_PYTHON: [Self; 3] = [Self::Gigatoken, Self::Sentencepiece, Self::Tiktoken];
+
+    /// Returns true if the engine takes part in rows whose ids are those of `reference`. The
+    /// libraries for other files than a `tokenizer.json` take part only in the rows of these.
+    pub(crate) fn races_with(self, reference: Self) -> bool {
+        let own = [Self::Sentencepiece, Self::Tiktoken];
+        self == reference || !own.contains(&self)
+    }
 
     /// Name and version.
     pub(crate) fn title(self) -> &'static str {
@@ -36,6 +52,8 @@ impl Who {
             Self::Gigatoken => "gigatoken 0.10.0",
             Self::TokenizersRc => "tokenizers 1.0.0-rc.3",
             Self::Tokenizers => "tokenizers 0.23",
+            Self::Sentencepiece => "sentencepiece 0.2.3",
+            Self::Tiktoken => "tiktoken 0.12.0",
             Self::Also(title) => title,
         }
     }
@@ -48,6 +66,8 @@ impl Who {
             Self::Gigatoken => "gigatoken",
             Self::TokenizersRc => "tokenizers-rc",
             Self::Tokenizers => "tokenizers",
+            Self::Sentencepiece => "sentencepiece",
+            Self::Tiktoken => "tiktoken",
             Self::Also(_) => "also",
         }
     }
@@ -81,15 +101,38 @@ pub(crate) trait Engine: Sync {
 /// Loads the tokenizer at `path` with an engine that is compiled in.
 pub(crate) fn load(who: Who, path: &Path, threads: usize) -> Result<Box<dyn Engine>> {
     Ok(match who {
-        Who::Fasttoken if path.extension().is_some_and(|end| end == "ftk") => {
-            Box::new(fasttoken::Tokenizer::from_compiled(path)?)
-        }
-        Who::Fasttoken => Box::new(fasttoken::Tokenizer::from_file(path)?),
+        Who::Fasttoken => Box::new(load_ours(path)?),
         Who::Fastokens => Box::new(fastokens::Tokenizer::from_file(path)?),
         Who::Tokenizers => Box::new(tokenizers::Tokenizer::from_file(path).map_err(foreign)?),
         Who::TokenizersRc => Box::new(ReleaseCandidate::load(path, threads)?),
-        Who::Gigatoken => bail!("gigatoken runs in Python: drivers/drive_gigatoken.py"),
+        Who::Gigatoken | Who::Sentencepiece | Who::Tiktoken => {
+            bail!("{} runs in Python: drivers/drive_python.py", who.title())
+        }
         Who::Also(title) => bail!("{title} is an engine of another build"),
+    })
+}
+
+/// Loads a file of any format by its name. A file of ranks gets cl100k's pattern, which
+/// `drivers/drive_python.py` gives to tiktoken.
+fn load_ours(path: &Path) -> Result<fasttoken::Tokenizer> {
+    use fasttoken::{TiktokenEncoding, Tokenizer};
+    let read = || fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let is = |name: &str| path.file_name().is_some_and(|file| file == name);
+    let extension = path.extension().and_then(OsStr::to_str);
+    Ok(match extension {
+        Some("ftk") => Tokenizer::from_compiled(path)?,
+        Some("model") => Tokenizer::from_sentencepiece(&read()?)?,
+        Some("tiktoken") => {
+            let encoding = TiktokenEncoding::named("cl100k_base").context("tiktoken has it")?;
+            let special_tokens = Vec::new();
+            let encoding = TiktokenEncoding {
+                special_tokens,
+                ..encoding
+            };
+            Tokenizer::from_tiktoken(&read()?, &encoding)?
+        }
+        Some("json") if is("tekken.json") => Tokenizer::from_tekken(&read()?)?,
+        _ => Tokenizer::from_file(path)?,
     })
 }
 

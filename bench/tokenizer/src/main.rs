@@ -39,7 +39,7 @@ use crate::{
     process::Launcher,
     race::Race,
     report::About,
-    vocabularies::Vocabulary,
+    vocabularies::{Given, Vocabulary},
     workloads::{Row, Unit},
 };
 
@@ -63,14 +63,22 @@ struct Args {
     /// fasttoken's tests.
     #[arg(long)]
     unigram: Option<PathBuf>,
+    /// The SentencePiece .model file for the rows about these; by default two small ones of
+    /// fasttoken's tests.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// The file of ranks for the rows about these: a *.tiktoken file, which gets the pattern of
+    /// cl100k, or a tekken.json; by default small ones of fasttoken's tests.
+    #[arg(long)]
+    ranks: Option<PathBuf>,
     /// Rounds of each measurement; the median counts.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// Only rows whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers, paper (the
-    /// tokenizer that the repository of the paper's authors uses).
+    /// Leave these rivals out: fastokens, gigatoken, tokenizers-rc, tokenizers, sentencepiece,
+    /// tiktoken, paper (the tokenizer that the repository of the paper's authors uses).
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
     /// One more rival: the engine of another build of bench/tokenizer, shown under a title. Its
@@ -82,11 +90,12 @@ struct Args {
     /// Without it, text that was gathered before is used, and generated text where there is none.
     #[arg(long)]
     collect: bool,
-    /// First install what is not compiled in into the output folder: gigatoken (Python), and the
-    /// tokenizer that the repository of the paper's authors uses (from its git repository).
+    /// First install what is not compiled in into the output folder: gigatoken, sentencepiece and
+    /// tiktoken (Python), and the tokenizer that the repository of the paper's authors uses (from its git repository).
     #[arg(long)]
     install_rivals: bool,
-    /// A Python that can import gigatoken, instead of that virtual environment.
+    /// A Python that can import gigatoken, sentencepiece and tiktoken, instead of that virtual
+    /// environment.
     #[arg(long)]
     python: Option<PathBuf>,
     /// The paper's own figures, to be printed beside ours: a JSON object from names of rows to
@@ -126,7 +135,7 @@ fn has_chat_tokens(tokenizer: &Path) -> Result<bool> {
 /// Installs the rivals, and prints the name of each that fails.
 fn install_rivals(environment: &Path, out: &Path) {
     let installed = [
-        ("gigatoken", install_gigatoken(environment)),
+        ("a rival of Python", install_python(environment)),
         ("the paper's tokenizer", paper::tokenizer::install(out)),
     ];
     for (name, result) in installed {
@@ -188,7 +197,13 @@ fn main() -> Result<()> {
     let chats = has_chat_tokens(&tokenizer)?;
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
-    let given = [&args.sentencepiece, &args.wordpiece, &args.unigram].map(Option::clone);
+    let given = Given {
+        sentencepiece: args.sentencepiece.clone(),
+        wordpiece: args.wordpiece.clone(),
+        unigram: args.unigram.clone(),
+        model: args.model.clone(),
+        ranks: args.ranks.clone(),
+    };
     let families = vocabularies::families(&repository(), &out, given)?;
     let only = args.only.as_deref();
     let patterns = vocabularies::patterns(&repository(), &tokenizer, &scratch, only)?;
@@ -212,12 +227,18 @@ fn main() -> Result<()> {
     let loads = load_average();
     let rows = workloads::rows().into_iter().chain(paper::rows()).collect();
     let mut lines = measure(&mut race, rows, only)?;
-    for Vocabulary { title, path, rows } in patterns.into_iter().chain(families) {
+    for vocabulary in patterns.into_iter().chain(families) {
+        let Vocabulary {
+            title,
+            path,
+            reference,
+            rows,
+        } = vocabulary;
         if only.is_some_and(|only| !rows.iter().any(|row| row.name.contains(only))) {
             continue;
         }
         println!("{title}: {}", path.display());
-        race.change_vocabulary(&title, path);
+        race.change_vocabulary(&title, path, reference);
         lines.extend(measure(&mut race, rows, only)?);
     }
     ensure!(!lines.is_empty(), "no row is called like that");
@@ -255,15 +276,21 @@ fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
         .into_iter()
         .filter(|w| !without.contains(w))
         .collect();
-    if engines.contains(&Who::Gigatoken) {
-        let mut import = Command::new(python);
-        import.args(["-c", "import gigatoken"]).stdin(Stdio::null());
-        let status = import.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if !status.is_ok_and(|s| s.success()) {
-            println!("SKIP  gigatoken is not installed; --install-rivals does that");
-            engines.retain(|who| *who != Who::Gigatoken);
+    engines.retain(|who| {
+        if !Who::OF_PYTHON.contains(who) {
+            return true;
         }
-    }
+        let module = who.key();
+        let mut import = Command::new(python);
+        import.args(["-c", &format!("import {module}")]);
+        import.stdin(Stdio::null());
+        let status = import.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let found = status.is_ok_and(|s| s.success());
+        if !found {
+            println!("SKIP  {module} is not installed; --install-rivals does that");
+        }
+        found
+    });
     Ok(engines)
 }
 
@@ -286,7 +313,8 @@ fn other_builds(args: &Args, out: &Path) -> Vec<Also> {
     builds
 }
 
-fn install_gigatoken(environment: &Path) -> Result<()> {
+/// Installs the rivals that run in Python.
+fn install_python(environment: &Path) -> Result<()> {
     let run = |program: &Path, args: &[&str]| -> Result<()> {
         let status = Command::new(program).args(args).status();
         let status = status.with_context(|| format!("cannot start {}", program.display()))?;
@@ -297,8 +325,16 @@ fn install_gigatoken(environment: &Path) -> Result<()> {
         let folder = environment.to_string_lossy();
         run(Path::new("python3"), &["-m", "venv", &folder])?;
     }
-    let pip = ["-m", "pip", "install", "-q", "gigatoken==0.10.0"];
-    run(&environment.join("bin/python"), &pip)
+    let pip = ["-m", "pip", "install", "-q"];
+    let rivals = [
+        "gigatoken==0.10.0",
+        "sentencepiece==0.2.3",
+        "tiktoken==0.12.0",
+    ];
+    run(
+        &environment.join("bin/python"),
+        &[&pip[..], &rivals].concat(),
+    )
 }
 
 fn tokenizer(given: Option<PathBuf>) -> Result<PathBuf> {

@@ -17,7 +17,7 @@ use crate::{
 /// The programs that engines are started with.
 #[derive(Clone)]
 pub(crate) struct Launcher {
-    /// A Python that can import gigatoken.
+    /// A Python that can import the engines that run in it.
     pub(crate) python: Option<PathBuf>,
     /// Engines of other builds.
     pub(crate) also: Vec<Also>,
@@ -35,12 +35,11 @@ impl Launcher {
     /// Starts `who` with `threads` threads for what it does in parallel.
     pub(crate) fn start(&self, who: Who, threads: usize) -> Result<Process> {
         let mut command = match who {
-            Who::Gigatoken => {
-                let python = self.python.as_ref().context("no Python with gigatoken")?;
+            _ if Who::OF_PYTHON.contains(&who) => {
+                let python = self.python.as_ref().context("no Python for an engine")?;
                 let mut command = Command::new(python);
-                let driver =
-                    Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_gigatoken.py");
-                command.arg(driver).arg(threads.to_string());
+                let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_python.py");
+                command.arg(driver).args([who.key(), &threads.to_string()]);
                 command
             }
             Who::Also(_) => {

@@ -19,7 +19,7 @@ pub(crate) fn version() -> u64 {
     })
 }
 
-/// One order to an engine. `drivers/drive_gigatoken.py` reads the same.
+/// One order to an engine. `drivers/drive_python.py` reads the same.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Order {

@@ -30,6 +30,8 @@ pub(crate) struct Race {
     pub(crate) tokenizer: PathBuf,
     /// Engines that take part, ours first.
     pub(crate) engines: Vec<Who>,
+    /// The engine whose ids are right.
+    pub(crate) reference: Who,
     pub(crate) corpus: Corpus,
     pub(crate) rounds: usize,
     /// The folder of files for the engines.
@@ -48,7 +50,7 @@ pub(crate) struct Race {
 pub(crate) struct Entry {
     pub(crate) who: Who,
     pub(crate) values: Vec<f64>,
-    /// Texts whose ids are not those of `tokenizers` 0.23, of how many.
+    /// Texts whose ids are not those of the reference, of how many.
     pub(crate) differing: (usize, usize),
 }
 
@@ -75,6 +77,7 @@ impl Race {
             launcher,
             tokenizer,
             engines,
+            reference: Who::Tokenizers,
             corpus,
             rounds,
             scratch,
@@ -87,9 +90,10 @@ impl Race {
 
     /// Goes on with another vocabulary, without chat markers: engines start anew, texts do not. Remarks
     /// from here on begin with `title`.
-    pub(crate) fn change_vocabulary(&mut self, title: &str, tokenizer: PathBuf) {
+    pub(crate) fn change_vocabulary(&mut self, title: &str, tokenizer: PathBuf, reference: Who) {
         self.running.clear();
         self.tokenizer = tokenizer;
+        self.reference = reference;
         self.chat_markers = false;
         title.clone_into(&mut self.title);
     }
@@ -108,6 +112,14 @@ impl Race {
             Work::Threads { .. } | Work::FirstCall { .. } => self.rounds.min(3),
             _ => self.rounds,
         }
+    }
+
+    /// Returns the engines for the vocabulary at hand.
+    fn taking_part(&self) -> Vec<Who> {
+        let engines = self.engines.iter().copied();
+        engines
+            .filter(|who| who.races_with(self.reference))
+            .collect()
     }
 
     /// Measures one row.
@@ -145,7 +157,7 @@ impl Race {
             return Ok(running);
         }
         let mut processes = Vec::new();
-        for who in self.engines.clone() {
+        for who in self.taking_part() {
             let mut process = self.launcher.start(who, threads)?;
             let path = self.tokenizer.to_string_lossy().into_owned();
             match process.obey(&Order::Load { path }) {
@@ -228,9 +240,11 @@ impl Race {
                 Err(_) => None,
             });
         }
-        let reference = processes.iter().position(|p| p.who == Who::Tokenizers);
+        let right = self.reference;
+        let reference = processes.iter().position(|p| p.who == right);
         let Some(expected) = reference.and_then(|at| all[at].clone()) else {
-            self.remark("tokenizers 0.23 does not take part: ids were not compared".to_owned());
+            let title = right.title();
+            self.remark(format!("{title} does not take part: ids were not compared"));
             return Ok(());
         };
         for ((process, ids), result) in processes.iter().zip(&all).zip(&mut board.results) {
@@ -245,7 +259,7 @@ impl Race {
             result.differing.1 += ids.len();
             if differing > 0 {
                 let who = process.who.title();
-                let remark = format!("{row}: {who} gives other ids than tokenizers 0.23");
+                let remark = format!("{row}: {who} gives other ids than {}", right.title());
                 self.remark(remark);
             }
         }

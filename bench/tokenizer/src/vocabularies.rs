@@ -1,7 +1,7 @@
 //! The vocabularies beside the first one, each with rows of its own.
 //!
 //! A SentencePiece-style BPE vocabulary and small ones of WordPiece and Unigram stand for the other
-//! families. Split patterns are compared with one vocabulary, the first one, in a file for each.
+//! families; small SentencePiece `.model` files and files of ranks for the other formats. Split patterns are compared with one vocabulary, the first one, in a file for each.
 
 use std::{
     fs,
@@ -11,43 +11,80 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
 
-use crate::workloads::{self, Row};
+use crate::{
+    engines::Who,
+    workloads::{self, Part, Row},
+};
 
 /// A vocabulary and the rows that are measured with it.
 pub(crate) struct Vocabulary {
     /// The name in remarks and on the terminal.
     pub(crate) title: String,
     pub(crate) path: PathBuf,
+    /// The engine whose ids are right.
+    pub(crate) reference: Who,
     pub(crate) rows: Vec<Row>,
 }
 
 /// The split patterns of models, by name.
 const PATTERNS: &str = "fasttoken/tests/data/patterns.json";
 
-/// Returns the vocabularies of the other families. `sentencepiece`, `wordpiece` and `unigram` are
-/// files that the user gave.
-pub(crate) fn families(
-    root: &Path,
-    out: &Path,
-    [sentencepiece, wordpiece, unigram]: [Option<PathBuf>; 3],
-) -> Result<Vec<Vocabulary>> {
+/// The files of the other families that the user gave.
+pub(crate) struct Given {
+    pub(crate) sentencepiece: Option<PathBuf>,
+    pub(crate) wordpiece: Option<PathBuf>,
+    pub(crate) unigram: Option<PathBuf>,
+    /// A SentencePiece `.model` file.
+    pub(crate) model: Option<PathBuf>,
+    /// A `*.tiktoken` file, which gets the pattern of cl100k, or a `tekken.json`.
+    pub(crate) ranks: Option<PathBuf>,
+}
+
+/// Returns the vocabularies of the other families and formats.
+pub(crate) fn families(root: &Path, out: &Path, given: Given) -> Result<Vec<Vocabulary>> {
     let own = |name: &str| Some(root.join("fasttoken/tests/data").join(name));
-    let found = [
+    let sentencepiece = find_sentencepiece(root, given.sentencepiece, out);
+    let mut found = vec![
+        ("SentencePiece", Part::SentencePiece, sentencepiece),
         (
-            "SentencePiece",
-            find_sentencepiece(root, sentencepiece, out),
+            "WordPiece",
+            Part::WordPiece,
+            given.wordpiece.or_else(|| own("wordpiece.json")),
         ),
-        ("WordPiece", wordpiece.or_else(|| own("wordpiece.json"))),
-        ("Unigram", unigram.or_else(|| own("unigram.json"))),
+        (
+            "Unigram",
+            Part::Unigram,
+            given.unigram.or_else(|| own("unigram.json")),
+        ),
     ];
+    found.extend(match given.model {
+        None => vec![
+            (".model BPE", Part::Models, own("spm/bpe-bytes.model")),
+            (".model Unigram", Part::Models, own("spm/unigram.model")),
+        ],
+        some => vec![(".model", Part::Models, some)],
+    });
+    found.extend(match given.ranks {
+        None => vec![
+            ("tiktoken", Part::Ranks, own("small.tiktoken")),
+            ("tekken", Part::Ranks, own("tekken.json")),
+        ],
+        some => vec![("ranks", Part::Ranks, some)],
+    });
     let mut all = Vec::new();
-    for ((title, path), rows) in found.into_iter().zip(workloads::family_rows()) {
+    for (title, part, path) in found {
         let Some(path) = path else { continue };
         ensure!(path.exists(), "{} is not there", path.display());
+        let reference = match part {
+            Part::Models => Who::Sentencepiece,
+            Part::Ranks => Who::Tiktoken,
+            _ => Who::Tokenizers,
+        };
         all.push(Vocabulary {
             title: title.to_owned(),
             path,
-            rows,
+            reference,
+            rows: workloads::family_rows(title, part, reference),
         });
     }
     Ok(all)
@@ -104,6 +141,7 @@ pub(crate) fn patterns(
         all.push(Vocabulary {
             title: format!("pattern {name}"),
             path,
+            reference: Who::Tokenizers,
             rows,
         });
     }

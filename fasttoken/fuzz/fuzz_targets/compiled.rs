@@ -1,8 +1,8 @@
 //! Any compiled tokenizer: reading gives a tokenizer or an error, and what is read encodes and decodes.
 //!
 //! Whole files of random bytes only find the magic number, so most inputs are changes to the
-//! compiled of the demo, or of a small SentencePiece-style model: bytes that are overwritten and a length to cut to. Checksums stop most
-//! of those, so each is tried again with checksums that fit, as somebody with bad intentions
+//! compiled forms of the demo, of a small SentencePiece-style model, or of a `.model` file: bytes that
+//! are overwritten and a length to cut to. Checksums stop most of those, so each is tried again with checksums that fit, as somebody with bad intentions
 //! would make them.
 #![no_main]
 
@@ -46,6 +46,11 @@ static SENTENCEPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     Tokenizer::compile(json.as_bytes()).expect("a small model compiles")
 });
 
+static MODEL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let model = include_bytes!("../../tests/data/spm/unigram-symbols.model");
+    Tokenizer::compile_sentencepiece(model).expect("a small model compiles")
+});
+
 const TEXT: &str = "ab it's  <x>ab é\u{301} 123\n漢<|im_end|>";
 
 /// Length of the header, and where it has the number of sections.
@@ -76,10 +81,10 @@ fn seal(compiled: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-fuzz_target!(|input: (bool, Vec<(u32, u8)>, Option<u32>, &[u8])| {
-    let (sentencepiece, changes, cut, whole) = input;
-    let compiled: &LazyLock<Vec<u8>> = if sentencepiece { &SENTENCEPIECE } else { &COMPILED };
-    let mut compiled = (**compiled).clone();
+fuzz_target!(|input: (u8, Vec<(u32, u8)>, Option<u32>, &[u8])| {
+    let (file, changes, cut, whole) = input;
+    let files = [&COMPILED, &SENTENCEPIECE, &MODEL];
+    let mut compiled = files[usize::from(file) % files.len()].to_vec();
     for (at, byte) in changes {
         // Half of the changes go to the header and the table of sections.
         let end = if at % 2 == 0 { 768 } else { compiled.len() };

@@ -1,4 +1,4 @@
-//! A folder of compiled tokenizers, one for each `tokenizer.json`.
+//! A folder of compiled tokenizers, one for each `tokenizer.json` or `.model` file.
 
 use super::{open, sha256};
 use crate::error::Error;
@@ -56,8 +56,29 @@ impl Tokenizer {
         json: &[u8],
         cache: impl AsRef<Path>,
     ) -> Result<(Self, CacheUse), Error> {
-        let cache = cache.as_ref();
-        let source = sha256(json);
+        Self::cached(json, cache.as_ref(), load::load_with_config)
+    }
+
+    /// Loads the contents of a SentencePiece `.model` file, as [`Tokenizer::from_file_cached`] loads a
+    /// `tokenizer.json`.
+    ///
+    /// # Errors
+    /// The errors of [`Tokenizer::from_sentencepiece`].
+    pub fn from_sentencepiece_cached(
+        model: &[u8],
+        cache: impl AsRef<Path>,
+    ) -> Result<(Self, CacheUse), Error> {
+        Self::cached(model, cache.as_ref(), load::load_spm_with_config)
+    }
+
+    /// Loads the contents of a file by its compiled form in the folder `cache`. `load` returns the
+    /// tokenizer and its configuration.
+    fn cached(
+        contents: &[u8],
+        cache: &Path,
+        load: impl FnOnce(&[u8]) -> Result<(Self, Vec<u8>), Error>,
+    ) -> Result<(Self, CacheUse), Error> {
+        let source = sha256(contents);
         let mut name = String::new();
         for byte in source {
             let _ = write!(name, "{byte:02x}");
@@ -69,7 +90,7 @@ impl Tokenizer {
         {
             return Ok((tokenizer, CacheUse::Found));
         }
-        let (tokenizer, config) = load::load_with_config(json)?;
+        let (tokenizer, config) = load(contents)?;
         let bytes = tokenizer.to_compiled(&config, source);
         let used = match put(cache, &file, &bytes) {
             Ok(()) => CacheUse::Written,

@@ -65,6 +65,14 @@ impl Charsmap {
         Ok(this)
     }
 
+    /// Returns the bytes that [`Charsmap::parse`] reads.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let units = self.units.iter().flat_map(|unit| unit.to_le_bytes());
+        let size = (4 * self.units.len() as u32).to_le_bytes();
+        let replacements = self.replacements.bytes();
+        size.into_iter().chain(units).chain(replacements).collect()
+    }
+
     /// Returns the place of the replacement of the shortest string that `key` begins with.
     fn find(&self, key: &[u8]) -> Option<u32> {
         let mut at = offset(*self.units.first()?);

@@ -2,6 +2,7 @@
 
 use super::wire::Fields;
 use crate::error::Error;
+use serde::{Deserialize, Serialize};
 
 /// The parts of a file that encoding and decoding need.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) const UNIGRAM: u64 = 1;
 pub(super) const BPE: u64 = 2;
 
 /// The settings about spaces.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Spaces {
     /// A space is put before the text, or after it with `as_suffix`.
     pub(super) add_dummy_prefix: bool,

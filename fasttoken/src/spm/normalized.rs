@@ -1,7 +1,7 @@
 //! Normalization as SentencePiece does it: characters are replaced by the longest entry of the map,
 //! spaces become `▁`, spaces at the ends and repeated ones go, and one is put before the text.
 
-use super::model_file::{ModelFile, Spaces};
+use super::model_file::Spaces;
 use super::symbols::Symbols;
 use crate::error::Error;
 use crate::normalize::Charsmap;
@@ -10,8 +10,8 @@ use crate::pieces::META;
 /// The settings by which a text is normalized.
 #[derive(Debug)]
 pub(super) struct Normalizer {
-    charsmap: Option<Charsmap>,
-    spaces: Spaces,
+    pub(super) charsmap: Option<Charsmap>,
+    pub(super) spaces: Spaces,
 }
 
 /// A normalized text.
@@ -28,12 +28,13 @@ pub(super) struct Normalized {
 const MAX_REPLACEMENT_BYTES: usize = 1024;
 
 impl Normalizer {
-    pub(super) fn new(file: &ModelFile) -> Result<Self, Error> {
+    /// `bytes` are the map of characters as the file has it, or empty.
+    pub(super) fn new(bytes: &[u8], spaces: Spaces) -> Result<Self, Error> {
         let mut charsmap = None;
-        if !file.charsmap.is_empty() {
+        if !bytes.is_empty() {
             let path = "normalizer_spec.precompiled_charsmap";
             let invalid = |problem| Error::invalid(path, problem);
-            let map = Charsmap::parse(&file.charsmap).map_err(invalid)?;
+            let map = Charsmap::parse(bytes).map_err(invalid)?;
             if map.longest_replacement() > MAX_REPLACEMENT_BYTES {
                 return Err(Error::invalid(
                     path,
@@ -42,10 +43,7 @@ impl Normalizer {
             }
             charsmap = Some(map);
         }
-        Ok(Self {
-            charsmap,
-            spaces: file.spaces,
-        })
+        Ok(Self { charsmap, spaces })
     }
 
     /// Returns the normalized text. `symbols` are left as they are.
@@ -107,7 +105,7 @@ impl Normalizer {
     /// Returns what becomes of the beginning of `text`, and the bytes of `text` that it stands for.
     #[inline]
     fn next<'a>(&'a self, text: &'a str, symbols: Option<&Symbols>) -> (&'a str, usize) {
-        if let Some((len, _)) = symbols.and_then(|symbols| symbols.longest(text.as_bytes())) {
+        if let Some((len, _)) = symbols.and_then(|symbols| symbols.longest(text)) {
             return (&text[..len], len);
         }
         if let Some(map) = &self.charsmap

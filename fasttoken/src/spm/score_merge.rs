@@ -8,6 +8,7 @@
 use super::model_file::{Kind, ModelFile};
 use super::symbols::Symbols;
 use crate::pieces::{Token, Vocab};
+use crate::store::Flat;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -16,10 +17,10 @@ use std::collections::BinaryHeap;
 pub(super) struct ScoreMerge {
     /// A number for each id that orders as the scores do, or [`NO_MERGE`] for pieces that no merge
     /// makes.
-    ranks: Vec<u32>,
+    pub(super) ranks: Flat<u32>,
     /// The bytes of the longest piece.
-    max_len: usize,
-    unk: u32,
+    pub(super) max_len: usize,
+    pub(super) unk: u32,
 }
 
 /// The rank of a piece that no merge makes; that of every finite score is larger.
@@ -65,8 +66,6 @@ struct Work<'a> {
     chunk: &'a str,
     /// The symbols to find, or `None` if user-defined symbols must not be made.
     symbols: Option<&'a Symbols>,
-    /// The kind of each piece.
-    kinds: &'a [Kind],
 }
 
 impl ScoreMerge {
@@ -77,7 +76,7 @@ impl ScoreMerge {
         };
         let lens = file.pieces.iter().map(|piece| piece.text.len());
         Self {
-            ranks: file.pieces.iter().map(rank).collect(),
+            ranks: file.pieces.iter().map(rank).collect::<Vec<_>>().into(),
             max_len: lens.max().unwrap_or(0),
             unk,
         }
@@ -88,7 +87,7 @@ impl ScoreMerge {
     pub(super) fn encode(
         &self,
         chunk: &str,
-        (vocab, kinds): (&Vocab, &[Kind]),
+        vocab: &Vocab,
         symbols: Option<&Symbols>,
         merging: &mut Merging,
         out: &mut Vec<Token>,
@@ -98,7 +97,6 @@ impl ScoreMerge {
             vocab,
             chunk,
             symbols,
-            kinds,
         };
         work.fill(&mut merging.parts);
         work.merge(merging);
@@ -121,7 +119,7 @@ impl Work<'_> {
         parts.clear();
         let mut start = 0;
         while let Some(c) = self.chunk[start..].chars().next() {
-            let rest = &self.chunk.as_bytes()[start..];
+            let rest = &self.chunk[start..];
             let symbol = self.symbols.and_then(|symbols| symbols.longest(rest));
             let len = symbol.map_or_else(|| c.len_utf8(), |(len, _)| len);
             let id = match symbol {
@@ -147,7 +145,7 @@ impl Work<'_> {
     /// Returns the piece that these bytes are.
     fn id(&self, start: usize, len: usize) -> Option<u32> {
         let id = self.vocab.id(&self.chunk[start..start + len])?;
-        let symbol = self.kinds[id as usize] == Kind::UserDefined;
+        let symbol = self.vocab.is_added(id);
         (!symbol || self.symbols.is_some()).then_some(id)
     }
 

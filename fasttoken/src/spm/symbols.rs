@@ -8,7 +8,7 @@ use crate::trie::Trie;
 #[derive(Debug)]
 pub(super) struct Symbols {
     /// `None` if the file has no symbols.
-    trie: Option<Trie>,
+    pub(super) trie: Option<Trie>,
 }
 
 impl Symbols {
@@ -24,17 +24,19 @@ impl Symbols {
         Ok(Self { trie })
     }
 
-    /// Returns the length in bytes and the id of the longest symbol that `text` begins with.
+    /// Returns the length in bytes and the id of the longest symbol that `text` begins with. Those of
+    /// a forged compiled tokenizer that end inside of a character are not found.
     #[inline]
-    pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
+    pub(super) fn longest(&self, text: &str) -> Option<(usize, u32)> {
         let trie = self.trie.as_ref()?;
         let mut place = trie.root();
         let mut longest = None;
-        for (at, &byte) in text.iter().enumerate() {
+        for (at, byte) in text.bytes().enumerate() {
             let Some((next, id)) = trie.step(place, byte) else {
                 break;
             };
             place = next;
+            let id = id.filter(|_| text.is_char_boundary(at + 1));
             longest = id.map(|id| (at + 1, id)).or(longest);
         }
         longest

@@ -8,7 +8,7 @@ use crate::common::{DEMO, Rng, adversarial, shared_vocabularies};
 use fasttoken::{CacheUse, CompiledError, Error, StreamState, Tokenizer};
 use proptest::prelude::*;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use twox_hash::XxHash3_64;
 
@@ -36,9 +36,13 @@ impl Drop for Folder {
 /// The compiled form of `json` is the same tokenizer.
 fn check(name: &str, json: &[u8], strings: usize) {
     let expected = Tokenizer::from_bytes(json).expect("the file loads");
-    let compiled = Tokenizer::compile(json)
-        .and_then(|compiled| Tokenizer::from_compiled_bytes(&compiled))
-        .expect("the compiled tokenizer loads");
+    let compiled = Tokenizer::compile(json).expect("the file compiles");
+    check_same(name, &expected, &compiled, strings);
+}
+
+/// A compiled file is the tokenizer `expected`.
+fn check_same(name: &str, expected: &Tokenizer, compiled: &[u8], strings: usize) {
+    let compiled = Tokenizer::from_compiled_bytes(compiled).expect("the compiled tokenizer loads");
     let added: Vec<String> = expected
         .added_tokens()
         .map(|(_, token)| token.content.clone())
@@ -157,6 +161,66 @@ fn compiled_files_of_wordpiece_and_unigram_are_the_same_tokenizers() {
     }
 }
 
+/// The small `.model` files of this crate.
+fn models() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/spm");
+    let files = std::fs::read_dir(folder).expect("the folder of models");
+    let paths = files.map(|file| file.expect("an entry").path());
+    let models = paths.filter(|path| path.extension().is_some_and(|end| end == "model"));
+    models
+        .map(|path| {
+            let name = path.file_stem().expect("a name").to_string_lossy();
+            (name.into_owned(), std::fs::read(&path).expect("readable"))
+        })
+        .collect()
+}
+
+fn model(name: &str) -> Vec<u8> {
+    let mut models = models().into_iter();
+    models.find(|model| model.0 == name).expect("it is there").1
+}
+
+#[test]
+fn compiled_files_of_models_are_the_same_tokenizers() {
+    let models = models();
+    assert!(models.len() >= 15);
+    for (name, model) in models {
+        let expected = Tokenizer::from_sentencepiece(&model).expect("the file loads");
+        let compiled = Tokenizer::compile_sentencepiece(&model).expect("the file compiles");
+        check_same(&name, &expected, &compiled, 300);
+        let loaded = Tokenizer::from_compiled_bytes(&compiled).expect("loads");
+        let mut rng = Rng(11);
+        for _ in 0..100 {
+            let text = adversarial(&mut rng, &[]);
+            let both = [&expected, &loaded].map(|tokenizer| {
+                let mut plain = Vec::new();
+                tokenizer.encode_plain_into(&text, &mut plain);
+                (tokenizer.encode_with_offsets(&text, true).offsets, plain)
+            });
+            assert_eq!(both[0], both[1], "{name}: {text:?}");
+        }
+        let twice = Tokenizer::compile_sentencepiece(&model).expect("compiles");
+        assert_eq!(twice, compiled, "{name}: compiled twice");
+    }
+}
+
+#[test]
+fn the_cache_holds_models() {
+    let folder = Folder::new("cache-models");
+    let model = model("unigram-symbols");
+    let load = || Tokenizer::from_sentencepiece_cached(&model, &folder.0).unwrap();
+    let ids = ["a b", "漢字 <tool>"].map(|text| load().0.encode(text, false));
+    let (tokenizer, used) = load();
+    assert!(matches!(used, CacheUse::Found), "{used:?}");
+    assert_eq!(
+        ["a b", "漢字 <tool>"].map(|text| tokenizer.encode(text, false)),
+        ids
+    );
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+    let broken = Tokenizer::from_sentencepiece_cached(b"\x0A", &folder.0);
+    assert!(broken.is_err());
+}
+
 #[test]
 fn compiled_files_of_shared_vocabularies_are_the_same_tokenizers() {
     for (name, path) in shared_vocabularies() {
@@ -183,6 +247,14 @@ static WORDPIECE: LazyLock<Vec<u8>> = LazyLock::new(|| {
 static UNIGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let scored = Scored::t5().bytes_too().added("<tool>", &[]);
     Tokenizer::compile(&scored.bytes()).expect("the file loads")
+});
+
+static MODEL_UNIGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    Tokenizer::compile_sentencepiece(&model("unigram-symbols")).expect("the file loads")
+});
+
+static MODEL_BPE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    Tokenizer::compile_sentencepiece(&model("bpe-symbols")).expect("the file loads")
 });
 
 fn compiled_error(compiled: &[u8]) -> CompiledError {
@@ -288,7 +360,7 @@ proptest! {
     /// Contents that were made up are an error or a tokenizer that is wrong, not more.
     #[test]
     fn forged_images_do_no_harm(
-        family in 0usize..4,
+        family in 0usize..6,
         section in any::<prop::sample::Index>(),
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), prop_oneof![any::<u8>(), Just(0), Just(0xFF)]),
@@ -297,7 +369,15 @@ proptest! {
         fill in prop::option::of(any::<u8>()),
         ids in prop::collection::vec(0u32..300, 0..20),
     ) {
-        let mut compiled = [&COMPILED, &SENTENCEPIECE, &WORDPIECE, &UNIGRAM][family].to_vec();
+        let files = [
+            &COMPILED,
+            &SENTENCEPIECE,
+            &WORDPIECE,
+            &UNIGRAM,
+            &MODEL_UNIGRAM,
+            &MODEL_BPE,
+        ];
+        let mut compiled = files[family].to_vec();
         let sections = sections(&compiled);
         let (_, range) = section.get(&sections).clone();
         let bytes = &mut compiled[range];

@@ -2,7 +2,7 @@
 
 use crate::common::onig;
 
-#[path = "../../src/unicode/table.rs"]
+#[path = "../../src/unicode/category_table.rs"]
 mod table;
 
 #[test]

@@ -7,7 +7,6 @@ use indicatif::ProgressBar;
 
 use super::{Board, Entry, Race, name, turn::Turn, turn_s, turns};
 use crate::{
-    engines::Who,
     kind::Kind,
     process::Process,
     protocol::{How, Order, read_ids, write_ids, write_texts},
@@ -104,7 +103,8 @@ impl Race {
             let done = process.obey(&order).is_ok();
             texts.push(done.then(|| fs::read(&path)).transpose()?);
         }
-        let reference = processes.iter().position(|p| p.who == Who::Tokenizers);
+        let right = self.reference;
+        let reference = processes.iter().position(|p| p.who == right);
         let Some(expected) = reference.and_then(|at| texts[at].clone()) else {
             return Ok(());
         };
@@ -114,7 +114,8 @@ impl Race {
             if *text != expected {
                 let who = process.who.title();
                 self.remark(format!(
-                    "{row}: {who} decodes to another text than tokenizers 0.23"
+                    "{row}: {who} decodes to another text than {}",
+                    right.title()
                 ));
             }
         }

@@ -20,17 +20,22 @@ impl Race {
         bar: &ProgressBar,
         value: impl Fn(Cost) -> f64,
     ) -> Result<Vec<Entry>> {
-        let (path, engines) = (self.tokenizer.clone(), self.engines.clone());
+        let (path, engines) = (self.tokenizer.clone(), self.taking_part());
         self.load_from(&path, &engines, rounds, bar, value)
     }
 
     /// Measures loading a compiled tokenizer, which only fasttoken has.
     pub(super) fn load_image(&mut self, rounds: usize, bar: &ProgressBar) -> Result<Vec<Entry>> {
-        let json = fs::read(&self.tokenizer)
+        let contents = fs::read(&self.tokenizer)
             .with_context(|| format!("cannot read {}", self.tokenizer.display()))?;
+        let is_model = self.tokenizer.extension().is_some_and(|e| e == "model");
+        let compiled = if is_model {
+            fasttoken::Tokenizer::compile_sentencepiece(&contents)?
+        } else {
+            fasttoken::Tokenizer::compile(&contents)?
+        };
         let path = self.file("tokenizer.ftk");
-        fs::write(&path, fasttoken::Tokenizer::compile(&json)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, compiled).with_context(|| format!("cannot write {}", path.display()))?;
         let value = |cost: Cost| cost.cpu_s * 1e3;
         self.load_from(&path, &[Who::Fasttoken], rounds, bar, value)
     }
@@ -76,7 +81,7 @@ impl Race {
                 bar.inc(1);
                 continue;
             }
-            for who in self.engines.clone() {
+            for who in self.taking_part() {
                 let mut process = self.launcher.start(who, 1)?;
                 let path = name(&self.tokenizer);
                 let loaded = process.obey(&Order::Load { path });

@@ -7,38 +7,42 @@ use fasttoken::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Compile a tokenizer.json to a file that is mapped instead of parsed.
+/// Compile a tokenizer.json or a SentencePiece .model to a file that is mapped instead of parsed.
 ///
-/// The file holds all tables as they lie in memory, with checksums and the hash of the JSON;
-/// processes that use the same file share its pages. Give it to --tokenizer, or to
+/// The file holds all tables as they lie in memory, with checksums and the hash of the
+/// file that it was made from; processes that use the same file share its pages. Give it to --tokenizer, or to
 /// `Tokenizer::from_compiled`. It fits only this version of fasttoken and this kind of machine.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A tokenizer.json, or a folder with one.
+    /// A tokenizer.json, a folder with one, or a SentencePiece model (.model).
     #[arg(value_name = "FILE")]
     tokenizer: PathBuf,
-    /// Output file. By default it lies beside the JSON, with the extension ftk.
+    /// Output file. By default it lies beside the file, with the extension ftk.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
-    let json_path = crate::tokenizer_path(&arguments.tokenizer);
-    let json = std::fs::read(&json_path)
-        .with_context(|| format!("cannot read {}", json_path.display()))?;
-    let compiled = Tokenizer::compile(&json)
-        .with_context(|| format!("cannot compile {}", json_path.display()))?;
+    let path = crate::tokenizer_path(&arguments.tokenizer);
+    let contents =
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let is_model = path
+        .extension()
+        .is_some_and(|e| e == crate::MODEL_EXTENSION);
+    let compiled = if is_model {
+        Tokenizer::compile_sentencepiece(&contents)
+    } else {
+        Tokenizer::compile(&contents)
+    };
+    let compiled = compiled.with_context(|| format!("cannot compile {}", path.display()))?;
     let output = arguments
         .output
         .clone()
-        .unwrap_or_else(|| json_path.with_extension(crate::COMPILED_EXTENSION));
+        .unwrap_or_else(|| path.with_extension(crate::COMPILED_EXTENSION));
     replace(&output, &compiled).with_context(|| format!("cannot write {}", output.display()))?;
-    let (from, to) = (json.len(), compiled.len());
+    let (from, to) = (contents.len(), compiled.len());
     let output = output.display();
-    writeln!(
-        std::io::stdout(),
-        "{output}: {to} bytes from {from} bytes of JSON"
-    )?;
+    writeln!(std::io::stdout(), "{output}: {to} bytes from {from} bytes")?;
     Ok(Outcome::Done)
 }
 

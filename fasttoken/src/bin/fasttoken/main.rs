@@ -7,8 +7,8 @@ mod compile;
 mod count;
 mod decode;
 mod encode;
-mod input;
 mod progress;
+mod text_sources;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -50,7 +50,7 @@ enum Command {
     Decode(decode::Arguments),
     /// Count the tokens of each file.
     Count(count::Arguments),
-    /// Compile a tokenizer.json to a file that loads without parsing.
+    /// Compile a tokenizer.json or a SentencePiece .model to a file that loads without parsing.
     Compile(compile::Arguments),
     /// Compare with the reference crate on your own texts and show the first difference.
     Check(check::Arguments),
@@ -60,11 +60,14 @@ enum Command {
 
 /// The extension of compiled tokenizers, as `fasttoken compile` writes them.
 const COMPILED_EXTENSION: &str = "ftk";
+/// The extension of SentencePiece models.
+const MODEL_EXTENSION: &str = "model";
 
 /// The tokenizer to use, the same in every subcommand.
 #[derive(Args)]
 struct TokenizerFile {
-    /// A tokenizer.json, a folder with one, or a compiled tokenizer (.ftk).
+    /// A tokenizer.json, a folder with one, a SentencePiece model (.model), or a compiled
+    /// tokenizer (.ftk).
     #[arg(
         short,
         long = "tokenizer",
@@ -81,8 +84,13 @@ impl TokenizerFile {
 
     fn load(&self) -> anyhow::Result<Tokenizer> {
         let path = self.path();
-        let tokenizer = if path.extension().is_some_and(|e| e == COMPILED_EXTENSION) {
+        let is = |extension| path.extension().is_some_and(|e| e == extension);
+        let tokenizer = if is(COMPILED_EXTENSION) {
             Tokenizer::from_compiled(&path)
+        } else if is(MODEL_EXTENSION) {
+            let model =
+                std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            Tokenizer::from_sentencepiece(&model)
         } else {
             Tokenizer::from_file(&path)
         };

@@ -1,0 +1,159 @@
+//! Encoding: the way of a text through added tokens, normalizers and pre-tokenizers to the model.
+
+use super::word_splitter::Word;
+use super::{Found, Model, TextModel};
+use crate::ablation::FastPath;
+use crate::added::{Part, Pass, Recognise, TextSteps};
+use crate::bpe::ThreadScratch;
+use crate::char_bpe::Direct;
+use crate::pieces::Token;
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::{ControlFlow, Range};
+
+/// A receiver of the parts of a text, in order, while it is encoded.
+pub(super) trait Visitor {
+    /// Begins a segment of raw text between two added tokens.
+    fn segment(&mut self, _start: usize, _raw: &str) {}
+    /// Takes a segment of raw text that needs no normalizing, and returns true, unless the visitor
+    /// wants normalized words. `begins` is true at the beginning of the whole text.
+    fn direct(&mut self, _direct: Direct, _raw: &str, _begins: bool) -> bool {
+        false
+    }
+    fn word(&mut self, word: Word<'_>) -> ControlFlow<()>;
+    /// An added token; its range counts bytes of the text.
+    fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
+    /// An added token; its range counts bytes of the normalized segment, whose text is given.
+    fn normalized_token(
+        &mut self,
+        id: u32,
+        range: Range<usize>,
+        _normalized: &str,
+    ) -> ControlFlow<()> {
+        self.raw_token(id, range)
+    }
+}
+
+impl TextModel {
+    pub(super) fn walk(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        recognise: Recognise,
+        visitor: &mut impl Visitor,
+    ) -> ControlFlow<()> {
+        let TextSteps { added, normalizer } = steps;
+        added.split(Pass::Raw, recognise, text, |found| {
+            let range = match found {
+                Part::Token(id, range) => return visitor.raw_token(id, range),
+                Part::Text(range) => range,
+            };
+            let raw = &text[range.clone()];
+            if let Some(direct) = self.direct
+                && FastPath::Direct.is_taken()
+                && visitor.direct(direct, raw, range.start == 0)
+            {
+                return ControlFlow::Continue(());
+            }
+            visitor.segment(range.start, raw);
+            let normalized = normalizer.apply(raw);
+            // Computed once for all parts of the segment, and only if a part needs it.
+            let alignment = OnceCell::new();
+            let origin = |at: usize| match &normalized {
+                Cow::Borrowed(_) => range.start + at,
+                Cow::Owned(_) => {
+                    let alignment = alignment.get_or_init(|| normalizer.alignment(raw));
+                    alignment.get(at).map_or(raw.len(), |from| from.0) + range.start
+                }
+            };
+            added.split(Pass::Normalized, recognise, &normalized, |found| {
+                let part = match found {
+                    Part::Token(id, range) => {
+                        return visitor.normalized_token(id, range, &normalized);
+                    }
+                    Part::Text(part) => part,
+                };
+                let (text, start) = (&normalized[part.clone()], part.start);
+                self.splitter
+                    .split(text, start, &origin, &mut |word| visitor.word(word))
+            })
+        })
+    }
+
+    /// Appends the ids of `text`. If `plain`, text does not become added tokens.
+    pub(crate) fn encode(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        (recognise, plain): (Recognise, bool),
+        out: &mut Vec<u32>,
+    ) {
+        let mut visitor = Ids {
+            family: self,
+            found: Found::default(),
+            memory: ThreadScratch::default(),
+            out,
+            plain,
+        };
+        // The visitor never stops early.
+        let _ = self.walk(steps, text, recognise, &mut visitor);
+    }
+}
+
+/// Appends ids.
+struct Ids<'a> {
+    family: &'a TextModel,
+    /// The tokens of the word at hand.
+    found: Found,
+    memory: ThreadScratch,
+    out: &'a mut Vec<u32>,
+    /// True if words must not become added tokens.
+    plain: bool,
+}
+
+impl Visitor for Ids<'_> {
+    fn direct(&mut self, direct: Direct, raw: &str, begins: bool) -> bool {
+        let Model::Bpe(model) = &self.family.model else {
+            return false;
+        };
+        if self.plain || !model.is_simple() {
+            return false;
+        }
+        let push = |text: &mut String| direct.push(raw, begins, text);
+        model.encode_spelled(&mut self.memory, self.out, push);
+        true
+    }
+
+    #[inline]
+    fn word(&mut self, word: Word<'_>) -> ControlFlow<()> {
+        let Self {
+            family,
+            found,
+            memory,
+            out,
+            plain,
+        } = self;
+        let TextModel { model, vocab, .. } = *family;
+        let push = |tokens: &[Token]| {
+            out.extend(tokens.iter().map(|token| token.id));
+            ControlFlow::Continue(())
+        };
+        if *plain {
+            let unk = model.unk();
+            let taken = |id: u32| id != unk && vocab.is_added(id);
+            return model.encode(word.text, taken, found, push);
+        }
+        match model {
+            Model::Bpe(model) if model.is_simple() => {
+                model.encode_word(word.text, memory, out);
+                ControlFlow::Continue(())
+            }
+            _ => model.encode(word.text, |_| false, found, push),
+        }
+    }
+
+    fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
+        self.out.push(id);
+        ControlFlow::Continue(())
+    }
+}
