@@ -22,6 +22,9 @@ const WORDS: [&str; 16] = [
     "long", "text", "rain",
 ];
 
+/// The first word of every text, without a blank before it.
+const FIRST: &str = "a";
+
 /// The query of every pair.
 const QUERY: &str = "the card";
 
@@ -42,12 +45,17 @@ impl Texts {
         let path = model.join("tokenizer.json");
         let tokenizer = Tokenizer::from_file(&path);
         let tokenizer = tokenizer.with_context(|| path.display().to_string())?;
+        let count = |text: &str| match task {
+            Task::Embed => tokenizer.count(text, true),
+            Task::Rank => tokenizer.count((QUERY, text), true),
+        };
+        let words = WORDS.map(|word| {
+            let behind = count(&format!("{FIRST} {word}"));
+            (word, behind - count(FIRST))
+        });
         let mut random = Random::far(tokens as u64);
         let pairs = (0..DISTINCT).map(|_| {
-            let text = text(&mut random, tokens, |text| match task {
-                Task::Embed => tokenizer.count(text, true),
-                Task::Rank => tokenizer.count((QUERY, text), true),
-            })?;
+            let text = text(&mut random, tokens, &words, count)?;
             Ok([QUERY.to_owned(), text])
         });
         let pairs = pairs.collect::<Result<Vec<_>>>()?;
@@ -63,30 +71,27 @@ impl Texts {
     }
 }
 
-/// Returns a text of random words that `count` finds `tokens` tokens in.
-fn text(random: &mut Random, tokens: usize, count: impl Fn(&str) -> usize) -> Result<String> {
-    let mut text = String::new();
+/// Returns a text that `count` finds `tokens` tokens in, of random words with their tokens behind
+/// another word.
+fn text(
+    random: &mut Random,
+    tokens: usize,
+    words: &[(&str, usize)],
+    count: impl Fn(&str) -> usize,
+) -> Result<String> {
+    let mut text = FIRST.to_owned();
     let mut have = count(&text);
-    ensure!(
-        have < tokens,
-        "{have} tokens without a text, not below {tokens}"
-    );
     while have < tokens {
-        let blank = if text.is_empty() { "" } else { " " };
-        let mut fits = |word: &str| {
-            let longer = format!("{text}{blank}{word}");
-            let found = count(&longer);
-            (found <= tokens).then(|| {
-                text = longer;
-                have = found;
-            })
-        };
-        // Where the word is too long for the rest, the first that is not.
-        if fits(random.pick(&WORDS)).is_none() {
-            let fitting = WORDS.iter().find_map(|word| fits(word));
-            fitting.with_context(|| format!("no word fits behind {text:?}"))?;
-        }
+        let fitting = words.iter().filter(|(_, more)| have + more <= tokens);
+        let fitting: Vec<_> = fitting.collect();
+        ensure!(!fitting.is_empty(), "no word has one token");
+        let (word, more) = fitting[random.below(fitting.len())];
+        text.push(' ');
+        text.push_str(word);
+        have += more;
     }
+    let found = count(&text);
+    ensure!(found == tokens, "{found} tokens, not {tokens}: {text:?}");
     Ok(text)
 }
 

@@ -8,6 +8,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+/// The files and folders of a layout.
+pub(super) const PATHS: [&str; 4] = ["blobs", "index.json", "manifest.json", "oci-layout"];
+
 const BLOBS: &str = "blobs/sha256";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";

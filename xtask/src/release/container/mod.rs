@@ -33,6 +33,7 @@ const ARCHIVE: &str = ".tar.gz";
 /// Makes the image of an archive's programs, beside the archive, and tries it. Returns the image and
 /// what to show.
 pub(super) fn make(archive: &Path) -> Result<(PathBuf, String)> {
+    let archive = &std::path::absolute(archive)?;
     let name = archive.file_name().and_then(|name| name.to_str());
     let name = name.and_then(|name| name.strip_suffix(ARCHIVE));
     let name = name.with_context(|| format!("{} is no archive", archive.display()))?;
@@ -75,7 +76,7 @@ fn pack(layout: &Path, packed: &Path) -> Result<()> {
             "-cf",
         ])
         .args([packed.as_os_str(), "-C".as_ref(), layout.as_os_str()])
-        .args(["."])
+        .args(layout::PATHS)
         .run()
 }
 

@@ -16,6 +16,9 @@ use crate::{demo_server, files, run::program, smoke};
 /// Programs that run containers, with the same arguments.
 const ENGINES: [&str; 2] = ["docker", "podman"];
 
+/// Words of an engine on a machine that does not let it start any container.
+const DENIALS: [&str; 2] = ["setrlimit", "cgroup"];
+
 /// Unpacks an image into a folder and tries it. Returns what to show.
 pub(super) fn run(packed: &Path, folder: &Path) -> Result<String> {
     files::remove(folder)?;
@@ -167,11 +170,26 @@ fn as_container(packed: &Path, image: &Image) -> Result<String> {
         engine,
         name: format!("prelude-trial-{}", std::process::id()),
     };
-    let mut command = Command::new(engine);
-    command.args(["run", "--rm", "--network=host", "--read-only"]);
-    command.args(["--name", &container.name]);
-    command.arg(format!("{}:{}", image.name, image.tag));
-    let server = demo_server::start_program(command, &[])?;
+    let run = || {
+        let mut command = Command::new(engine);
+        command.args(["run", "--rm", "--network=host", "--read-only"]);
+        command.args(["--name", &container.name]);
+        command.arg(format!("{}:{}", image.name, image.tag));
+        command
+    };
+    let first = run().arg("--version").output()?;
+    if !first.status.success() {
+        let said = String::from_utf8_lossy(&first.stderr);
+        let said = said.lines().last().unwrap_or_default();
+        ensure!(
+            DENIALS.iter().any(|denial| said.contains(denial)),
+            "{engine} does not run the image: {said}"
+        );
+        return Ok(format!(
+            "SKIP running a container: {engine} loads the image, but may run none here: {said}"
+        ));
+    }
+    let server = demo_server::start_program(run(), &[])?;
     let seconds = smoke::ask(&server)?;
     drop(container);
     Ok(format!(
