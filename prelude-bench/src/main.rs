@@ -115,7 +115,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ServerArgs {
-    /// Measure only these parts (default: all).
+    /// Measure only these parts (default: all but `encoders`).
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
     /// Also measure these servers with the same requests.

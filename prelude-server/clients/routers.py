@@ -4,51 +4,10 @@
 Asked are the routes that they forward whole. They forward /v1/classify too, but without `labels`, so
 a language model cannot answer it there."""
 
-import contextlib
-import socket
-import subprocess
-import tempfile
-import time
-import urllib.error
-
 from support import *
 
 CHAT = {"messages": TOPIC, "max_tokens": 4, "temperature": 0, **NO_THINKING}
 RERANK = {"query": QUERY, "documents": DOCUMENTS}
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-@contextlib.contextmanager
-def running(command, url, path):
-    """Runs a program until the block ends, which begins when `path` answers."""
-    # Variables of clients are no settings of the server, which refuses them.
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("PRELUDE_")}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=variables)
-        try:
-            deadline = time.monotonic() + 60
-            while True:
-                try:
-                    with urllib.request.urlopen(url + path, timeout=5):
-                        break
-                except (urllib.error.URLError, ConnectionError, TimeoutError):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        log.seek(0)
-                        raise AssertionError(f"{command[0]}: {log.read()[-2000:].decode()}")
-                    time.sleep(0.1)
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def stream(url, path, body):

@@ -13,9 +13,15 @@ PRELUDE_KV_MAPS, PRELUDE_KV_ARRAYS   sockets of KV events of `demo-lm` on the fu
                    first one, and with _REPLAY behind them those that replay
 """
 
+import contextlib
 import json
 import math
 import os
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
 import urllib.request
 
 URL = os.environ["PRELUDE_URL"]
@@ -70,3 +76,37 @@ def ranking():
     body = {"query": QUERY, "documents": DOCUMENTS}
     results = post("/v1/rerank", body)["results"]
     return [(r["index"], r["relevance_score"]) for r in results]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command, url, path):
+    """Runs a program until the block ends, which begins when `path` answers."""
+    # Variables of clients are no settings of the server, which refuses them.
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PRELUDE_")}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=variables)
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    with urllib.request.urlopen(url + path, timeout=5):
+                        break
+                except (urllib.error.URLError, ConnectionError, TimeoutError):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        log.seek(0)
+                        raise AssertionError(f"{command[0]}: {log.read()[-2000:].decode()}")
+                    time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -13,6 +13,7 @@ use crate::{
     lifecycle::{InFlight, Lifecycle, Phase},
     metrics::EdgeMetrics,
     served_model::{ServedModel, Task},
+    traces::Traces,
 };
 
 /// Everything a handler may need, shared by all of them. Built in `main`, never global.
@@ -25,6 +26,7 @@ pub struct App {
     pub(crate) ids: Ids,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) in_flight: InFlight,
+    pub(crate) traces: Traces,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
     /// The progress of the download that loading waits for.
@@ -38,6 +40,12 @@ impl App {
     /// An app that answers 503 `loading` until [`App::set_models`].
     #[must_use]
     pub fn new(config: ServerConfig, keys: ApiKeys) -> Arc<Self> {
+        Self::with_traces(config, keys, Traces::default())
+    }
+
+    /// An app as that of [`App::new`] whose requests leave traces.
+    #[must_use]
+    pub fn with_traces(config: ServerConfig, keys: ApiKeys, traces: Traces) -> Arc<Self> {
         Arc::new(Self {
             admission: Admission::new(config.limits.clone()),
             encoder: EncodePool::new(&config),
@@ -45,6 +53,7 @@ impl App {
             ids: Ids::new(config.seed),
             lifecycle: Lifecycle::new(),
             in_flight: InFlight::default(),
+            traces,
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             download: Mutex::new(None),
@@ -225,6 +234,12 @@ impl App {
         // Running out of time is one of the two ways to go on.
         let _ = tokio::time::timeout(timeout, self.in_flight.none()).await;
         self.lifecycle.advance(Phase::Ending);
+    }
+
+    /// Waits until the collector of traces, if there is one, has those of all requests that have
+    /// ended: for a few seconds at most.
+    pub async fn flush_traces(&self) {
+        self.traces.flush().await;
     }
 
     /// Returns true if a model can never be served again by this process.

@@ -54,6 +54,7 @@ mod sse;
 mod tasks;
 #[cfg(test)]
 mod testing;
+mod traces;
 mod wire;
 
 pub use app::App;
@@ -65,3 +66,4 @@ pub use identity::ApiKeys;
 pub use in_process::Answered;
 pub use log::report_panic;
 pub use served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task};
+pub use traces::Traces;

@@ -68,7 +68,17 @@ pub(crate) fn environment() -> Result<Environment, Failure> {
     Ok(Environment {
         config: config.map(Into::into),
         variables,
+        otel: of_opentelemetry(),
     })
+}
+
+/// Returns the variables of OpenTelemetry. What is not UTF-8 in a value is replaced, and then refused
+/// by whoever reads the value.
+fn of_opentelemetry() -> Vec<(String, String)> {
+    let all = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let named = all.filter(|(name, _)| name.starts_with("OTEL_"));
+    let texts = named.map(|(name, value)| (name, value.to_string_lossy().into_owned()));
+    texts.collect()
 }
 
 fn is_known(name: &str, value: &str) -> bool {

@@ -105,7 +105,7 @@ fn features() -> Result<()> {
         ("fasttoken", &["cli", "reference"]),
         ("prelude-exec-cuda", &["emu", "measure"]),
         ("prelude-text", &["hf-fallback"]),
-        ("prelude-server", &["cuda", "hf-fallback"]),
+        ("prelude-server", &["cuda", "hf-fallback", "otlp"]),
     ] {
         let check = || cargo(["check", "-p", package, "--no-default-features"]);
         check().run()?;

@@ -97,8 +97,13 @@ enum Command {
     /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel that
     /// holds the program and the module `prelude_serve`, the Python wheel of the tokenizer, an archive of the programs, checksums. All
     /// are tried without Rust. It
-    /// builds for ten minutes and takes the wheel's tool from PyPI.
-    Release,
+    /// builds for ten minutes and takes the wheel's tool from PyPI. Beside them it makes a container
+    /// image (an OCI layout) of the archive's programs, without a base image and without Docker.
+    Release {
+        /// Make nothing but the container image of this archive, beside it, and try it.
+        #[arg(long, value_name = "ARCHIVE")]
+        container: Option<std::path::PathBuf>,
+    },
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
     /// Use the page at `/ui` in Chromium by keyboard alone, and compare what it shows with what the
@@ -158,7 +163,10 @@ fn main() -> Result<()> {
         Command::Tidy => tidy::run(),
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),
-        Command::Release => release::run(),
+        Command::Release { container: None } => release::run(),
+        Command::Release {
+            container: Some(archive),
+        } => release::container(&archive).map(show),
         Command::Smoke => smoke::run(),
         Command::Ui => ui::run().map(show),
         Command::Accuracy { data } => accuracy::run(data).map(show),
@@ -173,10 +181,10 @@ fn main() -> Result<()> {
     }
 }
 
-/// The features that tests need beyond the default ones: the tokenizer's command, and the reference
-/// behind the server. One list, so that no crate is built twice.
+/// The features that tests need beyond the default ones: the tokenizer's command, the reference
+/// behind the server, and its traces. One list, so that no crate is built twice.
 pub(crate) const TEST_FEATURES: &str =
-    "fasttoken/reference,prelude-server/hf-fallback,prelude-text/hf-fallback";
+    "fasttoken/reference,prelude-server/hf-fallback,prelude-server/otlp,prelude-text/hf-fallback";
 
 /// Runs all tests.
 fn test(args: &[String]) -> Result<()> {

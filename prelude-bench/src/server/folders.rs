@@ -128,7 +128,7 @@ impl Shape {
     }
 
     /// Names and shapes of all tensors, in the order of the file.
-    fn tensors(&self) -> Vec<(String, Vec<u32>)> {
+    fn tensors(&self) -> Vec<Tensor> {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut all = vec![
             (
@@ -154,40 +154,66 @@ impl Shape {
             let named = of_layer.map(|(name, shape)| (format!("layers.{layer}.{name}"), shape));
             all.extend(named);
         }
-        all
+        let named = |(name, shape)| Tensor::new(format!("model.{name}.weight"), shape);
+        all.into_iter().map(named).collect()
     }
 
-    /// Writes a safetensors file: norms are 1, weights are uniform between -0.03 and 0.03.
     fn write(&self, path: &Path) -> Result<()> {
-        let mut head = Map::new();
-        let mut end = 0u64;
-        let tensors = self.tensors();
-        for (name, shape) in &tensors {
-            let from = end;
-            end += 2 * shape.iter().map(|&n| u64::from(n)).product::<u64>();
-            let about = json!({"dtype": "BF16", "shape": shape, "data_offsets": [from, end]});
-            head.insert(format!("model.{name}.weight"), about);
-        }
-        let head = Value::Object(head).to_string();
-        let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
-        let mut out = BufWriter::new(file);
-        out.write_all(&(head.len() as u64).to_le_bytes())?;
-        out.write_all(head.as_bytes())?;
-        let mut random = Random::new(1);
-        for (_, shape) in &tensors {
-            let count: u64 = shape.iter().map(|&n| u64::from(n)).product();
-            for _ in 0..count {
-                let value = match shape.len() {
-                    1 => 1.0,
-                    _ => 0.03 * uniform(&mut random),
-                };
-                // A bf16 is the upper half of an f32.
-                out.write_all(&value.to_bits().to_le_bytes()[2..])?;
-            }
-        }
-        out.flush()
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_tensors(path, &self.tensors())
     }
+}
+
+/// The name and the shape of a tensor.
+pub(crate) struct Tensor {
+    name: String,
+    shape: Vec<u32>,
+}
+
+impl Tensor {
+    pub(crate) const fn new(name: String, shape: Vec<u32>) -> Self {
+        Self { name, shape }
+    }
+
+    /// Returns the number of its elements.
+    pub(crate) fn len(&self) -> u64 {
+        self.shape.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Returns an element: norms are 1, biases are 0, weights are uniform between -0.03 and 0.03.
+    fn element(&self, random: &mut Random) -> f32 {
+        match self.shape.len() {
+            1 if self.name.ends_with("bias") => 0.0,
+            1 => 1.0,
+            _ => 0.03 * uniform(random),
+        }
+    }
+}
+
+/// Writes a safetensors file of random weights in bfloat16.
+pub(crate) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<()> {
+    let mut head = Map::new();
+    let mut end = 0u64;
+    for tensor in tensors {
+        let from = end;
+        end += 2 * tensor.len();
+        let about = json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [from, end]});
+        head.insert(tensor.name.clone(), about);
+    }
+    let head = Value::Object(head).to_string();
+    let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    out.write_all(&(head.len() as u64).to_le_bytes())?;
+    out.write_all(head.as_bytes())?;
+    let mut random = Random::new(1);
+    for tensor in tensors {
+        for _ in 0..tensor.len() {
+            // A bf16 is the upper half of an f32.
+            let value = tensor.element(&mut random);
+            out.write_all(&value.to_bits().to_le_bytes()[2..])?;
+        }
+    }
+    out.flush()
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Returns a number between -1 and 1.

@@ -5,6 +5,7 @@
 //! round: absolute values belong to the machine and the moment.
 
 pub(crate) mod cores;
+mod encoders;
 mod floor;
 pub(crate) mod folders;
 mod hostile;
@@ -64,6 +65,8 @@ pub enum Part {
     Long,
     /// Workloads of the papers under each policy that they compare.
     Workloads,
+    /// Embedders and a cross-encoder of published shapes, beside libraries. Only if it is named.
+    Encoders,
 }
 
 /// The settings of a measurement.
@@ -73,7 +76,7 @@ pub struct Config {
     pub rounds: usize,
     /// One measurement in one round.
     pub time: Duration,
-    /// The parts to measure; all parts if empty.
+    /// The parts to measure; all parts but the encoders if empty.
     pub parts: Vec<Part>,
     /// The program `prelude`.
     pub program: PathBuf,
@@ -115,7 +118,9 @@ pub fn run(config: &Config) -> Result<Report> {
     session.find_rivals()?;
     let mut rows = Vec::new();
     for (part, measure) in PARTS {
-        if config.parts.is_empty() || config.parts.contains(&part) {
+        // It writes checkpoints of a gigabyte, and has rivals of its own.
+        let by_default = config.parts.is_empty() && part != Part::Encoders;
+        if by_default || config.parts.contains(&part) {
             rows.extend(measure(&mut session)?);
         }
     }
@@ -147,7 +152,7 @@ pub(crate) fn report_since(
 type Measure = fn(&mut Session<'_>) -> Result<Vec<Row>>;
 
 /// The parts in the order of the report.
-const PARTS: [(Part, Measure); 10] = [
+const PARTS: [(Part, Measure); 11] = [
     (Part::Overhead, overhead::measure),
     (Part::Noop, noop_rates),
     (Part::Ready, ready),
@@ -158,6 +163,7 @@ const PARTS: [(Part, Measure); 10] = [
     (Part::Mixed, mixed::measure),
     (Part::Long, long::measure),
     (Part::Workloads, workloads::measure),
+    (Part::Encoders, encoders::measure),
 ];
 
 /// A measurement in progress.

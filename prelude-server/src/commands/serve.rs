@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
-    say, supervisor,
+    say, supervisor, traces,
 };
 use crate::args::{LogLevel, ServeArgs};
 
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .enable_all()
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
-    let served = runtime.block_on(serve(args, settings, keys));
+    let served = runtime.block_on(serve(args, settings, keys, &environment.otel));
     // Told to stop while it loads, the program does not wait for that.
     runtime.shutdown_background();
     served
@@ -164,7 +164,13 @@ fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
     Ok(keys)
 }
 
-async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<(), Failure> {
+/// Serves until told to stop. `otel` are the variables of OpenTelemetry.
+async fn serve(
+    args: &ServeArgs,
+    settings: Settings,
+    keys: ApiKeys,
+    otel: &[(String, String)],
+) -> Result<(), Failure> {
     let started = Instant::now();
     let is_demo = args.models.is_empty() && settings.models.is_empty();
     let config = settings.server_config();
@@ -181,7 +187,8 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
         put: &|settings| with_flags(settings, args),
     };
     let chosen = models::choose(models::lone(&args.models), &settings, &flags)?;
-    let app = App::new(config, keys);
+    let traces = traces::start(otel)?;
+    let app = App::with_traces(config, keys, traces);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
     let server = Server::bind(&app)
         .await
@@ -225,6 +232,7 @@ async fn serve(args: &ServeArgs, settings: Settings, keys: ApiKeys) -> Result<()
     for engine in engines {
         engine.stop();
     }
+    app.flush_traces().await;
     match ended {
         Ended::Drained => Ok(()),
         Ended::EngineLost => Err(Failure::new(
@@ -426,6 +434,7 @@ mod tests {
         let environment = Environment {
             config: None,
             variables: vec![("SCHEDULER__LAPS__CHUNK_TOKENS".to_owned(), "512".to_owned())],
+            otel: Vec::new(),
         };
         let settings = settings(&ServeArgs::default(), &environment).unwrap();
         assert_eq!(settings.scheduler.laps.chunk_tokens, 512);

@@ -55,6 +55,8 @@ pub(crate) struct Inference {
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
+    /// When the engine got the request, if there are traces.
+    pub(crate) submitted: Option<Instant>,
     /// The engine's counts, once it has finished.
     pub(crate) usage: Option<Usage>,
 }

@@ -349,6 +349,15 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Edge(|_, c| counts("reason", c.rejects.iter().map(|(reason, &n)| (reason, n))))),
     (Counter, "prelude:unknown_fields_total", "Unknown request fields, by route.",
         Edge(|_, c| counts("route", c.unknown_fields.iter().map(|(route, &n)| (route, n))))),
+    #[cfg(feature = "otlp")]
+    (Counter, "prelude:trace_spans_total",
+        "Spans by what became of them: taken by the collector, refused by it, or without room.",
+        Edge(|app, _| {
+            let outcomes = app.traces.counts().map(|n| {
+                [("exported", n.exported), ("failed", n.failed), ("dropped", n.dropped)]
+            });
+            counts("outcome", outcomes.into_iter().flatten())
+        })),
     (Counter, "prelude:deadline_missed_total", "Requests whose deadline passed.",
         Edge(|_, c| count(c.deadlines_missed))),
     (Counter, "prelude:grammar_cache_hits_total", "Constraints that were compiled already.",

@@ -1,14 +1,22 @@
-//! The line of a request in the log, and its count in the metrics.
+//! The line of a request in the log, its count in the metrics, and its trace.
 
 use std::{sync::Arc, time::Instant};
 
-use hyper::Version;
+use hyper::{Request, Version};
 
 use super::socket::Connection;
-use crate::{app::App, endpoint::Call, log};
+use crate::{
+    app::App,
+    endpoint::{Call, Endpoint, Needs},
+    log,
+    traces::{Ended, Trace},
+};
 
 /// The status in the log and the metrics of a request whose client left. It is never sent.
 const CLIENT_LEFT: u16 = 499;
+
+/// The path in the log and the metrics of a request for which there is no endpoint.
+const NO_ROUTE: &str = "other";
 
 /// Counts a request as in flight from its head to the last byte of its answer, and then writes its
 /// line. If it is dropped before the answer is whole, the line says that the client left.
@@ -19,8 +27,9 @@ pub(super) struct RequestLog {
     version: Version,
     request_id: String,
     arrival: Instant,
-    /// The path of the endpoint, once it is found.
-    route: &'static str,
+    /// The endpoint, once it is found.
+    endpoint: Option<&'static Endpoint>,
+    trace: Trace,
     /// The call, once it is admitted.
     call: Option<Arc<Call>>,
     /// The status of the answer, once there is one.
@@ -31,10 +40,10 @@ pub(super) struct RequestLog {
 }
 
 impl RequestLog {
-    pub(super) fn new(
+    pub(super) fn new<B>(
         app: &Arc<App>,
         connection: &Arc<Connection>,
-        version: Version,
+        request: &Request<B>,
         request_id: String,
     ) -> Self {
         connection.begin();
@@ -42,10 +51,11 @@ impl RequestLog {
         Self {
             app: Arc::clone(app),
             connection: Arc::clone(connection),
-            version,
+            version: request.version(),
             request_id,
             arrival: Instant::now(),
-            route: "other",
+            endpoint: None,
+            trace: app.traces.begin(request),
             call: None,
             status: None,
             is_whole: false,
@@ -70,9 +80,9 @@ impl RequestLog {
         self.call.as_ref()
     }
 
-    /// Notes the path of the request's endpoint.
-    pub(super) fn routed(&mut self, route: &'static str) {
-        self.route = route;
+    /// Notes the request's endpoint.
+    pub(super) fn routed(&mut self, endpoint: &'static Endpoint) {
+        self.endpoint = Some(endpoint);
     }
 
     /// Counts the request as in flight no longer, since it only watches others: with it they would
@@ -97,6 +107,30 @@ impl RequestLog {
     pub(super) fn whole(&mut self) {
         self.is_whole = true;
     }
+
+    /// Makes the request's spans, unless it asks for nothing but the state of the process, as probes
+    /// do every few seconds.
+    fn end_trace(&self, route: Option<&'static str>, status: u16) {
+        let is_probe = self.endpoint.is_some_and(|e| e.needs == Needs::Nothing);
+        if is_probe || !self.trace.is_on() {
+            return;
+        }
+        let seen = self.call.as_ref().map(|call| call.inference());
+        let seen = seen.unwrap_or_default();
+        let model = seen.model.and_then(|place| self.app.models().get(place));
+        let ended = Ended {
+            arrival: self.arrival,
+            route,
+            status,
+            id: self.request_id(),
+            model: model.map(|model| &*model.name),
+            class: seen.class,
+            prompt_tokens: seen.prompt_tokens,
+            submitted: seen.submitted,
+            usage: seen.usage,
+        };
+        self.app.traces.end(&self.trace, &ended);
+    }
 }
 
 impl Drop for RequestLog {
@@ -107,12 +141,14 @@ impl Drop for RequestLog {
             Some(status) if self.is_whole => status,
             _ => CLIENT_LEFT,
         };
-        self.app.metrics.request(self.route, status);
+        let route = self.endpoint.map(Endpoint::route);
+        self.app.metrics.request(route.unwrap_or(NO_ROUTE), status);
+        self.end_trace(route, status);
         if !self.app.config.access_log {
             return;
         }
         let total_ms = self.arrival.elapsed().as_secs_f64() * 1e3;
-        let (id, route) = (self.request_id(), self.route);
+        let (id, route) = (self.request_id(), route.unwrap_or(NO_ROUTE));
         let seen = self.call.as_ref().map(|call| call.inference());
         match seen.and_then(|seen| Some((seen.class?, seen))) {
             None => log::line(format_args!(

@@ -36,7 +36,7 @@ pub(super) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let id = request_id(&app, request.headers());
-    let mut log = RequestLog::new(&app, &connection, request.version(), id);
+    let mut log = RequestLog::new(&app, &connection, &request, id);
     let mut dialect = Dialect::OpenAi;
     let (parts, mut body) = request.into_parts();
     let had_body = !body.is_end_stream();
@@ -80,7 +80,7 @@ async fn admit(
     let found = routes::find(parts.method.as_str(), path);
     if let Some(endpoint) = routes::named(path) {
         *dialect = endpoint.dialect;
-        log.routed(endpoint.route());
+        log.routed(endpoint);
     }
     check_key(app, path, &parts.headers)?;
     let (endpoint, tail) = found?;

@@ -132,6 +132,7 @@ pub(crate) async fn submit(
         seen.model = call.app.place_of(model);
         seen.class = Some(class);
         seen.prompt_tokens = prompt_tokens;
+        seen.submitted = call.app.traces.now();
     });
     if call.app.config.log_prompts {
         log_prompt(call, model, &tree, &rows);

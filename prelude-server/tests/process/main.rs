@@ -11,3 +11,5 @@ mod many;
 mod salts;
 mod service_manager;
 mod support;
+#[cfg(feature = "otlp")]
+mod traces;

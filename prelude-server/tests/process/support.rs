@@ -57,6 +57,14 @@ impl Served {
         Self::start_by(command, &[], &[])
     }
 
+    /// Does what [`Self::start`] does, with variables of the environment that are no settings.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn start_with_variables(variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prelude"));
+        command.envs(variables.iter().copied());
+        Self::start_by(command, &[], &[])
+    }
+
     fn start_by(mut command: Command, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);

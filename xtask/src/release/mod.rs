@@ -1,5 +1,6 @@
 //! `cargo xtask release`: the files of a release for this machine's kind, tried before they count.
 
+mod container;
 mod notices;
 mod trial;
 
@@ -59,6 +60,7 @@ pub(crate) fn run() -> Result<()> {
     let wheel = wheel(&folder, has_images)?;
     let tokenizer = tokenizer_wheel(&folder)?;
     let archive = archive(&folder, &version, &target, has_images)?;
+    let (_, container) = container::make(&archive).context("the container image does not work")?;
     checksums(&folder)?;
     let tried = [
         ("wheel", trial::wheel(&wheel)),
@@ -75,12 +77,20 @@ pub(crate) fn run() -> Result<()> {
         "{}",
         trial::tokenizer(&tokenizer).context("the tokenizer's wheel does not work")?
     );
+    println!("{container}");
     for entry in fs::read_dir(&folder)? {
         let entry = entry?;
         let size = entry.metadata()?.len() as f64 / 1e6;
         println!("{size:6.1} MB  {}", entry.path().display());
     }
     Ok(())
+}
+
+/// Makes and tries the container image of an archive that a release made. Returns what to show.
+pub(crate) fn container(archive: &Path) -> Result<String> {
+    let (image, tried) = container::make(archive)?;
+    let size = fs::metadata(&image)?.len() as f64 / 1e6;
+    Ok(format!("{tried}\n{size:6.1} MB  {}", image.display()))
 }
 
 /// Compiles the kernels for all processors that are supported.

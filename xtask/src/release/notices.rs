@@ -52,7 +52,7 @@ fn names(packages: &[&str]) -> Result<BTreeSet<String>> {
         ])
         // As the release builds it: `prelude-server/pyproject.toml` says so of the first.
         .args(["-p", package])
-        .args((*package == "prelude-server").then_some("--features=cuda"))
+        .args((*package == "prelude-server").then_some("--features=cuda,otlp"))
         .output()?;
         for line in tree.lines() {
             // "name v1.2.3 (proc-macro) (*)"

@@ -1,0 +1,119 @@
+//! Libraries that compute encoders, each in a Python process that measures itself when it is asked to.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::{
+    models::{Model, Task},
+    texts::Texts,
+};
+use crate::server::rival::Rival;
+
+/// The rest before a measurement, in which the threads of the engine before go to sleep.
+const REST: Duration = Duration::from_millis(250);
+
+/// Returns the ways in which a library is measured: the title, and the arguments of its script.
+pub(super) const fn ways(rival: Rival) -> &'static [(&'static str, [&'static str; 2])] {
+    match rival {
+        Rival::SentenceTransformers => &[
+            ("sentence-transformers, bfloat16", ["torch", "bfloat16"]),
+            ("sentence-transformers, float32", ["torch", "float32"]),
+        ],
+        Rival::OnnxRuntime => &[("ONNX Runtime, float32", ["onnx", "float32"])],
+        Rival::Vllm | Rival::LlamaCpp | Rival::Tei => &[],
+    }
+}
+
+/// A library that has loaded a model.
+pub(super) struct Peer {
+    pub(super) title: &'static str,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    log: PathBuf,
+}
+
+impl Peer {
+    /// Starts a library on a model's folder and waits until it is loaded.
+    pub(super) fn start(
+        out: &Path,
+        title: &'static str,
+        arguments: &[&str],
+        model: &Model,
+        folder: &Path,
+    ) -> Result<Self> {
+        let task = match model.task {
+            Task::Embed => "embed",
+            Task::Rank => "rank",
+        };
+        let log = format!("{}-{}.log", arguments.join("-"), model.name);
+        let log = out.join(log);
+        let mut child = Command::new(Rival::SentenceTransformers.python(out))
+            .args(["-c", include_str!("sentence_transformers.py")])
+            .arg(folder)
+            .arg(task)
+            .args(arguments)
+            .env("HF_HUB_OFFLINE", "1")
+            .env("TOKENIZERS_PARALLELISM", "false")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .with_context(|| format!("cannot start {title}"))?;
+        let input = child.stdin.take().context("a pipe to the library")?;
+        let output = child.stdout.take().context("a pipe from the library")?;
+        let mut peer = Self {
+            title,
+            child,
+            input,
+            output: BufReader::new(output),
+            log,
+        };
+        let ready = peer.line()?;
+        ensure!(ready == "ready", "{title} said {ready:?}, not ready");
+        Ok(peer)
+    }
+
+    /// Returns the median of milliseconds for a text alone, or the texts per second where `texts_at_once`
+    /// are more.
+    pub(super) fn measure(
+        &mut self,
+        texts: &Texts,
+        texts_at_once: usize,
+        time: Duration,
+    ) -> Result<f64> {
+        thread::sleep(REST);
+        let asked = json!({
+            "texts": texts.file, "at_once": texts_at_once, "seconds": time.as_secs_f64(),
+        });
+        writeln!(self.input, "{asked}")?;
+        let line = self.line()?;
+        let value = line.parse();
+        value.with_context(|| format!("{} printed `{line}`, no number", self.title))
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let log = self.log.display();
+        ensure!(!line.is_empty(), "{} ended; see {log}", self.title);
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,150 @@
+"""Measures encoders in process. Arguments: the model's folder, embed or rank, torch or onnx, a dtype.
+
+Prints `ready`; then for each line of JSON on standard input the median of milliseconds for a text
+alone, or the texts per second of several at once.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+
+# What libraries print goes to standard error.
+answers = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+folder, task, backend, dtype = sys.argv[1:5]
+
+
+def by_torch():
+    """The calls that users of the library make."""
+    import torch
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    torch.set_grad_enabled(False)
+    how = {"device": "cpu", "model_kwargs": {"dtype": getattr(torch, dtype)}}
+    if task == "rank":
+        model = CrossEncoder(folder, **how)
+        return lambda pairs: model.predict(pairs, batch_size=64, show_progress_bar=False)
+    model = SentenceTransformer(folder, **how)
+    return lambda pairs: model.encode(
+        [text for _, text in pairs], batch_size=64, show_progress_bar=False
+    )
+
+
+def exported():
+    """The model as a file of ONNX, with fused operators where the optimizer knows the family."""
+    path = os.path.join(folder, "model.onnx")
+    if os.path.exists(path):
+        return path
+    import torch
+    from onnxruntime.transformers import optimizer
+    from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+    config = AutoConfig.from_pretrained(folder)
+    kind = AutoModelForSequenceClassification if task == "rank" else AutoModel
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    names = ["input_ids", "attention_mask"]
+    if config.model_type == "bert":
+        names.append("token_type_ids")
+    example = torch.ones(2, 8, dtype=torch.int64)
+
+    class First(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors):
+            return self.model(**dict(zip(names, tensors)))[0]
+
+    raw = path + ".raw"
+    axes = {name: {0: "batch", 1: "tokens"} for name in names}
+    torch.onnx.export(
+        First(), (example,) * len(names), raw, input_names=names, output_names=["out"],
+        dynamic_axes=axes, opset_version=17, dynamo=False,
+    )
+    if config.model_type in ("bert", "xlm-roberta"):
+        fused = optimizer.optimize_model(
+            raw, model_type="bert", num_heads=config.num_attention_heads,
+            hidden_size=config.hidden_size, opt_level=1,
+        )
+        fused.save_model_to_file(path)
+    else:
+        os.rename(raw, path)
+    return path
+
+
+def by_onnx():
+    """The runtime alone, with the tokenizer's library and pooling by numpy, as fastembed does it."""
+    path = exported()
+    import numpy
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    wanted = {given.name for given in session.get_inputs()}
+    tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    tokenizer.enable_padding()
+    cls = False
+    if task == "embed":
+        with open(os.path.join(folder, "1_Pooling", "config.json")) as file:
+            cls = json.load(file)["pooling_mode_cls_token"]
+
+    def run(pairs):
+        inputs = pairs if task == "rank" else [text for _, text in pairs]
+        encoded = tokenizer.encode_batch(inputs)
+        mask = numpy.array([e.attention_mask for e in encoded], dtype=numpy.int64)
+        given = {
+            "input_ids": numpy.array([e.ids for e in encoded], dtype=numpy.int64),
+            "attention_mask": mask,
+            "token_type_ids": numpy.array([e.type_ids for e in encoded], dtype=numpy.int64),
+        }
+        (out,) = session.run(None, {k: v for k, v in given.items() if k in wanted})
+        if task == "rank":
+            return 1 / (1 + numpy.exp(-out))
+        mask = mask[..., None]
+        pooled = out[:, 0] if cls else (out * mask).sum(1) / mask.sum(1)
+        return pooled / numpy.linalg.norm(pooled, axis=1, keepdims=True)
+
+    return run
+
+
+def main():
+    run = {"torch": by_torch, "onnx": by_onnx}[backend]()
+    lists, places = {}, {}
+
+    def take(path, count):
+        """The next pairs of a file, from its beginning again where it ends."""
+        if path not in lists:
+            with open(path) as file:
+                lists[path] = [tuple(pair) for pair in json.load(file)]
+        pairs, at = lists[path], places.get(path, 0)
+        places[path] = at + count
+        return [pairs[i % len(pairs)] for i in range(at, at + count)]
+
+    def measure(work):
+        path, count = work["texts"], work["at_once"]
+        end = time.perf_counter() + work["seconds"] / 5
+        while time.perf_counter() < end:
+            run(take(path, count))
+        took = []
+        start = time.perf_counter()
+        while time.perf_counter() - start < work["seconds"]:
+            pairs = take(path, count)
+            begin = time.perf_counter()
+            assert len(run(pairs)) == count
+            took.append(time.perf_counter() - begin)
+        if count == 1:
+            return 1e3 * statistics.median(took)
+        return count * len(took) / (time.perf_counter() - start)
+
+    print("ready", file=answers)
+    for line in sys.stdin:
+        print(measure(json.loads(line)), file=answers)
+
+
+if __name__ == "__main__":
+    main()
