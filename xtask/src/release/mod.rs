@@ -111,7 +111,7 @@ fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
 fn wheel(folder: &Path, has_images: bool) -> Result<PathBuf> {
     let (file, package) = PROGRAMS[0];
     let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
-    let build = build.args(["--features", "cuda"]);
+    let build = build.args(["--features", "cuda,otlp"]);
     with_images(build, has_images).run()?;
     let built = files::target().join("dist").join(file);
     python::serve::wheel(folder, &built, None, |builder| {
