@@ -12,8 +12,9 @@ use crate::{
         Backend, InputForm,
         gemm::{Format, Matrix},
         lines::Lines,
+        words::Words,
     },
-    packed::{Reader, Shape, Words},
+    packed::{Reader, Shape},
     pool::ComputePool,
 };
 

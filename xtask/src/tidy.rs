@@ -57,6 +57,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "prelude-models/src/checkpoint/map.rs",
     "prelude-exec-cpu/src/kernels/x86/",
     "prelude-exec-cpu/src/kernels/simd.rs",
+    "prelude-exec-cpu/src/packed/map.rs",
     "prelude-exec-cpu/src/pool.rs",
     "kernels/src/emu/ffi.rs",
     "prelude-exec-cuda/src/kernels/",

@@ -173,6 +173,17 @@ fn about(args: &Args, race: &Race) -> About {
     }
 }
 
+/// Returns the vocabularies that the command line names.
+fn given(args: &Args) -> Given {
+    Given {
+        sentencepiece: args.sentencepiece.clone(),
+        wordpiece: args.wordpiece.clone(),
+        unigram: args.unigram.clone(),
+        model: args.model.clone(),
+        ranks: args.ranks.clone(),
+    }
+}
+
 fn main() -> Result<()> {
     let args = Args::parse();
     if run_hidden(args.hidden.as_ref())? {
@@ -197,14 +208,7 @@ fn main() -> Result<()> {
     let chats = has_chat_tokens(&tokenizer)?;
     let scratch = out.join("scratch");
     fs::create_dir_all(&scratch)?;
-    let given = Given {
-        sentencepiece: args.sentencepiece.clone(),
-        wordpiece: args.wordpiece.clone(),
-        unigram: args.unigram.clone(),
-        model: args.model.clone(),
-        ranks: args.ranks.clone(),
-    };
-    let families = vocabularies::families(&repository(), &out, given)?;
+    let families = vocabularies::families(&repository(), &out, given(&args))?;
     let only = args.only.as_deref();
     let patterns = vocabularies::patterns(&repository(), &tokenizer, &scratch, only)?;
     let named = |family: &Vocabulary| vocabulary_name(&family.path);

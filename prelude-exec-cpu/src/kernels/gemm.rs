@@ -14,8 +14,8 @@ use crate::{
         lines::Lines,
         panel::{MR, NR, Panel, Rows, Tile, multiply},
         reference, simd, tiles,
+        words::Words,
     },
-    packed::Words,
     pool::ComputePool,
 };
 

@@ -13,6 +13,7 @@ pub(crate) mod panel;
 pub(crate) mod reference;
 pub(crate) mod simd;
 pub(crate) mod tiles;
+pub(crate) mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

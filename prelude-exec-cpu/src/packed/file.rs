@@ -17,7 +17,8 @@ use std::{
 
 use memmap2::Mmap;
 
-use super::{Key, map::map, words::Words};
+use super::{Key, map::map};
+use crate::kernels::words::Words;
 
 const MAGIC: &[u8; 8] = b"PRELUDEW";
 /// The version of the format, and of the layouts of panels that it holds. A change of either makes

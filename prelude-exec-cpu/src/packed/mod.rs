@@ -10,7 +10,6 @@ mod file;
 mod map;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::{
     fmt::Write as _,
@@ -25,8 +24,9 @@ use std::{
 use prelude_models::Checkpoint;
 use sha2::{Digest as _, Sha256};
 
+use crate::kernels::words::Words;
+
 pub(crate) use file::{Reader, Shape};
-pub(crate) use words::Words;
 
 /// Most bytes of packed files in a folder.
 const FOLDER_BYTES_MAX: u64 = 64 << 30;

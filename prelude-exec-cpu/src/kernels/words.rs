@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use memmap2::Mmap;
 
-use crate::kernels::lines::Lines;
+use super::lines::Lines;
 
 /// Dwords of a weight, from the start of a cache line on: in memory of their own, or in a packed
 /// file.
