@@ -61,6 +61,9 @@ pub(crate) struct Engine {
     /// The name of the model.
     #[pyo3(get)]
     name: String,
+    /// The names of the model's classes; none of a model that has none of its own.
+    #[pyo3(get)]
+    labels: Vec<String>,
     /// The memory that the model was planned to take, in words.
     #[pyo3(get)]
     memory: String,
@@ -121,6 +124,7 @@ impl Engine {
             engine,
             devices,
             name,
+            labels,
             memory,
             warnings,
         } = opened;
@@ -133,6 +137,7 @@ impl Engine {
         Ok(Self {
             running: Mutex::new(Some(Arc::new(running))),
             name,
+            labels,
             memory,
             warnings,
         })

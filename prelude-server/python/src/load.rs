@@ -31,6 +31,8 @@ pub(crate) struct Opened {
     pub(crate) engine: ScheduledEngine,
     pub(crate) devices: Devices,
     pub(crate) name: String,
+    /// The names of the model's classes; none of a model that has none of its own.
+    pub(crate) labels: Vec<String>,
     pub(crate) memory: String,
     pub(crate) warnings: Vec<String>,
 }
@@ -138,7 +140,7 @@ fn try_open(
         memory,
     } = load(assets, &load_options, &devices)?;
     warnings.extend(more);
-    let name = model.name.clone();
+    let (name, labels) = (model.name.clone(), model.id2label.clone());
     let app = App::new(options.server_config(), ApiKeys::default());
     app.set_models(vec![model]);
     Ok(Box::new(Opened {
@@ -146,6 +148,7 @@ fn try_open(
         engine,
         devices,
         name,
+        labels,
         memory,
         warnings,
     }))

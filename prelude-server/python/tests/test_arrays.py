@@ -134,7 +134,7 @@ class Arrays(unittest.TestCase):
                 call(*args, **kwargs)
 
         fails(TypeError, r"texts\[1\] must be a str, not int", classifier.classify, ["a", 5])
-        fails(TypeError, r"texts\[1\] must be a list of token ids", classifier.classify, [[1], "a"])
+        fails(TypeError, r"texts\[1\] must be a list of token ids, or texts texts alone", classifier.classify, [[1], "a"])
         fails(TypeError, "must be a text or a list of texts, not bytes", classifier.classify, b"a")
         fails(TypeError, "must be a text or a list of texts, not dict", classifier.classify, {"a": 1})
         fails(ValueError, "texts must not be empty", classifier.classify, [])

@@ -60,6 +60,7 @@ class Loading(unittest.TestCase):
     def test_a_folder_is_a_model(self):
         with LLM(DEMO) as llm:
             self.assertEqual((llm.name, llm.kind), ("demo-classifier", "classifier"))
+            self.assertEqual(llm.tasks, ["classify", "score", "pooling"])
             self.assertIn("MiB planned", llm.memory)
             self.assertEqual(repr(llm), f"LLM('demo-classifier', kind='classifier', tasks={llm.tasks})")
 
@@ -182,7 +183,7 @@ class Requests(unittest.TestCase):
         self.assertEqual(str(one), one.text)
         (alone,) = llm.generate([message], max_tokens=4, temperature=0)
         self.assertEqual(alone.text, one.text)
-        (continued,) = llm.generate("Where is", max_tokens=3, n=2, seed=1)
+        (continued,) = llm.generate("Where is", max_tokens=3, n=2, seed=1, ignore_eos=True)
         self.assertEqual((len(continued.texts), continued.finish_reasons[0]), (2, "length"))
         by_ids = llm.generate([[5, 6], [7]], max_tokens=2, temperature=0)
         self.assertEqual([len(by_ids), by_ids[0].raw["object"]], [2, "text_completion"])

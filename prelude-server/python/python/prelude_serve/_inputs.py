@@ -58,7 +58,7 @@ def prompts(values: Any, name: str) -> list[Any]:
     prompts = [as_list(prompt, f"{name}[{i}]") if not isinstance(prompt, str) else prompt for i, prompt in enumerate(found)]
     for i, prompt in enumerate(prompts):
         if isinstance(prompt, str) or not all(map(_is_id, prompt)):
-            raise TypeError(f"{name}[{i}] must be a list of token ids, as {name}[0] is")
+            raise TypeError(f"{name}[{i}] must be a list of token ids, or {name} texts alone")
     return prompts
 
 

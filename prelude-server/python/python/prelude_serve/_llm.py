@@ -125,7 +125,6 @@ class LLM:
         for warning in self._engine.warnings:
             warnings.warn(f"{self.name}: {warning}", RuntimeWarning, stacklevel=2)
         (self._about,) = self.ask("/v1/models", method="GET")["data"]
-        self._class_names: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -181,7 +180,7 @@ class LLM:
                     probs = numpy.empty((len(inputs), item["num_classes"]), numpy.float64)
                 probs[index] = item["probs"]
         assert probs is not None
-        return Classes(found, probs, self._names() if chosen is None else chosen)
+        return Classes(found, probs, self._engine.labels if chosen is None else chosen)
 
     def decide(self, state: Any, questions: Mapping[str, Question | Mapping[str, Any] | str], **fields: Any) -> Decisions:
         """Return the answers to up to 256 typed questions about one state, which is computed once.
@@ -413,14 +412,6 @@ class LLM:
             for start, stop, answer in answers(ask, count, batch_size, at_once):
                 yield start, stop, answer
                 bar.advance(stop - start)
-
-    def _names(self) -> list[str]:
-        """The names of a classifier's classes."""
-        if self._class_names is None:
-            about = self.ask("/info", method="GET")["model_type"]
-            by_id = next(iter(about.values()))["id2label"]
-            self._class_names = [by_id[str(i)] for i in range(len(by_id))]
-        return self._class_names
 
 
 def _generation(answer: dict[str, Any]) -> Generation:

@@ -26,6 +26,9 @@ class Engine:
     def name(self) -> str:
         """The name of the model."""
     @property
+    def labels(self) -> list[str]:
+        """The names of the model's classes; none of a model that has none of its own."""
+    @property
     def memory(self) -> str:
         """The memory that the model was planned to take, in words."""
     @property
