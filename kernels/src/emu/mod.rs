@@ -1,7 +1,7 @@
 //! Kernels on the host: compiled by g++, run one fibre a CUDA thread, checked.
 //!
 //! ```no_run
-//! use prelude_kernels::{emu, families::SiluMulParams, DevicePtr};
+//! use prelude_kernels::{emu, families::{Gate, SiluMulParams}, DevicePtr};
 //!
 //! let library = emu::Library::build(&emu::Build::default())?;
 //! let device = library.device(emu::Schedule::WarpGreedy);
@@ -16,7 +16,7 @@
 //!     gate_up_stride: 16,
 //!     a_stride: 8,
 //! };
-//! device.launch(&params.launch(), &params)?;
+//! device.launch(&params.launch(Gate::Silu), &params)?;
 //! let silu: Vec<u16> = device.download(a, 8)?;
 //! # Ok::<(), emu::Error>(())
 //! ```
