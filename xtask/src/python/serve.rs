@@ -14,18 +14,18 @@ use crate::{
 };
 
 /// The folder of the package.
-pub(crate) const PACKAGE: &str = "prelude-server/python";
+const PACKAGE: &str = "prelude-server/python";
 
 /// The folder whose programs the wheel holds: a script that git tracks, and the built program.
 const SCRIPTS: &str = "prelude-server/python/wheel/scripts";
 
-/// What the tests need.
+/// Packages that the tests need.
 const NEEDED: [&str; 1] = ["numpy"];
 
-/// What runs the notebook as Jupyter does.
+/// Packages that run the notebook as Jupyter does.
 const NOTEBOOK: [&str; 2] = ["nbclient", "ipykernel"];
 
-/// What checks the types of the package.
+/// The checker of the package's types.
 const TYPES: [&str; 1] = ["mypy>=1.18,<3"];
 
 /// Builds the wheel with a program that was built in the same profile. `set_up` completes the command.
@@ -41,7 +41,7 @@ pub(crate) fn wheel(
         .args([inside.as_path(), built])
         .run()?;
     let made = wheel_builder(PACKAGE, folder, profile).and_then(|builder| set_up(builder).run());
-    // What is not tracked would be left in the next wheel, whatever its version.
+    // An untracked program would get into the next wheel, whatever its version.
     fs::remove_file(&inside).with_context(|| format!("cannot remove {}", inside.display()))?;
     made?;
     find_wheel(folder, "prelude_serve")
