@@ -16,7 +16,7 @@ use super::{
     models::{Model, Task},
     texts::Texts,
 };
-use crate::server::rival::Rival;
+use crate::{load::Load, server::rival::Rival};
 
 /// The rest before a measurement, in which the threads of the engine before go to sleep.
 const REST: Duration = Duration::from_millis(250);
@@ -83,17 +83,13 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Returns the median of milliseconds for a text alone, or the texts per second where `texts_at_once`
-    /// are more.
-    pub(super) fn measure(
-        &mut self,
-        texts: &Texts,
-        texts_at_once: usize,
-        time: Duration,
-    ) -> Result<f64> {
+    /// Returns the median of milliseconds for a text alone, or the texts per second where there are as
+    /// many at once as the load of our server has connections.
+    pub(super) fn measure(&mut self, texts: &Texts, load: &Load) -> Result<f64> {
         thread::sleep(REST);
         let asked = json!({
-            "texts": texts.file, "at_once": texts_at_once, "seconds": time.as_secs_f64(),
+            "texts": texts.file, "at_once": load.connections,
+            "warm_up": load.warm_up.as_secs_f64(), "seconds": load.time.as_secs_f64(),
         });
         writeln!(self.input, "{asked}")?;
         let line = self.line()?;
