@@ -195,6 +195,7 @@ impl Bpe {
     }
 
     /// Stores the tokens of a merged word in the cache.
+    #[inline(always)]
     fn cache_tokens(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
         // A word that is too long for a short key gets a long entry however few its tokens
         // are: three in four Russian words of 16 to 31 bytes repeat.
@@ -224,7 +225,7 @@ impl Bpe {
 
 /// Returns true if a long word is a clause of Chinese or Japanese, by its first byte.
 #[inline(always)]
-pub(crate) fn is_clause(word: &[u8]) -> bool {
+fn is_clause(word: &[u8]) -> bool {
     matches!(word.first(), Some(0xE3..=0xE9 | 0xEF)) && FastPath::Clauses.is_taken()
 }
 

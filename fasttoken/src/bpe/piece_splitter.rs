@@ -48,7 +48,14 @@ impl Bpe {
             } else {
                 self.premerged.get(code, previous, (next, next_lead))
             };
-            if token == NOT_PREMERGED {
+            if token == NOT_PREMERGED && self.of_chars {
+                // No rule joins the tokens of its bytes with anything.
+                self.merge_piece(word, start..at, &mut symbols, merging, out);
+                out.extend(self.byte_tokens(&word[at..end]));
+                start = end;
+                left_char = premerge::NO_CHAR;
+                last_is_one_char = false;
+            } else if token == NOT_PREMERGED {
                 let char_pair = if last_is_one_char {
                     self.premerged.char_pair(left_char, code, earlier)
                 } else {

@@ -1,13 +1,44 @@
 //! The words of a text: what stands between places that no rule joins.
 //!
 //! Words are looked up and cached whole, so a place is looked for where words of a language end:
-//! before a space, and before a clause of Chinese or Japanese, which is cut further when it is merged.
+//! between characters of two kinds. A clause of Chinese or Japanese is cut further when it is merged.
 
 use super::CharBpe;
 use super::spelling::push_swapped;
-use crate::bpe::{ThreadScratch, is_clause};
+use crate::bpe::ThreadScratch;
 use crate::pretokenize::PreTokens;
 use crate::scan::ENDS;
+
+/// The kind of a character by its first byte. Words are cut between characters of two kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Space,
+    /// A letter but those of clauses.
+    Letter,
+    Digit,
+    Sign,
+    /// A character of a clause of Chinese or Japanese.
+    Clause,
+    /// A byte inside of a character.
+    Inside,
+}
+
+const KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Sign; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        kinds[byte] = match byte as u8 {
+            b' ' => Kind::Space,
+            b'0'..=b'9' => Kind::Digit,
+            0xE3..=0xE9 | 0xEF => Kind::Clause,
+            0x80..=0xBF => Kind::Inside,
+            b'a'..=b'z' | b'A'..=b'Z' | 0xC0.. => Kind::Letter,
+            _ => Kind::Sign,
+        };
+        byte += 1;
+    }
+    kinds
+};
 
 impl CharBpe {
     /// Returns true if [`CharBpe::encode_word`] can encode words of this model.
@@ -57,21 +88,14 @@ impl CharBpe {
     fn cut(&self, text: &str, start: usize, ends: &mut [usize; ENDS]) -> usize {
         let bytes = text.as_bytes();
         let mut count = 0;
-        let mut in_clause = is_clause(&bytes[start..]);
-        for at in start + 1..bytes.len() {
-            let byte = bytes[at];
-            if byte & 0xC0 == 0x80 {
+        let mut last = KINDS[usize::from(bytes[start])];
+        for (at, &byte) in bytes.iter().enumerate().skip(start + 1) {
+            let kind = KINDS[usize::from(byte)];
+            if kind == last || kind == Kind::Inside {
                 continue;
             }
-            let is_end = if byte == b' ' {
-                in_clause = false;
-                bytes[at - 1] != b' '
-            } else {
-                let before = in_clause;
-                in_clause = is_clause(&bytes[at..]);
-                in_clause != before
-            };
-            if is_end && !self.joins_at(text, at) {
+            last = kind;
+            if !self.joins_at(text, at) {
                 ends[count] = at;
                 count += 1;
                 if count == ENDS {
