@@ -56,8 +56,12 @@ pub enum FastPath {
     QuickJson,
     /// Reading a usual SentencePiece-style file in one pass.
     QuickSentencePiece,
+    /// Encoding of SentencePiece-style models in runs of characters.
+    Runes,
     /// Reading the text of SentencePiece-style models without normalizing it.
     Direct,
+    /// Merging several words of SentencePiece-style models at a time.
+    MergeBatch,
 }
 
 #[cfg(feature = "ablation")]
@@ -82,7 +86,7 @@ impl FastPath {
 #[cfg(feature = "ablation")]
 impl FastPath {
     /// All fast paths.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::ThreadCache,
         Self::ShortText,
         Self::WordCollector,
@@ -102,7 +106,9 @@ impl FastPath {
         Self::Proofs,
         Self::QuickJson,
         Self::QuickSentencePiece,
+        Self::Runes,
         Self::Direct,
+        Self::MergeBatch,
     ];
 
     /// Leaves out one path from now on, or none. Tokenizers have to be loaded anew, since some paths

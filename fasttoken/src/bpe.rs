@@ -5,7 +5,7 @@
 //! are its tokens so far.
 //!
 //! A word starts as one token per byte. The pair of neighbouring symbols with the lowest merge
-//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`byte_merge`]).
+//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`merge`]).
 //!
 //! Most words are a single token. Merging them is skipped if it is known to end at that token:
 //! loading proves it for each token ([`prove`]), or the file states it with `ignore_merges`.
@@ -13,16 +13,15 @@
 //! [`StringTable`]. The tokens of all other words are kept in the thread's cache
 //! ([`crate::cache`]).
 
-mod byte_merge;
-mod char_merge;
-mod compiled_bpe;
-mod piece_splitter;
+mod compiled;
+mod index;
+mod merge;
+mod pieces;
 mod pipeline;
 pub(crate) mod prove;
 mod scratch;
 mod short_text;
-mod thread_scratch;
-mod word_index;
+mod thread;
 
 use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, Owner};
@@ -32,12 +31,12 @@ use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::pretokenize::PreTokens;
 use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
-use crate::string_table::{StringTable, StringTableBuilder};
+use crate::table::{StringTable, StringTableBuilder};
 use crate::vocab::{NO_TOKEN, Vocab};
 use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
 use short_text::SHORT_TEXT_WORDS;
-pub(crate) use thread_scratch::ThreadScratch;
+pub(crate) use thread::ThreadScratch;
 
 /// The merges of a byte-level model, and the tables of words that are a single token.
 #[derive(Debug)]
@@ -58,8 +57,6 @@ pub(crate) struct Bpe {
     proved: bool,
     /// True if the vocabulary lacks a byte that UTF-8 text can contain.
     loses_bytes: bool,
-    /// True if a word begins as the tokens of its characters, and not of its bytes: see [`char_merge`].
-    of_chars: bool,
 }
 
 impl Bpe {
@@ -76,7 +73,6 @@ impl Bpe {
             owner: Owner::NONE,
             proved: false,
             loses_bytes: loses_bytes(&byte_ids),
-            of_chars: false,
         }
     }
 
@@ -195,7 +191,6 @@ impl Bpe {
     }
 
     /// Stores the tokens of a merged word in the cache.
-    #[inline(always)]
     fn cache_tokens(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
         // A word that is too long for a short key gets a long entry however few its tokens
         // are: three in four Russian words of 16 to 31 bytes repeat.

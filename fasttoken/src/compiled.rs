@@ -94,7 +94,8 @@ impl Tokenizer {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
         match &self.family {
-            Some(Family::Text(family)) => family.write(&self.added, &mut writer),
+            Some(Family::SentencePiece(family)) => family.write(&self.added, &mut writer),
+            Some(Family::Chain(family)) => family.write(&self.added, &mut writer),
             Some(Family::Spm(family)) => family.write(&mut writer),
             None => {
                 self.vocab.write(&mut writer);

@@ -1,17 +1,20 @@
 //! The models that are not byte-level, behind one interface.
 
 use crate::added::{AddedTokens, Recognise, TextSteps};
+use crate::chain::Chain;
 use crate::collect::Collect;
 use crate::encoding::Encoding;
 use crate::pieces::{self, Vocab};
+use crate::sentencepiece::SentencePiece;
 use crate::spm::{self, Spm};
-use crate::text_model::TextModel;
 
 /// A model whose tokens are text, with its vocabulary and decoder.
 #[derive(Debug)]
 pub(crate) enum Family {
-    /// WordPiece, Unigram and BPE of characters of a `tokenizer.json`.
-    Text(Box<TextModel>),
+    /// BPE in the style of SentencePiece.
+    SentencePiece(Box<SentencePiece>),
+    /// WordPiece and Unigram.
+    Chain(Box<Chain>),
     /// BPE and Unigram of a SentencePiece `.model` file.
     Spm(Box<Spm>),
 }
@@ -27,7 +30,8 @@ pub(crate) struct Stream {
 macro_rules! each {
     ($self:ident, $family:ident => $call:expr) => {
         match $self {
-            Self::Text($family) => $call,
+            Self::SentencePiece($family) => $call,
+            Self::Chain($family) => $call,
             Self::Spm($family) => $call,
         }
     };
@@ -43,7 +47,8 @@ impl Family {
         out: &mut Vec<u32>,
     ) {
         match self {
-            Self::Text(family) => family.encode(steps, text, mode, out),
+            Self::SentencePiece(family) => family.encode(steps, text, mode, out),
+            Self::Chain(family) => family.encode(steps, text, mode, out),
             Self::Spm(family) => family.encode(text, mode, out),
         }
     }
@@ -79,7 +84,8 @@ impl Family {
     /// Appends the text that `id` completes.
     pub(crate) fn push(&self, state: &mut Stream, id: u32, skip: bool, out: &mut String) {
         match self {
-            Self::Text(family) => family.push(&mut state.pieces, id, skip, out),
+            Self::SentencePiece(family) => family.push(&mut state.pieces, id, skip, out),
+            Self::Chain(family) => family.push(&mut state.pieces, id, skip, out),
             Self::Spm(family) => family.push(&mut state.spm, id, skip, out),
         }
     }
@@ -87,7 +93,8 @@ impl Family {
     /// Ends a text that was decoded id by id.
     pub(crate) fn finish(&self, state: &mut Stream, out: &mut String) {
         match self {
-            Self::Text(family) => family.finish(&mut state.pieces, out),
+            Self::SentencePiece(family) => family.finish(&mut state.pieces, out),
+            Self::Chain(family) => family.finish(&mut state.pieces, out),
             Self::Spm(family) => family.finish(&mut state.spm, out),
         }
     }

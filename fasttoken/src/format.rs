@@ -19,9 +19,9 @@
 //! table of ids would otherwise silently give other ids. XXH3 runs at the speed of memory, so this
 //! costs about as much as reading the file for the first time.
 
-mod compiled_error;
+mod error;
 
-pub use compiled_error::CompiledError;
+pub use error::CompiledError;
 
 use crate::store::{FileBytes, Flat, LINE};
 use bytemuck::{Pod, Zeroable};
@@ -102,13 +102,19 @@ sections! {
     /// Tokens of pairs of characters that are premerged together, and the numbers of their
     /// contexts.
     CharPairs = 35, "table of double characters";
-    // The sections below are for models whose tokens are text, which of the sections above have
-    // Config, Flags, Names, and BPE of characters has those of words, pairs and characters too.
-    /// The unknown token or all ones, the number of the model's tokens, and the number of tokens as
-    /// the reference counts them.
+    // The sections below are for SentencePiece-style models, which of the sections above have
+    // Config, Flags, Names, ByteIds, Words and those of pairs.
+    /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
+    /// of the model's tokens, and the number of tokens as the reference counts them.
     ModelFacts = 24, "list of facts about the model";
-    /// Tokens of the bytes of characters that have no token.
-    Fallback = 25, "tokens of the bytes of unknown characters";
+    /// Blocks of the table of single characters.
+    LetterIndex = 25, "index of single characters";
+    /// Tokens of single characters, and their classes.
+    Letters = 26, "tokens of single characters";
+    /// Ranks of rules that join two characters, by their classes.
+    BorderRanks = 27, "ranks of pairs of characters";
+    /// Filter of the hashes of other pairs of characters that some rule joins.
+    BorderBits = 28, "filter of pairs of characters";
     /// Spellings of tokens, one after the other.
     Spellings = 29, "text of tokens";
     /// Where each of these ends, by id.
@@ -117,10 +123,16 @@ sections! {
     Pieces = 31, "text of decoded tokens";
     /// Where each of these ends, by id.
     PieceEnds = 32, "ends of the text of decoded tokens";
+    /// Numbers in a row of ranks.
+    BorderFacts = 36, "list of facts about pairs of characters";
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
     Renamed = 34, "list of renamed tokens";
-    // The sections below are for WordPiece and Unigram models. Unigram has ByteIds too if unknown
-    // text is written in bytes.
+    // The sections below are for WordPiece and Unigram models, which of the sections above have
+    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
+    // pieces, and Renamed.
+    /// The unknown token, the number of the model's tokens, and the number of tokens as the
+    /// reference counts them.
+    ChainFacts = 37, "list of facts about the model";
     /// Nodes of the trie of tokens.
     Trie = 38, "trie of tokens";
     /// Scores by id: of Unigram, or numbers that order as the scores of a `.model` file of type BPE.

@@ -26,16 +26,13 @@
 //! result would be a token with both. At such places a word falls into pieces, which are short and
 //! frequent. This makes languages without spaces fast: their words are clauses that rarely repeat,
 //! made of pieces that do.
-//!
-//! A model whose texts are characters has no bytes to merge ([`whole_chars`]).
 
 mod bits;
+mod build;
 mod char_pairs;
 mod edges;
 mod limits;
-mod premerge_builder;
 mod proof;
-mod whole_chars;
 
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};

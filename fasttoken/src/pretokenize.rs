@@ -1,8 +1,8 @@
 //! Splitting of normalized text into words (pre-tokens), which are encoded one by one.
 
-mod word_buffer;
+mod words;
 
-pub(crate) use word_buffer::{PreToken, PreTokens, WordBuffer};
+pub(crate) use words::{PreToken, PreTokens, WordBuffer};
 
 use crate::error::Error;
 use crate::json::Component;

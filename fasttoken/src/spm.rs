@@ -1,8 +1,8 @@
 //! Models that were loaded from a SentencePiece `.model` file, with the ids and texts of the
 //! library SentencePiece.
 //!
-//! The same models as a `tokenizer.json` are those of the module `text_model`, which does what the crate
-//! `tokenizers` does. That differs: SentencePiece
+//! The same models as a `tokenizer.json` are those of the modules `sentencepiece` (BPE) and `chain`
+//! (Unigram), which do what the crate `tokenizers` does. That differs: SentencePiece
 //! replaces the longest entry of its map of characters and not the shortest, adds scores in single
 //! precision over the whole text, merges by score instead of rank, finds user-defined symbols
 //! while it normalizes, and finds control symbols such as `</s>` in no text. So these models have
@@ -12,10 +12,10 @@
 //! goes across, and every chunk becomes pieces ([`viterbi`], [`score_merge`]).
 
 mod compiled_spm;
+mod decoding;
 mod model_file;
 mod normalized;
 mod score_merge;
-mod spm_decoder;
 mod symbols;
 mod viterbi;
 mod wire;
@@ -23,16 +23,15 @@ mod wire;
 use crate::added::{Recognise, TextSteps};
 use crate::collect::{Collect, Collected};
 use crate::error::Error;
-use crate::lattice::Lattice;
 use crate::pieces::{META, Token, Vocab, VocabBuilder, VocabInfo};
 pub(crate) use compiled_spm::KIND;
+pub(crate) use decoding::Stream;
 use model_file::{BPE, Kind, ModelFile, Piece};
 use normalized::Normalizer;
 use score_merge::{Merging, ScoreMerge};
-pub(crate) use spm_decoder::Stream;
 use std::ops::ControlFlow;
 use symbols::Symbols;
-use viterbi::Viterbi;
+use viterbi::{Lattice, Viterbi};
 
 /// A model of a `.model` file with its normalizer, vocabulary and decoder.
 #[derive(Debug)]
@@ -63,9 +62,7 @@ enum Model {
 /// Memory kept between the chunks of a text.
 #[derive(Debug, Default)]
 struct Scratch {
-    lattice: Lattice<f32>,
-    /// The sum of scores at the end of the last chunk.
-    sum: f32,
+    lattice: Lattice,
     merging: Merging,
     tokens: Vec<Token>,
 }
@@ -146,14 +143,11 @@ impl Spm {
     fn encode_chunk(&self, chunk: &str, symbols: Option<&Symbols>, scratch: &mut Scratch) {
         let Scratch {
             lattice,
-            sum,
             merging,
             tokens,
         } = scratch;
         match &self.model {
-            Model::Unigram(model) => {
-                model.encode(chunk, symbols.is_some(), (lattice, sum), tokens);
-            }
+            Model::Unigram(model) => model.encode(chunk, symbols.is_some(), lattice, tokens),
             Model::Bpe(model) => {
                 model.encode(chunk, &self.vocab, symbols, merging, tokens);
             }

@@ -4,7 +4,7 @@
 //! block of 256 units. A unit says which byte leads to it. No two nodes have one base, so a unit
 //! that is reached by its byte from a base belongs to the node of that base.
 
-mod trie_builder;
+mod build;
 
 use crate::error::Error;
 use crate::format::{CompiledError, Reader, Section, Writer};
@@ -51,7 +51,7 @@ impl Trie {
             .collect();
         sorted.sort_unstable();
         let strings: Vec<(&[u8], u32)> = sorted.into_iter().map(|(_, s, id)| (s, id)).collect();
-        let units = trie_builder::units(&strings).ok_or_else(|| {
+        let units = build::units(&strings).ok_or_else(|| {
             Error::unsupported(
                 path,
                 format!("vocabulary whose trie has more than {UNITS_MAX} nodes"),

@@ -8,7 +8,7 @@
 
 mod builder;
 mod names;
-mod piece_slot;
+mod slot;
 
 use crate::alphabet;
 use crate::format::CompiledError;
@@ -17,7 +17,7 @@ use crate::short_tokens::Key;
 use crate::store::{Flat, Relocatable};
 pub(crate) use builder::{Builder, Clash, Sought};
 pub(crate) use names::{Names, Unindexed};
-use piece_slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
+use slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
 use std::borrow::Cow;
 
 /// The value that stands for a missing token in a table of tokens.
@@ -48,13 +48,6 @@ pub(crate) struct Vocab {
 }
 
 impl Vocab {
-    /// Returns a vocabulary without tokens.
-    pub(crate) fn empty() -> Self {
-        let builder = Builder::default();
-        let names = builder.index().expect("nothing is there twice");
-        builder.finish(names, 0)
-    }
-
     fn view(&self) -> View<'_> {
         View {
             slots: &self.slots,

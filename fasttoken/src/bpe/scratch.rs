@@ -1,7 +1,7 @@
 //! Memory that a thread keeps between words and calls.
 
 use super::pipeline::Groups;
-use crate::cache::Slot;
+use crate::cache::{Cache, Slot};
 use crate::heap_merge::HeapMerge;
 use crate::pretokenize::WordBuffer;
 
@@ -15,8 +15,6 @@ pub(crate) struct Scratch {
     pub(super) groups: Box<Groups>,
     /// Ends of words that are collected for [`super::Bpe::encode_words`].
     pub(crate) word_buffer: Option<Box<WordBuffer>>,
-    /// A text in the spelling of [`crate::char_bpe`].
-    pub(crate) spelled: String,
 }
 
 impl Default for Scratch {
@@ -31,7 +29,6 @@ impl Default for Scratch {
             ids: Vec::new(),
             groups: bytemuck::zeroed_box(),
             word_buffer: None,
-            spelled: String::new(),
         }
     }
 }
@@ -41,15 +38,17 @@ impl Default for Scratch {
 const KEPT_BYTES: usize = 1 << 19;
 
 impl Scratch {
+    /// The thread's cache, which SentencePiece models use as well.
+    pub(crate) fn cache(&mut self) -> &mut Cache {
+        &mut self.cache
+    }
+
     /// Gives back the memory of an unusually long word.
     pub(crate) fn shrink(&mut self) {
         let bytes = self.merging.bytes() + self.ids.capacity() * size_of::<u32>();
         if bytes > KEPT_BYTES {
             self.merging = HeapMerge::default();
             self.ids = Vec::new();
-        }
-        if self.spelled.capacity() > KEPT_BYTES {
-            self.spelled = String::new();
         }
     }
 }

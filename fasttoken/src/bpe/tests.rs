@@ -48,7 +48,7 @@ fn words_are_remembered_however_long_they_are_and_however_few_their_tokens() {
         let mut out = Vec::new();
         bpe.encode(word.as_bytes(), &vocab, &mut scratch, &mut out);
         assert_eq!(out.len(), tokens);
-        let cache = &scratch.get().cache;
+        let cache = scratch.get().cache();
         let key = Key::new(word.as_bytes(), 0, word.len());
         let long = LongKey::new(word.as_bytes()).expect("at most 31 bytes");
         let known = match cache.short(bpe.owner, key, key.hash()) {

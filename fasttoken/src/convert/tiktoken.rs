@@ -1,6 +1,6 @@
 //! `*.tiktoken` files: one token in Base64 and its rank in each line.
 
-use super::byte_level_json::ByteLevel;
+use super::json::ByteLevel;
 use crate::base64;
 use crate::error::Error;
 

@@ -1,7 +1,7 @@
 //! The table against a map, and invalid tables.
 
 use super::*;
-use crate::string_table::TooManyCollisions;
+use crate::table::TooManyCollisions;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 use super::META;
 use super::metaspace::{Prepend, check_replacement, prepend_scheme};
 use super::vocabulary::Vocab;
-use super::wordpiece_decoder::Words;
+use super::words::Words;
 use crate::error::Error;
 use crate::json::Component;
 use std::borrow::Cow;

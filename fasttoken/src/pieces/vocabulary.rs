@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::store::Flat;
-use crate::string_table::{StringTable, StringTableBuilder};
+use crate::table::{StringTable, StringTableBuilder};
 
 const PRESENT: u8 = 1;
 /// Flag: the token is left out of decoded text when special tokens are skipped.

@@ -1,8 +1,8 @@
 //! The limits of loading, and the packed fields.
 
 use super::bits::EXCLUDED_CHAR_BITS;
+use super::build::{END, entry};
 use super::limits::{CHARS_MAX, Limits, RULES_MAX, SETS_MAX};
-use super::premerge_builder::{END, entry};
 use super::*;
 use crate::alphabet;
 use crate::pairs::PairTable;

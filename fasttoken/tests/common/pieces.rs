@@ -13,7 +13,7 @@ const TEXTS: &[&str] = &[
     include_str!("../../README.md"),
     include_str!("../../src/lib.rs"),
     include_str!("../../src/added.rs"),
-    include_str!("../../src/pattern.rs"),
+    include_str!("../../src/pattern/mod.rs"),
 ];
 const LINES: &str = "\
 日本語の文章はここにあります。カードはまだ届いていません。カードはどこですか。\n\

@@ -2,7 +2,7 @@
 
 use crate::common::onig;
 
-#[path = "../../src/unicode/category_table.rs"]
+#[path = "../../src/unicode/table.rs"]
 mod table;
 
 #[test]
