@@ -19,6 +19,7 @@ PRELUDE_KERNEL(prelude_attn_decode_near_128, prelude::AttnDecodeParams, 128) {
     prelude::attn_decode<128, true>(p);
 }
 PRELUDE_KERNEL(prelude_attn_decode_near_256, prelude::AttnDecodeParams, 128) {
-    prelude::attn_decode<256, true>(p);
+    // Empty where it could not be launched: there it would also spill.
+    if constexpr (PRELUDE_LARGE_SHARED) prelude::attn_decode<256, true>(p);
 }
 PRELUDE_KERNEL(prelude_attn_combine, prelude::AttnDecodeParams, 256) { prelude::attn_combine(p); }

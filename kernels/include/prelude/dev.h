@@ -29,6 +29,14 @@
 #define PRELUDE_INFINITY __builtin_huge_valf()
 #endif
 
+// True where a block can have 132 KiB of shared memory. sm_89 and sm_120 have 99 KiB, and refuse to
+// launch a kernel that asks for more.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define PRELUDE_LARGE_SHARED 0
+#else
+#define PRELUDE_LARGE_SHARED 1
+#endif
+
 #include "prelude/types.h"
 
 #if PRELUDE_CUDA
