@@ -91,7 +91,7 @@ class Encoding:
         """The text that each id comes from, 0 or 1, or None for ids from the template."""
     @property
     def overflowing(self) -> list[Encoding]:
-        """What truncation cut off, in pieces of the same length with the same template."""
+        """The ids that truncation cut off, in pieces of the same length with the same template."""
     @property
     def n_sequences(self) -> int:
         """The number of texts: 2 for a pair."""
