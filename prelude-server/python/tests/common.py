@@ -30,7 +30,7 @@ MESSAGES = [
     "How do I close my account?",
     "Can I get a second card for my daughter?",
     "The machine swallowed my card.",
-    "",
+    " ",
     "Größe, 日本語 and 👍🏽",
 ]
 

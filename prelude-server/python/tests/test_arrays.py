@@ -60,7 +60,7 @@ class Arrays(unittest.TestCase):
         self.same(reranker.score(["card"] * len(texts), texts, batch_size=7), scores)
 
     def test_requests_that_are_too_large_are_asked_in_parts(self):
-        with LLM("demo-lm", settings={"limits": {"rows": 6}}) as llm:
+        with LLM("demo-lm", settings={"limits": {"rows": 8}}) as llm:
             labels = ["card_arrival", "exchange_rate", "top_up_pending"]
             found = llm.classify(MESSAGES, labels, batch_size=8)
         self.same(found.probs, common.model("lm").classify(MESSAGES, labels).probs)

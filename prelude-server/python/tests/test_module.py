@@ -27,8 +27,8 @@ DEMO = common.REPOSITORY / "prelude-server" / "demo" / "demo-classifier"
 
 
 class Loading(unittest.TestCase):
-    def fails(self, kind, text, *args, **kwargs):
-        with self.assertRaisesRegex(kind, text):
+    def fails(self, error, text, /, *args, **kwargs):
+        with self.assertRaisesRegex(error, text):
             LLM(*args, progress=False, **kwargs)
 
     def test_wrong_options_are_named(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 
@@ -63,7 +64,8 @@ def prompts(values: Any, name: str) -> list[Any]:
 
 
 def _is_id(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    # NumPy's integers are of this kind, and its arrays are not.
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_conversation(prompt: Any) -> bool:
