@@ -17,7 +17,9 @@ use prelude_core::{
     OutputRow, Pooling, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId, StepId,
     TokenSource,
 };
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, Isa, Quantization};
+use prelude_exec_cpu::{
+    ComputePool, CpuConfig, CpuExecutor, Isa, Quantization, measure::handover_ns,
+};
 use prelude_models::{Checkpoint, ModelKind};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,6 +55,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut executor = CpuExecutor::new(&checkpoint, config, Arc::new(pool))?;
     println!("{executor:?}, loaded in {:.0?}", start.elapsed());
     println!("{:?}", executor.memory());
+    println!(
+        "a cache line to another core and back: {:.0} ns",
+        handover_ns()
+    );
     let head = match checkpoint.kind() {
         ModelKind::CausalLm => OutputHead::Sample(greedy()),
         ModelKind::SequenceClassification { .. } => OutputHead::Classify,

@@ -57,7 +57,7 @@ struct Layer<W> {
     /// The norm before the MLP.
     mlp_norm: W,
     mlp: Mlp<W>,
-    /// What a Gemma's layer has beside.
+    /// The additional norms and the window of a Gemma's layer; `None` in other models.
     gemma: Option<GemmaLayer<W>>,
 }
 

@@ -116,7 +116,8 @@ pub struct Expert<W> {
 /// The choice of the experts that work on a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// How many of them: those with the largest probabilities, of equal ones the first.
+    /// The number of experts that compute a token: those with the largest probabilities, of equal
+    /// ones the first.
     pub per_token: usize,
     /// True if their probabilities are divided by their sum.
     pub normalise: bool,

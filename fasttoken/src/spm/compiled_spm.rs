@@ -22,7 +22,7 @@ struct Config {
     model: Settings,
 }
 
-/// What a file says besides its tables.
+/// The settings of a `.model` file: everything but its tables of pieces.
 #[derive(Serialize, Deserialize)]
 struct Settings {
     #[serde(rename = "type")]

@@ -33,7 +33,7 @@ pub(crate) struct Heads {
     pub(crate) v: Vec<bf16>,
 }
 
-/// What kernels of the near form have beside.
+/// The parameters that only kernels of the near form have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Near {
     /// Positions before its own that a query sees, if not all.

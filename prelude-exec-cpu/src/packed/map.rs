@@ -12,9 +12,8 @@ use memmap2::Mmap;
 pub(super) fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is private and read-only, so this process cannot write through it. Prelude
     // never changes a packed file: it writes under another name and renames, and removes whole files,
-    // whose mappings stay. That nobody else truncates or rewrites a file of the folder is the duty of
-    // whoever names the folder, stated at `CpuConfig::packed_dir`; no check could establish it. The
-    // bytes are only read as plain numbers, whose every bit pattern is valid, within ranges that are
+    // whose mappings stay. The caller who sets `CpuConfig::packed_dir` promises that no other program
+    // truncates or rewrites a file of the folder; no check could establish this. The bytes are only read as plain numbers, whose every bit pattern is valid, within ranges that are
     // checked against the length.
     let map = unsafe { Mmap::map(file) }?;
     // Advice: the system reads ahead from a slow disk, and uses huge pages if it can.

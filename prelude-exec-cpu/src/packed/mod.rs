@@ -118,7 +118,8 @@ impl Key {
 pub(crate) fn open(folder: &Path, key: &Key) -> Option<Reader> {
     let file = File::open(key.path(folder)).ok()?;
     let reader = Reader::open(&file, key).ok()?;
-    // The time tells which file was used least recently; a folder that nobody may write to needs none.
+    // The time of change is the time of the last use, by which `make_room` chooses files to remove. In a
+    // folder that is not writable nothing is removed, so a failure here does no harm.
     let _ = file.set_modified(SystemTime::now());
     Some(reader)
 }

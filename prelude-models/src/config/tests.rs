@@ -353,7 +353,7 @@ fn gemma(number: u32, changes: Value) -> GemmaConfig {
     parse_gemma(number, changes).unwrap().gemma.unwrap()
 }
 
-/// What transformers takes where a file says nothing.
+/// Fields that a file leaves out get the defaults of transformers.
 #[test]
 fn defaults_of_gemmas() {
     let two = gemma(2, json!({}));

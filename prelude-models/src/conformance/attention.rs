@@ -115,7 +115,7 @@ pub(super) fn near<D: ConformanceDevice>(demands: Demands, open: &impl Fn(&Spec)
     }
 }
 
-/// What a layer's attention has beside its shape.
+/// The settings of a layer's attention beside its shape: the norms of heads, and the window.
 #[derive(Clone, Copy, Debug)]
 struct Sight {
     /// True if heads of queries and keys are normalised.

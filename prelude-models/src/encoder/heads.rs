@@ -20,7 +20,8 @@ pub(super) struct Dense<W> {
     pub(super) norm: Option<(Norm<W>, f32)>,
 }
 
-/// What an encoder's hidden states are read by.
+/// The heads that stand on an encoder's hidden states: classes, or the products behind the pooling of
+/// an embedder.
 #[derive(Debug)]
 pub(super) struct Heads<W> {
     pub(super) classes: Option<Classes<W>>,

@@ -138,7 +138,7 @@ impl Traces {
     /// most.
     pub async fn flush(&self) {
         if let Some(collected) = &self.0 {
-            // What the collector has not taken by then is lost.
+            // Spans that the collector has not taken by then are lost.
             let _ = tokio::time::timeout(FLUSH_TIMEOUT, collected.queue.flush()).await;
         }
     }

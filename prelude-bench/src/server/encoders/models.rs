@@ -293,7 +293,8 @@ mod tests {
             let found = count as f64 / 1e6;
             assert!((found / millions - 1.0).abs() < 0.02, "{name}: {found} M");
         };
-        // Without the layers that pool for next sentences, which nobody reads.
+        // The published counts, less the pooling layers for next-sentence prediction, which have no use
+        // here.
         check("MiniLM-L6", 22.6);
         check("bge-base", 108.9);
         check("bge-reranker-base", 278.0);

@@ -24,7 +24,7 @@ const LOADED: [&str; 6] = [
     "librt.so.1",
 ];
 
-/// Where the programs look for certificates of authorities, to download models.
+/// The file of root certificates that the programs read to download models.
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Packages of the system that files are taken from. Their notices go along.
@@ -64,7 +64,7 @@ impl Root {
         libraries.extend(loaded(&libraries));
         for library in libraries {
             let text = library.to_str().context("a library's path is UTF-8")?;
-            // What the path leads to, not the link.
+            // The file is copied, not the link to it.
             let from = fs::canonicalize(&library)?;
             root.file(text.trim_start_matches('/'), from, 0o755);
         }
