@@ -8,6 +8,7 @@ use crate::{
     BlockHash, BlockPool, PrefixTrie, Released,
     event_log::EventLog,
     host_tier::{HostTier, Place},
+    uses::UseCounts,
 };
 
 /// The blocks of one executor's KV cache: their holders and the tokens whose keys and values they
@@ -23,6 +24,7 @@ pub struct KvCache {
     block_size: usize,
     evicted: u64,
     published: u64,
+    uses: UseCounts,
     /// Prefixes that came or went since they were asked for, if anybody asks.
     changes: Option<Vec<BlockHash>>,
     /// Blocks stored and removed, once [`KvCache::record_events`] was called.
@@ -82,6 +84,7 @@ impl KvCache {
             block_size: block_size as usize,
             evicted: 0,
             published: 0,
+            uses: UseCounts::new(num_blocks),
             changes: None,
             events: None,
             host: None,
@@ -89,8 +92,8 @@ impl KvCache {
     }
 
     /// Stores evicted blocks from now on in up to `host_blocks` blocks of host memory, for
-    /// [`Self::load_behind`]. The caller has to have the copies of [`Self::take_copies`] made before
-    /// anything is computed into blocks that it was handed since they were last taken.
+    /// [`Self::load_behind`]. The caller has to have the copies of [`Self::take_copies`] made
+    /// before anything is computed into blocks that it was handed since they were last taken.
     pub fn use_host_memory(&mut self, host_blocks: u32) {
         let tier = || HostTier::new(self.pool.num_blocks(), self.block_size, host_blocks);
         self.host = (host_blocks > 0).then(tier);
@@ -102,17 +105,17 @@ impl KvCache {
         taken.unwrap_or_default()
     }
 
-    /// Returns whether host memory holds a prefix with this hash. Two prefixes with one hash count as
-    /// the same.
+    /// Returns whether host memory holds a prefix with this hash. Two prefixes with one hash count
+    /// as the same.
     #[must_use]
     pub fn is_stored(&self, hash: BlockHash) -> bool {
         self.host.as_ref().is_some_and(|host| host.has(hash))
     }
 
     /// Extends a match by the blocks of at most `max_tokens` tokens that host memory has behind it,
-    /// as far as there are blocks to load them into. Evicts what was used less recently. Returns how
-    /// many blocks were added; they are cached and held as those of the match are, and hold their
-    /// contents once the copies of [`Self::take_copies`] are made.
+    /// as far as there are blocks to load them into. Evicts what was used less recently. Returns
+    /// how many blocks were added; they are cached and held as those of the match are, and hold
+    /// their contents once the copies of [`Self::take_copies`] are made.
     pub fn load_behind(
         &mut self,
         found: &mut PrefixMatch,
@@ -302,8 +305,9 @@ impl KvCache {
         self.changes.as_deref().unwrap_or_default()
     }
 
-    /// Records from now on which blocks are stored and removed, for [`Self::take_events`]. The cache
-    /// keeps events of at most `max_blocks` blocks: of more it remembers only that there were more.
+    /// Records from now on which blocks are stored and removed, for [`Self::take_events`]. The
+    /// cache keeps events of at most `max_blocks` blocks: of more it remembers only that there were
+    /// more.
     pub fn record_events(&mut self, max_blocks: usize) {
         self.events = Some(EventLog::new(max_blocks));
     }
@@ -338,6 +342,7 @@ impl KvCache {
         }
         let evicted = self.trie.evict()?;
         self.pool.evict(evicted.block);
+        self.uses.leave(evicted.block, evicted.hash);
         if let Some(host) = &mut self.host {
             host.evicted(
                 evicted.block,
@@ -359,11 +364,34 @@ impl KvCache {
         self.pool.allocate()
     }
 
+    /// Returns a block for the prefix with this hash, held by the caller: a free one or, if the prefix
+    /// was used more often than the least recently used leaf, that leaf's.
+    pub fn allocate_for(&mut self, hash: BlockHash) -> Option<BlockId> {
+        let victim = self.trie.oldest();
+        let is_worth_it = victim.is_some_and(|victim| self.uses.is_above(hash, victim));
+        self.allocate(match is_worth_it {
+            true => Reclaim::Evict,
+            false => Reclaim::Never,
+        })
+    }
+
+    /// Counts a use of cached blocks, by which [`Self::allocate_for`] compares.
+    pub fn count_use(&mut self, blocks: &[BlockId]) {
+        for &block in blocks {
+            self.uses.use_cached(block);
+        }
+    }
+
+    /// Counts a use of the prefix with this hash, which is computed and not kept.
+    pub fn count_unkept(&mut self, hash: BlockHash) {
+        self.uses.use_missing(hash);
+    }
+
     /// Makes whole computed blocks findable: `blocks[i]` holds the keys and values of the i-th
     /// block of `tokens`, which follow the prefix that ends with block `parent` (or start a
     /// prompt under `salt`). The caller holds `parent` and `blocks`.
     ///
-    /// Where the trie knows the prefix already, its block wins: the caller then holds that one,
+    /// If the trie knows the prefix already, its block wins: the caller then holds that one,
     /// found in `blocks`, instead of its own, which is released. (Keys and values of equal
     /// prefixes are equal.) Returns how many of `blocks` are in the trie now; fewer than all only
     /// if hashes collide, and then the rest is as it was.
@@ -400,6 +428,7 @@ impl KvCache {
                         return i;
                     }
                     self.pool.enter_trie(*own);
+                    self.uses.enter(*own, hash);
                     self.published += 1;
                     if let Some(host) = &mut self.host {
                         let place = Place {

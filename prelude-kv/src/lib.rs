@@ -38,6 +38,7 @@ pub mod hash;
 mod host_tier;
 mod pool;
 mod trie;
+mod uses;
 
 pub use cache::{KvCache, PrefixMatch, Reclaim};
 pub use hash::BlockHash;

@@ -320,6 +320,12 @@ impl PrefixTrie {
         }
     }
 
+    /// Returns the block that [`Self::evict`] would return.
+    #[must_use]
+    pub fn oldest(&self) -> Option<BlockId> {
+        self.evictable.first().map(|&(_, block)| block)
+    }
+
     /// Forgets the least recently used unreferenced leaf and returns its block and its place.
     pub fn evict(&mut self) -> Option<Evicted> {
         let (_, block) = self.evictable.pop_first()?;

@@ -1,4 +1,4 @@
-//! How long steps take at the least: the time in which a mask can be computed beside the model.
+//! The least time of recent steps: the time in which a mask can be computed beside the model.
 
 use std::{collections::VecDeque, time::Duration};
 

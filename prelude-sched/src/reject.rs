@@ -40,7 +40,7 @@ pub enum Reject {
     LargerThanQueue {
         /// `"rows"` or `"prompt tokens"`.
         what: &'static str,
-        /// How many it has.
+        /// The amount that the request has.
         amount: u64,
         /// The bound.
         limit: u64,

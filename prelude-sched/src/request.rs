@@ -61,7 +61,7 @@ pub(crate) struct Reserved {
     pub(crate) uncached: u64,
 }
 
-/// When a request is dropped unless it has started.
+/// Returns the time at which a request is dropped unless it has started.
 pub(crate) fn expires(request: &Request) -> Option<Timestamp> {
     let drops = request.on_deadline == OnDeadline::Drop;
     request.deadline.filter(|_| drops)

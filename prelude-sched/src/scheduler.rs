@@ -266,8 +266,9 @@ impl Scheduler {
         self.idle_until.is_some()
     }
 
-    /// When [`Self::next_batch`] should be called even if nothing else happens: the next deadline
-    /// of a request that has not started, or the end of the policy's wait.
+    /// Returns the time at which [`Self::next_batch`] should be called even if nothing else
+    /// happens: the next deadline of a request that has not started, or the end of the policy's
+    /// wait.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);

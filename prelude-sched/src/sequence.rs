@@ -48,7 +48,7 @@ pub(crate) struct Sequence {
     pub(crate) last_step: StepId,
     /// The last step that has work of it.
     pub(crate) planned_in: Option<StepId>,
-    /// When it was admitted, or a chunk of its prompt was last planned.
+    /// The time at which the sequence was admitted, or a chunk of its prompt was last planned.
     pub(crate) advanced: Timestamp,
     pub(crate) held: Held,
     /// The state of its constraint, from its admission on.
@@ -63,7 +63,7 @@ pub(crate) struct Sequence {
 struct Constrained {
     matcher: Box<dyn Matcher>,
     mask: Arc<dyn TokenMask>,
-    /// When that was asked.
+    /// The time at which the mask was asked for.
     asked: Timestamp,
 }
 
@@ -89,7 +89,7 @@ pub(crate) enum Job {
     },
 }
 
-/// Where a sequence is in its life. A finished one is gone.
+/// The state of a sequence. A finished one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeqState {
     /// It holds no blocks.
@@ -215,7 +215,8 @@ impl Sequence {
         }
     }
 
-    /// Where the next chunk of its prompt begins, if one is left for the step being planned.
+    /// Returns the begin of the next chunk of its prompt, if one is left for the step being
+    /// planned.
     pub(crate) fn next_chunk(&self) -> Option<u32> {
         match self.state {
             SeqState::Prefilling { next } if next < self.chunk_limit() => Some(next),
@@ -223,7 +224,8 @@ impl Sequence {
         }
     }
 
-    /// Where chunks of the step being planned have to end: the last token is sampled from.
+    /// Returns the position at which chunks of the step being planned have to end: the last token
+    /// is sampled from.
     pub(crate) fn chunk_limit(&self) -> u32 {
         self.len() - u32::from(self.is_skipped)
     }
@@ -351,7 +353,7 @@ impl Sequence {
         }
     }
 
-    /// How to sample the next token.
+    /// Returns the rules by which the next token is sampled.
     pub(crate) fn sample_head(&self, generate: &Generate) -> SampleHead {
         let history = generate.sampling.needs_history().then(|| PenaltyHistory {
             prompt: self.prompt.clone(),

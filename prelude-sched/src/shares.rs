@@ -11,10 +11,11 @@
 //! lead <= 0   one-shot work joins, for as long as a slice takes and what it is behind
 //! ```
 //!
-//! What a class does not use, the other takes, and no claim comes from it: while one-shot work does
-//! not wait, the lead falls to zero at most, and while generations do not, it rises to zero at most.
-//! A lead that is there stays: chats that end and go on a moment later have what they are owed. They
-//! often find a step of one-shot work that began in between: its time counts from their arrival on.
+//! A class takes what the other does not use, and no claim comes from it: while one-shot work does
+//! not wait, the lead falls to zero at most, and while generations do not, it rises to zero at
+//! most. A lead that is there stays: chats that end and go on a moment later have what they are
+//! owed. They often find a step of one-shot work that began in between: its time counts from their
+//! arrival on.
 
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ struct Alone {
     uncounted: i64,
 }
 
-/// How far one-shot work is ahead of its share, and the times of steps by which that is reckoned.
+/// The lead of one-shot work over its share, and the times of steps by which that is reckoned.
 #[derive(Debug)]
 pub(crate) struct DeviceShares {
     /// The share of one-shot work in percent, in 1..=99.
@@ -109,8 +110,8 @@ impl DeviceShares {
         slice.saturating_add(Duration::from_nanos(behind))
     }
 
-    /// Notes a step that took `took` until `end`; no `work` stands for a slice, which is one-shot work
-    /// alone.
+    /// Notes a step that took `took` until `end`; no `work` stands for a slice, which is one-shot
+    /// work alone.
     pub(crate) fn note(
         &mut self,
         work: Option<ClassWork>,
@@ -144,8 +145,8 @@ impl DeviceShares {
         }
     }
 
-    /// Notes that a generation arrived at `arrival`. If that was while the latest step of one-shot work
-    /// ran, the rest of that step counts for the lead.
+    /// Notes that a generation arrived at `arrival`. If that was while the latest step of one-shot
+    /// work ran, the rest of that step counts for the lead.
     pub(crate) fn generation_arrived(&mut self, arrival: Timestamp) {
         let Some(step) = self.alone.take() else {
             return;

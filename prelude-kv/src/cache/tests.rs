@@ -254,6 +254,25 @@ enum Op {
     Abort(usize),
 }
 
+#[test]
+fn a_prefix_evicts_another_that_was_used_less_often() {
+    let mut cache = KvCache::new(1, BLOCK as u32);
+    let hashes: Vec<_> = cache.root(None).blocks(&[1, 2, 3, 4], BLOCK).collect();
+    let old = compute(&mut cache, None, &[9, 9]);
+    cache.count_use(&old);
+    for _ in 0..3 {
+        assert_eq!(cache.allocate_for(hashes[0]), None);
+        cache.count_unkept(hashes[0]);
+    }
+    assert_eq!(cache.allocate_for(hashes[1]), None, "the first use");
+    let block = cache.allocate_for(hashes[0]);
+    assert_eq!(block, Some(old[0]), "used three times before");
+    assert_eq!(cache.evicted_blocks(), 1);
+    assert_eq!(cache.allocate_for(hashes[0]), None, "nothing is left");
+    cache.release_all(block.into_iter().collect());
+    assert_eq!(cache.allocate_for(hashes[1]), block, "it is free");
+}
+
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let start = (0..2usize, prop::collection::vec(0u32..2, 0..10), 0..10usize)
         .prop_map(|(salt, tokens, max)| Op::Start { salt, tokens, max });

@@ -35,20 +35,34 @@ pub(crate) struct KeptSegment {
 }
 
 impl Kept {
-    /// Takes blocks for `tokens`, which follow a prefix of this hash, as far as there are any.
+    /// Takes blocks for `tokens`, which follow a prefix of this hash, as far as there are any. Without
+    /// `may_evict`, a cached block is evicted for a prefix alone that was used more often.
     fn take(
         &mut self,
         tokens: &[TokenId],
         hash: BlockHash,
-        reclaim: Reclaim,
+        may_evict: bool,
         cache: &mut KvCache,
     ) -> Range<usize> {
-        let (first, mut hash) = (self.blocks.len(), hash);
-        for tokens in tokens.chunks_exact(cache.block_size()) {
-            let Some(block) = cache.allocate(reclaim) else {
-                break;
+        let first = self.blocks.len();
+        let mut has_room = true;
+        for (tokens, hash) in tokens
+            .chunks_exact(cache.block_size())
+            .zip(hash.blocks(tokens, cache.block_size()))
+        {
+            let block = match may_evict {
+                _ if !has_room => None,
+                true => cache.allocate(Reclaim::Evict),
+                false => cache.allocate_for(hash),
             };
-            hash = hash.then(tokens);
+            let Some(block) = block else {
+                if may_evict {
+                    break;
+                }
+                has_room = false;
+                cache.count_unkept(hash);
+                continue;
+            };
             self.hashes.push(hash);
             self.blocks.push(block);
             self.tokens.extend_from_slice(tokens);
@@ -78,7 +92,7 @@ pub(super) struct Readers {
 /// The forest as a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Emitted {
-    /// Where each row's prompt ends and what it cost, in the order of [`Forest::add`].
+    /// The end of each row's prompt and its cost, in the order of [`Forest::add`].
     pub(crate) rows: Vec<(SegmentIdx, Joined)>,
     pub(crate) kept: Kept,
     /// Blocks of the roots, held until the step has completed.
@@ -134,6 +148,9 @@ impl Forest {
             readers = self.readers(&ends, &wanted, &pieces);
             self.count_again(&pieces);
         }
+        for prefix in &self.prefixes {
+            cache.count_use(&prefix.blocks);
+        }
         let mut spans = vec![BlockSpan::EMPTY; self.prefixes.len()];
         for &root in &self.roots {
             spans[root] = push_blocks(batch, &self.prefixes[root].blocks);
@@ -144,12 +161,17 @@ impl Forest {
             let above = piece.parent.map(|parent| kept_of[parent]);
             let mut residency = Residency::Transient;
             if may_keep
-                && let Some(reclaim) = self.reclaim(piece, readers[i].rows)
+                && readers[i].rows > 0
+                && piece.start.is_multiple_of(self.block_size)
                 && let Some((after, hash)) = self.follows(piece, above, &kept)
             {
                 let served = piece.end.min(readers[i].until).max(piece.start) - piece.start;
                 let own = &batch.tokens[piece.tokens.start as usize..][..served as usize];
-                let blocks = kept.take(own, hash, reclaim, cache);
+                // A prefix that rows share may evict older ones, since it is likely to return. What one
+                // row has may do so if it returns more often than they do: a suffix seen once must not
+                // push out a prefix that returns (PrefillOnly §5.1).
+                let may_evict = readers[i].rows > 1;
+                let blocks = kept.take(own, hash, may_evict, cache);
                 if !blocks.is_empty() {
                     let span = push_blocks(batch, &kept.blocks[blocks.clone()]);
                     residency = Residency::Keep(span);
@@ -220,19 +242,6 @@ impl Forest {
             }
         }
         (pieces, piece_of)
-    }
-
-    /// Returns how blocks for a piece may be had if it is worth keeping for so many rows: a prefix
-    /// that rows share may evict older ones, since it is likely to return. The suffix of one row
-    /// may only fill free blocks: a suffix seen once must not push out a prefix that returns
-    /// (PrefillOnly §5.1).
-    const fn reclaim(&self, piece: &Piece, rows: u32) -> Option<Reclaim> {
-        match rows {
-            _ if !piece.start.is_multiple_of(self.block_size) => None,
-            0 => None,
-            1 => Some(Reclaim::Never),
-            _ => Some(Reclaim::Evict),
-        }
     }
 
     /// Returns what the blocks of a piece would follow without a gap, and the hash of the prefix up

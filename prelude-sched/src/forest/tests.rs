@@ -132,7 +132,7 @@ fn a_shared_prompt_with_64_suffixes_is_computed_once() {
 }
 
 #[test]
-fn suffixes_never_evict_and_shared_segments_may() {
+fn a_suffix_seen_once_evicts_nothing_and_what_is_shared_or_returns_does() {
     let mut cache = KvCache::new(3, 4);
     // Fill the pool with cached blocks.
     let mut blocks: Vec<BlockId> = (0..3)
@@ -140,19 +140,22 @@ fn suffixes_never_evict_and_shared_segments_may() {
         .collect();
     cache.publish(None, None, &[9; 12], &mut blocks);
     cache.release_all(blocks);
-    let kept = |rows: &[Row], cache: &mut KvCache| {
-        let (_, emitted, _) = build(rows, cache);
+    let mut kept = |ids: &[u32]| {
+        let row = |&id: &u32| (prompt(8, 8, id), None, 15);
+        let rows: Vec<Row> = ids.iter().map(row).collect();
+        let (_, emitted, _) = build(&rows, &mut cache);
         let n = emitted.kept.blocks.len();
-        release(cache, emitted);
+        release(&mut cache, emitted);
         n
     };
-    let alone: Row = (prompt(8, 8, 1), None, 15);
-    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache), 0);
-    let shared = [alone.clone(), (prompt(8, 8, 2), None, 15)];
+    assert_eq!(kept(&[1]), 0);
     // Two shared blocks by eviction; then nothing is free for the suffixes.
-    assert_eq!(kept(&shared, &mut cache), 2);
+    assert_eq!(kept(&[2, 3]), 2);
     // What was evicted is free now, and a suffix may use it.
-    assert_eq!(kept(std::slice::from_ref(&alone), &mut cache), 2);
+    assert_eq!(kept(&[4]), 2);
+    // The first prompt returns a second time, and takes all that there is.
+    assert_eq!(kept(&[1]), 2);
+    assert_eq!(kept(&[1]), 3);
 }
 
 #[test]

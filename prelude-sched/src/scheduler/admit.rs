@@ -201,6 +201,7 @@ impl Scheduler {
         let known = known + (self.cache).load_behind(&mut found, salt.as_ref(), &tokens, most);
         self.counters.prefix_query_tokens += tokens.len() as u64;
         self.counters.prefix_hit_tokens += (known * block_size) as u64;
+        self.cache.count_use(found.blocks());
         let hash = found.hash();
         seq.admit(
             found.into_blocks(),

@@ -14,7 +14,7 @@ use prelude_core::{
 
 use super::twin::{START, after, after_all, read_head};
 
-/// How long a step takes: a floor, and a price per token, per token pair of attention, and per
+/// The time of a step: a floor, and a price per token, per token pair of attention, and per
 /// decode row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CostModel {
@@ -38,7 +38,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// How long a batch takes.
+    /// Returns the time that a batch takes.
     #[must_use]
     pub(crate) fn duration(&self, batch: &ForwardBatch) -> Duration {
         if let ForwardBatch::AfterCopies { copies, then } = batch {
@@ -100,7 +100,7 @@ pub(crate) struct SimExecutor {
 /// The failure of a row whose output has no room.
 pub(super) const NO_ROOM: &str = "no room";
 
-/// How the next step goes wrong.
+/// The fault of the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// It is refused when submitted.

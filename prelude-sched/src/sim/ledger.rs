@@ -17,7 +17,7 @@ pub(super) struct Ledger {
     pub(super) computes_again: bool,
 }
 
-/// How many requests ended how.
+/// The number of requests, by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Finished {
     pub(super) done: u64,

@@ -1,4 +1,4 @@
-//! How long requests wait, held against the bound that [`Turn`](crate::Turn) promises.
+//! The waits of requests, held against the bound that [`Turn`](crate::Turn) promises.
 
 use std::time::Duration;
 

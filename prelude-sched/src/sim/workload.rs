@@ -9,7 +9,7 @@ use prelude_core::{
 
 use super::{Random, hops::Hops};
 
-/// When requests arrive.
+/// The times at which requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Arrivals {
     /// Independently, at this mean interval.
@@ -32,7 +32,7 @@ pub(crate) enum Arrivals {
 }
 
 impl Arrivals {
-    /// How long until the next arrival, and how many requests arrive then.
+    /// Returns the time until the next arrival, and the number of requests that arrive then.
     pub(crate) fn next(&self, random: &mut Random) -> (Duration, u32) {
         let (interval_us, count) = match *self {
             Self::Poisson { interval_us } => (random.exponential(interval_us), 1),

@@ -46,7 +46,7 @@ pub(crate) struct Summary {
     pub(crate) failed: u64,
     /// Requests that missed their deadline.
     pub(crate) expired: u64,
-    /// How long requests waited; not where the policy makes no sense.
+    /// The longest waits of requests; none where the policy makes no sense.
     pub(crate) waits: LongestWaits,
     /// The turns in which the world drained.
     pub(crate) drain_turns: u64,

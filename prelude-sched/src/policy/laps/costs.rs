@@ -1,4 +1,4 @@
-//! How long steps take: measured beforehand, or learnt from those that were run.
+//! The times of steps: measured beforehand, or learnt from those that were run.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,4 +1,4 @@
-//! How long short requests wait for each other: the adaptive waiting window.
+//! The adaptive waiting window: the time that short requests wait for each other.
 
 use std::time::Duration;
 

@@ -173,6 +173,27 @@ fn a_prefix_that_fills_its_step_is_kept_for_those_who_wait() {
     }
 }
 
+/// Requests that share a prefix and come one after the other, in a cache that is full of what others
+/// left: the third one has the prefix kept for all later ones.
+#[test]
+fn a_prefix_that_returns_is_kept_in_a_full_cache() {
+    let mut rig = Rig::small(64);
+    for id in 0..8 {
+        rig.submit(classify(id, prompt(50 + id as u32, 32)));
+        rig.step();
+    }
+    assert_eq!(rig.scheduler.stats().free_blocks, 0);
+    let shared = prompt(1, 30);
+    for (id, cached) in [(100, 0), (101, 0), (102, 0), (103, 28), (104, 28)] {
+        rig.submit(classify(id, suffixed(&shared, id as u32)));
+        rig.drain();
+        assert_eq!(rig.usage(id).cached_tokens, cached, "request {id}");
+        // A prompt of its own pushes nothing out.
+        rig.submit(classify(id + 100, prompt(id as u32, 32)));
+        rig.drain();
+    }
+}
+
 /// Blocks are for those who could read them: rows that need the hidden state of each token compute
 /// it anew each time.
 #[test]

@@ -1,4 +1,4 @@
-//! How long a request waits for blocks that steady one-shot traffic reads.
+//! The wait of a request for blocks that steady one-shot traffic reads.
 
 use super::*;
 use crate::{PolicyConfig, sim::CostModel};
