@@ -36,8 +36,8 @@ pub enum ForwardBatch {
     },
 }
 
-/// A part of a pass: one-shot work that several steps compute, layer by layer, so that a long prompt
-/// keeps no other request waiting for longer than a slice.
+/// A part of a pass: one-shot work that several steps compute, layer by layer, so that a long
+/// prompt keeps no other request waiting for longer than a slice.
 ///
 /// Between two slices a pass holds the hidden states of all of its tokens and the keys and values
 /// of one layer, not those of every layer as prompts in chunks do (hybrid prefilling, PrefillOnly
@@ -306,7 +306,7 @@ pub enum OutputHead {
     Logprobs {
         /// One token per position.
         targets: Vec<TokenId>,
-        /// How many of the likeliest tokens to report beside each.
+        /// The number of likeliest tokens to report beside each.
         top: u32,
     },
     /// A vector.
@@ -324,7 +324,7 @@ pub enum OutputHead {
     Tokens(TokenHead),
 }
 
-/// How to choose tokens for one row.
+/// The rules by which tokens are chosen for one row.
 #[derive(Clone, Debug)]
 pub struct SampleHead {
     /// The rules.
@@ -335,7 +335,7 @@ pub struct SampleHead {
     pub draws: u32,
     /// Tokens generated before this one: part of the generator's counter.
     pub output_position: u32,
-    /// How many of the likeliest tokens to report, if log-probabilities are wanted at all.
+    /// The number of likeliest tokens to report, if log-probabilities are wanted at all.
     pub top_logprobs: Option<u32>,
     /// Tokens seen so far, present exactly if [`SamplingParams::needs_history`].
     pub history: Option<PenaltyHistory>,
@@ -381,11 +381,11 @@ pub struct DecodeRow {
     pub context_len: u32,
     /// Block table of positions `0..=context_len`; the new token's K/V go to the last.
     pub blocks: BlockSpan,
-    /// How to choose the next token.
+    /// The rules by which the next token is chosen.
     pub sample: SampleHead,
 }
 
-/// Where a decode row's input token comes from.
+/// The source of a decode row's input token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenSource {
     /// The scheduler knows it.

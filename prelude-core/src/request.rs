@@ -46,11 +46,11 @@ pub struct Request {
     pub tree: PromptTree,
     /// The answers wanted, at least one. Events refer to them by index.
     pub rows: Vec<RowSpec>,
-    /// When the request arrived.
+    /// The time at which the request arrived.
     pub arrival: Timestamp,
     /// Lower runs first.
     pub priority: i64,
-    /// When the first token (Decode) or the whole answer (OneShot) is due.
+    /// The time at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
     /// The treatment of the request if it has not started by then.
     pub on_deadline: OnDeadline,
@@ -110,7 +110,7 @@ pub enum Head {
         /// Token positions to score, `1 <= start < end <= prompt length`: the token at position p
         /// is scored given the tokens before it, and position 0 has none.
         positions: Range<u32>,
-        /// How many of the likeliest tokens to report beside each.
+        /// The number of likeliest tokens to report beside each.
         top: u32,
     },
     /// A vector.
@@ -149,9 +149,9 @@ pub struct Generate {
     pub max_tokens: u32,
     /// Independent continuations, at least 1.
     pub n: u32,
-    /// How a token is chosen.
+    /// The rules by which a token is chosen.
     pub sampling: Arc<SamplingParams>,
-    /// How many of the likeliest tokens to report beside each token, if log-probabilities are
+    /// The number of likeliest tokens to report beside each token, if log-probabilities are
     /// wanted at all.
     pub top_logprobs: Option<u32>,
     /// The language that every continuation has to belong to, if there is one.
@@ -268,12 +268,15 @@ impl Request {
             return Err(InvalidRequest::Empty("prompt tokens"));
         }
         let nodes = self.tree.nodes();
-        let bad_id = nodes
-            .iter()
-            .flat_map(|n| &n.tokens)
-            .find(|&&id| id >= vocab_size);
-        if let Some(&id) = bad_id {
-            return Err(InvalidRequest::TokenOutOfRange { id, vocab_size });
+        for node in nodes {
+            // A maximum takes many ids at a time; a search for the first bad one does not.
+            let greatest = node.tokens.iter().copied().max();
+            if greatest.is_none_or(|id| id < vocab_size) {
+                continue;
+            }
+            if let Some(&id) = node.tokens.iter().find(|&&id| id >= vocab_size) {
+                return Err(InvalidRequest::TokenOutOfRange { id, vocab_size });
+            }
         }
         for (row, spec) in self.rows.iter().enumerate() {
             if spec.node.index() >= nodes.len() {

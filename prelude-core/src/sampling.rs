@@ -1,4 +1,4 @@
-//! How a token is chosen from logits.
+//! The rules by which a token is chosen from logits.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub enum FitError {
     /// They are too few, or too much alike.
     #[error("{samples} samples do not tell the parts of a service time apart")]
     Alike {
-        /// How many there are.
+        /// The number of samples.
         samples: usize,
     },
     /// One of them is no measurement.
@@ -139,8 +139,8 @@ fn fit_prefill(samples: &[Sample]) -> Result<ServiceTime, FitError> {
     Ok(service)
 }
 
-/// Returns a fit, with its error, for each place where the samples can be split by what `by` says of
-/// them: those up to there start as bound by memory.
+/// Returns a fit, with its error, for each place where the samples can be split by what `by` says
+/// of them: those up to there start as bound by memory.
 fn splits(all: &[Measured], by: impl Fn(&Measured) -> f64) -> Vec<(ServiceTime, f64)> {
     let mut places: Vec<f64> = all.iter().map(&by).collect();
     places.sort_by(f64::total_cmp);

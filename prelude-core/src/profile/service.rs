@@ -1,4 +1,4 @@
-//! How long an engine takes for a step: the model that every prediction is made of.
+//! The time that an engine takes for a step: the model that every prediction is made of.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -145,7 +145,8 @@ pub struct StepWork {
 }
 
 impl StepWork {
-    /// The work for the last `computed` of a prompt's `tokens`, of which there are at least as many.
+    /// The work for the last `computed` of a prompt's `tokens`, of which there are at least as
+    /// many.
     #[must_use]
     pub fn prompt(computed: u32, tokens: u32) -> Self {
         let (computed, tokens) = (f64::from(computed), f64::from(tokens.max(computed)));
