@@ -116,7 +116,7 @@ pub enum Error {
     },
 }
 
-/// How the tensors of a checkpoint differ from those of its architecture.
+/// The differences between a checkpoint's tensors and those of its architecture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorDefects {

@@ -9,7 +9,7 @@ use crate::{
 
 const FILE: &str = "generation_config.json";
 
-/// How text is generated unless a request says otherwise.
+/// The rules by which text is generated unless a request has others.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct GenerationConfig {

@@ -56,7 +56,7 @@ pub(crate) fn object(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, Err
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     pub(crate) file: &'a str,
-    /// Where the object lies in the document, such as `rope_scaling.`.
+    /// The path of the object in the document, such as `rope_scaling.`.
     pub(crate) path: &'a str,
     pub(crate) map: &'a Map<String, Value>,
 }

@@ -83,8 +83,8 @@ pub struct SliceWork {
 }
 
 impl SliceWork {
-    /// A slice of at most `layer_tokens`, behind the first `done` layer tokens of a step of `tokens`
-    /// tokens, in chunks of at most `chunk_tokens`.
+    /// A slice of at most `layer_tokens`, behind the first `done` layer tokens of a step of
+    /// `tokens` tokens, in chunks of at most `chunk_tokens`.
     #[must_use]
     pub fn new(
         (tokens, layers): (usize, usize),
@@ -140,8 +140,8 @@ impl SliceWork {
 pub(crate) struct KeptTensors<T> {
     /// Hidden states of all tokens.
     pub(crate) h: T,
-    /// What the output positions attended to in the last layer, if that layer computes nothing else
-    /// of the other positions.
+    /// The vectors that the output positions attended to in the last layer, if that layer computes
+    /// nothing else of the other positions.
     pub(crate) attended: Option<T>,
 }
 

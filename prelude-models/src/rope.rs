@@ -1,8 +1,8 @@
 //! Rotary position embeddings: inverse frequencies and their scaling.
 //!
-//! Su et al., RoFormer (2021), §3.2; Peng et al., YaRN (2023), §3.2 and §3.4; Llama Team, The Llama 3
-//! Herd of Models (2024). Scalings are static here, as in published checkpoints: they change short
-//! prompts too.
+//! Su et al., RoFormer (2021), §3.2; Peng et al., YaRN (2023), §3.2 and §3.4; Llama Team, The Llama
+//! 3 Herd of Models (2024). Scalings are static here, as in published checkpoints: they change
+//! short prompts too.
 
 use std::f64::consts::PI;
 
@@ -11,7 +11,7 @@ use crate::{Error, json::Fields};
 /// Largest length that a model may have been trained on.
 const POSITIONS_MAX: usize = 1 << 24;
 
-/// How positions become angles.
+/// The rule by which positions become angles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies, above 1.
@@ -20,7 +20,7 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
-/// How frequencies are stretched beyond the length that a model was first trained on.
+/// The rule by which frequencies are stretched beyond the length that a model was first trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
@@ -36,7 +36,7 @@ pub enum RopeScaling {
 /// Parameters of the scaling of Llama 3.1 and later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3 {
-    /// How many times longer than the original length, at least 1.
+    /// The factor by which texts may be longer than the original length, at least 1.
     pub factor: f64,
     /// Pairs that turn less often than this over the original length are slowed by the whole
     /// factor.
@@ -50,7 +50,7 @@ pub struct Llama3 {
 /// Parameters of YaRN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// How many times longer than the original length, at least 1.
+    /// The factor by which texts may be longer than the original length, at least 1.
     pub factor: f64,
     /// The length that the model was first trained on, in tokens.
     pub original_max_position_embeddings: usize,

@@ -2,7 +2,7 @@
 
 use crate::{Checkpoint, DenseConfig, DenseModule, Error, TensorView, WeightLoader};
 
-/// Where weights come from and where they go.
+/// The source of weights, and the loader that they go to.
 pub(crate) struct WeightSource<'a, L> {
     pub(crate) checkpoint: &'a Checkpoint,
     /// The beginning of the names of the body's tensors.

@@ -1,4 +1,4 @@
-//! How weights get from a checkpoint into a device's format.
+//! The way of weights from a checkpoint into a device's format.
 
 use crate::TensorView;
 
@@ -36,8 +36,8 @@ pub trait WeightLoader {
     /// The errors of loading: shapes, memory, values.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Returns the index of the first element that is infinite or not a number. A loader with several
-    /// threads may look with all of them.
+    /// Returns the index of the first element that is infinite or not a number. A loader with
+    /// several threads may look with all of them.
     fn first_non_finite(&self, tensor: &TensorView<'_>) -> Option<usize> {
         tensor.first_non_finite()
     }

@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Stored,
     pub(super) shape: Vec<usize>,
-    /// Where it lies in the file, header included.
+    /// The tensor's bytes in the file, header included.
     pub(super) bytes: Range<usize>,
 }
 

@@ -12,7 +12,8 @@
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
-//! [`batches`] makes batches by hand. [`golden`] compares whole models with recorded outputs of the reference implementation.
+//! [`batches`] makes batches by hand. [`golden`] compares whole models with recorded outputs of the
+//! reference implementation.
 //!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
 //! are all exact in bf16: what a case measures is the operation, not the conversion of its inputs.
@@ -91,7 +92,7 @@ pub enum Precision {
 /// The demands on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands {
-    /// How close results must come.
+    /// The precision that results must have.
     pub precision: Precision,
     /// True if the same tokens must give the same bits in every batch (invariant 8: so on the
     /// CPU; on a GPU in deterministic mode).

@@ -174,6 +174,31 @@ fn chunks_and_outputs_do_not_change_results() {
 }
 
 #[test]
+fn encoders_whose_last_layer_ends_early_give_the_same_results() {
+    let models = golden_models();
+    let encoders = models.iter().filter(|(_, c)| c.config().encoder.is_some());
+    let mut seen = 0;
+    for (name, checkpoint) in encoders {
+        let model = load(checkpoint);
+        let vocab = checkpoint.config().vocab_size as u32;
+        let ids: Vec<u32> = (0..13).map(|i| i * 97 % vocab).collect();
+        let hidden = |positions: Range<u32>| {
+            let (_, ops) = run(&model, &ids, vec![mean(positions)], 16);
+            ops.hidden
+        };
+        let whole = hidden(0..13);
+        // The first token alone, as classes read it; as many as may end the layer; one too many.
+        for positions in [0..1, 5..7, 12..13, 7..13, 6..13] {
+            let at = positions.start as usize..positions.end as usize;
+            let got = hidden(positions.clone());
+            assert_eq!(got, whole[at], "{name}: {positions:?}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 0, "no golden model is an encoder");
+}
+
+#[test]
 fn heads_and_fused_weights_by_kind() {
     for (name, checkpoint) in golden_models() {
         let mut loader = NaiveLoader::default();

@@ -1,5 +1,5 @@
-//! ModernBERT: norms before each half of a layer, gates of GELU, rotary embeddings, and layers most of
-//! which see a window around each token.
+//! ModernBERT: norms before each half of a layer, gates of GELU, rotary embeddings, and layers most
+//! of which see a window around each token.
 //!
 //! Warner et al., Smarter, Better, Faster, Longer (2024), §2.1.
 
@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::{
     Norm,
     heads::{self, Heads},
+    is_last_pruned,
 };
 use crate::{Activation, AttnShape, Distances, EmbedTables, ForwardState, Model, Ops};
 
@@ -54,9 +55,14 @@ pub(super) struct ModernLayer<W> {
 /// Intermediates of a chunk of whole segments.
 struct Chunk<T> {
     h: T,
-    x: T,
     qkv: T,
     attn: T,
+    mlp: MlpRoom<T>,
+}
+
+/// Intermediates of the second half of a layer.
+struct MlpRoom<T> {
+    x: T,
     gate_up: T,
     inner: T,
 }
@@ -85,21 +91,34 @@ where
         let room = tokens.min(ops.chunk_tokens().max(1));
         let mut chunk = Chunk {
             h: ops.alloc(room, self.hidden)?,
-            x: ops.alloc(room, self.hidden)?,
             qkv: ops.alloc(room, self.shape.qkv_width())?,
             attn: ops.alloc(room, self.shape.out_width())?,
-            gate_up: ops.alloc(room, 2 * self.intermediate)?,
-            inner: ops.alloc(room, self.intermediate)?,
+            mlp: MlpRoom {
+                x: ops.alloc(room, self.hidden)?,
+                gate_up: ops.alloc(room, 2 * self.intermediate)?,
+                inner: ops.alloc(room, self.intermediate)?,
+            },
+        };
+        // The mean of a text needs all of its hidden states.
+        let is_pruned = means.is_none() && is_last_pruned(tokens, outputs, room);
+        let mut attended = match is_pruned {
+            true => Some(ops.alloc(outputs, self.shape.out_width())?),
+            false => None,
         };
         let mut start = 0;
         while start < tokens {
             let rows = start..ops.whole_segments(inputs, start);
-            self.run_chunk(ops, inputs, rows.clone(), &mut chunk)?;
+            self.run_chunk(ops, inputs, rows.clone(), &mut chunk, attended.as_mut())?;
             ops.gather_rows(inputs, &chunk.h, rows.clone(), &mut picked)?;
             if let Some(means) = &mut means {
                 ops.segment_means(inputs, &chunk.h, rows.clone(), means)?;
             }
             start = rows.end;
+        }
+        if let (Some(attended), Some(layer)) = (&attended, self.layers.last()) {
+            ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?;
+            self.run_mlp(ops, layer, outputs, &mut picked, &mut chunk.mlp)?;
+            self.end(ops, outputs, &mut picked)?;
         }
         heads::run(ops, inputs, &self.heads, picked, means)?;
         Ok(true)
@@ -107,13 +126,15 @@ where
 }
 
 impl<W> ModernEncoder<W> {
-    /// Leaves the last hidden states of the segments `rows` in `chunk.h`.
+    /// Leaves the last hidden states of the segments `rows` in `chunk.h`; with `attended`, those
+    /// before the last layer, and in `attended` what the output positions attended to there.
     fn run_chunk<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
         rows: Range<usize>,
         chunk: &mut Chunk<O::Tensor>,
+        mut attended: Option<&mut O::Tensor>,
     ) -> Result<(), O::Error> {
         let n = rows.len();
         let tables = EmbedTables {
@@ -127,17 +148,46 @@ impl<W> ModernEncoder<W> {
         ops.layer_norm(&mut chunk.h, n, weight, bias, self.eps)?;
         for (index, layer) in self.layers.iter().enumerate() {
             self.attend((index, layer), ops, inputs, rows.clone(), chunk)?;
-            let Norm { weight, bias } = &layer.mlp_norm;
-            ops.layer_norm_of(&chunk.h, n, weight, bias, self.eps, &mut chunk.x)?;
-            ops.linear(&chunk.x, n, &layer.gate_up, &mut chunk.gate_up)?;
-            ops.activate_mul(&chunk.gate_up, n, self.activation, &mut chunk.inner)?;
-            ops.linear_add(&chunk.inner, 0..n, &layer.down, &mut chunk.h)?;
+            if let Some(attended) = &mut attended
+                && index + 1 == self.layers.len()
+            {
+                return ops.gather_rows(inputs, &chunk.attn, rows, attended);
+            }
+            ops.linear_add(&chunk.attn, 0..n, &layer.o, &mut chunk.h)?;
+            self.run_mlp(ops, layer, n, &mut chunk.h, &mut chunk.mlp)?;
         }
-        let Norm { weight, bias } = &self.last_norm;
-        ops.layer_norm(&mut chunk.h, n, weight, bias, self.eps)
+        self.end(ops, n, &mut chunk.h)
     }
 
-    /// Runs the first half of a layer.
+    /// Runs the norm behind the last layer on the first `n` rows of `h`.
+    fn end<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        n: usize,
+        h: &mut O::Tensor,
+    ) -> Result<(), O::Error> {
+        let Norm { weight, bias } = &self.last_norm;
+        ops.layer_norm(h, n, weight, bias, self.eps)
+    }
+
+    /// Runs the second half of a layer on the first `n` rows of `h`.
+    fn run_mlp<O: Ops<Weight = W>>(
+        &self,
+        ops: &mut O,
+        layer: &ModernLayer<W>,
+        n: usize,
+        h: &mut O::Tensor,
+        room: &mut MlpRoom<O::Tensor>,
+    ) -> Result<(), O::Error> {
+        let MlpRoom { x, gate_up, inner } = room;
+        let Norm { weight, bias } = &layer.mlp_norm;
+        ops.layer_norm_of(h, n, weight, bias, self.eps, x)?;
+        ops.linear(x, n, &layer.gate_up, gate_up)?;
+        ops.activate_mul(gate_up, n, self.activation, inner)?;
+        ops.linear_add(inner, 0..n, &layer.down, h)
+    }
+
+    /// Writes what the tokens of a chunk attend to in a layer into `chunk.attn`.
     fn attend<O: Ops<Weight = W>>(
         &self,
         (index, layer): (usize, &ModernLayer<W>),
@@ -146,15 +196,13 @@ impl<W> ModernEncoder<W> {
         rows: Range<usize>,
         chunk: &mut Chunk<O::Tensor>,
     ) -> Result<(), O::Error> {
-        let Chunk {
-            h, x, qkv, attn, ..
-        } = chunk;
+        let Chunk { h, qkv, attn, mlp } = chunk;
         let (n, shape) = (rows.len(), self.shape);
         match &layer.attention_norm {
             None => ops.linear(h, n, &layer.qkv, qkv)?,
             Some(Norm { weight, bias }) => {
-                ops.layer_norm_of(h, n, weight, bias, self.eps, x)?;
-                ops.linear(x, n, &layer.qkv, qkv)?;
+                ops.layer_norm_of(h, n, weight, bias, self.eps, &mut mlp.x)?;
+                ops.linear(&mlp.x, n, &layer.qkv, qkv)?;
             }
         }
         let (rope, window) = match layer.is_local {
@@ -164,7 +212,6 @@ impl<W> ModernEncoder<W> {
         let placed = rows.clone();
         ops.qk_norm_rope_store(inputs, index, placed, shape, None, Some(rope), qkv)?;
         let distances = Distances { window, bias: None };
-        ops.attention_by_distance(inputs, index, rows, shape, distances, qkv, attn)?;
-        ops.linear_add(attn, 0..n, &layer.o, h)
+        ops.attention_by_distance(inputs, index, rows, shape, distances, qkv, attn)
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use prelude_core::{BlockId, ForwardBatch, OneShotBatch, Residency, TokenId, TokenSource};
 
-/// Where one position's keys and values come from.
+/// The source of one position's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KvOrigin {
     /// An offset in a block, written by an earlier step.
@@ -22,7 +22,7 @@ pub(crate) struct Token {
     pub(crate) context: Vec<KvOrigin>,
     /// The first token of its segment, and the token after the last one.
     pub(crate) segment: Range<usize>,
-    /// Where its keys and values are kept.
+    /// The place in which its keys and values are kept.
     pub(crate) kept: Option<(BlockId, u32)>,
 }
 

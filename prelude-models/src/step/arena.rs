@@ -84,7 +84,8 @@ impl ArenaCursor {
         self.end = self.kept_end;
     }
 
-    /// Places a `[rows, width]` tensor of `bytes` bytes, padding included, that ends with the slice.
+    /// Places a `[rows, width]` tensor of `bytes` bytes, padding included, that ends with the
+    /// slice.
     ///
     /// # Errors
     /// [`ArenaFull`] if fewer bytes are free.
@@ -145,25 +146,26 @@ pub fn activation_room(
     chunk_tokens: u32,
     room: impl Fn(usize, usize) -> usize,
 ) -> usize {
-    if model.encoder.is_some() {
-        return whole_room(model, tokens, outputs.min(tokens), chunk_tokens, room);
-    }
-    let of = |outputs| {
-        kept_room(model, tokens, outputs, &room)
-            + slice_room(model, tokens, outputs, chunk_tokens, &room)
+    let of = |outputs| match model.encoder {
+        Some(_) => whole_room(model, tokens, outputs, chunk_tokens, &room),
+        None => {
+            kept_room(model, tokens, outputs, &room)
+                + slice_room(model, tokens, outputs, chunk_tokens, &room)
+        }
     };
     let outputs = outputs.min(tokens);
     of(outputs).max(of(outputs.min(tokens / 2)))
 }
 
-/// Returns the size of the activations of a step of an encoder: the output positions, before and after
-/// the first product of a head, the means of their texts, and a chunk of whole segments.
+/// Returns the size of the activations of a step of an encoder: the output positions, before and
+/// after the first product of a head, the means of their texts, a chunk of whole segments and, if
+/// at most half of the tokens are output positions, what those attended to.
 fn whole_room(
     model: &ModelConfig,
     tokens: usize,
     outputs: usize,
     chunk_tokens: u32,
-    room: impl Fn(usize, usize) -> usize,
+    room: &impl Fn(usize, usize) -> usize,
 ) -> usize {
     let shape = model.attn_shape();
     let chunk = (chunk_tokens as usize).min(tokens);
@@ -179,11 +181,27 @@ fn whole_room(
     }
     let means = usize::from(encoder.is_some_and(|encoder| encoder.has_mean_classes()));
     let chunk_room = widths.into_iter().map(|width| room(chunk, width));
-    (2 + means) * room(outputs, model.hidden_size) + chunk_room.sum::<usize>()
+    (2 + means) * room(outputs, model.hidden_size)
+        + attended_room(model, tokens, outputs, room)
+        + chunk_room.sum::<usize>()
 }
 
-/// Returns the size of what a step keeps from slice to slice: all hidden states and, if at most half
-/// of the tokens are output positions, what those attended to. See [`activation_room`].
+/// Returns the size of what the output positions attended to, if at most half of the tokens are
+/// output positions.
+fn attended_room(
+    model: &ModelConfig,
+    tokens: usize,
+    outputs: usize,
+    room: &impl Fn(usize, usize) -> usize,
+) -> usize {
+    match 2 * outputs <= tokens {
+        true => room(outputs, model.attn_shape().out_width()),
+        false => 0,
+    }
+}
+
+/// Returns the size of what a step keeps from slice to slice: all hidden states and, if at most
+/// half of the tokens are output positions, what those attended to. See [`activation_room`].
 #[must_use]
 pub fn kept_room(
     model: &ModelConfig,
@@ -191,11 +209,7 @@ pub fn kept_room(
     outputs: usize,
     room: &impl Fn(usize, usize) -> usize,
 ) -> usize {
-    let attended = match 2 * outputs <= tokens {
-        true => room(outputs, model.attn_shape().out_width()),
-        false => 0,
-    };
-    room(tokens, model.hidden_size) + attended
+    room(tokens, model.hidden_size) + attended_room(model, tokens, outputs, room)
 }
 
 /// Returns the size of what a slice of a step takes and does not keep: a chunk's intermediates, and
