@@ -26,8 +26,8 @@ envoy-wheel/envoy/_bin/envoy.";
 
 /// Measures engines behind Envoy: with the endpoint picker, and in turns without it.
 ///
-/// Starts all programs on this machine. Requests that share prompts arrive apart, and the cache of an
-/// engine cannot hold all that they share.
+/// Starts all programs on this machine. Requests that share prompts arrive apart, and the cache of
+/// an engine cannot hold all that they share.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -58,8 +58,9 @@ pub(crate) struct Args {
     /// Tokens of a state.
     #[arg(long, default_value_t = 400)]
     tokens: usize,
-    /// The share of what is asked for more than once that the cache of an engine holds; by default 0.6
-    /// of the states of decisions, and in Preble's workloads that of the paper.
+    /// The share of what is asked for more than once that the cache of an engine holds; by default
+    /// 0.6 of the states of decisions, and in Preble's workloads the paper's cache, shortened as
+    /// the prompts are.
     #[arg(long, value_name = "SHARE")]
     cached_share: Option<f64>,
     /// Offered load, as a share of what round robin answers in a closed loop.

@@ -82,7 +82,8 @@ enum Command {
     Cpu(cpu_command::Args),
     /// The papers' tables and figures that simulation can show, beside the papers' own.
     Papers(papers_command::Args),
-    /// A recorded trace against a real server, in an open loop, with a report as text, JSON and HTML.
+    /// A recorded trace against a real server, in an open loop, with a report as text, JSON and
+    /// HTML.
     Replay(replay_command::Args),
     /// Processor time of the scheduler's own work in a step, by the number of waiting requests.
     Sched(scheduler::Args),
@@ -94,7 +95,7 @@ enum Command {
     #[command(hide = true)]
     Work {
         part: gate::Part,
-        /// How many times.
+        /// The number of repetitions.
         #[arg(long)]
         times: usize,
     },

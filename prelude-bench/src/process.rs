@@ -18,7 +18,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(60);
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest start of `prelude` with small models.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How often a process that should end is looked at.
+/// The time between two looks at a process that should end.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running server. It is asked to stop, and then killed, when dropped.
@@ -136,7 +136,8 @@ impl Process {
         Ok(())
     }
 
-    /// Starts a server that listens at `address` and writes to `log`, and waits until it is healthy.
+    /// Starts a server that listens at `address` and writes to `log`, and waits until it is
+    /// healthy.
     pub(crate) fn rival(
         command: &mut Command,
         address: String,

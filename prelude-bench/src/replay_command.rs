@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// The model's name, if the server needs one.
     #[arg(long)]
     model: Option<String>,
-    /// How many times faster than recorded the requests arrive.
+    /// The factor by which the requests arrive faster than recorded.
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
     /// Lengths of prompts and outputs, as a share of those recorded.

@@ -1,10 +1,11 @@
 //! Several engines behind Envoy: with the endpoint picker, and in turns without it.
 //!
 //! Real processes on one machine: stock Envoy, `prelude-epp`, and engines that are `prelude serve`
-//! with a KV cache that cannot hold all that is shared. Requests arrive apart, in an open loop: decisions
-//! of one question each about shared states, or Preble's five workloads (table 1 of the paper), cut to
-//! the demo model's context and to one token of answer. The same requests at the same times go through Envoy and the
-//! picker (E2 with service times that are measured first), and through Envoy's own round robin over engines of the same
+//! with a KV cache that cannot hold all that is shared. Requests arrive apart, in an open loop:
+//! decisions of one question each about shared states, or Preble's five workloads (table 1 of the
+//! paper), whose lengths and caches are shortened to the demo model's context, with one token of
+//! answer. The same requests at the same times go through Envoy and the picker (E2 with service
+//! times that are measured first), and through Envoy's own round robin over engines of the same
 //! kind. The two run in turns, each time with new processes, so that no cache is warm but by the
 //! workload itself, and a ratio is taken of the two runs of a seed.
 
@@ -59,8 +60,9 @@ pub struct Config {
     pub questions: usize,
     /// Tokens of a state.
     pub tokens: usize,
-    /// The share of what is asked for more than once that the cache of an engine holds; for decisions,
-    /// of the states. By default 0.6 for decisions, and for Preble's workloads that of the paper.
+    /// The share of what is asked for more than once that the cache of an engine holds; for
+    /// decisions, of the states. By default 0.6 for decisions; for Preble's workloads the paper's
+    /// cache, shortened as the prompts are.
     pub cached_share: Option<f64>,
     /// The offered load, as a share of what round robin answers in a closed loop.
     pub load: f64,
@@ -184,6 +186,7 @@ impl Session<'_> {
         rows.extend(pair_rows(&picked, &in_turn));
         for row in &mut rows {
             row.name = format!("{}: {}", task.name(), row.name);
+            self.bar.shows(row);
         }
         Ok(rows)
     }

@@ -83,7 +83,7 @@ pub(super) struct Cluster {
     envoy: Process,
     _picker: Option<Process>,
     engines: Vec<Process>,
-    /// Where Envoy shows its state.
+    /// The address at which Envoy shows its state.
     admin: String,
 }
 

@@ -74,40 +74,38 @@ impl Task {
         tokenizer: &Tokenizer,
         seed: u64,
     ) -> Result<Requests> {
-        // 200 requests, with the paper's ratio of requests to prefixes.
-        let (kind, prefixes, requests) = match self {
+        let kind = match self {
             Self::Decisions => return Ok(decisions(config, tokenizer, seed)),
-            Self::Toolbench => (Kind::Toolbench, 27, 200),
-            Self::Agent => (Kind::Agent, 24, 200),
-            Self::Programming => (Kind::Programming, 43, 200),
-            Self::Video => (Kind::Video, 23, 200),
-            Self::Loogle => (Kind::Loogle, 11, 200),
+            Self::Toolbench => Kind::Toolbench,
+            Self::Agent => Kind::Agent,
+            Self::Programming => Kind::Programming,
+            Self::Video => Kind::Video,
+            Self::Loogle => Kind::Loogle,
         };
         let setting = Setting {
-            prefixes: Some(prefixes),
-            requests: Some(requests),
+            engines: u32::try_from(config.engines)?,
             seed,
             ..Setting::default()
         };
         let mut workload = kind.generate(&setting)?;
         let share = fit(&mut workload);
         let recurring = recurring_tokens(&workload, BLOCK);
-        let (cached_share, whose) = match config.cached_share {
-            Some(share) => (share, "as asked for"),
-            None => (
-                papers_cached_share(kind, config.engines)?,
-                "as in the paper",
-            ),
+        let (held, whose) = match config.cached_share {
+            Some(part) => (part * recurring as f64, "as asked for"),
+            None => {
+                let held = Preset::Mistral7bA6000.kv_tokens();
+                (share * held as f64, "as in the paper")
+            }
         };
         let least = (LONGEST as usize * LONGEST_AT_ONCE).div_ceil(BLOCK);
-        let kv_blocks = part(cached_share, recurring.div_ceil(BLOCK)).max(least);
+        let kv_blocks = blocks(held).max(least);
         let shape = Shape::one_token(folders::VOCABULARY);
         let requests = requests_of(&workload, &shape)?;
         let tokens: usize = requests.iter().map(|r| r.prompt_tokens as usize).sum();
         let about = format!(
-            "{} requests for one token, {prefixes} prefixes, lengths {share:.2} of the paper's: \
-             {} tokens on average; {recurring} tokens are asked for more than once, of which a \
-             cache holds {:.0} %, {whose}",
+            "{} requests for one token, lengths {share:.2} of the paper's: {} tokens on average; \
+             {recurring} tokens are asked for more than once, of which a cache has room for \
+             {:.0} %, {whose}",
             requests.len(),
             tokens / requests.len(),
             100.0 * (kv_blocks * BLOCK) as f64 / recurring as f64,
@@ -125,6 +123,7 @@ impl Task {
     }
 }
 
+#[expect(clippy::cast_precision_loss, reason = "numbers of tokens")]
 fn decisions(config: &Config, tokenizer: &Tokenizer, seed: u64) -> Requests {
     let cached_share = config.cached_share.unwrap_or(STATES_CACHED);
     let kinds = (config.states, config.questions);
@@ -132,7 +131,7 @@ fn decisions(config: &Config, tokenizer: &Tokenizer, seed: u64) -> Requests {
     Requests {
         jobs: workload(tokenizer).decide_mixed(seed, kinds, config.tokens),
         most_hits: None,
-        kv_blocks: part(cached_share, config.states * state).max(LEAST_BLOCKS),
+        kv_blocks: blocks(cached_share * (config.states * state * BLOCK) as f64).max(LEAST_BLOCKS),
         about: format!(
             "{} states of {} tokens x {} questions; a cache holds {:.0} % of the states",
             config.states,
@@ -141,18 +140,6 @@ fn decisions(config: &Config, tokenizer: &Tokenizer, seed: u64) -> Requests {
             100.0 * cached_share,
         ),
     }
-}
-
-/// Returns the part of the tokens that are asked for more than once that the cache of one of the
-/// paper's engines holds: Mistral-7B on an A6000.
-fn papers_cached_share(kind: Kind, engines: usize) -> Result<f64> {
-    let setting = Setting {
-        engines: u32::try_from(engines)?,
-        ..Setting::default()
-    };
-    let recurring = recurring_tokens(&kind.generate(&setting)?, BLOCK);
-    let held = Preset::Mistral7bA6000.kv_tokens();
-    Ok((held as f64 / recurring as f64).min(1.0))
 }
 
 /// Shortens all prompts by one factor so that the longest fits the demo model, and returns it.
@@ -166,14 +153,15 @@ fn fit(workload: &mut Workload) -> f64 {
     share
 }
 
+/// Returns the blocks that hold so many tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
     reason = "a number of blocks, within the bounds that are checked"
 )]
-fn part(share: f64, blocks: usize) -> usize {
-    (share * blocks as f64).ceil() as usize
+fn blocks(tokens: f64) -> usize {
+    (tokens / BLOCK as f64).ceil() as usize
 }
 
 #[cfg(test)]

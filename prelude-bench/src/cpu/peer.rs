@@ -25,7 +25,7 @@ pub enum Peer {
     Vllm,
     /// Hugging Face transformers on torch.
     Hf,
-    /// llama.cpp: no package index carries its programs, so the report says SKIP.
+    /// llama.cpp, as the package llama-cpp-python compiles it for this processor.
     LlamaCpp,
 }
 
@@ -49,38 +49,48 @@ impl Peer {
         }
     }
 
-    const fn script(self) -> Option<&'static str> {
+    const fn script(self) -> &'static str {
         match self {
-            Self::Vllm => Some(include_str!("vllm.py")),
-            Self::Hf => Some(include_str!("transformers.py")),
-            Self::LlamaCpp => None,
+            Self::Vllm => include_str!("vllm.py"),
+            Self::Hf => include_str!("transformers.py"),
+            Self::LlamaCpp => include_str!("llama_cpp.py"),
         }
     }
 
-    /// Installs it below `out`. vLLM's environment has transformers, too.
+    /// Returns the rival whose environment it runs in. That of vLLM has transformers, too.
+    const fn rival(self) -> Rival {
+        match self {
+            Self::Vllm | Self::Hf => Rival::Vllm,
+            Self::LlamaCpp => Rival::LlamaCpp,
+        }
+    }
+
+    /// Installs it below `out`.
     pub(super) fn install(self, out: &Path) -> Result<()> {
         match self {
             Self::Vllm | Self::Hf => Rival::Vllm.install(out),
-            Self::LlamaCpp => Ok(()),
+            Self::LlamaCpp => Rival::install_llama_cpp(out),
         }
     }
 
     /// Returns the reason why it cannot be measured.
     pub(super) fn lacks(self, out: &Path) -> Option<&'static str> {
-        match self {
-            Self::LlamaCpp => Some("no package index carries its programs"),
-            Self::Vllm | Self::Hf => {
-                let there = python(out).exists();
-                (!there).then_some("it is not installed; --install-peers does that")
-            }
-        }
+        let there = self.python(out).exists();
+        (!there).then_some("it is not installed; --install-peers does that")
+    }
+
+    fn python(self, out: &Path) -> PathBuf {
+        self.rival().python(out)
     }
 
     pub(super) fn start(self, out: &Path, model: &Path) -> Result<Running> {
-        let script = self.script().context("no script to start")?;
+        let model = match self {
+            Self::Vllm | Self::Hf => model.to_owned(),
+            Self::LlamaCpp => Rival::llama_cpp_model(out, model)?,
+        };
         let log = out.join(format!("cpu-{}.log", self.title().replace([' ', ','], "-")));
-        let mut child = Command::new(python(out))
-            .args(["-c", script])
+        let mut child = Command::new(self.python(out))
+            .args(["-c", self.script()])
             .arg(model)
             .arg(shape::VOCABULARY.to_string())
             .stdin(Stdio::piped())
@@ -101,10 +111,6 @@ impl Peer {
         running.loaded = running.seconds()?;
         Ok(running)
     }
-}
-
-fn python(out: &Path) -> PathBuf {
-    out.join("vllm/bin/python")
 }
 
 impl Running {
@@ -160,7 +166,7 @@ mod tests {
                 .is_some_and(|why| why.contains("--install-peers"))
         );
         assert!(Peer::LlamaCpp.lacks(&dir).is_some());
-        std::os::unix::fs::symlink("/bin/false", python(&dir)).unwrap();
+        std::os::unix::fs::symlink("/bin/false", Peer::Hf.python(&dir)).unwrap();
         assert_eq!(Peer::Hf.lacks(&dir), None);
         let error = Peer::Hf.start(&dir, &dir).err().unwrap().to_string();
         assert!(error.contains("transformers ended; see"), "{error}");

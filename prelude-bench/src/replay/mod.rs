@@ -25,14 +25,14 @@ pub use send::{Answer, Fate};
 
 use crate::sim::trace;
 
-/// What is replayed, and where to.
+/// The trace to replay, and the server to send it to.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The trace: Azure's CSV, Mooncake's JSON lines, or conversations.
     pub trace: PathBuf,
     /// The server, as `http://host:port`.
     pub url: String,
-    /// How requests are made of the trace.
+    /// The form of the requests that are made of the trace.
     pub shape: Shape,
     /// The times by which an answer counts as good.
     pub deadlines: Deadlines,
@@ -67,7 +67,7 @@ pub fn run(config: &Config, progress: impl Fn(Progress)) -> Result<Report> {
     ))
 }
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Requests of the whole replay.

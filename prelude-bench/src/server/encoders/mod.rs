@@ -68,14 +68,9 @@ fn of_model(session: &mut Session<'_>, model: &Model) -> Result<Vec<Row>> {
     for tokens in LENGTHS {
         let texts = Texts::make(&folder, model.task, tokens)?;
         for connections in [1, CROWD] {
-            rows.push(case(
-                session,
-                model,
-                &texts,
-                connections,
-                &server,
-                &mut peers,
-            )?);
+            let row = case(session, model, &texts, connections, &server, &mut peers)?;
+            session.bar.shows(&row);
+            rows.push(row);
         }
     }
     Ok(rows)

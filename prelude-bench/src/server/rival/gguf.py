@@ -5,8 +5,6 @@ import numpy as np
 
 folder, target = pathlib.Path(sys.argv[1]), sys.argv[2]
 config = json.loads((folder / "config.json").read_text())
-tokenizer = json.loads((folder / "tokenizer.json").read_text())
-template = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template")
 
 writer = gguf.GGUFWriter(target, "qwen3")
 writer.add_name(folder.name)
@@ -22,28 +20,40 @@ writer.add_rope_freq_base(float(config["rope_theta"]))
 writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
 
-# Ids that the tokenizer does not use are there, and are never written or read.
-size = config["vocab_size"]
-tokens = [f"[PAD{i}]" for i in range(size)]
-kinds = [gguf.TokenType.UNUSED] * size
-for text, token in tokenizer["model"]["vocab"].items():
-    tokens[token], kinds[token] = text, gguf.TokenType.NORMAL
-for added in tokenizer["added_tokens"]:
-    kind = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
-    tokens[added["id"]], kinds[added["id"]] = added["content"], kind
-merges = tokenizer["model"]["merges"]
-writer.add_tokenizer_model("gpt2")
-# The demo models split texts as Qwen2's tokenizer does.
-writer.add_tokenizer_pre("qwen2")
-writer.add_token_list(tokens)
-writer.add_token_types(kinds)
-writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
-writer.add_eos_token_id(config["eos_token_id"])
-writer.add_bos_token_id(config["bos_token_id"])
-writer.add_pad_token_id(config["pad_token_id"])
-writer.add_add_bos_token(False)
-if template:
-    writer.add_chat_template(template)
+
+def add_tokenizer():
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    about = json.loads((folder / "tokenizer_config.json").read_text())
+    # Ids that the tokenizer does not use are there, and are never written or read.
+    size = config["vocab_size"]
+    tokens = [f"[PAD{i}]" for i in range(size)]
+    kinds = [gguf.TokenType.UNUSED] * size
+    for text, token in tokenizer["model"]["vocab"].items():
+        tokens[token], kinds[token] = text, gguf.TokenType.NORMAL
+    for added in tokenizer["added_tokens"]:
+        kind = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
+        tokens[added["id"]], kinds[added["id"]] = added["content"], kind
+    merges = tokenizer["model"]["merges"]
+    writer.add_tokenizer_model("gpt2")
+    # The demo models split texts as Qwen2's tokenizer does.
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_pad_token_id(config["pad_token_id"])
+    writer.add_add_bos_token(False)
+    if template := about.get("chat_template"):
+        writer.add_chat_template(template)
+
+
+if (folder / "tokenizer.json").exists():
+    add_tokenizer()
+else:
+    # Prompts are ids.
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_vocab_size(config["vocab_size"])
 
 NAMES = {
     "input_layernorm": "attn_norm",

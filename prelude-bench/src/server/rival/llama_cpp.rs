@@ -1,6 +1,11 @@
-//! llama.cpp's server: a program that the caller names, given the demo model in its own format.
+//! llama.cpp: its server, which is a program that the caller names, or a Python package that
+//! compiles it; and a model in its own format.
 
-use std::{path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -9,11 +14,15 @@ use super::run;
 /// The packages that write its model format.
 pub(super) const TOOLS: &[&str] = &["gguf==0.19.0", "numpy"];
 
+/// The package that compiles llama.cpp for the processor that it is installed on: ten minutes on
+/// two cores.
+pub(super) const IN_PROCESS: &str = "llama-cpp-python==0.3.36";
+
 /// Slots, one for each connection of the largest crowd, and the tokens of all.
 const SLOTS: &str = "64";
 const CONTEXT: &str = "32768";
 
-/// Writes a demo model as llama.cpp reads it.
+/// A program that writes a Qwen3 model as llama.cpp reads it.
 const CONVERT: &str = include_str!("gguf.py");
 
 /// Returns the version that the program reports.
@@ -26,6 +35,19 @@ pub(super) fn version(program: &Path) -> Option<String> {
     line.map(|line| format!("version {}", line.trim()))
 }
 
+/// Writes `model` in llama.cpp's format, by the Python of `environment`, that has the [`TOOLS`],
+/// and returns the path of the file, `NAME.gguf` in that folder.
+pub(super) fn write(environment: &Path, model: &Path, name: &str) -> Result<PathBuf> {
+    let file = environment.join(format!("{name}.gguf"));
+    // Renamed when it is whole.
+    let part = environment.join(format!("{name}.part"));
+    let (from, to) = (model.to_string_lossy(), part.to_string_lossy());
+    let python = environment.join("bin/python");
+    run(&python, &["-c", CONVERT, &from, &to]).context("the model in llama.cpp's format")?;
+    fs::rename(&part, &file).with_context(|| format!("cannot make {}", file.display()))?;
+    Ok(file)
+}
+
 /// Sets the arguments with which it serves `model`, which is first written in its format, by the
 /// Python of `environment`, that has the [`TOOLS`].
 pub(super) fn serve(
@@ -35,13 +57,7 @@ pub(super) fn serve(
     name: &str,
     port: &str,
 ) -> Result<()> {
-    let file = environment.join(format!("{name}.gguf"));
-    let (from, to) = (model.to_string_lossy(), file.to_string_lossy());
-    run(
-        &environment.join("bin/python"),
-        &["-c", CONVERT, &from, &to],
-    )
-    .context("the model in llama.cpp's format")?;
+    let file = write(environment, model, name)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     command
         .arg("--model")
