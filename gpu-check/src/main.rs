@@ -81,7 +81,7 @@ enum Command {
         /// Layers, if not as many as the real model has.
         #[arg(long)]
         layers: Option<usize>,
-        /// Where to.
+        /// The folder to write to.
         folder: PathBuf,
     },
     /// Print the longest prompt that a memory holds, by strategy, as a Markdown table.
@@ -102,7 +102,7 @@ enum Command {
 
 #[derive(Clone, Debug, Args)]
 struct Common {
-    /// Where results go.
+    /// The folder for results.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// The folder with images, kernel sources and golden models. By default the folder of
@@ -124,11 +124,11 @@ struct Common {
     /// Number of the GPU, as the driver counts them.
     #[arg(long, default_value_t = 0)]
     device: u32,
-    /// Where checkpoints with random weights are made and found again; by default in the results'
-    /// folder's parent, beside it.
+    /// The folder in which checkpoints with random weights are made and found again; by default
+    /// beside the results' folder, in the same parent.
     #[arg(long, value_name = "DIR")]
     models: Option<PathBuf>,
-    /// Where compiled emulations are found again (--smoke).
+    /// The folder in which compiled emulations are found again (--smoke).
     #[arg(long, value_name = "DIR")]
     emu_cache: Option<PathBuf>,
 }

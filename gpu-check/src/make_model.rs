@@ -110,7 +110,7 @@ pub(crate) fn shape(name: &str) -> Result<Shape> {
     found.with_context(|| format!("no shape `{name}`; there are: {}", names.join(", ")))
 }
 
-/// How weights of a tensor are spread.
+/// The distribution of a tensor's weights.
 #[derive(Clone, Copy, Debug)]
 enum Spread {
     /// Around 0, with this standard deviation.

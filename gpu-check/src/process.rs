@@ -12,12 +12,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// How often a running process is looked at.
+/// The time between two looks at a running process.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for a process that was killed: one that a driver holds may never go.
 pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// By itself.
@@ -76,7 +76,7 @@ pub(crate) fn wait(
 
 /// A process whose output went to a file.
 pub(crate) struct Logged {
-    /// How it ended, if it did in its time.
+    /// The exit status, or none if the process did not end in time.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) text: String,
 }

@@ -31,7 +31,7 @@ pub(crate) type Beat<'a> = &'a dyn Fn(&str) -> Result<()>;
 pub(crate) struct Questions {
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) vocab: u32,
-    /// How many of the prompts are continued, and by how many tokens.
+    /// The number of prompts that are continued, and the number of tokens by which they are.
     pub(crate) continued: usize,
     pub(crate) tokens: usize,
 }
@@ -150,7 +150,7 @@ pub(crate) fn generate(
     bail!("{} rows where one was asked for", outputs.len())
 }
 
-/// How far off bf16 may be.
+/// The largest errors that bf16 may have.
 pub(crate) enum Tolerance<'a> {
     /// The reference's own error in bf16.
     Rounded(&'a Answers),
@@ -230,7 +230,7 @@ impl Tolerance<'_> {
 /// The outcome of a comparison that found nothing wrong.
 #[derive(Debug)]
 pub(crate) enum Compared {
-    /// How far the answers were off.
+    /// The answers were right; the text says their errors.
     Right(String),
     /// Why nothing could be compared: this is a SKIP, never a PASS.
     Nothing(String),
@@ -310,8 +310,8 @@ pub(crate) fn compare_texts(got: &[Text], exact: &[Text], near: f32) -> Result<C
     })
 }
 
-/// Answers of `transformers` on a device, as torch names it, to the questions, in f32 and in bf16. `Err` with the reason where it
-/// cannot be asked.
+/// Answers of `transformers` on a device, as torch names it, to the questions, in f32 and in bf16.
+/// `Err` with the reason where it cannot be asked.
 pub(crate) fn transformers(
     script: &Path,
     model: &Path,

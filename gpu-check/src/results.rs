@@ -42,7 +42,7 @@ pub(crate) struct Document {
     pub(crate) results: Vec<Outcome>,
 }
 
-/// Where, with what and when.
+/// The machine, the build and the time of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
@@ -50,7 +50,7 @@ pub(crate) struct Run {
     pub(crate) commit: String,
     /// Hash of the program.
     pub(crate) build: String,
-    /// When it began, UTC.
+    /// The time at which the run began, UTC.
     pub(crate) date: String,
     /// `gpu`, or what stood in for one.
     pub(crate) target: String,
@@ -64,7 +64,7 @@ pub(crate) struct Run {
     pub(crate) clocks_after: Option<String>,
 }
 
-/// How far a part came.
+/// The progress of a part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PartState {
@@ -206,7 +206,7 @@ pub(crate) struct Report {
     document: Document,
     part: String,
     start: Instant,
-    /// When the part last said something.
+    /// The time at which the part last said something.
     said: Cell<Instant>,
 }
 

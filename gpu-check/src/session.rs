@@ -36,7 +36,7 @@ pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 /// Bounds of `--seconds`. The most, with the time to end a part that does not end, is 595:
 /// machines are lent for commands of 600 s.
 pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
-/// How much of a part is done.
+/// The share of a part that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     /// On a GPU.
@@ -119,7 +119,7 @@ fn toolkits() -> Vec<PathBuf> {
     found
 }
 
-/// Where the active Python keeps packages, torch's libraries among them.
+/// Returns the folders in which the active Python keeps packages, torch's libraries among them.
 fn python_packages() -> Vec<PathBuf> {
     let ask = "import site,sysconfig; print('\\n'.join([sysconfig.get_path('platlib')]\
                +site.getsitepackages()+[site.getusersitepackages()]))";

@@ -93,9 +93,9 @@ fn share(name: &str, later: &[&str], most: u64, rest: Option<Duration>) -> Optio
     Some(share.max(*SECONDS.start()).min(most))
 }
 
-/// When a part of these seconds is ended. One with a small share may have begun something long
-/// (compiling kernels where no image fits, say): it may go on for as long as it may be silent, at
-/// the cost of the parts behind it, and of none that were done.
+/// Returns the time after which a part of these seconds is ended. One with a small share may have
+/// begun something long (compiling kernels where no image fits, say): it may go on for as long as
+/// it may be silent, at the cost of the parts behind it, and of none that were done.
 fn patience(seconds: u64, most: u64, rest: Option<Duration>) -> Duration {
     let seconds = Duration::from_secs(seconds.max(SILENCE.as_secs()).min(most));
     let there_is = rest.map(|rest| rest.saturating_sub(GRACE + GONE_WITHIN));
@@ -149,7 +149,7 @@ fn is_well(document: &Document, names: &[&str]) -> bool {
     names.iter().all(ended) && !results.any(|r| of_this_run(&r.part) && r.verdict == Verdict::Fail)
 }
 
-/// How long a part may take, and how long it may say nothing.
+/// The longest time that a part may take, and the longest that it may say nothing.
 #[derive(Clone, Copy)]
 struct Limits {
     whole: Duration,

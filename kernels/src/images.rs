@@ -43,7 +43,7 @@ pub enum ImageError {
     /// No image of this family.
     #[error("{} has no image of `{family}`", folder.display())]
     Missing {
-        /// Where was looked.
+        /// The folder that was searched.
         folder: PathBuf,
         /// The family.
         family: &'static str,
@@ -51,7 +51,7 @@ pub enum ImageError {
     /// The image is of other sources than these.
     #[error("the image of `{family}` in {} is of other sources: {found}, not {wanted}", folder.display())]
     Stale {
-        /// Where it lies.
+        /// The folder of the image.
         folder: PathBuf,
         /// The family.
         family: &'static str,
@@ -132,7 +132,7 @@ impl Images {
         Ok(Self { place, entries })
     }
 
-    /// Where they lie, for messages.
+    /// The folder of the images, for messages.
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.place {

@@ -82,7 +82,7 @@ pub struct StepReport {
     pub decode_rows: usize,
     /// Output rows of one-shot work.
     pub oneshot_rows: usize,
-    /// When it was submitted.
+    /// The time at which the step was submitted.
     pub submitted: Timestamp,
     /// From submission to its results.
     pub duration: Duration,
@@ -103,7 +103,7 @@ impl StepReport {
 pub struct StepTotals {
     /// The kind of their work.
     pub kind: StepKind,
-    /// How many ran.
+    /// The number of steps that ran.
     pub steps: u64,
     /// Seconds from submission to results.
     pub seconds: Histogram,
@@ -215,7 +215,7 @@ impl EngineSnapshot {
 pub(crate) struct PromptRate {
     tokens: usize,
     busy: Duration,
-    /// When the last step ended: steps in flight at once overlap.
+    /// The time at which the last step ended: steps in flight at once overlap.
     free_from: Timestamp,
     /// `None` until there was a second of steps that say something.
     pub(crate) per_second: Option<f64>,
@@ -304,9 +304,9 @@ impl Reports {
 /// The times of a live request, for the histograms.
 pub(crate) struct Timing {
     pub(crate) arrival: Timestamp,
-    /// When the first and the last token came.
+    /// The times of the first and of the last token.
     pub(crate) tokens_from: Option<(Timestamp, Timestamp)>,
-    /// When each generation (row, choice) produced its latest token.
+    /// The time at which each generation (row, choice) produced its latest token.
     pub(crate) last_token: BTreeMap<(u32, u32), Timestamp>,
 }
 

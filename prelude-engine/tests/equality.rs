@@ -16,7 +16,7 @@ use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use prelude_sched::{LapsConfig, PolicyConfig};
 use proptest::prelude::*;
 
-/// How an engine is set up.
+/// The settings of an engine.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     caching: bool,

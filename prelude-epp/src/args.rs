@@ -51,7 +51,7 @@ pub(crate) enum Command {
     EnvoyConfig(EnvoyArgs),
 }
 
-/// Where the engines are.
+/// The sources of the engines' addresses.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct EndpointArgs {
     /// An engine, with the tokens that its KV cache holds if these differ from --kv-tokens.
@@ -77,7 +77,7 @@ pub(crate) struct EndpointArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) engines: EndpointArgs,
-    /// Where Envoy reaches the picker.
+    /// The address at which Envoy reaches the picker.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9002")]
     pub(crate) listen: SocketAddr,
     /// Threads that answer. One answers some tens of thousands of exchanges a second.
@@ -143,13 +143,13 @@ pub(crate) struct ServeArgs {
 pub(crate) struct EnvoyArgs {
     #[command(flatten)]
     pub(crate) engines: EndpointArgs,
-    /// Where clients connect.
+    /// The address at which clients connect.
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
     pub(crate) listen: SocketAddr,
-    /// Where Envoy shows its state.
+    /// The address at which Envoy shows its state.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9901")]
     pub(crate) admin: SocketAddr,
-    /// Where the picker listens.
+    /// The address at which the picker listens.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9002")]
     pub(crate) picker: DnsName,
     /// Hide the bodies of responses from the picker. Streams then survive the end of a picker and

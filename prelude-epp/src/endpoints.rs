@@ -1,4 +1,4 @@
-//! Where the addresses of engines come from: flags, a file that is watched, or DNS.
+//! The addresses of engines, from flags, from a file that is watched, or from DNS.
 
 mod dns;
 mod file;

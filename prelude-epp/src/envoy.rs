@@ -10,11 +10,11 @@ const TEMPLATE: &str = include_str!("envoy.yaml");
 /// The settings of a configuration of Envoy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvoyConfig {
-    /// Where clients connect, as `HOST:PORT`.
+    /// The address at which clients connect, as `HOST:PORT`.
     pub listen: String,
-    /// Where Envoy shows its state, as `HOST:PORT`.
+    /// The address at which Envoy shows its state, as `HOST:PORT`.
     pub admin: String,
-    /// Where the picker listens, as `HOST:PORT`.
+    /// The address at which the picker listens, as `HOST:PORT`.
     pub picker: String,
     /// The engines.
     pub endpoints: Vec<EndpointLine>,

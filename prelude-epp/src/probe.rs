@@ -19,7 +19,7 @@ const FAILURES: u32 = 2;
 /// Most probes at once.
 const MAX_AT_ONCE: usize = 256;
 
-/// How engines are probed.
+/// The times and bounds of probing engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
     /// The path that answers 200 if requests are taken (default `/health`).

@@ -69,7 +69,7 @@ fn rate(pool: &ComputePool, mut product: Product) -> f64 {
     product.flops() as f64 / time.as_secs_f64()
 }
 
-/// How long this thread has run so far, where the system tells.
+/// Returns the time that this thread has run so far, if the system tells it.
 fn time_on_core() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = stat.split(' ').next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! How long steps of a model take: prompts of several lengths, and decode rows.
+//! The times of steps of a model: prompts of several lengths, and decode rows.
 //!
 //! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path] [int8]`
 //!
@@ -127,7 +127,7 @@ fn time(
     })
 }
 
-/// How long this thread has run so far, where the system tells.
+/// Returns the time that this thread has run so far, if the system tells it.
 fn time_on_core() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let nanoseconds = stat.split(' ').next()?.parse().ok()?;

@@ -129,7 +129,7 @@ impl CpuOps {
     }
 }
 
-/// Where one call places keys and values.
+/// The place of the keys and values of one call.
 struct Placement<'a> {
     layout: &'a StepLayout,
     backend: Backend,

@@ -32,12 +32,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a worker spins for the next job before it parks: a few times the gap between two
+/// The time that a worker spins for the next job before it parks: a few times the gap between two
 /// operations of a step, far below what an idle server would notice.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// How long it does where most of the latest pauses were no longer: what passes between two short
-/// requests of a client that asks again at once.
+/// The time that a worker spins if most of the latest pauses were no longer: what passes between
+/// two short requests of a client that asks again at once.
 const SPIN_FOR_STEP: Duration = Duration::from_micros(200);
 
 /// A worker that has waited for so long is between two steps, and lets others have its core if
@@ -445,7 +445,7 @@ impl Pauses {
         }
     }
 
-    /// How long to spin before parking.
+    /// Returns the time to spin before parking.
     fn spin(self) -> Duration {
         if self.0.count_ones() >= SHORT_PAUSES {
             SPIN_FOR_STEP

@@ -1,5 +1,6 @@
 //! Parity with Hugging Face transformers: every golden array of every golden model, through the
-//! executor, in f32, in bf16 and with int8 weights. `cargo xtask parity` runs it and shows the table.
+//! executor, in f32, in bf16 and with int8 weights. `cargo xtask parity` runs it and shows the
+//! table.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of a test fail by panicking, like the test"
@@ -45,8 +46,9 @@ const FREQUENCIES: Allowed = Allowed {
 /// order their roundings differently, so none can be held to another's bits.
 const BF16_MAX: f64 = 2.0;
 const BF16_MEAN: f64 = 1.5;
-/// int8: multiples of the same. A byte has about as many bits as a bf16 number's mantissa, but shares
-/// its scale with others, most of which are smaller. The largest multiples seen are 6.2 and 4.4.
+/// int8: multiples of the same. A byte has about as many bits as a bf16 number's mantissa, but
+/// shares its scale with others, most of which are smaller. The largest multiples seen are 6.2 and
+/// 4.4.
 const INT8_MAX: f64 = 8.0;
 const INT8_MEAN: f64 = 6.0;
 
@@ -68,7 +70,7 @@ const EMBEDDINGS: [(&str, Pooling, bool, &str); 4] = [
     ("embed_last", Pooling::Last, false, "embed_last"),
     ("embed_mean", Pooling::Mean, false, "embed_mean"),
 ];
-/// Where the results of a prompt's other heads are: label scores or classes; a token;
+/// The index of the results of a prompt's other heads: label scores or classes; a token;
 /// log-probabilities, if the prompt has more than one token.
 const FIRST: usize = EMBEDDINGS.len();
 const SAMPLE: usize = FIRST + 1;
@@ -202,7 +204,7 @@ impl Parity<'_> {
         self.arithmetic == Arithmetic::F32
     }
 
-    /// How many of `last_top_ids` are compared.
+    /// Returns the number of `last_top_ids` that are compared.
     fn compared(&self) -> usize {
         if self.is_f32() {
             TOP_STORED
@@ -239,7 +241,8 @@ impl Parity<'_> {
         })
     }
 
-    /// Returns the largest difference of an array: in f32 as given, else by the golden's entry for bf16.
+    /// Returns the largest difference of an array: in f32 as given, else by the golden's entry for
+    /// bf16.
     fn allowed(&self, f32: Allowed, entry: &str) -> Allowed {
         let (max_factor, mean_factor) = match self.arithmetic {
             Arithmetic::F32 => return f32,

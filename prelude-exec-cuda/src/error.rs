@@ -31,7 +31,7 @@ pub enum Error {
     NoDevice {
         /// The GPU asked for.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
     /// The GPU is too old.
@@ -51,7 +51,7 @@ pub enum Error {
     LibraryMissing {
         /// File name.
         name: &'static str,
-        /// Where it was looked for, in order.
+        /// The places that were searched, in order.
         searched: Vec<PathBuf>,
     },
     /// A library of NVIDIA's is of another version than the bindings to it.

@@ -32,7 +32,8 @@ struct Outstanding {
     step: StepId,
     /// False for a slice that is not the last of its pass.
     has_rows: bool,
-    /// Where on the device the tokens are that it draws for sequences that it continues; sorted.
+    /// The places on the device of the tokens that the step draws for sequences that it continues;
+    /// sorted.
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
     end: Option<Event>,
@@ -219,7 +220,8 @@ impl CudaExecutor {
         })
     }
 
-    /// Queues a step. Returns true if it has rows to answer, which all slices but the last have not.
+    /// Queues a step. Returns true if it has rows to answer, which all slices but the last have
+    /// not.
     fn run(&mut self, batch: ForwardBatch) -> Result<bool, ExecutorError> {
         batch
             .validate(&self.capacity)
@@ -340,7 +342,8 @@ impl CudaExecutor {
 }
 
 impl Drop for CudaExecutor {
-    /// Waits for kernels of a step that was not collected: they may still use the memory that is freed.
+    /// Waits for kernels of a step that was not collected: they may still use the memory that is
+    /// freed.
     fn drop(&mut self) {
         let _ = self.ops.space.synchronize("the last step");
     }

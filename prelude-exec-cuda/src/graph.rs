@@ -68,7 +68,7 @@ pub struct GraphStats {
     pub padding: u64,
 }
 
-/// How a step runs.
+/// The way in which a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepMode {
     /// Kernel by kernel.
@@ -100,7 +100,8 @@ impl Graphs {
         self.stats
     }
 
-    /// How a step of this shape and of `tokens` tokens runs; `None` for one that is not padded.
+    /// Returns the way in which a step of this shape and of `tokens` tokens runs; `None` for one
+    /// that is not padded.
     pub(crate) fn mode(&mut self, shape: Option<StepShape>, tokens: usize) -> StepMode {
         self.now += 1;
         let Some(shape) = shape else {

@@ -52,7 +52,8 @@ pub struct CudaOps {
     kv: KvPool,
     /// Room for copies of blocks in host memory, if any.
     host_kv: Option<HostKv>,
-    /// One layer's keys and values of all tokens of the step, if it has several chunks or is a pass.
+    /// One layer's keys and values of all tokens of the step, if it has several chunks or is a
+    /// pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
     metadata: Metadata,
@@ -102,7 +103,7 @@ enum HeadKind {
     Classes,
 }
 
-/// Where a plan's arrays are among the metadata.
+/// The places of a plan's arrays in the metadata.
 #[derive(Debug, Default)]
 struct Fields {
     tokens: Field<i32>,
@@ -429,7 +430,7 @@ impl CudaOps {
             .multiply(&mut self.launcher, x, w, bias, output)
     }
 
-    /// Where the step's own keys and values are: in a buffer for all of them if there is one, else in
+    /// Returns the step's own keys and values: in a buffer for all of them if there is one, else in
     /// the fused rows of the only chunk.
     fn step_kv(&self, shape: AttnShape, qkv: View<bf16>) -> (View<bf16>, View<bf16>) {
         let (q, kv) = (shape.out_width(), shape.kv_heads * shape.head_dim);

@@ -1,4 +1,4 @@
-//! How many decisions a second one thread makes, over 16 endpoints:
+//! Counts the decisions a second that one thread makes, over 16 endpoints:
 //! `cargo run --release -p prelude-router --example decisions`.
 #![expect(clippy::print_stdout, reason = "an example that prints")]
 #![expect(clippy::disallowed_methods, reason = "an example that measures")]

@@ -34,7 +34,8 @@ const DEFAULT_OUTPUT_TOKENS: u32 = 45;
 const DECODE_RATIO_MIN_REQUESTS: u64 = 8;
 /// Least recently used nodes that are looked at to tell what evictions would cost.
 const EVICTION_WALK: usize = 64;
-/// The time in which an endpoint that has just joined gets at most half of its share of new prompts.
+/// The time in which an endpoint that has just joined gets at most half of its share of new
+/// prompts.
 const WARM_UP: Duration = Duration::from_secs(10);
 
 /// See the module's documentation.
@@ -151,7 +152,7 @@ impl E2 {
         least
     }
 
-    /// Where the prompt goes of which `known` tokens are cached.
+    /// Returns the endpoint for a prompt of which `known` tokens are cached.
     fn exploit(&mut self, fleet: &Fleet, query: &Query<'_>, known: u32) -> (usize, Reason) {
         let holders = || {
             query
@@ -201,7 +202,7 @@ impl E2 {
         decode.as_ms() <= self.config.decode_ratio * (prefill + decode).as_ms()
     }
 
-    /// Where a prompt goes of which little is cached.
+    /// Returns the endpoint for a prompt of which little is cached.
     fn explore(&mut self, fleet: &Fleet, query: &Query<'_>) -> (usize, Reason) {
         let mut decoding: Option<(f64, usize)> = None;
         for (at, endpoint) in query.endpoints(fleet) {

@@ -38,7 +38,7 @@ impl std::fmt::Display for EndpointId {
 pub struct EndpointSpec {
     /// Tokens that its KV cache holds: blocks times their size.
     pub kv_capacity_tokens: u64,
-    /// How long it takes for a request: the `service` of the [`Profile`](prelude_core::Profile) of
+    /// The times of a request there: the `service` of the [`Profile`](prelude_core::Profile) of
     /// its engine, or the times of an engine that others measured.
     #[serde(default)]
     pub service: ServiceTime,
@@ -97,7 +97,7 @@ impl Endpoint {
         &self.spec
     }
 
-    /// How long it takes for a request, as far as is known now.
+    /// Returns the times of a request there, as far as they are known now.
     #[must_use]
     pub fn service(&self) -> &ServiceTime {
         &self.service
@@ -141,7 +141,8 @@ pub struct Fleet {
     endpoints: Vec<Endpoint>,
     next: u32,
     work: ByRequest,
-    /// When requests began, to find those that never end; also of some that have ended.
+    /// The times at which requests began, to find those that never end; also of some that have
+    /// ended.
     began: VecDeque<(Timestamp, RequestId)>,
 }
 
@@ -167,7 +168,7 @@ impl Fleet {
         self.position(id).map(|at| &self.endpoints[at])
     }
 
-    /// How many requests are under way.
+    /// Returns the number of requests under way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.work.len()

@@ -12,7 +12,7 @@ pub enum RouteError {
     /// There is no endpoint that it may go to. A gateway answers 503.
     #[error("none of {endpoints} endpoints is healthy and allowed for this request")]
     NoEndpoint {
-        /// How many there are.
+        /// The number of endpoints.
         endpoints: usize,
     },
     /// All endpoints have too much to do, and the request may be shed. A gateway answers 429.
@@ -26,7 +26,7 @@ pub enum RouteError {
     /// Too many requests are under way. A gateway answers 429.
     #[error("{most} requests are under way, which is as many as are allowed")]
     TooMany {
-        /// How many are allowed.
+        /// The number that is allowed.
         most: u32,
     },
     /// Its prompt was hashed in granules of another size than the router's.

@@ -8,8 +8,8 @@
 //! holds, from the first on, and how many requests of the window went to it through the node.
 //! Both hold for a node only if they do for the node before it, whole.
 //!
-//! What caches hold is not known but mirrored ([`mirror`]): engines evict what was least lately
-//! used, leaves first, and so does the mirror.
+//! The contents of caches are not known but mirrored ([`mirror`]): engines evict what was least
+//! lately used, leaves first, and so does the mirror.
 
 mod arena;
 mod mirror;
@@ -75,12 +75,12 @@ impl Index {
         }
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many nodes were dropped, or not made, because there were too many.
+    /// Returns the number of nodes that were dropped, or not made, because there were too many.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -302,7 +302,7 @@ impl Index {
         self.adopt(upper.parent, child);
     }
 
-    /// How many requests of the window went through a node to each endpoint.
+    /// Returns the number of requests of the window that went through a node to each endpoint.
     #[cfg(test)]
     pub(crate) fn windows(&self, id: NodeId) -> impl Iterator<Item = (EndpointId, u32)> + '_ {
         let holdings = self.nodes[id.0].holdings.iter();

@@ -33,12 +33,12 @@ pub struct RouteRequest<'a> {
     pub deadline: Option<Timestamp>,
 }
 
-/// Where a request goes.
+/// The endpoint that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
     /// There.
     pub endpoint: EndpointId,
-    /// Where a gateway may send it instead, in this order, if it cannot be reached.
+    /// The endpoints that a gateway may try instead, in this order, if that one cannot be reached.
     pub fallbacks: SmallVec<[EndpointId; 2]>,
     /// Tokens of its prompt that are thought to be cached there.
     pub cached_tokens: u32,
@@ -51,11 +51,11 @@ pub struct Pick {
 /// The known facts about a request that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Finish {
-    /// How many tokens it generated.
+    /// The number of tokens that the request generated.
     pub output_tokens: Option<u32>,
     /// The time from routing it to its first token, if that is known: with none, its end counts.
     pub first_token: Option<Duration>,
-    /// How long computing its prompt took, with how many of its tokens were cached: teaches the
+    /// The time of computing the prompt, and the number of its tokens that were cached: teaches the
     /// router how fast the endpoint is.
     pub prefill: Option<(Duration, u32)>,
 }

@@ -1,4 +1,4 @@
-//! How long an engine takes for a request: the costs that this crate adds up.
+//! The time that an engine takes for a request: the costs that this crate adds up.
 
 mod fit;
 
@@ -22,8 +22,8 @@ impl Cost {
     /// No time.
     pub const ZERO: Self = Self(0);
 
-    /// Returns the time in which an engine computes `missed` tokens of a prompt of `tokens`; nothing
-    /// for none.
+    /// Returns the time in which an engine computes `missed` tokens of a prompt of `tokens`;
+    /// nothing for none.
     #[must_use]
     pub fn of_prefill(service: &ServiceTime, missed: u32, tokens: u32) -> Self {
         Self::from_ms(service.prefill_ms(missed, tokens))

@@ -75,8 +75,8 @@ impl Admission {
         self.reserve(0)
     }
 
-    /// Reserves the bytes of a body that will not reach the queue, as [`Self::enter`] does for one that
-    /// will.
+    /// Reserves the bytes of a body that will not reach the queue, as [`Self::enter`] does for one
+    /// that will.
     ///
     /// # Errors
     /// 429 `queue_full`.
@@ -163,7 +163,8 @@ impl Admission {
         )
     }
 
-    /// When to come back, from what has to leave the queue first and how fast it does.
+    /// Returns the time after which to come back, from what has to leave the queue first and how
+    /// fast it does.
     fn retry_after(&self, excess_tokens: u64) -> Duration {
         let engines = self.engines.get().into_iter().flatten();
         let rates = engines.filter_map(EngineHandle::prompt_tokens_per_second);

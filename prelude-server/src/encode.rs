@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{admission::Admission, config::ServerConfig, error::ApiError};
 
-/// Where texts are encoded.
+/// The threads that encode texts.
 #[derive(Debug)]
 pub(crate) struct EncodePool {
     threads: Semaphore,

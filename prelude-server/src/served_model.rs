@@ -178,7 +178,7 @@ pub struct ServedModel {
     pub template: Option<Arc<ChatTemplate>>,
     /// Special tokens and the like.
     pub tokenizer_config: TokenizerConfig,
-    /// Where rendered prompts may be cut.
+    /// The places at which rendered prompts may be cut.
     pub cuts: SafeCuts,
     /// The token that ends an assistant's turn.
     pub end_of_turn: Option<u32>,
@@ -200,8 +200,8 @@ pub struct ServedModel {
     pub matryoshka: Vec<u32>,
     /// Class names in the order of the logits; empty without a classification head.
     pub id2label: Vec<String>,
-    /// True if the classes of a text are read from the mean of its tokens, so that single tokens have
-    /// none.
+    /// True if the classes of a text are read from the mean of its tokens, so that single tokens
+    /// have none.
     pub has_mean_classes: bool,
     /// The activation of classes: what `problem_type` says.
     pub class_activation: ClassActivation,
@@ -223,9 +223,9 @@ pub struct ServedModel {
     pub eos_token_ids: Vec<u32>,
     /// Sampling parameters of requests that name none.
     pub sampling: SamplingDefaults,
-    /// Where requests are computed.
+    /// The engine that computes requests.
     pub engine: EngineHandle,
-    /// When the model was loaded, in seconds since 1970.
+    /// The time at which the model was loaded, in seconds since 1970.
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
@@ -253,7 +253,7 @@ impl ServedModel {
         self.tasks.contains(&task)
     }
 
-    /// Where texts that get special tokens of the tokenizer's may be cut.
+    /// Returns the places at which texts that get the tokenizer's special tokens may be cut.
     #[must_use]
     pub fn text_cuts(&self) -> SafeCuts {
         // Parts would get the special tokens each; a tokenizer that adds none has no such parts.

@@ -162,7 +162,7 @@ fn one_answer_without_a_server() {
     check(&["decide", "-"], request, 0, "q\t", "");
 }
 
-/// What the help of each command shows is typed into a shell, where the files are that it names.
+/// Types what the help of each command shows into a shell, where the files are that it names.
 #[test]
 fn examples_of_the_help_work() {
     let folder = std::env::temp_dir().join(format!("prelude-help-{}", std::process::id()));

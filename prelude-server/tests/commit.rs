@@ -1,4 +1,4 @@
-//! What the build script reads off a checkout.
+//! The build script's reading of a checkout.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../build/commit.rs"]

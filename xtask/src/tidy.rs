@@ -43,7 +43,8 @@ const LICENCES: &[&str] = &[
     "MPL-2.0",
 ];
 
-/// Where `unsafe` code may be (ARCHITECTURE.md, invariant 9): files, or folders ending in `/`.
+/// The places in which `unsafe` code may be (ARCHITECTURE.md, invariant 9): files, or folders
+/// ending in `/`.
 const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/cache/slot.rs",
     "fasttoken/src/compare.rs",

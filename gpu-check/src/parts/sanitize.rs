@@ -16,7 +16,7 @@ const TOOLS: [&str; 4] = ["memcheck", "racecheck", "synccheck", "initcheck"];
 /// know the GPU. Nothing else is a reason to pass over it.
 const TOOL: &str = "=========";
 const REFUSALS: [&str; 2] = ["Device not supported", "Unable to"];
-/// Where the program usually lies.
+/// The places in which the program is looked for.
 const SANITIZER_PATHS: [&str; 2] = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
@@ -49,7 +49,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
 /// The output of a watched program.
 struct Output {
     success: bool,
-    /// How it ended, if it did in its time.
+    /// The exit status, or none if the program did not end in time.
     ended: Option<String>,
     /// True if the program came to check anything.
     checked: bool,

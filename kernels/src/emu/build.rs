@@ -12,14 +12,14 @@ use sha2::{Digest, Sha256};
 
 use super::Error;
 
-/// How to compile.
+/// The compiler and its arguments.
 #[derive(Clone, Debug)]
 pub struct Build {
     /// The compiler: g++ from 9 on.
     pub compiler: String,
     /// This crate's folder, with `emu`, `include` and `src`.
     pub sources: PathBuf,
-    /// Where objects and libraries go and are found again.
+    /// The folder in which objects and libraries are made and found again.
     pub cache: PathBuf,
     /// The faults that the compiler instruments for.
     pub sanitizer: Option<Sanitizer>,

@@ -21,11 +21,11 @@
 //! # Ok::<(), emu::Error>(())
 //! ```
 //!
-//! What is reported as an error of [`Device::launch`]: accesses out of bounds of an allocation or
+//! [`Device::launch`] reports as an error: accesses out of bounds of an allocation or
 //! of shared memory, or misaligned; races between threads over shared memory (a missing barrier,
-//! or a copy that was not waited for); blocks that touch what another block wrote in the same launch;
-//! deadlocks and divergent barriers, with the threads that wait and where. Memory that was not written is NaN.
-//! See `kernels/README.md` for what emulation cannot show.
+//! or a copy that was not waited for); blocks that touch what another block wrote in the same
+//! launch; deadlocks and divergent barriers, with the threads that wait and where. Memory that was
+//! not written is NaN. See `kernels/README.md` for what emulation cannot show.
 
 mod build;
 mod ffi;
@@ -87,7 +87,7 @@ pub enum Error {
     OutOfBounds {
         /// The address.
         at: u64,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: usize,
     },
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Schedule {
 pub struct Extent {
     /// First byte.
     pub at: DevicePtr,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
     /// 1 if it may be written, else 0.
     pub writable: u32,
@@ -198,7 +198,8 @@ impl Library {
         self.0.layout(name)
     }
 
-    /// Where the C++ and the Rust definition of a parameter struct differ, if they do.
+    /// Returns the difference between the C++ and the Rust definition of a parameter struct, if
+    /// there is one.
     #[must_use]
     pub fn layout_difference<P: Params>(&self) -> Option<String> {
         let Some(theirs) = self.layout(P::NAME) else {

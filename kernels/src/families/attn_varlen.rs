@@ -7,18 +7,18 @@ params! {
     pub struct Segment: 8 {
         /// Index of its first span.
         pub span_first: u32,
-        /// How many.
+        /// The number of spans.
         pub span_count: u32,
     }
 }
 
 params! {
-    /// Where the keys and values of some positions lie.
+    /// The place of the keys and values of some positions.
     #[derive(PartialEq, Eq)]
     pub struct Span: 16 {
         /// First position.
         pub kv_start: u32,
-        /// How many.
+        /// The number of positions.
         pub len: u32,
         /// [`Span::PAGES`]: position `p` is in block `tables[at + p / block_size]`.
         /// [`Span::STEP`]: it is row `at + (p - kv_start)` of the step's K and V.
@@ -45,7 +45,7 @@ params! {
         pub q_row: u32,
         /// Position of the first.
         pub q_pos: u32,
-        /// How many: at most [`Tile::tokens_max`].
+        /// The number of rows: at most [`Tile::tokens_max`].
         pub rows: u32,
     }
 }
@@ -133,7 +133,8 @@ pub(super) fn is_near(window: u32, cap: f32, head_dim: u32) -> bool {
 }
 
 impl AttnVarlenParams {
-    /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel takes.
+    /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel
+    /// takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let padded = padded_head_dim(self.head_dim);

@@ -7,11 +7,11 @@ params! {
         pub logits: DevicePtr,
         /// First of its targets, and where in `lp` and `rank` their results go.
         pub target_first: u32,
-        /// How many.
+        /// The number of targets.
         pub target_count: u32,
-        /// Where in `top_id` and `top_lp` its likeliest tokens go.
+        /// The index in `top_id` and `top_lp` of the first of the likeliest tokens.
         pub top_first: u32,
-        /// How many are wanted; at most [`LogprobRow::TOP_MAX`] are written.
+        /// The number of likeliest tokens wanted; at most [`LogprobRow::TOP_MAX`] are written.
         pub top_n: u32,
     }
 }

@@ -5,7 +5,7 @@ params! {
     pub struct PoolRow: 24 {
         /// First of its hidden rows, in [`PoolParams::index`].
         pub first: u32,
-        /// How many, at least 1; their positions ascend by one.
+        /// The number of rows, at least 1; their positions ascend by one.
         pub count: u32,
         /// Position of the first: chunks of means are cut at absolute positions.
         pub first_position: u32,

@@ -10,19 +10,19 @@ params! {
         pub out: DevicePtr,
         /// Ids seen so far, each once: pairs of [`AdjustParams::seen`].
         pub seen_first: u32,
-        /// How many.
+        /// The number of tokens seen.
         pub seen_count: u32,
         /// Pairs of [`AdjustParams::bias`].
         pub bias_first: u32,
-        /// How many.
+        /// The number of biases.
         pub bias_count: u32,
         /// Index of the row's first id in [`AdjustParams::allowed`].
         pub allowed_first: u32,
-        /// How many.
+        /// The number of allowed tokens.
         pub allowed_count: u32,
         /// Index of the row's first id in [`AdjustParams::masked`].
         pub masked_first: u32,
-        /// How many.
+        /// The number of masked tokens.
         pub masked_count: u32,
         /// Divides positive and multiplies other logits of ids seen.
         pub repetition: f32,
@@ -48,9 +48,9 @@ params! {
         pub output_position: u32,
         /// Number of the first draw among the request's choices.
         pub choice: u32,
-        /// How many.
+        /// The number of draws.
         pub draws: u32,
-        /// Where in [`SampleParams::ids`] they go.
+        /// The index in [`SampleParams::ids`] of the first draw's token.
         pub first: u32,
         /// Keep this many of the largest; 0 keeps all.
         pub top_k: u32,

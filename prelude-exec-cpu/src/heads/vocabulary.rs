@@ -85,7 +85,7 @@ impl Item<'_> {
 }
 
 impl Want<'_> {
-    /// How many of the likeliest tokens are wanted.
+    /// Returns the number of likeliest tokens that are wanted.
     fn top(&self) -> u32 {
         match self {
             Self::Sample(head) => head.top_logprobs.unwrap_or(0),

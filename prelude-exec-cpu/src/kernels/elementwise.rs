@@ -345,7 +345,7 @@ pub(crate) fn sum_exp(x: &[f32], max: f32) -> f64 {
         .sum()
 }
 
-/// How many of `x` are larger than `bound`.
+/// Returns the number of elements of `x` that are larger than `bound`.
 #[inline(always)]
 pub(crate) fn count_above(x: &[f32], bound: f32) -> u32 {
     x.iter().map(|&v| u32::from(v > bound)).sum()

@@ -41,7 +41,7 @@ pub(super) struct Labels {
     places: ResultParts,
 }
 
-/// Where the numbers of each row of the step are.
+/// The places of the numbers of each row of the step.
 pub(super) type ResultParts = BTreeMap<usize, LabelParts>;
 
 /// Products of single hidden states with single rows of the head.
@@ -64,7 +64,7 @@ struct Group {
     log_sum_exp: Part,
 }
 
-/// Where a row's numbers are.
+/// The places of a row's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LabelParts {
     logits: Part,

@@ -137,8 +137,8 @@ impl Heads {
         std::mem::swap(&mut self.ran, &mut left.ran);
     }
 
-    /// Where on the device the token of row `i` will be that the latest step draws, as an index
-    /// into [`Heads::drawn`]. None for a row that draws none.
+    /// Returns the place on the device of the token of row `i` that the latest step draws, as an
+    /// index into [`Heads::drawn`]. None for a row that draws none.
     pub(crate) fn drawn_at(&self, i: usize) -> Option<usize> {
         self.logits.drawn_at(i)
     }

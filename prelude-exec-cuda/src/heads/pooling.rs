@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Where results of rows are, which several rows may share.
+/// The places of results of rows, which several rows may share.
 ///
 /// Rows that want a result of each token are laid out by token: those that read the same one in
 /// the same way share its result, so that all the step's rows together want no more of them than

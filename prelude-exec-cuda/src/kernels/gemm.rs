@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view::View};
 
-/// Most elements of a weight for which `gemm_skinny` is ahead of cuBLASLt, of up to 8 rows and of up
-/// to 16. It saves some 2 µs of each launch, and reads large weights more slowly. On an H200, in µs,
-/// `gemm_skinny` with 4 and 16 rows by a prototype of 2026-11-23 that launched it for all of these,
-/// and cuBLASLt with either by part `gemm` of `gpu-check`:
+/// Most elements of a weight for which `gemm_skinny` is ahead of cuBLASLt, of up to 8 rows and of
+/// up to 16. It saves some 2 µs of each launch, and reads large weights more slowly. On an H200, in
+/// µs, `gemm_skinny` with 4 and 16 rows by a prototype of 2026-11-23 that launched it for all of
+/// these, and cuBLASLt with either by part `gemm` of `gpu-check`:
 ///
 /// | weight | elements | 4 rows | 16 rows | cuBLASLt |
 /// | --- | --- | --- | --- | --- |
@@ -37,7 +37,7 @@ use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view
 /// | 19456 × 2560 | 49.8 M | 35.2 | 48.7 | 30.0 |
 const SKINNY_ELEMENTS: [u64; 2] = [8 << 20, 5 << 20];
 
-/// Where a product goes.
+/// The destination of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ProductOutput {
     /// `y = x · wᵀ`, bf16.

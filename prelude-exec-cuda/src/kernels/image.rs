@@ -1,8 +1,9 @@
-//! Where compiled kernels come from: images that were built, in a folder or in this program, the
+//! Compiled kernels and their sources: images that were built, in a folder or in this program, the
 //! cache folder, NVRTC.
 //!
 //! An image in the cache is named by the hash of everything that decides what it holds: source,
-//! headers, options, compiler and GPU. So a stale one is never found, and only one that does not load is removed.
+//! headers, options, compiler and GPU. So a stale one is never found, and only one that does not
+//! load is removed.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int},
@@ -47,7 +48,7 @@ impl Images {
         }
     }
 
-    /// Where built images lie, or why they cannot be opened.
+    /// Returns the folders of built images, or why they cannot be opened.
     pub(crate) fn places(&self) -> impl Iterator<Item = String> {
         self.built.iter().map(|images| match images {
             Ok(images) => images.place().display().to_string(),

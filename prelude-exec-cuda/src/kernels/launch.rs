@@ -48,7 +48,7 @@ pub(crate) enum Graph {
     /// In the emulation, which runs them one after the other.
     #[cfg(feature = "emu")]
     Emu(Vec<Kept>),
-    /// How many were written down.
+    /// The number of launches that were written down.
     #[cfg(feature = "emu")]
     Record(usize),
 }

@@ -30,7 +30,7 @@ pub(crate) struct QkNormRopeStore {
     /// This layer's keys and values in the pool, a row for each block.
     pub(crate) pages: (View<bf16>, View<bf16>),
     pub(crate) block_size: usize,
-    /// Where K and V of these rows go besides, for steps of several chunks: `[n, Hkv · D]` each.
+    /// Second copies of K and V of these rows, for steps of several chunks: `[n, Hkv · D]` each.
     pub(crate) step: Option<(View<bf16>, View<bf16>)>,
 }
 

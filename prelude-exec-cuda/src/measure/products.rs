@@ -51,7 +51,7 @@ pub fn logits_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec<
 }
 
 impl CudaOps {
-    /// How many products ran on what since these operations were made.
+    /// Returns the number of products, by what they ran on, since these operations were made.
     #[must_use]
     pub const fn product_counts(&self) -> ProductCounts {
         self.products.counts()
@@ -110,7 +110,7 @@ pub struct Measured {
     pub first: Option<Times>,
     /// By the fastest of those that are right.
     pub best: Option<Times>,
-    /// How many there were.
+    /// The number of candidates.
     pub candidates: usize,
     /// Algorithms whose results are not `gemm_mma`'s, with the place.
     pub wrong: Vec<String>,
@@ -207,7 +207,7 @@ impl Tuner {
         Ok(Some(measured))
     }
 
-    /// How many plans there are.
+    /// Returns the number of plans.
     #[must_use]
     pub fn plans(&self) -> usize {
         self.plans.len()
@@ -220,8 +220,8 @@ impl Tuner {
         (!self.plans.is_empty()).then(|| plans::text(&self.plans, machine))
     }
 
-    /// Reads a plan file as an executor of this GPU, driver and library does, and returns the number
-    /// of plans in the file.
+    /// Reads a plan file as an executor of this GPU, driver and library does, and returns the
+    /// number of plans in the file.
     ///
     /// # Errors
     /// The reason why an executor would not use the file.

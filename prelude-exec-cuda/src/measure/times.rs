@@ -23,7 +23,7 @@ const FILLS: [usize; 3] = [16, 64, 256];
 const WARM_UP: usize = 3;
 /// Work that takes less runs several times between two points.
 const SHORT_S: f64 = 20e-6;
-/// How long it then takes there: a hundred times what points are exact to.
+/// The time that short work is repeated to fill: a hundred times what points are exact to.
 const SPAN_S: f64 = 100e-6;
 /// Most calls of a measurement: about two launches each, a driver queues some thousand.
 const CALLS_MAX: usize = 600;
@@ -132,7 +132,7 @@ fn on<S: Stream>(
     Ok(times)
 }
 
-/// How often work that takes `seconds` runs between two points.
+/// Returns the number of times that work of `seconds` runs between two points.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -16,7 +16,7 @@ use crate::{CudaConfig, Error};
 const CUDA_MIN: i32 = 13_000;
 /// Major version of NVRTC that the bindings are for.
 const NVRTC_MAJOR: i32 = 13;
-/// Where a folder may keep its libraries, the folder itself first.
+/// The folders in which a folder may keep its libraries, the folder itself first.
 const SUBFOLDERS: [&str; 4] = ["", "nvidia/cu13/lib", "nvidia/cublas/lib", "lib64"];
 
 /// A library that is opened when it is needed.
@@ -80,7 +80,7 @@ impl Library {
     }
 }
 
-/// Where an opened library came from.
+/// The source of an opened library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A file.

@@ -1,4 +1,4 @@
-//! Where memory comes from, and copies to and from it.
+//! The sources of memory, and copies to and from it.
 
 use std::{ops::Range, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::record::Recording;
 #[cfg(feature = "emu")]
 const ALIGN: usize = 256;
 
-/// Where memory comes from.
+/// The source of memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Space {
     /// A GPU.

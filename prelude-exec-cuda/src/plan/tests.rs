@@ -36,7 +36,7 @@ fn decode_row(token: TokenSource, context_len: u32, start: u32) -> BatchRow {
     }
 }
 
-/// Where one position's keys and values lie.
+/// The place of one position's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Slot(u32),

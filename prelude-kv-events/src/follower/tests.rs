@@ -146,7 +146,7 @@ impl Reader {
     }
 }
 
-/// What happens to an engine or a message.
+/// An event of an engine or of a message.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Delivered,

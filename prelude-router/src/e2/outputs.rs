@@ -1,4 +1,4 @@
-//! How long outputs are, by what their prompts have in common.
+//! The lengths of outputs, by what their prompts have in common.
 
 use std::{
     collections::{BTreeMap, VecDeque},

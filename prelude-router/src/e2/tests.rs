@@ -243,10 +243,10 @@ fn who_served_instead_has_the_prompt() {
     assert_eq!((again.endpoint, again.reason), (other, Reason::Cached));
 }
 
-/// Where E2 may send a prompt, from the whole history and without evictions.
+/// The endpoints that E2 may send a prompt to, from the whole history and without evictions.
 #[derive(Default)]
 struct Naive {
-    /// When, where, which granules, at what cost.
+    /// The time, endpoint, granules and cost of each request.
     history: Vec<(u64, usize, Vec<u32>, u64)>,
 }
 

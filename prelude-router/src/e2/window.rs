@@ -12,7 +12,7 @@ pub(super) struct Entry {
     pub(super) at: Timestamp,
     /// None for what an endpoint is charged with when it joins.
     pub(super) request: Option<RequestId>,
-    /// Where it went.
+    /// The endpoint that the request went to.
     pub(super) endpoint: EndpointId,
     /// The last node of its prompt, if that has one.
     pub(super) leaf: Option<NodeId>,
@@ -32,7 +32,7 @@ pub(super) struct Load {
     pub(super) endpoint: EndpointId,
     /// `L` of the paper.
     pub(super) sum: Cost,
-    /// How much of that is decoding.
+    /// The part of that which is decoding.
     pub(super) decode: Cost,
     /// Requests that went there.
     pub(super) requests: u64,

@@ -35,7 +35,7 @@ impl<T: Default> Arena<T> {
         std::mem::take(&mut self[at])
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }

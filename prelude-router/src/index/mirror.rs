@@ -21,7 +21,7 @@ pub(super) struct Mirror {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Evictable {
     pub(crate) granules: u32,
-    /// How many requests of the window went through it to the same endpoint.
+    /// The number of requests of the window that went through it to the same endpoint.
     pub(crate) window: u32,
 }
 

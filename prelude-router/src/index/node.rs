@@ -17,7 +17,7 @@ pub(super) struct Node {
     pub(super) first_child: u32,
     /// The children of the same parent before and after it.
     pub(super) siblings: (u32, u32),
-    /// How many granules are before it.
+    /// The number of granules before the node.
     pub(super) start: u32,
     /// The chained hash of each of its granules; at least one.
     pub(super) hashes: Vec<u64>,
@@ -41,7 +41,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// How many granules a prompt has that ends with it.
+    /// Returns the number of granules of a prompt that ends with the node.
     pub(super) fn end(&self) -> usize {
         self.start as usize + self.hashes.len()
     }
@@ -52,7 +52,7 @@ impl Node {
         Some(self.holdings[at].1)
     }
 
-    /// Where the holding of an endpoint is, or would be.
+    /// Returns the index of an endpoint's holding, or the index at which to insert it.
     pub(super) fn place(&self, endpoint: EndpointId) -> Result<usize, usize> {
         self.holdings.binary_search_by_key(&endpoint, |(of, _)| *of)
     }
@@ -68,9 +68,9 @@ impl Linked for Node {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     pub(super) node: u32,
-    /// How many granules its cache holds, from the node's first on.
+    /// The number of granules that the endpoint's cache holds, from the node's first on.
     pub(super) cached: u32,
-    /// How many requests of the window went to it through the node.
+    /// The number of requests of the window that went to the endpoint through the node.
     pub(super) window: u32,
     /// In the list of what its cache holds, if that is anything.
     pub(super) links: Links,

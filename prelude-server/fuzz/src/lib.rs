@@ -1,4 +1,4 @@
-//! What the targets share: models without arithmetic in service, bodies made wrong, and what
+//! The parts that targets share: models without arithmetic in service, bodies made wrong, and what
 //! every answer has to be.
 
 mod bodies;

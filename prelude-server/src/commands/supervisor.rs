@@ -1,4 +1,4 @@
-//! What a service manager such as systemd is told, if it asks for that (`NOTIFY_SOCKET`): the start
+//! Messages to a service manager such as systemd, if it asks for them (`NOTIFY_SOCKET`): the start
 //! of service, the end, and signs of life.
 
 use std::sync::Arc;

@@ -52,7 +52,7 @@ fn nanos(d: Duration) -> u64 {
 #[derive(Debug)]
 pub(super) struct Promise {
     set: OnceLock<Option<TokenSet>>,
-    /// When it should be there.
+    /// The time at which the mask should be there.
     due: Instant,
 }
 

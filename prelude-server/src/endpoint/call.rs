@@ -38,11 +38,12 @@ pub(crate) struct Call {
     pub(crate) strict: bool,
     /// `x-slo-ttft-ms`.
     pub(crate) slo: Option<Duration>,
-    /// When the headers had arrived: deadlines count from here.
+    /// The time at which the headers had arrived: deadlines count from here.
     pub(crate) arrival: Instant,
     /// Room in the queue.
     pub(crate) reservation: Reservation,
-    /// The facts that response headers, access log and metrics tell, filled in as they become known.
+    /// The facts that response headers, access log and metrics tell, filled in as they become
+    /// known.
     pub(crate) seen: Mutex<Inference>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Inference {
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
-    /// When the engine got the request, if there are traces.
+    /// The time at which the engine got the request, if there are traces.
     pub(crate) submitted: Option<Instant>,
     /// The engine's counts, once it has finished.
     pub(crate) usage: Option<Usage>,

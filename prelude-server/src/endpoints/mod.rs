@@ -1,4 +1,4 @@
-//! What the server answers: one file per family of endpoints, with types and handler together.
+//! The endpoints of the server: one file per family of endpoints, with types and handler together.
 //!
 //! A handler is `async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError>`. It
 //! knows no HTTP: the transport makes a [`Reply`](crate::endpoint::Reply) a response, one-shot

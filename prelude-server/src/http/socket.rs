@@ -8,9 +8,9 @@
 //! In all states a write fails that makes no progress for `write_stall`.
 //!
 //! hyper's `header_read_timeout` cannot stand in for the first two limits: it counts the idle time
-//! before a head as a part of it, so that both limits would be one; it closes the connection without
-//! a response, where clients get 408; and it does not run while `hyper_util` waits for the first
-//! bytes of a connection.
+//! before a head as a part of it, so that both limits would be one; it closes the connection
+//! without a response, where clients get 408; and it does not run while `hyper_util` waits for the
+//! first bytes of a connection.
 
 use std::{
     io::{self, IoSlice},
@@ -49,7 +49,7 @@ struct State {
     /// Requests begun and not yet answered to the end.
     active: usize,
     idle_since: Instant,
-    /// When the first byte of an incomplete head arrived.
+    /// The time at which the first byte of an incomplete head arrived.
     head_since: Option<Instant>,
     is_http2: bool,
     /// True if a response left a body unread.
@@ -110,7 +110,7 @@ pub(super) struct Socket {
     app: Arc<App>,
     read_timer: Timer,
     write_timer: Timer,
-    /// When a write first had to wait.
+    /// The time at which a write first had to wait.
     stalled_since: Option<Instant>,
     has_read: bool,
     /// The number of bytes that may still be discarded, and the end of the time for them, once the

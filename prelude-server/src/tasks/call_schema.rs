@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Where the parameters' schema comes to lie in the call's.
+/// The place of the parameters' schema in the call's.
 const PLACE: &str = "#/properties/arguments";
 
 /// A call of the function `name` as a schema: `{"name": .., "arguments": ..}`. References within

@@ -238,7 +238,7 @@ pub(crate) struct UsageBody {
     pub(crate) prompt_tokens_details: PromptTokensDetails,
 }
 
-/// Where prompt tokens came from.
+/// The sources of prompt tokens.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct PromptTokensDetails {
     pub(crate) cached_tokens: u64,

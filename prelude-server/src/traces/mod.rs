@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The spans of a request are made when it has ended, of times that were noted on its way, and put
-//! into a bounded queue: a request never waits for a collector. Without the feature `otlp` the types
-//! are empty and every call is nothing.
+//! into a bounded queue: a request never waits for a collector. Without the feature `otlp` the
+//! types are empty and every call is nothing.
 
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ pub(crate) use queue::Counts;
     expect(dead_code, reason = "read where there are traces")
 )]
 pub(crate) struct Ended<'a> {
-    /// When its head had arrived.
+    /// The time at which the request's head had arrived.
     pub(crate) arrival: Instant,
     /// The path of its endpoint, if there is one.
     pub(crate) route: Option<&'static str>,
@@ -55,7 +55,7 @@ pub(crate) struct Ended<'a> {
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
-    /// When the engine got it.
+    /// The time at which the engine got the request.
     pub(crate) submitted: Option<Instant>,
     /// The engine's counts, once it has finished.
     pub(crate) usage: Option<Usage>,

@@ -54,8 +54,8 @@ impl Trace {
 
 impl Traces {
     /// Starts to send spans to the collector that the standard variables of the environment name
-    /// (`OTEL_EXPORTER_OTLP_ENDPOINT` and others), as OTLP over HTTP. To be called on the runtime of
-    /// the server.
+    /// (`OTEL_EXPORTER_OTLP_ENDPOINT` and others), as OTLP over HTTP. To be called on the runtime
+    /// of the server.
     ///
     /// # Errors
     /// If a variable has a value that the exporter cannot use.
@@ -134,8 +134,8 @@ impl Traces {
         self.0.as_ref().map(|collected| collected.queue.counts())
     }
 
-    /// Waits until the collector has the spans of all requests that have ended, for a few seconds at
-    /// most.
+    /// Waits until the collector has the spans of all requests that have ended, for a few seconds
+    /// at most.
     pub async fn flush(&self) {
         if let Some(collected) = &self.0 {
             // Spans that the collector has not taken by then are lost.
@@ -191,9 +191,9 @@ fn attributes(head: &Head, ended: &Ended<'_>) -> Vec<KeyValue> {
 /// The times at which the parts of a request begin, by the clock of the wall.
 struct Times {
     start: SystemTime,
-    /// When the engine got the request, if it did.
+    /// The time at which the engine got the request, if it did.
     submitted: Option<SystemTime>,
-    /// When its first step began and when its last result was there, if it was finished.
+    /// The times of the first step's begin and of the last result, if the request was finished.
     steps: Option<(SystemTime, SystemTime)>,
     end: SystemTime,
 }

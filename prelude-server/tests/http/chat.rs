@@ -103,7 +103,7 @@ fn one_token_with_logprobs_is_one_shot() {
     assert_eq!(bytes, entry["token"].as_str().unwrap().as_bytes());
 }
 
-/// What is cut is what people said: the template's parts stay.
+/// People's words are cut: the template's parts stay.
 #[test]
 fn a_long_conversation_may_be_cut() {
     let server = TestServer::demo();

@@ -197,7 +197,7 @@ fn what_else_a_decision_is_refused_with() {
     );
 }
 
-/// What the model answers to question `b`, asked alone: it does not depend on the others.
+/// Returns the model's answer to question `b`, asked alone: it does not depend on the others.
 fn server_choice(server: &TestServer) -> Value {
     let question = json!({"b": {"type": "choice", "criteria": {"x": null, "y": "why"}}});
     let body = json!({"state": "s", "questions": question});

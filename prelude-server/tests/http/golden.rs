@@ -48,7 +48,7 @@ impl Golden {
     }
 }
 
-/// What bfloat16 may differ by, and on average.
+/// Returns the largest and the mean difference that bfloat16 may make.
 fn tolerance() -> (f64, f64) {
     let document: Value = serde_json::from_str(JSON).unwrap();
     let stated = &document["tolerances"]["f32 against bf16"]["logprob"];

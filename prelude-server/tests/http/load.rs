@@ -1,6 +1,6 @@
 //! Many at once: more than fits, leaving at random, and all kinds of requests beside each other.
 //!
-//! What is asserted are counts and bytes, never times; `cargo xtask bench server` measures those.
+//! Counts and bytes are asserted, never times; `cargo xtask bench server` measures those.
 //! `PRELUDE_LOAD_TEST_SECONDS` makes the tests with a duration last longer.
 
 use std::{
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Fake, Response, TestServer, config, every_task, read_all, with_limits};
 
-/// How long tests go on that have no end of their own.
+/// Returns the duration of tests that have no end of their own.
 fn duration() -> Duration {
     let seconds = std::env::var("PRELUDE_LOAD_TEST_SECONDS").ok();
     let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(1.5);
@@ -180,7 +180,7 @@ fn who_leaves_under_load_leaves_nothing_and_disturbs_nobody() {
     assert!(server.is_healthy());
 }
 
-/// What differs from run to run taken out: ids, times, and what the cache held.
+/// Returns a response without what differs from run to run: ids, times, and what the cache held.
 fn without_ids(mut response: Response) -> Response {
     fn mask(value: &mut Value) {
         match value {
@@ -217,7 +217,7 @@ fn without_ids(mut response: Response) -> Response {
     response
 }
 
-/// How a stream is cut into events depends on how steps ran; what it says does not: texts, tokens
+/// Returns what a stream says, however steps cut it into events: texts, tokens
 /// with their log-probabilities, calls, what the prompt has, how each choice ends, and usage.
 fn joined_text(events: impl Iterator<Item = String>) -> String {
     let mut said: std::collections::BTreeMap<String, String> = Default::default();

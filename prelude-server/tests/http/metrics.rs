@@ -237,7 +237,7 @@ fn the_dashboard_names_metrics_that_there_are() {
     assert!(found.len() > 25, "{found:?}");
 }
 
-/// What is of no one model has the names of all.
+/// A metric of no one model has the names of all.
 #[test]
 fn queues_of_one_model_have_its_name() {
     let one = TestServer::fake(config(), &Fake::default());

@@ -313,7 +313,7 @@ fn model_with(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
     load(assets, options, devices()).unwrap()
 }
 
-/// What the fake executor does.
+/// The behaviour of the fake executor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fake {
     /// Time a step takes.
@@ -322,10 +322,10 @@ pub(crate) struct Fake {
     pub(crate) steps: Arc<AtomicU64>,
     /// Of them, those that another thread than the engine's ran.
     pub(crate) inline_steps: Arc<AtomicU64>,
-    /// Whether other threads may.
+    /// True if other threads may.
     pub(crate) at_once: bool,
     pub(crate) engine: EngineConfig,
-    /// Whether [`FAILS`] and [`LOSES`] are obeyed.
+    /// True if [`FAILS`] and [`LOSES`] are obeyed.
     pub(crate) faults: bool,
     /// Longest sequence; 512 if zero.
     pub(crate) context: u32,

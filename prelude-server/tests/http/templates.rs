@@ -1,5 +1,5 @@
-//! What a request may say of the chat template: another one, what is text whatever it looks like,
-//! and what of the prompt is shown.
+//! The fields of a request about the chat template: another one, what is text whatever it looks
+//! like, and what of the prompt is shown.
 
 use prelude_server::{ApiKeys, Limits, ServerConfig};
 use serde_json::{Value, json};
@@ -217,7 +217,7 @@ fn special_tokens_in_names_become_text() {
     );
 }
 
-/// Where prompts are the caller's own, nothing keeps special tokens out, and the field is no
+/// If prompts are the caller's own, nothing keeps special tokens out, and the field is no
 /// promise.
 #[test]
 fn escaping_is_refused_where_nothing_is_escaped() {

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 /// Upper bound of the memory that one of them may take over what the idle server holds.
 const GROWTH_MAX: u64 = 64 * MIB;
 
-/// How a bomb ends.
+/// The end of a bomb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// 400 `grammar_too_complex`.
@@ -418,8 +418,9 @@ fn tools() {
     server.settle();
 }
 
-/// A template of a request is a program. The server runs none unless its operator trusts clients; then
-/// its steps and its output are bounded. (What it holds in between is not, as its setting says.)
+/// A template of a request is a program. The server runs none unless its operator trusts clients;
+/// then its steps and its output are bounded. (What it holds in between is not, as its setting
+/// says.)
 #[test]
 fn templates() {
     let bombs = [

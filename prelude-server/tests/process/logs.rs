@@ -1,4 +1,4 @@
-//! What is written to stderr, and what is not.
+//! The lines that are written to stderr, and those that are not.
 
 use serde_json::json;
 

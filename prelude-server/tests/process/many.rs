@@ -110,7 +110,7 @@ fn requests_choose_among_models_by_name() {
     assert_eq!((answered("judge"), answered("embed")), (2.0, 5.0));
 }
 
-/// Where several models could answer, a request without a name goes to the one that is made for it.
+/// If several models could answer, a request without a name goes to the one that is made for it.
 #[test]
 fn requests_without_a_name_go_to_the_model_that_is_made_for_them() {
     let settings = [

@@ -17,10 +17,10 @@ use crate::{
 /// The tool that makes wheels, from PyPI.
 const WHEEL_TOOL: &str = "maturin>=1.9,<2";
 
-/// What the tests compare with.
+/// The packages that the tests compare with.
 const COMPARED: [&str; 3] = ["tokenizers>=0.23.3,<0.24", "numpy", "transformers>=5,<6"];
 
-/// What the race runs against.
+/// The packages that the race runs against.
 const RIVALS: [&str; 4] = [
     "tokenizers>=0.23.3,<0.24",
     "fastokens==0.3.5",
@@ -82,8 +82,8 @@ impl Environment {
     }
 }
 
-/// Returns the command that builds a package's wheel into a folder, with the profile that the package
-/// names or another.
+/// Returns the command that builds a package's wheel into a folder, with the profile that the
+/// package names or another.
 pub(crate) fn wheel_builder(
     package: &str,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! What a program contains of others: packages, licences, and the texts that ask to go along.
+//! The packages, licences and required texts of others that a program contains.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 
 use crate::{metadata::Metadata, run::cargo};
 
-/// Returns a text that lists the packages of others in the programs of `packages`, with their licences'
-/// texts.
+/// Returns a text that lists the packages of others in the programs of `packages`, with their
+/// licences' texts.
 pub(super) fn of(packages: &[&str]) -> Result<String> {
     let names = names(packages)?;
     let metadata = Metadata::load()?;

@@ -16,7 +16,7 @@ use crate::{
     smoke,
 };
 
-/// Where a machine without Rust finds its programs.
+/// The folders in which a machine without Rust finds its programs.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Installs a wheel into an environment of its own and asks the server; seconds from its start to
@@ -74,8 +74,8 @@ pub(super) fn archive(archive: &Path, name: &str) -> Result<f64> {
     ask(&folder.join(name), &home)
 }
 
-/// Installs the tokenizer's wheel into an environment of its own and runs the tests that need nothing
-/// else. Returns what to show.
+/// Installs the tokenizer's wheel into an environment of its own and runs the tests that need
+/// nothing else. Returns what to show.
 pub(super) fn tokenizer(wheel: &Path) -> Result<String> {
     if let Some(why) = python::missing() {
         return Ok(format!("SKIP trying the tokenizer's wheel: {why}"));

@@ -33,7 +33,7 @@ pub(super) struct Builder<'a> {
     pub(super) seen: &'a mut Seen,
     /// Allowed and masked tokens of each row.
     pub(super) masks: &'a AllMasks,
-    /// Where lists of allowed tokens were put.
+    /// The places of the lists of allowed tokens.
     pub(super) allowed_at: &'a mut HashMap<(usize, usize), u32>,
 }
 
@@ -85,7 +85,7 @@ impl ScoreRows {
         self.long.iter().map(take).collect()
     }
 
-    /// Where each row's results are.
+    /// Returns the place of each row's results.
     fn places(
         &self,
         parts: ScoreParts,

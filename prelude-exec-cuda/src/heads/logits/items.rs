@@ -19,7 +19,7 @@ pub(super) enum Want<'a> {
     Score { target: TokenId, top: u32 },
 }
 
-/// Where each position of a row stands among its positions sorted by output.
+/// Returns the rank of each position of a row among its positions sorted by output.
 pub(super) fn by_output(outputs: &[u32]) -> Vec<usize> {
     let mut sorted: Vec<usize> = (0..outputs.len()).collect();
     sorted.sort_by_key(|&i| outputs[i]);

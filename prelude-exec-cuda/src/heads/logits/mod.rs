@@ -71,7 +71,7 @@ pub(super) struct Logits {
     places: ResultParts,
 }
 
-/// Where the numbers of each row of the step are.
+/// The places of the numbers of each row of the step.
 #[derive(Debug, Default)]
 pub(super) struct ResultParts {
     sampled: BTreeMap<usize, Sampled>,
@@ -106,7 +106,7 @@ struct Group {
     copies: Vec<(usize, Part)>,
 }
 
-/// How a group's tokens are chosen.
+/// The rules by which a group's tokens are chosen.
 #[derive(Clone, Copy, Debug)]
 enum Choose {
     /// By each row's rules.
@@ -122,7 +122,7 @@ struct Scores {
     parts: ScoreParts,
 }
 
-/// Where its results are.
+/// The places of the results of scores.
 #[derive(Clone, Copy, Debug)]
 struct ScoreParts {
     lp: Part,
@@ -132,7 +132,7 @@ struct ScoreParts {
     log_sum_exp: Part,
 }
 
-/// Where a sampling row's numbers are.
+/// The places of a sampling row's numbers.
 #[derive(Clone, Copy, Debug)]
 struct Sampled {
     status: Part,
@@ -140,7 +140,7 @@ struct Sampled {
     scores: Option<Scored>,
 }
 
-/// Where scores of one or more tokens under one row of logits are.
+/// The places of the scores of one or more tokens under one row of logits.
 #[derive(Clone, Copy, Debug)]
 struct Scored {
     lp: Part,
@@ -185,7 +185,7 @@ impl Logits {
         std::mem::swap(&mut self.places, places);
     }
 
-    /// Where on the device the first token is that a row draws.
+    /// Returns the place on the device of the first token that a row draws.
     pub(super) fn drawn_at(&self, row: usize) -> Option<usize> {
         self.places.sampled.get(&row).map(|at| at.ids.at)
     }
@@ -257,7 +257,7 @@ impl Logits {
         self.rows_max
     }
 
-    /// How many of the items fit one group.
+    /// Returns the number of items that fit one group.
     fn group_len(&self, items: &[Item<'_>]) -> usize {
         let (mut outputs, mut adjusted, mut last) = (0, 0, None);
         for (i, item) in items.iter().enumerate() {

@@ -91,8 +91,8 @@ impl From<GemmOutput> for Form {
     }
 }
 
-/// How the library multiplies: `cublasLtMatmulAlgo_t`, which may be stored and restored by the
-/// same version of it.
+/// The library's choice of a product's kernel: `cublasLtMatmulAlgo_t`, which may be stored and
+/// restored by the same version of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Algo(pub(crate) [u64; 8]);

@@ -1,4 +1,4 @@
-//! What `/v1/status` and its events hold.
+//! The bodies of `/v1/status` and of its events.
 
 use prelude_engine::{EngineSnapshot, Histogram, StepReport};
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ pub(super) struct Status<'a> {
     models: Vec<ModelStatus<'a>>,
 }
 
-/// What has changed since the event before.
+/// The changes since the event before.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StatusChanges")]
 pub(super) struct Changes<'a> {
