@@ -1,9 +1,10 @@
 //! E2, exploit and explore (Srivatsa et al., Preble, ICLR 2025, §3.2 and algorithm 1).
 //!
 //! A prompt of which more is cached somewhere than is missing goes there: computing it anew costs
-//! more than waiting. Any other goes where it costs least: the load there, what its evictions will
-//! cost those who come back, and its own prefill. Endpoints that mostly decode attract such
-//! prompts.
+//! more than waiting. So does one whose beginning the window's requests have brought there, though
+//! it may be evicted: each prefix stays at one endpoint, and all caches together hold more. Any other
+//! goes where it costs least: the load there, what its evictions will cost those who come back, and
+//! its own prefill. Endpoints that mostly decode attract such prompts.
 //!
 //! The load is the work under way, where the paper has that of the last minutes, and a prompt
 //! leaves the endpoint that caches it where waiting costs far more than computing it anew. So a
@@ -44,6 +45,9 @@ pub(crate) struct E2 {
     config: E2Config,
     /// The index, and what endpoints have cached of the prompt that was asked about last.
     cached: Cached,
+    /// By position of the endpoint: the tokens of that prompt that requests of the window have
+    /// brought there.
+    visited: Vec<u32>,
     window: Window,
     outputs: Outputs,
     newcomers: Vec<Newcomer>,
@@ -67,6 +71,7 @@ impl E2 {
         let span = Duration::from_millis(config.window_ms);
         Self {
             cached: Cached::new(router),
+            visited: Vec::new(),
             window: Window::new(span, config.max_window_requests as usize),
             outputs: Outputs::new(span, DEFAULT_OUTPUT_TOKENS),
             newcomers: Vec::new(),
@@ -85,6 +90,30 @@ impl E2 {
         }
         self.outputs.advance(now);
         self.newcomers.retain(|newcomer| now < newcomer.until);
+    }
+
+    /// Looks up which endpoints know the beginning of a prompt.
+    fn look(&mut self, fleet: &Fleet, query: &Query<'_>) {
+        self.cached.look(fleet, query);
+        let Cached {
+            index,
+            path,
+            granule_tokens,
+            ..
+        } = &self.cached;
+        self.visited.clear();
+        self.visited.resize(fleet.endpoints().len(), 0);
+        index.visited(path, |endpoint, granules| {
+            if let Some(at) = fleet.position(endpoint) {
+                self.visited[at] = granules * granule_tokens;
+            }
+        });
+    }
+
+    /// Returns the number of tokens of the prompt that the endpoint at a position has cached, or has
+    /// got within the window.
+    fn known(&self, at: usize) -> u32 {
+        self.cached.tokens(at).max(self.visited[at])
     }
 
     /// Returns the cost of the prompt itself at the endpoint at a position.
@@ -152,17 +181,19 @@ impl E2 {
         least
     }
 
-    /// Returns the endpoint for a prompt of which `known` tokens are cached.
+    /// Returns the endpoint for a prompt of which `known` tokens are [known](Self::known) somewhere.
     fn exploit(&mut self, fleet: &Fleet, query: &Query<'_>, known: u32) -> (usize, Reason) {
         let holders = || {
             query
                 .eligible
                 .iter()
-                .filter(|&&at| self.cached.tokens(at) == known)
+                .filter(|&&at| self.known(at).min(query.tokens) == known)
         };
         let only = holders().next().filter(|_| holders().count() == 1).copied();
-        let holder = only
-            .or_else(|| self.cheapest(fleet, query, |this, at| this.cached.tokens(at) == known));
+        let holder = only.or_else(|| {
+            let is_holder = |this: &Self, at| this.known(at).min(query.tokens) == known;
+            self.cheapest(fleet, query, is_holder)
+        });
         let holder = holder.unwrap_or(query.eligible[0]);
         match self.far_cheaper(fleet, query, holder) {
             Some(at) => (at, Reason::Backlog),
@@ -230,8 +261,8 @@ impl Policy for E2 {
     fn pick(&mut self, now: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
         self.advance(now);
         self.output = self.outputs.expected(query.root, query.max_output_tokens);
-        self.cached.look(fleet, query);
-        let known = query.eligible.iter().map(|&at| self.cached.tokens(at));
+        self.look(fleet, query);
+        let known = query.eligible.iter().map(|&at| self.known(at));
         let known = known.max().unwrap_or(0).min(query.tokens);
         let (at, reason) = if query.tokens - known < known {
             self.exploit(fleet, query, known)

@@ -83,6 +83,19 @@ impl Index {
         }
     }
 
+    /// Calls `of` with an endpoint and the number of granules of a prompt that requests of the window
+    /// have brought there, for each node of the path and each such endpoint, later nodes with more.
+    pub(crate) fn visited(&self, path: &Path, mut of: impl FnMut(EndpointId, u32)) {
+        for &(id, same) in &path.steps {
+            let node = &self.nodes[id];
+            for &(endpoint, at) in &node.holdings {
+                if self.holdings[at].window > 0 {
+                    of(endpoint, node.start + same);
+                }
+            }
+        }
+    }
+
     /// Counts a request that ends at `leaf` to the window of an endpoint, and lets its cache
     /// take in the prompt.
     pub(crate) fn assign(&mut self, endpoint: EndpointId, leaf: NodeId) {
