@@ -14,6 +14,7 @@ use crate::{
     kernels::{
         Backend, InputForm, Supported,
         gemm::{Format, Matrix, Multiplier, ProductOutput},
+        spin,
     },
 };
 
@@ -183,18 +184,6 @@ pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> O
         best = best.max(flops as f64 / elapsed.as_secs_f64());
     }
     Some(best)
-}
-
-fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        crate::kernels::spin(isa, bf16, rounds)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (isa, bf16, rounds);
-        None
-    }
 }
 
 #[cfg(test)]
