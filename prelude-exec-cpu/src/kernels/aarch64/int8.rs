@@ -6,9 +6,9 @@
 
 use std::arch::{
     aarch64::{
-        int8x8_t, int8x16_t, int32x4_t, vaddq_f32, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s8,
-        vdupq_n_s32, vget_low_s8, vld1_s8, vld1q_dup_s32, vld1q_f32, vld1q_s8, vmull_high_s8,
-        vmull_s8, vmulq_f32, vpadalq_s16, vpaddq_s16, vreinterpretq_s8_s32, vst1q_f32,
+        int8x8_t, int8x16_t, int32x4_t, vaddq_f32, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_s32,
+        vget_low_s8, vld1_s8, vld1q_dup_s32, vld1q_f32, vld1q_s8, vmull_high_s8, vmull_s8,
+        vmulq_f32, vpadalq_s16, vpaddq_s16, vreinterpretq_s8_s32, vst1q_f32,
     },
     asm,
 };
@@ -19,9 +19,6 @@ use super::{GROUP_QUADS, LANES, MR, NR, Tile, by_count};
 type Left<'a> = (&'a [u32], usize);
 /// A panel: dwords, groups, and dwords of weights of a column.
 type Right<'a> = (&'a [u32], usize, usize);
-
-/// Registers of columns that are loaded at once.
-const AT_ONCE: usize = 2;
 
 /// The product with one kind of instructions.
 macro_rules! kernel {
@@ -110,24 +107,17 @@ unsafe fn add_group_of_bytes<const M: usize, const R: usize>(
     count: usize,
 ) {
     for q in (0..count - count % 2).step_by(2) {
-        for part in (0..R).step_by(AT_ONCE) {
-            let mut w = [[vdupq_n_s8(0); AT_ONCE]; 2];
-            for (q, w) in (q..).zip(&mut w) {
-                for (j, w) in w.iter_mut().enumerate() {
-                    // SAFETY: a register of line q.
-                    *w = unsafe { vld1q_s8(b.add(q * NR + (part + j) * LANES).cast()) };
-                }
-            }
+        for j in 0..R {
+            // SAFETY: a register of lines q and q + 1.
+            let w = unsafe {
+                let at = b.add(q * NR + j * LANES);
+                [vld1q_s8(at.cast()), vld1q_s8(at.add(NR).cast())]
+            };
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: row r has two dwords from q on.
                 let x = unsafe { vld1_s8(a.add(r * stride + q).cast()) };
-                let sums = &mut acc[part..part + AT_ONCE];
-                for (sum, &w) in sums.iter_mut().zip(&w[0]) {
-                    *sum = dot::<0>(*sum, w, x);
-                }
-                for (sum, &w) in sums.iter_mut().zip(&w[1]) {
-                    *sum = dot::<1>(*sum, w, x);
-                }
+                acc[j] = dot::<0>(acc[j], w[0], x);
+                acc[j] = dot::<1>(acc[j], w[1], x);
             }
         }
     }
@@ -178,21 +168,16 @@ unsafe fn add_group_of_words<const M: usize, const R: usize>(
     count: usize,
 ) {
     for q in 0..count {
-        for part in (0..R).step_by(AT_ONCE) {
-            let mut w = [vdupq_n_s8(0); AT_ONCE];
-            for (j, w) in w.iter_mut().enumerate() {
-                // SAFETY: a register of line q.
-                *w = unsafe { vld1q_s8(b.add(q * NR + (part + j) * LANES).cast()) };
-            }
+        for j in 0..R {
+            // SAFETY: a register of line q.
+            let w = unsafe { vld1q_s8(b.add(q * NR + j * LANES).cast()) };
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: dword q of row r.
                 let x = unsafe { vld1q_dup_s32(a.add(r * stride + q).cast()) };
                 let x = vreinterpretq_s8_s32(x);
-                for (sum, &w) in acc[part..part + AT_ONCE].iter_mut().zip(&w) {
-                    let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-                    let pairs = vpaddq_s16(low, vmull_high_s8(w, x));
-                    *sum = vpadalq_s16(*sum, pairs);
-                }
+                let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
+                let pairs = vpaddq_s16(low, vmull_high_s8(w, x));
+                acc[j] = vpadalq_s16(acc[j], pairs);
             }
         }
     }

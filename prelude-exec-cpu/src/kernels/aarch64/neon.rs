@@ -10,10 +10,6 @@ use std::arch::aarch64::{
 
 use super::{LANES, MR, NR, Tile, by_count};
 
-/// Registers of columns that are loaded at once: two inputs of them, two of a row and a mask fit
-/// beside 24 sums.
-const AT_ONCE: usize = 2;
-
 /// # Safety
 /// NEON; `R` registers of columns from `first` within a row; `out` holds M rows (M ≤ MR).
 #[inline]
@@ -32,7 +28,7 @@ unsafe fn store<const M: usize, const R: usize>(
     }
 }
 
-/// Adds the products of inputs `k` and `k + 1` with what `w` holds of them.
+/// Adds the products of inputs `k` and `k + 1` with register `j` of columns, of which `w` has both.
 ///
 /// # Safety
 /// NEON; each of `M` rows of `a`, `stride` apart, has these inputs.
@@ -40,20 +36,15 @@ unsafe fn store<const M: usize, const R: usize>(
 #[target_feature(enable = "neon")]
 unsafe fn add_two<const M: usize, const R: usize>(
     acc: &mut [[float32x4_t; R]; M],
-    part: usize,
+    j: usize,
     (a, stride, k): (&[f32], usize, usize),
-    w: [[float32x4_t; AT_ONCE]; 2],
+    w: [float32x4_t; 2],
 ) {
     for (r, acc) in acc.iter_mut().enumerate() {
         // SAFETY: row r has two inputs from k on.
         let x: float32x2_t = unsafe { vld1_f32(a.as_ptr().add(r * stride + k)) };
-        let sums = &mut acc[part..part + AT_ONCE];
-        for (sum, &w) in sums.iter_mut().zip(&w[0]) {
-            *sum = vfmaq_lane_f32::<0>(*sum, w, x);
-        }
-        for (sum, &w) in sums.iter_mut().zip(&w[1]) {
-            *sum = vfmaq_lane_f32::<1>(*sum, w, x);
-        }
+        acc[j] = vfmaq_lane_f32::<0>(acc[j], w[0], x);
+        acc[j] = vfmaq_lane_f32::<1>(acc[j], w[1], x);
     }
 }
 
@@ -78,17 +69,13 @@ unsafe fn f32_bf16_rows<const M: usize, const R: usize>(
     for first in (0..NR).step_by(R * LANES) {
         let mut acc = [[vdupq_n_f32(0.0); R]; M];
         for p in 0..b.len() / NR {
-            for part in (0..R).step_by(AT_ONCE) {
-                let mut w = [[vdupq_n_f32(0.0); AT_ONCE]; 2];
-                for j in 0..AT_ONCE {
-                    let column = first + (part + j) * LANES;
-                    // SAFETY: within line p of the panel.
-                    let pairs = unsafe { vld1q_u32(b.as_ptr().add(p * NR + column)) };
-                    w[0][j] = vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs));
-                    w[1][j] = vreinterpretq_f32_u32(vandq_u32(pairs, high));
-                }
+            for j in 0..R {
+                // SAFETY: within line p of the panel.
+                let pairs = unsafe { vld1q_u32(b.as_ptr().add(p * NR + first + j * LANES)) };
+                let w = [vshlq_n_u32::<16>(pairs), vandq_u32(pairs, high)];
+                let w = w.map(|w| vreinterpretq_f32_u32(w));
                 // SAFETY: rows reach as far as the panel is deep.
-                unsafe { add_two(&mut acc, part, (a, stride, 2 * p), w) };
+                unsafe { add_two(&mut acc, j, (a, stride, 2 * p), w) };
             }
         }
         // SAFETY: a strip within the row, and M rows.
@@ -118,17 +105,14 @@ unsafe fn f32_f32_rows<const M: usize, const R: usize>(
     for first in (0..NR).step_by(R * LANES) {
         let mut acc = [[vdupq_n_f32(0.0); R]; M];
         for k in (0..depth - depth % 2).step_by(2) {
-            for part in (0..R).step_by(AT_ONCE) {
-                let mut w = [[vdupq_n_f32(0.0); AT_ONCE]; 2];
-                for (k, w) in (k..).zip(&mut w) {
-                    for (j, w) in w.iter_mut().enumerate() {
-                        let column = first + (part + j) * LANES;
-                        // SAFETY: within line k of the panel.
-                        *w = unsafe { vld1q_f32(b.add(k * NR + column)) };
-                    }
-                }
+            for j in 0..R {
+                // SAFETY: within lines k and k + 1 of the panel.
+                let w = unsafe {
+                    let at = b.add(k * NR + first + j * LANES);
+                    [vld1q_f32(at), vld1q_f32(at.add(NR))]
+                };
                 // SAFETY: rows reach as far as the panel is deep.
-                unsafe { add_two(&mut acc, part, (a, stride, k), w) };
+                unsafe { add_two(&mut acc, j, (a, stride, k), w) };
             }
         }
         if depth % 2 == 1 {
