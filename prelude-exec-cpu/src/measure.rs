@@ -191,6 +191,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_path_with_vectors_has_a_peak() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+                let bf16 = InputForm::of(isa, dtype) != InputForm::F32;
+                let flops = spin(isa, bf16, 10);
+                assert_eq!(flops.is_some(), isa.isa() != Isa::Scalar, "{isa:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_line_is_handed_over() {
         let ns = handover_ns();
         assert!(ns.is_finite() && ns > 0.0, "{ns}");

@@ -25,6 +25,7 @@ const FEW: &[(&str, &[&str])] = &[
         &[
             "kernels::",
             "arena::",
+            "measure::",
             "conformance::",
             "invariance::nor_with_odd_shapes",
         ],

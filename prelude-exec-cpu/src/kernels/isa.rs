@@ -21,6 +21,9 @@ pub enum Isa {
     Avx512f,
     /// AVX2 and FMA.
     Avx2,
+    /// NEON with the instructions of `bf16`, which multiply four or eight pairs at a time. Its speed
+    /// was never measured, so it is used only if it is asked for. Little-endian ARM only.
+    NeonBf16,
     /// NEON: the vectors of every 64-bit ARM processor, in f32. Little-endian ARM only.
     Neon,
     /// Portable code.
@@ -29,11 +32,12 @@ pub enum Isa {
 
 impl Isa {
     /// All, the most demanding first.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::AmxBf16,
         Self::Avx512Bf16,
         Self::Avx512f,
         Self::Avx2,
+        Self::NeonBf16,
         Self::Neon,
         Self::Scalar,
     ];
@@ -46,6 +50,7 @@ impl Isa {
             Self::Avx512Bf16 => "avx512bf16",
             Self::Avx512f => "avx512f",
             Self::Avx2 => "avx2",
+            Self::NeonBf16 => "neonbf16",
             Self::Neon => "neon",
             Self::Scalar => "scalar",
         }
@@ -67,7 +72,10 @@ impl Isa {
     pub fn best() -> Self {
         Self::ALL
             .into_iter()
-            .filter(|&isa| isa != Self::Avx512Bf16 || native::has_fast_bf16())
+            .filter(|isa| match isa {
+                Self::Avx512Bf16 | Self::NeonBf16 => native::has_fast_bf16(),
+                _ => true,
+            })
             .find(|isa| isa.is_available())
             .expect("portable code runs everywhere")
     }
@@ -133,6 +141,7 @@ mod tests {
         if arm && std::env::var_os("PRELUDE_TEST_ALL_PATHS").is_some() {
             let neon = Supported::new(Isa::Neon).unwrap();
             assert!(neon.byte_products, "no products of bytes");
+            assert!(Isa::NeonBf16.is_available(), "no products of bf16");
         }
     }
 }

@@ -33,7 +33,7 @@ macro_rules! multiversion {
                     Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    Isa::Neon | Isa::Scalar => {}
+                    Isa::NeonBf16 | Isa::Neon | Isa::Scalar => {}
                 }
             }
             let _ = isa;

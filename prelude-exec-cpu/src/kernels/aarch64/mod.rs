@@ -7,6 +7,7 @@
     reason = "vector loads without bounds checks in the innermost loops"
 )]
 
+mod bf16;
 mod int8;
 mod neon;
 mod peak;
@@ -42,7 +43,12 @@ use by_count;
 
 /// Returns true if this machine has the instructions of a family.
 pub(super) fn is_available(isa: Isa) -> bool {
-    isa == Isa::Neon && is_aarch64_feature_detected!("neon")
+    let neon = is_aarch64_feature_detected!("neon");
+    match isa {
+        Isa::NeonBf16 => neon && is_aarch64_feature_detected!("bf16"),
+        Isa::Neon => neon,
+        _ => false,
+    }
 }
 
 /// Returns true if the machine multiplies bytes in fours (`sdot`).
@@ -50,7 +56,7 @@ pub(super) fn has_byte_products(isa: Isa) -> bool {
     is_available(isa) && is_aarch64_feature_detected!("dotprod")
 }
 
-/// Returns false: no family for ARM rounds the inputs of products to bf16.
+/// Returns false: it was never measured whether products of bf16 beat f32 multiply-adds.
 pub(super) fn has_fast_bf16() -> bool {
     false
 }
@@ -71,13 +77,18 @@ pub(super) fn multiply(
     out: &mut Tile,
 ) -> bool {
     match (rows, panel, isa.isa()) {
-        (Rows::F32(a), Panel::Bf16(b), Isa::Neon) => {
-            assert!(fits(count, stride, b.len() / NR * 2, a.len()));
+        (Rows::Bf16(a), Panel::Bf16(b), Isa::NeonBf16) => {
+            assert!(fits(count, stride, b.len() / NR, a.len()));
             // SAFETY: `Supported` was made only after the features of its family were detected,
             // and the lengths were checked above.
+            unsafe { bf16::bf16_bf16(a, stride, count, b, out) }
+        }
+        (Rows::F32(a), Panel::Bf16(b), Isa::NeonBf16 | Isa::Neon) => {
+            assert!(fits(count, stride, b.len() / NR * 2, a.len()));
+            // SAFETY: as above.
             unsafe { neon::f32_bf16(a, stride, count, b, out) }
         }
-        (Rows::F32(a), Panel::F32(b), Isa::Neon) => {
+        (Rows::F32(a), Panel::F32(b), Isa::NeonBf16 | Isa::Neon) => {
             assert!(fits(count, stride, b.len() / NR, a.len()));
             // SAFETY: as above.
             unsafe { neon::f32_f32(a, stride, count, b, out) }
@@ -105,12 +116,12 @@ pub(super) fn multiply_int8(
     );
     let (a, b) = ((a, stride), (b, groups, quads));
     match isa.isa() {
-        Isa::Neon if isa.byte_products() => {
+        Isa::NeonBf16 | Isa::Neon if isa.byte_products() => {
             // SAFETY: `Supported` was made only after the features were detected, and the lengths
             // were checked above.
             unsafe { int8::dotprod(a, count, b, out) }
         }
-        Isa::Neon => {
+        Isa::NeonBf16 | Isa::Neon => {
             // SAFETY: as above.
             unsafe { int8::words(a, count, b, out) }
         }
@@ -122,7 +133,7 @@ pub(super) fn multiply_int8(
 /// Writes 16 dwords of each of 16 rows, from byte `first` on, to columns of `out`: line d (lines are
 /// 64 dwords) gets dword d of the rows, in order. `false` if the family has no such instructions.
 pub(super) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut [u32]) -> bool {
-    if isa.isa() != Isa::Neon {
+    if !matches!(isa.isa(), Isa::NeonBf16 | Isa::Neon) {
         return false;
     }
     assert!(
@@ -140,8 +151,13 @@ pub(super) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
 /// floating-point operations that were; `None` where the family has no such instructions.
 pub(crate) fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
     match (isa.isa(), bf16) {
-        (Isa::Neon, false) => {
+        (Isa::NeonBf16, true) => {
             // SAFETY: `Supported` was made only after the features were detected.
+            unsafe { peak::bf16(rounds) };
+            Some(rounds * peak::BF16_FLOPS)
+        }
+        (Isa::NeonBf16 | Isa::Neon, false) => {
+            // SAFETY: as above.
             unsafe { peak::f32(rounds) };
             Some(rounds * peak::F32_FLOPS)
         }

@@ -136,7 +136,7 @@ pub(super) fn multiply_int8(
             // SAFETY: as above.
             unsafe { int8::avx2(a, count, b, out) }
         }
-        Isa::Neon | Isa::Scalar => return false,
+        Isa::NeonBf16 | Isa::Neon | Isa::Scalar => return false,
     }
     true
 }
