@@ -14,6 +14,7 @@ use crate::{
     kernels::{
         Backend, InputForm, Supported,
         gemm::{Format, Matrix, Multiplier, ProductOutput},
+        spin,
     },
 };
 
@@ -185,21 +186,20 @@ pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> O
     Some(best)
 }
 
-fn spin(isa: Supported, bf16: bool, rounds: usize) -> Option<usize> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        crate::kernels::spin(isa, bf16, rounds)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (isa, bf16, rounds);
-        None
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_path_with_vectors_has_a_peak() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+                let bf16 = InputForm::of(isa, dtype) != InputForm::F32;
+                let flops = spin(isa, bf16, 10);
+                assert_eq!(flops.is_some(), isa.isa() != Isa::Scalar, "{isa:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_line_is_handed_over() {

@@ -305,6 +305,7 @@ impl<E: KvElement> Attention<'_, E> {
     }
 
     /// Returns true if scores do not depend on distances and are not bounded.
+    #[cfg(target_arch = "x86_64")]
     fn is_plain(&self) -> bool {
         self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
     }

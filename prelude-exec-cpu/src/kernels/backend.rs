@@ -13,7 +13,8 @@ pub enum CpuDtype {
     /// exactly, at half the bytes.
     F32,
     /// Weights and KV cache in bf16; hidden states, sums and softmax in f32. On
-    /// [`Isa::AmxBf16`] and [`Isa::Avx512Bf16`] the inputs of products are rounded to bf16 as well.
+    /// [`Isa::AmxBf16`], [`Isa::Avx512Bf16`] and [`Isa::NeonBf16`] the inputs of products are
+    /// rounded to bf16 as well.
     Bf16,
 }
 
@@ -33,7 +34,7 @@ impl InputForm {
     pub(crate) fn of(isa: Supported, dtype: CpuDtype) -> Self {
         match (dtype, isa.isa()) {
             (CpuDtype::Bf16, Isa::AmxBf16) => Self::Tiles,
-            (CpuDtype::Bf16, Isa::Avx512Bf16) => Self::Bf16,
+            (CpuDtype::Bf16, Isa::Avx512Bf16 | Isa::NeonBf16) => Self::Bf16,
             _ => Self::F32,
         }
     }

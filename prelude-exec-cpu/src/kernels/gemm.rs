@@ -602,7 +602,7 @@ mod tests {
                 ];
                 let own = match isa.isa() {
                     Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
-                    Isa::Avx512Bf16 => Some((InputForm::Bf16, Format::Bf16)),
+                    Isa::Avx512Bf16 | Isa::NeonBf16 => Some((InputForm::Bf16, Format::Bf16)),
                     _ => None,
                 };
                 backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));

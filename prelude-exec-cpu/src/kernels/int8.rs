@@ -14,11 +14,12 @@
 //! fused. So the result has **the same
 //! bits on every path**, and depends on nothing but its row and its column.
 //!
-//! Instructions multiply unsigned with signed bytes: rows hold `p + 128`, and panels hold
-//! `-128 · Σ q` of each group, with which its sum begins.
+//! Instructions of x86-64 multiply unsigned with signed bytes: rows hold `p + 128`, and panels hold
+//! `-128 · Σ q` of each group, with which its sum begins. Those of ARM multiply signed bytes: rows
+//! hold `p`, and sums begin with 0. Panels are the same everywhere.
 //!
 //! ```text
-//! row:    [groups] scales t, f32 bits;  [quads] dwords of four bytes p + 128
+//! row:    [groups] scales t, f32 bits;  [quads] dwords of four bytes, p or p + 128
 //! panel:  per group:  one line of 64 first values -128 · Σ q, i32
 //!                     up to 32 lines of 64 dwords: four bytes q of inputs 4i .. 4i + 4
 //!         at the end: one line of 64 scales s, f32 bits
@@ -27,7 +28,7 @@
 //! Bytes of a dword are in the order of the machine. What an odd end leaves of a dword is zero.
 
 use super::{
-    Supported,
+    Supported, native,
     panel::{MR, NR, Tile},
 };
 
@@ -36,6 +37,13 @@ pub(crate) const GROUP: usize = 128;
 
 /// Lines of a whole group's weights.
 pub(super) const GROUP_QUADS: usize = GROUP / 4;
+
+/// The bit in which a row's byte differs from `p`.
+const FLIP: u8 = if cfg!(target_arch = "aarch64") {
+    0
+} else {
+    0x80
+};
 
 /// Magnitudes up to this count as zero: their reciprocals times 127 would overflow.
 const TINY: f32 = 1e-36;
@@ -102,9 +110,9 @@ pub(crate) fn quantise_row(x: &[f32], out: &mut [u32]) {
         let (scale, factor) = scale(largest(x));
         *out = scale.to_bits();
         for (byte, &v) in bytes.iter_mut().zip(x) {
-            *byte = round(v, factor) ^ 0x80;
+            *byte = round(v, factor) ^ FLIP;
         }
-        bytes[x.len()..].fill(0x80);
+        bytes[x.len()..].fill(FLIP);
     }
 }
 
@@ -150,7 +158,7 @@ pub(crate) fn read_column(panel: &[u32], lane: usize, out: &mut [f32]) {
 /// If `count` is not in `1..=MR`, or the rows are shorter than the panel is deep.
 #[inline]
 pub(crate) fn multiply(
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))] isa: Supported,
+    isa: Supported,
     rows: &[u32],
     stride: usize,
     count: usize,
@@ -167,8 +175,7 @@ pub(crate) fn multiply(
         (count - 1) * stride + shape.0 + shape.1 <= rows.len(),
         "rows shorter than the panel is deep"
     );
-    #[cfg(target_arch = "x86_64")]
-    if super::x86::multiply_int8(isa, (rows, stride, count), (panel, shape), out) {
+    if native::multiply_int8(isa, (rows, stride, count), (panel, shape), out) {
         return;
     }
     for (r, out) in out.0.iter_mut().enumerate().take(count) {
@@ -190,13 +197,10 @@ fn scalar(row: &[u32], panel: &[u32], groups: usize, out: &mut [f32; NR]) {
         .chunks((GROUP_QUADS + 1) * NR)
         .zip(quads.chunks(GROUP_QUADS));
     for ((group, quads), &scale) in parts.zip(row_scales) {
-        let (first, lines) = group.split_at(NR);
         let mut sums = [0i32; NR];
-        for (sum, first) in sums.iter_mut().zip(first) {
-            *sum = first.cast_signed();
-        }
-        for (line, quad) in lines.chunks_exact(NR).zip(quads) {
-            let x = quad.to_ne_bytes().map(i32::from);
+        for (line, quad) in group[NR..].chunks_exact(NR).zip(quads) {
+            let x = quad.to_ne_bytes();
+            let x = x.map(|x| i32::from((x ^ FLIP).cast_signed()));
             for (sum, w) in sums.iter_mut().zip(line) {
                 let w = w.to_ne_bytes().map(|w| i32::from(w.cast_signed()));
                 *sum += x[0] * w[0] + x[1] * w[1] + x[2] * w[2] + x[3] * w[3];

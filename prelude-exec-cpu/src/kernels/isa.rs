@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::native;
+
 /// A family of kernels, named by the instructions it needs.
 ///
 /// Families differ in speed and in the last bits of results; within one, results are equal bit
@@ -19,17 +21,24 @@ pub enum Isa {
     Avx512f,
     /// AVX2 and FMA.
     Avx2,
+    /// NEON with the instructions of `bf16`, which multiply four or eight pairs at a time. Its speed
+    /// was never measured, so it is used only if it is asked for. Little-endian ARM only.
+    NeonBf16,
+    /// NEON: the vectors of every 64-bit ARM processor, in f32. Little-endian ARM only.
+    Neon,
     /// Portable code.
     Scalar,
 }
 
 impl Isa {
     /// All, the most demanding first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::AmxBf16,
         Self::Avx512Bf16,
         Self::Avx512f,
         Self::Avx2,
+        Self::NeonBf16,
+        Self::Neon,
         Self::Scalar,
     ];
 
@@ -41,6 +50,8 @@ impl Isa {
             Self::Avx512Bf16 => "avx512bf16",
             Self::Avx512f => "avx512f",
             Self::Avx2 => "avx2",
+            Self::NeonBf16 => "neonbf16",
+            Self::Neon => "neon",
             Self::Scalar => "scalar",
         }
     }
@@ -49,27 +60,7 @@ impl Isa {
     /// system for permission to use tiles, once per process.
     #[must_use]
     pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-            let avx512 = avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl");
-            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
-            match self {
-                Self::AmxBf16 => bf16 && super::x86::has_amx(),
-                Self::Avx512Bf16 => bf16,
-                Self::Avx512f => avx512,
-                Self::Avx2 => avx2,
-                Self::Scalar => true,
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            self == Self::Scalar
-        }
+        self == Self::Scalar || native::is_available(self)
     }
 
     /// The fastest on this machine.
@@ -81,26 +72,12 @@ impl Isa {
     pub fn best() -> Self {
         Self::ALL
             .into_iter()
-            .filter(|&isa| isa != Self::Avx512Bf16 || has_fast_bf16())
+            .filter(|isa| match isa {
+                Self::Avx512Bf16 | Self::NeonBf16 => native::has_fast_bf16(),
+                _ => true,
+            })
             .find(|isa| isa.is_available())
             .expect("portable code runs everywhere")
-    }
-}
-
-/// Returns true if bf16 dot products beat f32 multiply-adds. On Intel's server cores since Cooper
-/// Lake a
-/// 512-bit `vdpbf16ps` starts every second cycle, while two f32 multiply-adds start every cycle:
-/// 32 against 64 operations (measured on a Xeon of family 6, model 207: 87 against 178 GFLOP/s).
-fn has_fast_bf16() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-        name.as_flattened() != b"GenuineIntel"
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
     }
 }
 
@@ -108,7 +85,7 @@ fn has_fast_bf16() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Supported {
     isa: Isa,
-    vnni: bool,
+    byte_products: bool,
 }
 
 impl Supported {
@@ -116,7 +93,7 @@ impl Supported {
     pub(crate) fn new(isa: Isa) -> Option<Self> {
         isa.is_available().then(|| Self {
             isa,
-            vnni: has_vnni(isa),
+            byte_products: native::has_byte_products(isa),
         })
     }
 
@@ -125,32 +102,46 @@ impl Supported {
         self.isa
     }
 
-    /// Returns true if the family has AVX-512 and the machine multiplies bytes with it (VNNI). No
-    /// result depends on this.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) const fn vnni(self) -> bool {
-        self.vnni
+    /// Returns true if the machine multiplies bytes with instructions that not every machine of the
+    /// family has: AVX-512 VNNI, or `dotprod` of ARM. No result depends on this.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(crate) const fn byte_products(self) -> bool {
+        self.byte_products
     }
 
     /// The same family on a machine without byte products.
     #[cfg(test)]
-    pub(crate) const fn without_vnni(self) -> Self {
+    pub(crate) const fn without_byte_products(self) -> Self {
         Self {
-            vnni: false,
+            byte_products: false,
             ..self
         }
     }
 }
 
-fn has_vnni(isa: Isa) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        matches!(isa, Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f)
-            && is_x86_feature_detected!("avx512vnni")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_configurations() {
+        for isa in Isa::ALL {
+            let name = serde_json::to_value(isa).unwrap();
+            assert_eq!(name, isa.as_str());
+        }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = isa;
-        false
+
+    /// Other tests run what is available: here a path that is missing is seen.
+    #[test]
+    fn paths_of_the_machine_are_found() {
+        assert!(Isa::Scalar.is_available() && Isa::best().is_available());
+        let arm = cfg!(all(target_arch = "aarch64", target_endian = "little"));
+        assert_eq!(Isa::Neon.is_available(), arm);
+        // Set where a processor with all instructions is emulated.
+        if arm && std::env::var_os("PRELUDE_TEST_ALL_PATHS").is_some() {
+            let neon = Supported::new(Isa::Neon).unwrap();
+            assert!(neon.byte_products, "no products of bytes");
+            assert!(Isa::NeonBf16.is_available(), "no products of bf16");
+        }
     }
 }

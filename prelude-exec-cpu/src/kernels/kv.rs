@@ -17,7 +17,7 @@
 use half::bf16;
 
 use super::{
-    CpuDtype, Supported,
+    CpuDtype, Supported, native,
     panel::{NR, Panel},
     simd,
 };
@@ -156,26 +156,18 @@ fn transpose<E: KvElement>(
     first_lane: usize,
     panel: &mut [u32],
 ) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
-        for (row, key) in rows.iter_mut().zip(keys) {
-            *row = bytemuck::cast_slice(key);
-        }
-        let dwords = keys[0].len() / E::PER_DWORD;
-        for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
-            let out = &mut panel[first * NR + first_lane..];
-            if !super::transpose(isa, &rows, first * 4, out) {
-                return 0;
-            }
-        }
-        dwords - dwords % GROUP
+    let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
+    for (row, key) in rows.iter_mut().zip(keys) {
+        *row = bytemuck::cast_slice(key);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (isa, keys, first_lane, panel);
-        0
+    let dwords = keys[0].len() / E::PER_DWORD;
+    for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
+        let out = &mut panel[first * NR + first_lane..];
+        if !native::transpose(isa, &rows, first * 4, out) {
+            return 0;
+        }
     }
+    dwords - dwords % GROUP
 }
 
 /// Keys and values of one element type.

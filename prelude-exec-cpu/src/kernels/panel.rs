@@ -15,9 +15,7 @@
 //! how many rows are multiplied together, on the split of columns or on threads: that is the
 //! whole of the batch invariance of these products.
 
-use super::Supported;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
+use super::{Supported, native};
 
 /// Columns of a panel: four AVX-512 registers.
 pub(crate) const NR: usize = 64;
@@ -84,7 +82,7 @@ impl Panel<'_> {
 /// family has no product of these formats (bf16 rows need bf16 instructions).
 #[inline]
 pub(crate) fn multiply(
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))] isa: Supported,
+    isa: Supported,
     rows: Rows<'_>,
     stride: usize,
     count: usize,
@@ -102,8 +100,7 @@ pub(crate) fn multiply(
         "rows shorter than the panel is deep"
     );
     match (rows, panel) {
-        #[cfg(target_arch = "x86_64")]
-        _ if x86::multiply(isa, rows, stride, count, panel, out) => {}
+        _ if native::multiply(isa, rows, stride, count, panel, out) => {}
         (Rows::F32(a), Panel::Bf16(b)) => scalar_bf16(a, stride, count, b, out),
         (Rows::F32(a), Panel::F32(b)) => scalar_f32(a, stride, count, b, out),
         (Rows::Bf16(_), _) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
@@ -138,7 +135,10 @@ mod tests {
     use half::bf16;
 
     use super::*;
-    use crate::Isa;
+    use crate::{
+        Isa,
+        kernels::{CpuDtype, InputForm},
+    };
 
     /// Pseudo-random numbers in [-1, 1) with few mantissa bits, so that bf16 holds them exactly.
     fn number(i: usize) -> f32 {
@@ -169,7 +169,7 @@ mod tests {
                     (Rows::F32(&a), Panel::F32(&b_f32), stride),
                     (Rows::F32(&a), Panel::Bf16(&b_pairs), stride),
                 ];
-                if isa.isa() == Isa::Avx512Bf16 {
+                if InputForm::of(isa, CpuDtype::Bf16) == InputForm::Bf16 {
                     cases.push((Rows::Bf16(&a_pairs), Panel::Bf16(&b_pairs), stride / 2));
                 }
                 for (rows, panel, stride_dwords) in cases {
@@ -193,6 +193,105 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// Numbers with all bits of the mantissa, whose sums round at every step.
+    fn ragged(i: usize) -> f32 {
+        let x = (i as u32).wrapping_mul(2_654_435_761) ^ 0x9e37_79b9;
+        (x >> 8) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// With f32 rows all families but portable code compute the bits of a chain of fused
+    /// multiply-adds, whatever the number of rows.
+    #[test]
+    fn products_of_f32_rows_are_chains_of_fused_multiply_adds() {
+        for depth in [1, 2, 3, 64, 191] {
+            let paired = depth + depth % 2;
+            let stride = paired + 2;
+            let a: Vec<f32> = (0..MR * stride).map(ragged).collect();
+            let exact = |k: usize, c: usize| ragged(50_000 + k * NR + c);
+            let rounded = |k: usize, c: usize| bf16::from_f32(exact(k, c)).to_f32();
+            let b_f32: Vec<u32> = (0..depth * NR)
+                .map(|i| exact(i / NR, i % NR).to_bits())
+                .collect();
+            let b_pairs: Vec<u32> = (0..paired / 2 * NR)
+                .map(|i| (i / NR * 2, i % NR))
+                .map(|(k, c)| pair(rounded(k, c), rounded(k + 1, c)))
+                .collect();
+            type Weight<'a> = &'a dyn Fn(usize, usize) -> f32;
+            let cases: [(_, usize, Weight<'_>); 2] = [
+                (Panel::F32(&b_f32), depth, &exact),
+                (Panel::Bf16(&b_pairs), paired, &rounded),
+            ];
+            for (panel, depth, weight) in cases {
+                let chain = |r: usize, c: usize| {
+                    let row = a[r * stride..][..depth].iter().enumerate();
+                    row.fold(0.0, |sum: f32, (k, &x)| x.mul_add(weight(k, c), sum))
+                };
+                for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+                    if isa.isa() == Isa::Scalar {
+                        continue;
+                    }
+                    for first in 0..MR {
+                        for count in 1..=MR - first {
+                            let mut out = Tile([[f32::NAN; NR]; MR]);
+                            let rows = Rows::F32(&a[first * stride..]);
+                            multiply(isa, rows, stride, count, panel, &mut out);
+                            for (r, row) in (first..).zip(&out.0[..count]) {
+                                for (c, got) in row.iter().enumerate() {
+                                    let expected = chain(r, c);
+                                    assert_eq!(
+                                        got.to_bits(),
+                                        expected.to_bits(),
+                                        "{isa:?} depth {depth} ({r}, {c})"
+                                    );
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// With bf16 rows a row has the same bits alone and in company, and they do not depend on
+    /// zeros behind it.
+    #[test]
+    fn products_of_bf16_rows_do_not_depend_on_company() {
+        for depth in [1, 2, 3, 32, 95] {
+            let stride = depth + 1;
+            let a: Vec<u32> = (0..MR * stride)
+                .map(|i| pair(ragged(2 * i), ragged(2 * i + 1)))
+                .collect();
+            let b: Vec<u32> = (0..depth * NR)
+                .map(|i| pair(ragged(9_000 + 2 * i), ragged(9_001 + 2 * i)))
+                .collect();
+            for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+                if InputForm::of(isa, CpuDtype::Bf16) != InputForm::Bf16 {
+                    continue;
+                }
+                let mut full = Tile::ZERO;
+                let panel = Panel::Bf16(&b);
+                multiply(isa, Rows::Bf16(&a), stride, MR, panel, &mut full);
+                for first in 0..MR {
+                    for count in 1..=MR - first {
+                        let mut part = Tile([[f32::NAN; NR]; MR]);
+                        let rows = Rows::Bf16(&a[first * stride..]);
+                        multiply(isa, rows, stride, count, panel, &mut part);
+                        let rows = part.0[..count].iter().zip(&full.0[first..]);
+                        for (part, full) in rows {
+                            assert_eq!(part.map(f32::to_bits), full.map(f32::to_bits), "{isa:?}");
+                        }
+                    }
+                }
+                let mut longer = b.clone();
+                longer.resize(b.len() + NR, 0);
+                let mut part = Tile::ZERO;
+                let panel = Panel::Bf16(&longer);
+                multiply(isa, Rows::Bf16(&a), stride, MR, panel, &mut part);
+                assert_eq!(part.0, full.0, "{isa:?}");
             }
         }
     }

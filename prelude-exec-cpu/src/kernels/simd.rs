@@ -1,4 +1,6 @@
 //! `super::elementwise` and the rows of `super::int8`, compiled once per instruction family: a leaf of `unsafe`.
+//!
+//! ARM's vectors are part of what every function is compiled for, so portable code is NEON's code there.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -31,7 +33,7 @@ macro_rules! multiversion {
                     Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f => return unsafe { avx512($($arg),*) },
                     // SAFETY: as above.
                     Isa::Avx2 => return unsafe { avx2($($arg),*) },
-                    Isa::Scalar => {}
+                    Isa::NeonBf16 | Isa::Neon | Isa::Scalar => {}
                 }
             }
             let _ = isa;
@@ -86,4 +88,91 @@ multiversion! { elementwise:
     sum_exp(x: &[f32], max: f32) -> f64;
     /// [`elementwise::count_above`].
     count_above(x: &[f32], bound: f32) -> u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+
+    /// The sum over what each function computed, by FNV-1a.
+    const CHECKSUM: u64 = 0xd647_fa60_a705_2e85;
+
+    /// Numbers from 1e-9 to 64, of both signs, with all bits of the mantissa.
+    fn number(i: usize) -> f32 {
+        let x = (i as u32).wrapping_mul(2_654_435_761);
+        let size = [1e-9, 0.01, 1.0, 8.0, 64.0][x as usize % 5];
+        ((x >> 8) as f32 / (1 << 23) as f32 - 1.0) * size
+    }
+
+    fn numbers<const N: usize>(first: usize) -> [f32; N] {
+        std::array::from_fn(|i| number(first + i))
+    }
+
+    /// What each function makes of some numbers, ragged at the end.
+    fn results(isa: Supported) -> Vec<(&'static str, Vec<f32>)> {
+        const N: usize = 134;
+        let (x, y, z) = (numbers::<N>(1), numbers::<N>(1001), numbers::<N>(2001));
+        let changed = |name, change: &dyn Fn(&mut [f32])| {
+            let mut out = x;
+            change(&mut out);
+            (name, out.to_vec())
+        };
+        let mut pairs = [0; N / 2];
+        round_to_pairs(isa, &x, &mut pairs);
+        let mut halves = [0; N];
+        round_to_bf16(isa, &x, &mut halves);
+        let (mut max, mut sum) = (1.0, 2.0);
+        let mut scores = numbers(3001);
+        let factor = softmax_tile(isa, &mut scores, 0.3, 50, &mut max, &mut sum);
+        let (largest, finite) = max_finite(isa, &x);
+        let values = [
+            factor,
+            max,
+            sum,
+            largest,
+            f32::from(u8::from(finite)),
+            sum_exp(isa, &x, 3.0) as f32,
+            count_above(isa, &x, 0.1) as f32,
+        ];
+        vec![
+            ("round_to_pairs", pairs.map(f32::from_bits).to_vec()),
+            ("round_to_bf16", halves.map(f32::from).to_vec()),
+            ("softmax_tile", scores.to_vec()),
+            ("sums", values.to_vec()),
+            changed("soften", &|out| soften(isa, out, 60.0, 0.7)),
+            changed("rms_norm", &|out| rms_norm(isa, &x, &y, 1e-6, out)),
+            changed("rms_norm_add", &|out| {
+                rms_norm_add(isa, &y, &z, 1e-6, out);
+            }),
+            changed("soft_cap", &|out| soft_cap(isa, out, 0.2, 5.0)),
+            changed("norm_rotate", &|out| norm_rotate(isa, out, &y, 1e-6, &z)),
+            changed("rotate", &|out| rotate(isa, out, &z)),
+            changed("silu_mul", &|out| silu_mul(isa, &y, &z, out)),
+            changed("layer_norm", &|out| layer_norm(isa, out, &y, &z, 1e-6)),
+            changed("gelu", &|out| gelu(isa, out)),
+            changed("gelu_tanh", &|out| gelu_tanh(isa, out)),
+            changed("relu", &|out| relu(isa, out)),
+            changed("tanh", &|out| tanh(isa, out)),
+            changed("scale_add", &|out| scale_add(isa, out, 0.3, &y)),
+        ]
+    }
+
+    #[test]
+    fn every_family_of_every_machine_computes_the_same_bits() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            let mut all = 0xcbf2_9ce4_8422_2325;
+            let mut each = Vec::new();
+            for (name, values) in results(isa) {
+                for value in values {
+                    assert!(!value.is_nan(), "{isa:?} {name}");
+                    for byte in value.to_bits().to_le_bytes() {
+                        all = (all ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                    }
+                }
+                each.push((name, all));
+            }
+            assert_eq!(all, CHECKSUM, "{isa:?}; after each: {each:x?}");
+        }
+    }
 }

@@ -59,7 +59,7 @@ fn all_families_give_the_bits_of_the_definition() {
         rows[2].fill(3.0);
         rows[3].fill(-3.0);
         for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
-            for isa in [isa, isa.without_vnni()] {
+            for isa in [isa, isa.without_byte_products()] {
                 let (left, panel) = operands(&rows, &columns, isa);
                 let stride = row_dwords(inputs);
                 for count in 1..=MR {

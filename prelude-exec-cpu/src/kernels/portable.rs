@@ -1,0 +1,46 @@
+//! Machines whose vector instructions no kernel uses: portable code runs there.
+
+use super::{
+    Isa, Supported,
+    panel::{Panel, Rows, Tile},
+};
+
+pub(super) fn is_available(_: Isa) -> bool {
+    false
+}
+
+pub(super) fn has_byte_products(_: Isa) -> bool {
+    false
+}
+
+pub(super) fn has_fast_bf16() -> bool {
+    false
+}
+
+pub(super) fn multiply(
+    _: Supported,
+    _: Rows<'_>,
+    _: usize,
+    _: usize,
+    _: Panel<'_>,
+    _: &mut Tile,
+) -> bool {
+    false
+}
+
+pub(super) fn multiply_int8(
+    _: Supported,
+    _: (&[u32], usize, usize),
+    _: (&[u32], (usize, usize)),
+    _: &mut Tile,
+) -> bool {
+    false
+}
+
+pub(super) fn transpose(_: Supported, _: &[&[u8]], _: usize, _: &mut [u32]) -> bool {
+    false
+}
+
+pub(crate) fn spin(_: Supported, _: bool, _: usize) -> Option<usize> {
+    None
+}
