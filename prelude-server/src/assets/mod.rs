@@ -77,7 +77,7 @@ impl Assets {
     /// The same as of [`Assets::open`].
     pub fn open_cached(path: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
         let gguf = Some(path).filter(|path| is_gguf_file(path));
-        let folder = match gguf.map(|path| path.parent().unwrap_or(Path::new(""))) {
+        let folder = match gguf.map(|path| path.parent().unwrap_or_else(|| Path::new(""))) {
             None => path,
             // A name alone lies in the folder of the process.
             Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
