@@ -153,6 +153,31 @@ fn qwen3_mixture_of_experts() {
 }
 
 #[test]
+fn granite_with_factors() {
+    check("rand-granite", MAX_LEN);
+}
+
+#[test]
+fn qwen3_in_fp8_with_blocks() {
+    check("rand-fp8-block", MAX_LEN);
+}
+
+#[test]
+fn llama_classifier_in_fp8() {
+    check("rand-fp8-cls3", MAX_LEN);
+}
+
+#[test]
+fn llama_of_a_gguf_file() {
+    check("rand-gguf-llama", MAX_LEN);
+}
+
+#[test]
+fn qwen2_of_a_gguf_file() {
+    check("rand-gguf-qwen2", MAX_LEN);
+}
+
+#[test]
 fn bert_with_token_types() {
     check("rand-bert-cls3", MAX_LEN);
 }

@@ -335,6 +335,12 @@ fn nor_in_a_gemma() {
     check_forests("rand-gemma3", 8);
 }
 
+/// The same with factors and a norm of the head's own.
+#[test]
+fn nor_in_a_granite() {
+    check_forests("rand-granite", 6);
+}
+
 /// The same where each token has experts of its own.
 #[test]
 fn nor_in_a_mixture_of_experts() {

@@ -86,8 +86,8 @@ impl MemoryPlan {
         config.check(model)?;
         let tensors = checkpoint.names().filter_map(|name| {
             // A tensor that cannot be read as numbers is not loaded.
-            let view = checkpoint.tensor(name).ok()?;
-            Some((name.to_owned(), view.dtype, view.shape))
+            let (dtype, shape) = checkpoint.form(name)?;
+            Some((name.to_owned(), dtype, shape.to_vec()))
         });
         Self::of_model(model, tensors, config, threads)
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use prelude_core::{Attention, PassCapacity};
+use prelude_kernels::families::AttnDecodeParams;
 use prelude_models::{Activation, ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
@@ -236,6 +237,22 @@ impl CudaConfig {
     }
 }
 
+/// Refuses heads whose kernels take more shared memory than a block of the GPU can have.
+pub(crate) fn check_shared_memory(model: &ModelConfig, has: u32) -> Result<(), Error> {
+    let dim = model.head_dim;
+    let takes = u32::try_from(dim)
+        .ok()
+        .and_then(AttnDecodeParams::shared_bytes);
+    match takes {
+        Some(takes) if takes > has => Err(Error::Model(format!(
+            "head_dim {dim} takes {takes} bytes of shared memory in a block, and a block of this \
+             GPU has at most {has}: GPUs of compute capability 8.0 and 9.0 have enough, the CPU \
+             needs none"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +266,26 @@ mod tests {
             Err(other) => panic!("{other}"),
         };
         assert_eq!(field, expected);
+    }
+
+    #[test]
+    fn heads_without_room_in_shared_memory_are_refused() {
+        let mut model = crate::testing::checkpoint("demo-lm").config().clone();
+        // What blocks of sm_89 and sm_120, and of sm_80, can have.
+        let (small, large) = (99 << 10, 163 << 10);
+        for dim in [32, 64, 128] {
+            model.head_dim = dim;
+            check_shared_memory(&model, small).unwrap();
+        }
+        for dim in [136, 256] {
+            model.head_dim = dim;
+            check_shared_memory(&model, large).unwrap();
+            let error = check_shared_memory(&model, small).unwrap_err();
+            let Error::Model(what) = error else {
+                panic!("{error}")
+            };
+            assert!(what.contains(&format!("head_dim {dim} takes 135168 bytes")));
+        }
     }
 
     #[test]

@@ -390,6 +390,11 @@ fn qwen2_tied() {
 }
 
 #[test]
+fn granite_with_factors() {
+    check("rand-granite");
+}
+
+#[test]
 fn gemma2_with_windows_and_caps() {
     check("rand-gemma2");
 }

@@ -16,6 +16,7 @@ use prelude_models::{
 use crate::Recording;
 use crate::{
     CudaConfig, CudaLoader, CudaOps, Error, GraphStats, MemoryPlan, ProductEngine, StepPlan,
+    config::check_shared_memory,
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
@@ -83,6 +84,7 @@ impl CudaExecutor {
         config.check()?;
         config.check_model(checkpoint.config())?;
         let context = Arc::new(Context::open(config.device)?);
+        check_shared_memory(checkpoint.config(), context.shared_bytes)?;
         let images = Images::new(&config);
         let launcher = Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(&context), images)?));
         Self::on(Space::Cuda(context), launcher, checkpoint, &config)

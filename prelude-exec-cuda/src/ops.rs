@@ -3,19 +3,18 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_core::{Attention as VisibleTokens, KvCopies, PassCapacity};
+use prelude_core::KvCopies;
 use prelude_kernels::families::{DecodeRow, Gate, Segment, Span, Tile};
 use prelude_models::{
     Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ForwardState,
     ModelConfig, Ops, QkNorm, Routing,
-    step::{ArenaTensor, StepLayout, activation_room, kept_room, passes_room, slice_room},
+    step::{ArenaTensor, StepLayout},
 };
 
 use crate::{
     CudaConfig, Error, MemoryPlan, StepPlan,
     heads::{Heads, StepResults},
     kernels::{
-        attention::{Attention, Decode, Prompts, SPLIT_KEYS},
         elementwise,
         gemm::{ProductOutput, Products},
         launch::Launcher,
@@ -33,6 +32,12 @@ use crate::{
     },
     plan::{Chunk, PlanConfig},
 };
+use sizes::{partial_row_bytes, pass_room};
+
+pub(crate) use sizes::Sizes;
+
+mod attend;
+mod sizes;
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
 /// more rows than fit run one after the other.
@@ -117,78 +122,6 @@ struct Fields {
     tiles: Field<Tile>,
     decode: Field<DecodeRow>,
     outputs: Field<i32>,
-}
-
-/// Bytes of the buffers that are sized by configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    /// The arena's part for activations of a step.
-    pub(crate) activation_bytes: usize,
-    /// The arena's part for one layer's keys and values of a step.
-    pub(crate) own_kv_bytes: usize,
-    /// The arena's part for passes.
-    pub(crate) pass_bytes: usize,
-    pub(crate) partial_bytes: usize,
-    /// Most tokens that a step has a result of each.
-    pub(crate) result_tokens: usize,
-}
-
-impl Sizes {
-    /// For a model, and such passes.
-    pub(crate) fn new(
-        model: &ModelConfig,
-        config: &CudaConfig,
-        passes: Option<&PassCapacity>,
-    ) -> Self {
-        let shape = model.attn_shape();
-        let tokens = config.max_step_tokens as usize;
-        let chunked = config.max_step_tokens > config.chunk_tokens;
-        let longest = model.max_position_embeddings;
-        let longest = config
-            .max_context_len
-            .map_or(longest, |len| longest.min(len as usize));
-        let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
-        let activations = activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room);
-        // Of a slice everything but what the pass keeps.
-        let of_slice = passes.map_or(0, |passes| {
-            let (tokens, outputs) = (passes.tokens as usize, passes.outputs as usize);
-            slice_room(model, tokens, outputs, config.chunk_tokens, &Arena::room)
-        });
-        Self {
-            activation_bytes: activations.max(of_slice),
-            own_kv_bytes: if chunked {
-                own_kv_room(model, tokens)
-            } else {
-                0
-            },
-            pass_bytes: passes.map_or(0, |passes| {
-                passes_room(passes, config.chunk_tokens, |tokens, outputs| {
-                    pass_room(model, tokens, outputs)
-                })
-            }),
-            result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
-            partial_bytes: match config.deterministic {
-                true => 0,
-                false => row.max(MAX_PARTIAL_BYTES.min(tokens * row)),
-            },
-        }
-    }
-}
-
-/// Bytes of the region of a pass with so many tokens and at most so many output positions.
-fn pass_room(model: &ModelConfig, tokens: usize, outputs: usize) -> usize {
-    let outputs = outputs.min(tokens / 2);
-    kept_room(model, tokens, outputs, &Arena::room) + own_kv_room(model, tokens)
-}
-
-/// Bytes of one layer's keys and values of a step's own tokens.
-fn own_kv_room(model: &ModelConfig, tokens: usize) -> usize {
-    2 * Arena::room(tokens, model.num_key_value_heads * model.head_dim)
-}
-
-/// Maximum, sum and output of one split.
-const fn partial_row_bytes(shape: AttnShape) -> usize {
-    (shape.head_dim + 2) * size_of::<f32>()
 }
 
 impl CudaOps {
@@ -428,88 +361,6 @@ impl CudaOps {
         let (w, bias) = weight.matrix();
         self.products
             .multiply(&mut self.launcher, x, w, bias, output)
-    }
-
-    /// Returns the step's own keys and values: in a buffer for all of them if there is one, else in
-    /// the fused rows of the only chunk.
-    fn step_kv(&self, shape: AttnShape, qkv: View<bf16>) -> (View<bf16>, View<bf16>) {
-        let (q, kv) = (shape.out_width(), shape.kv_heads * shape.head_dim);
-        match &self.own_kv {
-            Some([k, v]) => (self.arena.view(k), self.arena.view(v)),
-            None => (qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)),
-        }
-    }
-
-    /// Attention of a chunk, within a window if there is one.
-    fn attend(
-        &mut self,
-        inputs: &StepPlan,
-        layer: usize,
-        rows: Range<usize>,
-        (shape, window): (AttnShape, Option<u32>),
-        qkv: &ArenaTensor,
-        out: &mut ArenaTensor,
-    ) -> Result<(), Error> {
-        if shape.attention == VisibleTokens::Full {
-            return Err(Error::no_kernels("attention over whole texts"));
-        }
-        let chunk = chunk(inputs, &rows)?;
-        let qkv = self.arena.view(qkv).slice(0..rows.len());
-        let attention = Attention {
-            shape,
-            q: qkv.columns(0..shape.out_width()),
-            out: self.arena.view(out).slice(0..rows.len()),
-            pages: self.kv.layer(layer),
-            block_size: self.kv.shape().block_size,
-            tables: self.metadata.view(self.fields.tables),
-            window,
-        };
-        let prompts = Prompts {
-            step: self.step_kv(shape, qkv),
-            segments: self.metadata.view(self.fields.segments),
-            spans: self.metadata.view(self.fields.spans),
-            tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
-            tile_rows: chunk.tile_rows,
-        };
-        attention.prompts(&mut self.launcher, prompts)?;
-        self.attend_decode(attention, chunk.decode.clone(), inputs)
-    }
-
-    fn attend_decode(
-        &mut self,
-        on: Attention,
-        decode: Range<usize>,
-        plan: &StepPlan,
-    ) -> Result<(), Error> {
-        let per_split = on.shape.heads * partial_row_bytes(on.shape);
-        let width = on.shape.head_dim + 2;
-        let splits_of = |row: &DecodeRow| match plan.splits {
-            Some(splits) => splits,
-            None => (row.context_len as usize).div_ceil(SPLIT_KEYS),
-        };
-        let mut start = decode.start;
-        while start < decode.end {
-            // As many rows as fit; one always does.
-            let (mut end, mut splits) = (start, 0);
-            while end < decode.end {
-                let wider = splits.max(splits_of(&plan.decode[end]));
-                if end > start && (end + 1 - start) * wider * per_split > self.partial.bytes() {
-                    break;
-                }
-                (end, splits) = (end + 1, wider);
-            }
-            let rows = (end - start) * on.shape.heads * splits;
-            on.decode(
-                &mut self.launcher,
-                Decode {
-                    rows: self.metadata.part(self.fields.decode, start..end),
-                    splits,
-                    partial: self.partial.view(0, rows, width),
-                },
-            )?;
-            start = end;
-        }
-        Ok(())
     }
 }
 

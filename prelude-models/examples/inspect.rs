@@ -52,9 +52,10 @@ fn main() -> Result<(), Error> {
     let start = Instant::now();
     let mut parameters = 0;
     for name in checkpoint.names() {
-        let tensor = checkpoint.tensor(name)?;
-        parameters += tensor.len();
-        if let Some(index) = tensor.first_non_finite() {
+        let tensor = checkpoint.read(name)?;
+        let view = tensor.view();
+        parameters += view.len();
+        if let Some(index) = view.first_non_finite() {
             println!("{name}: element {index} is not finite");
         }
     }

@@ -14,12 +14,16 @@ use crate::{
 mod encoder;
 mod experts;
 mod gemma;
+mod granite;
 mod modern;
+mod quantization;
 
 pub use encoder::EncoderConfig;
 pub use experts::ExpertsConfig;
 pub use gemma::GemmaConfig;
+pub use granite::GraniteConfig;
 pub use modern::ModernConfig;
+pub use quantization::Fp8Scales;
 
 // Far above any published model, far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;
@@ -68,6 +72,8 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
     pub dtype: Option<DType>,
+    /// The form of the scales of matrices in fp8, if the file names one.
+    pub fp8: Option<Fp8Scales>,
     /// Rotary embeddings.
     pub rope: RopeConfig,
     /// Names of the classes of a classifier, in the order of its logits.
@@ -84,6 +90,8 @@ pub struct ModelConfig {
     pub encoder: Option<EncoderConfig>,
     /// The rest of the shape, if the model is a Gemma.
     pub gemma: Option<GemmaConfig>,
+    /// The rest of the shape, if the model is a Granite.
+    pub granite: Option<GraniteConfig>,
     /// The experts of a mixture's layers.
     pub experts: Option<ExpertsConfig>,
     /// Modules `Dense` behind the pooling of an embedder, which other files name.
@@ -148,6 +156,10 @@ impl ModelConfig {
         if served < max_positions {
             warnings.push(window_warning(file, served, max_positions));
         }
+        let fp8 = quantization::read(&fields)?;
+        if fp8.is_some() {
+            warnings.push(format!("{file}: {WIDENED}"));
+        }
         let config = Self {
             architecture,
             hidden_size,
@@ -168,6 +180,7 @@ impl ModelConfig {
                 .boolean("tie_word_embeddings")?
                 .unwrap_or_else(|| family.is_gemma()),
             dtype: dtype(&fields)?,
+            fp8,
             rope: gemma::rope(&fields, family, max_positions)?,
             class_activation: ClassActivation::of_classes(&fields, labels.len())?,
             pair_activation: ClassActivation::of_pairs(&fields)?,
@@ -176,6 +189,10 @@ impl ModelConfig {
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
             encoder: None,
             gemma,
+            granite: match family {
+                Family::Granite => Some(GraniteConfig::read(&fields)?),
+                _ => None,
+            },
             experts: match family.has_experts() {
                 true => Some(ExpertsConfig::read(&fields, layers)?),
                 false => None,
@@ -226,8 +243,11 @@ impl ModelConfig {
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
         let gemma = self.gemma.as_ref();
-        // From the configured head size, which need not be hidden / heads.
-        let scale = (self.head_dim as f64).powf(-0.5) as f32;
+        let scale = match &self.granite {
+            Some(granite) => granite.attention_multiplier as f32,
+            // From the configured head size, which need not be hidden / heads.
+            None => (self.head_dim as f64).powf(-0.5) as f32,
+        };
         AttnShape {
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
@@ -238,6 +258,10 @@ impl ModelConfig {
         }
     }
 }
+
+/// A note for the operator about weights in fp8.
+const WIDENED: &str = "weights in fp8 are widened when they are loaded, and activations are not \
+     rounded to fp8";
 
 /// Up to its window, attention that looks back no further sees the whole text: such texts are
 /// served, longer ones are not.

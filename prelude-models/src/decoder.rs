@@ -1,10 +1,15 @@
 //! Dense decoders: layers with grouped queries, rotary positions, RMS norms and SwiGLU.
 //!
 //! Touvron et al., LLaMA (2023), §2.2; Jiang et al., Mistral 7B (2023), §2; Qwen Team, Qwen2 (2024),
-//! §2.2.1, and Qwen3 (2025), §2; Gemma Team, Gemma 2 (2024), §2, and Gemma 3 (2025), §2. The families
-//! differ in biases, in norms of queries and keys, and in what Gemma alone has: norms behind the halves
-//! of a layer, layers with a window, bounds of scores and logits; a checkpoint's configuration says it. One definition serves text generation, classification
-//! and embedding; they differ in the head alone.
+//! §2.2.1, and Qwen3 (2025), §2; Gemma Team, Gemma 2 (2024), §2, and Gemma 3 (2025), §2; Granite Team,
+//! Granite 3.0 (2024), §2. The families differ in biases, in norms of queries and keys, in factors
+//! (Granite), and in what Gemma alone has: norms behind the halves of a layer, layers with a window,
+//! bounds of scores and logits; a checkpoint's configuration says it. One definition serves text
+//! generation, classification and embedding; they differ in the head alone.
+//!
+//! A Granite multiplies what each half of a layer adds by a constant r. Its hidden states are kept
+//! divided by r, from the embeddings on: then nothing is multiplied on the way, and an RMS norm gives
+//! the same with its epsilon divided by r².
 
 use std::ops::Range;
 
@@ -25,9 +30,13 @@ pub struct Decoder<W> {
     intermediate: usize,
     shape: AttnShape,
     eps: f32,
+    /// Factor on rows of the embedding matrix.
+    embed_scale: f32,
     embed: W,
     layers: Vec<Layer<W>>,
     norm: W,
+    /// The last norm before a vocabulary head, if it is not `norm`: with the divisor of the logits.
+    head_norm: Option<W>,
     rope: W,
     head: Head<W>,
     gemma: Option<Gemma<W>>,
@@ -39,7 +48,6 @@ pub struct Decoder<W> {
 /// The parts of a decoder that Gemma alone has.
 #[derive(Debug)]
 struct Gemma<W> {
-    embed_scale: f32,
     /// Rotations of layers with a window.
     local_rope: W,
     window: u32,
@@ -164,8 +172,7 @@ impl<W> Decoder<W> {
             true => Some(ops.alloc_kept(outputs, self.shape.out_width())?),
             false => None,
         };
-        let scale = self.gemma.as_ref().map_or(1.0, |gemma| gemma.embed_scale);
-        ops.embed(inputs, &self.embed, scale, &mut h)?;
+        ops.embed(inputs, &self.embed, self.embed_scale, &mut h)?;
         Ok(KeptTensors { h, attended })
     }
 
@@ -265,7 +272,11 @@ impl<W> Decoder<W> {
             }
         }
         ops.rms_norm(&picked, 0..outputs, &self.norm, self.eps, &mut hidden)?;
-        self.run_heads(ops, inputs, &hidden)
+        ops.pooling_heads(inputs, &hidden, &self.dense)?;
+        if let Some(norm) = &self.head_norm {
+            ops.rms_norm(&picked, 0..outputs, norm, self.eps, &mut hidden)?;
+        }
+        self.run_head(ops, inputs, &hidden)
     }
 
     /// Norm, fused product and rotation of a chunk; its K/V are placed.
@@ -365,13 +376,12 @@ impl<W> Decoder<W> {
     }
 
     /// `hidden`: states of the output positions after the last norm, of which there is one.
-    fn run_heads<O: Ops<Weight = W>>(
+    fn run_head<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
         hidden: &O::Tensor,
     ) -> Result<(), O::Error> {
-        ops.pooling_heads(inputs, hidden, &self.dense)?;
         let cap = self.gemma.as_ref().and_then(|gemma| gemma.logit_cap);
         match &self.head {
             Head::Tied => ops.vocabulary_heads(inputs, hidden, &self.embed, cap),

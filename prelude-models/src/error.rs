@@ -40,6 +40,14 @@ pub enum Error {
         /// The rule that is broken, and the tensor that breaks it.
         what: String,
     },
+    /// A GGUF file is damaged, or holds what Prelude does not read from such files.
+    #[error("{file} cannot be read as GGUF: {what}")]
+    Gguf {
+        /// The file.
+        file: String,
+        /// The rule that is broken, or the setting, type or tensor that is not read.
+        what: String,
+    },
     /// The shard index and the shards disagree.
     #[error("{file}: {what}")]
     Index {

@@ -28,9 +28,10 @@ pub(crate) enum Family {
     Qwen3Moe,
     Gemma2,
     Gemma3,
+    Granite,
 }
 
-const FAMILIES: [Family; 7] = [
+const FAMILIES: [Family; 8] = [
     Family::Llama,
     Family::Mistral,
     Family::Qwen2,
@@ -38,6 +39,7 @@ const FAMILIES: [Family; 7] = [
     Family::Qwen3Moe,
     Family::Gemma2,
     Family::Gemma3,
+    Family::Granite,
 ];
 
 /// Ends of the names of a family's architectures: a language model, a classifier of texts, one of
@@ -73,13 +75,18 @@ impl Family {
             Self::Qwen3Moe => "Qwen3Moe",
             Self::Gemma2 => "Gemma2",
             Self::Gemma3 => "Gemma3",
+            Self::Granite => "Granite",
         }
     }
 
     /// The names of the family's architectures.
     fn architectures(self) -> Vec<String> {
-        // Transformers has no classifier of tokens of Gemma 3.
-        let is_known = |class: &&&str| self != Self::Gemma3 || !class.contains("Token");
+        // Transformers has no classifier of tokens of Gemma 3, and none at all of Granite.
+        let is_known = |class: &&&str| match self {
+            Self::Gemma3 => !class.contains("Token"),
+            Self::Granite => !class.contains("Classification"),
+            _ => true,
+        };
         let name = |class: &&str| match (self, *class) {
             // The names without `Text` are of models that see pictures, too.
             (Self::Gemma3, "ForSequenceClassification" | "Model") => format!("Gemma3Text{class}"),
@@ -140,12 +147,17 @@ impl Family {
         match self {
             Self::Qwen2 => biases.qkv = true,
             Self::Mistral => {}
-            Self::Qwen3 | Self::Qwen3Moe | Self::Llama | Self::Gemma2 | Self::Gemma3 => {
+            Self::Qwen3
+            | Self::Qwen3Moe
+            | Self::Llama
+            | Self::Gemma2
+            | Self::Gemma3
+            | Self::Granite => {
                 biases.qkv = field("attention_bias")?;
                 biases.o = biases.qkv;
             }
         }
-        biases.mlp = self == Self::Llama && field("mlp_bias")?;
+        biases.mlp = matches!(self, Self::Llama | Self::Granite) && field("mlp_bias")?;
         Ok(biases)
     }
 
@@ -212,7 +224,7 @@ mod tests {
         ] {
             check(name, None);
         }
-        assert_eq!(known().split(", ").count(), 27);
+        assert_eq!(known().split(", ").count(), 29);
     }
 
     #[test]

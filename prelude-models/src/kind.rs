@@ -163,7 +163,8 @@ mod tests {
             };
             let expected = match &*name {
                 "demo-lm" | "rand-untied-sharded" | "rand-llama" | "rand-qwen2" => None,
-                "rand-gemma2" | "rand-gemma3" | "rand-qwen3-moe" => None,
+                "rand-gemma2" | "rand-gemma3" | "rand-qwen3-moe" | "rand-granite" => None,
+                "rand-fp8-block" | "rand-gguf-llama" | "rand-gguf-qwen2" => None,
                 "demo-classifier" => Some(77),
                 _ if name.ends_with("-reward") || name.ends_with("-rank") => Some(1),
                 _ if name.ends_with("-embed") || name == "rand-qwen2-whole" => Some(0),

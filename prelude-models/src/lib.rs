@@ -55,7 +55,9 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles, DenseFiles, FileIdentity};
-pub use config::{EncoderConfig, ExpertsConfig, GemmaConfig, ModelConfig, ModernConfig};
+pub use config::{
+    EncoderConfig, ExpertsConfig, Fp8Scales, GemmaConfig, GraniteConfig, ModelConfig, ModernConfig,
+};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, ModernEncoder};
 pub use error::{Error, TensorDefects};
@@ -71,5 +73,5 @@ pub use ops::{
 };
 pub use registry::load_model;
 pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};
-pub use tensor::{DType, TensorView};
+pub use tensor::{DType, Tensor, TensorView};
 pub use weights::{WeightLoader, stacked_shape};

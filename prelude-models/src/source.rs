@@ -1,6 +1,6 @@
 //! The way of weights from a checkpoint to a loader.
 
-use crate::{Checkpoint, DenseConfig, DenseModule, Error, TensorView, WeightLoader};
+use crate::{Checkpoint, DType, DenseConfig, DenseModule, Error, Tensor, TensorView, WeightLoader};
 
 /// The source of weights, and the loader that they go to.
 pub(crate) struct WeightSource<'a, L> {
@@ -14,8 +14,28 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     /// Returns the weight `name.weight` of an RMS norm of the body, `offset` added to each element.
     pub(crate) fn norm(&mut self, name: &str, offset: f32) -> Result<L::Weight, Error> {
         let name = format!("{}{name}.weight", self.prefix);
-        let view = self.finite(&name)?;
-        let loaded = self.loader.norm(&name, &view, offset);
+        let tensor = self.finite(&name)?;
+        let loaded = self.loader.norm(&name, &tensor.view(), offset);
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    /// Returns the weight `name.weight` of an RMS norm of the body, each element times `factor`, a power
+    /// of two.
+    pub(crate) fn scaled_norm(&mut self, name: &str, factor: f32) -> Result<L::Weight, Error> {
+        let name = format!("{}{name}.weight", self.prefix);
+        let tensor = self.finite(&name)?;
+        let view = tensor.view();
+        let mut values = Vec::with_capacity(view.len());
+        view.read_f32(0..view.len(), &mut values);
+        let scaled = values.iter().flat_map(|x| (x * factor).to_le_bytes());
+        let scaled: Vec<u8> = scaled.collect();
+        let view = TensorView {
+            dtype: DType::F32,
+            shape: view.shape,
+            bytes: &scaled,
+        };
+        let loaded = self.loader.norm(&name, &view, 0.0);
         self.checkpoint.release(&name);
         loaded.map_err(|e| loader_error(&name, e))
     }
@@ -23,8 +43,8 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     /// Returns the vector `name` of the body.
     pub(crate) fn tensor(&mut self, name: &str) -> Result<L::Weight, Error> {
         let name = format!("{}{name}", self.prefix);
-        let view = self.finite(&name)?;
-        let loaded = self.loader.vector(&name, &view);
+        let tensor = self.finite(&name)?;
+        let loaded = self.loader.vector(&name, &tensor.view());
         self.checkpoint.release(&name);
         loaded.map_err(|e| loader_error(&name, e))
     }
@@ -46,8 +66,8 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     /// Returns the table `name.weight` of the body.
     pub(crate) fn embedding(&mut self, name: &str, is_head: bool) -> Result<L::Weight, Error> {
         let name = format!("{}{name}.weight", self.prefix);
-        let view = self.finite(&name)?;
-        let loaded = self.loader.embedding(&name, &view, is_head);
+        let tensor = self.finite(&name)?;
+        let loaded = self.loader.embedding(&name, &tensor.view(), is_head);
         self.checkpoint.release(&name);
         loaded.map_err(|e| loader_error(&name, e))
     }
@@ -70,14 +90,16 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     }
 
     fn stack(&mut self, name: String, parts: &[String], biased: bool) -> Result<L::Weight, Error> {
-        let views = |what: &str| {
+        let read = |what: &str| {
             parts
                 .iter()
                 .map(|part| self.finite(&format!("{part}.{what}")))
                 .collect::<Result<Vec<_>, _>>()
         };
-        let weights = views("weight")?;
-        let biases = if biased { views("bias")? } else { Vec::new() };
+        let weights = read("weight")?;
+        let biases = if biased { read("bias")? } else { Vec::new() };
+        let weights: Vec<_> = weights.iter().map(Tensor::view).collect();
+        let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
         let loaded = self.loader.linear(&name, &weights, &biases);
         for part in parts {
             self.checkpoint.release(&format!("{part}.weight"));
@@ -86,10 +108,10 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     }
 
     /// Returns a tensor without infinities and NaNs.
-    pub(crate) fn finite(&self, name: &str) -> Result<TensorView<'a>, Error> {
-        let view = self.checkpoint.tensor(name)?;
-        match self.loader.first_non_finite(&view) {
-            None => Ok(view),
+    pub(crate) fn finite(&self, name: &str) -> Result<Tensor<'a>, Error> {
+        let tensor = self.checkpoint.read(name)?;
+        match self.loader.first_non_finite(&tensor.view()) {
+            None => Ok(tensor),
             Some(index) => Err(Error::NotFinite {
                 tensor: name.to_owned(),
                 index,

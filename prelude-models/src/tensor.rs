@@ -1,4 +1,6 @@
-//! Tensors as they lie in a checkpoint.
+//! Tensors as they lie in a checkpoint, or as they are read from one.
+
+use std::borrow::Cow;
 
 /// Element type of a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,39 @@ pub struct TensorView<'a> {
     pub shape: Vec<usize>,
     /// `product(shape) · dtype.size()` bytes.
     pub bytes: &'a [u8],
+}
+
+/// A tensor of a checkpoint: borrowed as it is stored, or widened from another form.
+#[derive(Clone, Debug)]
+pub struct Tensor<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// `product(shape) · dtype.size()` bytes.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl Tensor<'_> {
+    /// Returns the tensor, borrowed.
+    #[must_use]
+    pub fn view(&self) -> TensorView<'_> {
+        TensorView {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            bytes: &self.bytes,
+        }
+    }
+}
+
+impl<'a> From<TensorView<'a>> for Tensor<'a> {
+    fn from(view: TensorView<'a>) -> Self {
+        Self {
+            dtype: view.dtype,
+            shape: view.shape,
+            bytes: Cow::Borrowed(view.bytes),
+        }
+    }
 }
 
 /// Elements per look of [`TensorView::first_non_finite`]: enough to fill vector registers many

@@ -595,10 +595,16 @@ fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<Strin
         hash.update(format!("{quantization:?}"));
     }
     for name in checkpoint.names() {
-        let tensor = checkpoint.tensor(name)?;
+        let (Some((dtype, shape)), Some(bytes)) =
+            (checkpoint.form(name), checkpoint.stored_bytes(name))
+        else {
+            // The error says of which type the tensor is.
+            checkpoint.tensor(name)?;
+            continue;
+        };
         hash.update(name);
-        hash.update(format!("{:?}{:?}", tensor.dtype, tensor.shape));
-        hash.update(&tensor.bytes[..tensor.bytes.len().min(256)]);
+        hash.update(format!("{dtype:?}{shape:?}"));
+        hash.update(&bytes[..bytes.len().min(256)]);
     }
     let digest = hash.finalize();
     let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();

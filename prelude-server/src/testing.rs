@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex},
 };
 
+use prelude_text::template::ChatTemplate;
 use serde_json::{Value, json};
 
 use crate::{
@@ -63,6 +64,15 @@ pub(crate) fn embedded(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
         &Devices::of_machine(),
     )
     .unwrap()
+}
+
+/// The demo language model with another template.
+pub(crate) fn asking(source: &str) -> Arc<App> {
+    let mut guard = embedded(&demo::LM, &options());
+    let template = guard.model.template.as_ref().unwrap();
+    let template: ChatTemplate = template.replaced(source, 1 << 20).unwrap();
+    guard.model.template = Some(Arc::new(template));
+    app(vec![guard])
 }
 
 /// Both demo models, in f32.

@@ -18,6 +18,8 @@ use minijinja::{
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
+mod content;
+
 /// The number of instructions that a rendering may execute. All renderings of a template that comes
 /// with a request may together execute about as many, since the request decides how many renderings
 /// there are. A long chat (10,000 messages through a template of a hundred instructions) needs a
@@ -33,6 +35,8 @@ pub struct ChatTemplate {
     source: String,
     /// The bounds of a template that came with a request.
     bounds: Option<Bounds>,
+    /// True if the template reads contents of messages as lists of parts alone.
+    reads_parts: bool,
 }
 
 /// The bounds of a template that came with a request.
@@ -119,7 +123,9 @@ impl ChatTemplate {
             env,
             source: source.to_owned(),
             bounds: None,
-        })
+            reads_parts: false,
+        }
+        .with_content_form())
     }
 
     /// Compiles a template of one request for the same model. The template may print at most
@@ -137,7 +143,14 @@ impl ChatTemplate {
                 bytes: max_bytes,
                 spent: AtomicU64::new(0),
             }),
-        })
+            reads_parts: false,
+        }
+        .with_content_form())
+    }
+
+    fn with_content_form(mut self) -> Self {
+        self.reads_parts = self.needs_parts();
+        self
     }
 
     /// Returns the template's source.
@@ -146,7 +159,8 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Renders a prompt. Special tokens in it are text until it is encoded.
+    /// Renders a prompt. Special tokens in it are text until it is encoded. Contents that are strings
+    /// are shown to the template as lists of one part where it reads nothing else.
     ///
     /// # Errors
     /// [`TemplateError`], never [`TemplateError::Syntax`]. Its message names the template's line,
@@ -158,8 +172,12 @@ impl ChatTemplate {
             Some(list) => Value::from_serialize(list),
             None => Value::from(()),
         };
+        let messages = match self.reads_parts {
+            true => Value::from_serialize(content::with_parts(inputs.messages)),
+            false => Value::from_serialize(inputs.messages),
+        };
         let fixed = [
-            ("messages", Value::from_serialize(inputs.messages)),
+            ("messages", messages),
             ("tools", or_none(inputs.tools)),
             ("documents", or_none(inputs.documents)),
             (

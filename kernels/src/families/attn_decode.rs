@@ -70,18 +70,29 @@ impl AttnDecodeParams {
     /// Keys of a split, at absolute positions.
     pub const SPLIT_KEYS: u32 = 256;
 
+    /// Bytes of shared memory of a block for heads of this size: of all kernels of attention, those
+    /// that decode take the most. None for a `head_dim` that no kernel takes.
+    #[must_use]
+    pub const fn shared_bytes(head_dim: u32) -> Option<u32> {
+        match padded_head_dim(head_dim) {
+            // Two stages of 16 rows of K and of V for each of 4 warps, of bf16, 8 elements apart.
+            Some(padded) => Some(4 * 2 * 2 * 16 * (padded + 8) * 2),
+            None => None,
+        }
+    }
+
     /// A block a row, key-value head and split. None for a `head_dim` that no kernel takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let near = is_near(self.window, self.cap, self.head_dim);
-        let (kernel, padded) = match padded_head_dim(self.head_dim) {
-            Some(32) if near => ("prelude_attn_decode_near_32", 32),
-            Some(64) if near => ("prelude_attn_decode_near_64", 64),
-            Some(128) if near => ("prelude_attn_decode_near_128", 128),
-            Some(256) => ("prelude_attn_decode_near_256", 256),
-            Some(32) => ("prelude_attn_decode_32", 32),
-            Some(64) => ("prelude_attn_decode_64", 64),
-            Some(128) => ("prelude_attn_decode_128", 128),
+        let kernel = match padded_head_dim(self.head_dim) {
+            Some(32) if near => "prelude_attn_decode_near_32",
+            Some(64) if near => "prelude_attn_decode_near_64",
+            Some(128) if near => "prelude_attn_decode_near_128",
+            Some(256) => "prelude_attn_decode_near_256",
+            Some(32) => "prelude_attn_decode_32",
+            Some(64) => "prelude_attn_decode_64",
+            Some(128) => "prelude_attn_decode_128",
             _ => return None,
         };
         let slices = (self.heads / self.kv_heads).div_ceil(HEADS_PER_BLOCK);
@@ -89,8 +100,7 @@ impl AttnDecodeParams {
             kernel,
             grid: [self.rows_max, self.kv_heads * slices, self.splits],
             block: [128, 1, 1],
-            // Two stages of 16 rows of K and of V for each of 4 warps, of bf16, 8 elements apart.
-            shared_bytes: 4 * 2 * 2 * 16 * (padded + 8) * 2,
+            shared_bytes: Self::shared_bytes(self.head_dim)?,
         })
     }
 

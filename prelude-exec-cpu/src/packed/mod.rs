@@ -93,13 +93,15 @@ impl Key {
         for name in checkpoint.names() {
             part(name.as_bytes());
             // A tensor that cannot be read as numbers is not loaded.
-            let Ok(tensor) = checkpoint.tensor(name) else {
+            let (Some((dtype, shape)), Some(bytes)) =
+                (checkpoint.form(name), checkpoint.stored_bytes(name))
+            else {
                 continue;
             };
-            part(format!("{:?} {:?}", tensor.dtype, tensor.shape).as_bytes());
-            let last = tensor.bytes.len().saturating_sub(SAMPLE_BYTES);
+            part(format!("{dtype:?} {shape:?}").as_bytes());
+            let last = bytes.len().saturating_sub(SAMPLE_BYTES);
             for first in [0, last / 2, last] {
-                part(&tensor.bytes[first..(first + SAMPLE_BYTES).min(tensor.bytes.len())]);
+                part(&bytes[first..(first + SAMPLE_BYTES).min(bytes.len())]);
             }
         }
         Some(Self(hash.finalize().into()))

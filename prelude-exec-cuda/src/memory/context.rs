@@ -24,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) compute_capability: (i32, i32),
     /// Streaming multiprocessors.
     pub(crate) multiprocessors: u32,
+    /// Most bytes of shared memory that a block can have.
+    pub(crate) shared_bytes: u32,
     /// Version of CUDA that the driver supports.
     pub(crate) driver: String,
     /// All of its memory.
@@ -71,6 +73,7 @@ impl Context {
             });
         }
         let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let name = device::get_name(handle).map_err(|e| failed("cuDeviceGetName", e))?;
         // SAFETY: the handle is the driver's.
         let total = unsafe { device::total_mem(handle) };
@@ -86,6 +89,7 @@ impl Context {
             name,
             compute_capability,
             multiprocessors: multiprocessors.unsigned_abs(),
+            shared_bytes: shared.unsigned_abs(),
             driver,
             total_bytes,
         };

@@ -11,30 +11,12 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 
+use super::stored::{Entry, Stored};
 use crate::{DType, Error};
 
 /// Largest header that the format allows.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 const LENGTH_BYTES: usize = 8;
-
-/// One tensor of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) dtype: Stored,
-    pub(super) shape: Vec<usize>,
-    /// The tensor's bytes in the file, header included.
-    pub(super) bytes: Range<usize>,
-}
-
-/// An element type as named by the format.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
-    /// One that Prelude computes with.
-    Float(DType),
-    /// Another one: legal in a file, refused when the tensor is asked for.
-    Other(&'static str),
-}
 
 /// Element types of the format and their sizes in bits.
 const OTHER_TYPES: [(&str, usize); 18] = [
@@ -199,6 +181,7 @@ fn entry(
         dtype,
         shape,
         bytes: start..end,
+        paired_rows: None,
     })
 }
 

@@ -1,8 +1,11 @@
 //! Checkpoints in the Hugging Face layout: `config.json` and one or several safetensors files.
 
 mod container;
+mod gguf;
 mod index;
 mod map;
+mod quantised;
+mod stored;
 
 use std::{
     borrow::Cow,
@@ -12,15 +15,17 @@ use std::{
     time::SystemTime,
 };
 
-use self::container::{Entry, Stored};
+use self::stored::{Entry, Stored};
 use crate::{
-    DenseConfig, Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, TensorView,
+    DType, DenseConfig, Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, Tensor,
+    TensorView,
     config::Companions,
     error::{TensorDefects, first_few},
     json,
     modules::{DenseDocument, Modules},
 };
 
+const CONFIG_FILE: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
@@ -42,6 +47,7 @@ pub struct Checkpoint {
     kind: ModelKind,
     logit_score: Option<LogitScore>,
     warnings: Vec<String>,
+    chat_template: Option<String>,
     files: Vec<WeightFile>,
     /// Tensor name to (file, entry).
     tensors: BTreeMap<String, (usize, Entry)>,
@@ -129,7 +135,8 @@ pub struct DenseFiles<'a> {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `folder` and checks every header and configuration file.
+    /// Opens the checkpoint in `folder` and checks every header and configuration file. A folder
+    /// without `config.json` may hold one GGUF file instead ([`Checkpoint::open_gguf`]).
     ///
     /// The files are mapped into memory: they must not be truncated or rewritten while the
     /// checkpoint is open. (Replacing them by renaming others into place is fine.)
@@ -138,7 +145,12 @@ impl Checkpoint {
     /// Anything in [`Error`] except [`Error::Tensors`], [`Error::NotFinite`] and
     /// [`Error::Loader`], which are found when a model is loaded.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        let config = required(&folder.join("config.json"))?;
+        if !folder.join(CONFIG_FILE).exists()
+            && let Some(path) = gguf::only_file(folder)
+        {
+            return Self::open_gguf(&path);
+        }
+        let config = required(&folder.join(CONFIG_FILE))?;
         let generation = json::read(&folder.join("generation_config.json"))?;
         let modules = json::read(&folder.join("modules.json"))?;
         let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
@@ -160,6 +172,7 @@ impl Checkpoint {
             });
         }
         Self::assemble(
+            CONFIG_FILE,
             &Companions {
                 config: &config,
                 generation: generation.as_deref(),
@@ -194,6 +207,7 @@ impl Checkpoint {
             dense.push(DenseDocument { folder, config });
         }
         Self::assemble(
+            CONFIG_FILE,
             &Companions {
                 config: files.config,
                 generation: files.generation_config,
@@ -223,12 +237,18 @@ impl Checkpoint {
         })
     }
 
+    /// Puts a checkpoint together, whose `config.json` has the name `file` in messages.
     fn assemble(
+        file: &str,
         documents: &Companions<'_>,
         files: Vec<WeightFile>,
-        tensors: BTreeMap<String, (usize, Entry)>,
+        mut tensors: BTreeMap<String, (usize, Entry)>,
     ) -> Result<Self, Error> {
-        let mut config = ModelConfig::from_json("config.json", documents.config)?;
+        let mut config = ModelConfig::from_json(file, documents.config)?;
+        if let Some(form) = config.fp8 {
+            let dtype = config.dtype.unwrap_or(DType::Bf16);
+            quantised::attach_scales(form, dtype, &files, &mut tensors)?;
+        }
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
             && tensors.contains_key("embed_tokens.weight");
@@ -246,6 +266,7 @@ impl Checkpoint {
             kind,
             logit_score,
             warnings,
+            chat_template: None,
             files,
             tensors,
         })
@@ -282,6 +303,12 @@ impl Checkpoint {
         &self.warnings
     }
 
+    /// The source of the chat template in a GGUF file. Other checkpoints have theirs beside the weights.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
     /// Names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
@@ -299,28 +326,76 @@ impl Checkpoint {
         self.tensors.values().map(|(_, e)| e.bytes.len()).sum()
     }
 
-    /// The tensor `name`, as stored.
+    /// The tensor `name`, borrowed: one that is not stored in a form that is widened.
     ///
     /// # Errors
     /// [`Error::NoTensor`]; [`Error::DType`] if it is not bf16, f16 or f32.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, Error> {
-        let (file, entry) = self
-            .tensors
-            .get(name)
-            .ok_or_else(|| Error::NoTensor(name.to_owned()))?;
-        let file = &self.files[*file];
-        match entry.dtype {
-            Stored::Float(dtype) => Ok(TensorView {
-                dtype,
+        let (file, entry) = self.entry(name)?;
+        match &entry.dtype {
+            Stored::Float(dtype) if entry.paired_rows.is_none() => Ok(TensorView {
+                dtype: *dtype,
                 shape: entry.shape.clone(),
                 bytes: &file.bytes[entry.bytes.clone()],
             }),
-            Stored::Other(dtype) => Err(Error::DType {
+            other => Err(Error::DType {
                 file: file.name.clone(),
                 tensor: name.to_owned(),
-                dtype: dtype.to_owned(),
+                dtype: other.name().to_owned(),
             }),
         }
+    }
+
+    /// The tensor `name`, widened if it is stored in such a form. Then it is computed anew at each
+    /// call.
+    ///
+    /// # Errors
+    /// The errors of [`Checkpoint::tensor`].
+    pub fn read(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let (file, entry) = self.entry(name)?;
+        let mut bytes = Cow::Borrowed(&file.bytes[entry.bytes.clone()]);
+        if let Some(rows) = entry.paired_rows {
+            bytes = Cow::Owned(quantised::unpaired(&bytes, &entry.shape, rows));
+        }
+        let dtype = match &entry.dtype {
+            Stored::Float(dtype) => *dtype,
+            Stored::Quantised(quantised) => {
+                bytes = Cow::Owned(quantised.widen(&self.files, &entry.shape, &bytes));
+                quantised.dtype
+            }
+            Stored::Other(_) => return self.tensor(name).map(Tensor::from),
+        };
+        Ok(Tensor {
+            dtype,
+            shape: entry.shape.clone(),
+            bytes,
+        })
+    }
+
+    /// Returns the element type and the shape that [`Checkpoint::read`] gives of a tensor; `None` if
+    /// it cannot be read.
+    #[must_use]
+    pub fn form(&self, name: &str) -> Option<(DType, &[usize])> {
+        let (_, entry) = self.tensors.get(name)?;
+        let dtype = match &entry.dtype {
+            Stored::Float(dtype) => *dtype,
+            Stored::Quantised(quantised) => quantised.dtype,
+            Stored::Other(_) => return None,
+        };
+        Some((dtype, &entry.shape))
+    }
+
+    /// Returns the bytes of a tensor in its file.
+    #[must_use]
+    pub fn stored_bytes(&self, name: &str) -> Option<&[u8]> {
+        let (file, entry) = self.tensors.get(name)?;
+        Some(&self.files[*file].bytes[entry.bytes.clone()])
+    }
+
+    fn entry(&self, name: &str) -> Result<(&WeightFile, &Entry), Error> {
+        let found = self.tensors.get(name);
+        let (file, entry) = found.ok_or_else(|| Error::NoTensor(name.to_owned()))?;
+        Ok((&self.files[*file], entry))
     }
 
     /// The identities of the files that hold the tensors; `None` if one was given in memory.

@@ -121,6 +121,8 @@ pub(super) fn read(
             modern,
         }),
         gemma: None,
+        granite: None,
+        fp8: None,
         experts: None,
         dense: Vec::new(),
         warnings,

@@ -115,7 +115,7 @@ fn bad_values_are_named() {
     );
     refuses(json!({"layer_types": ["sliding_attention"]}), "layer type");
     refuses(
-        json!({"quantization_config": {"bits": 4}}),
+        json!({"quantization_config": {"quant_method": "awq"}}),
         "`quantization_config`",
     );
     refuses(json!({"torch_dtype": "float8"}), "float8");
@@ -267,6 +267,10 @@ fn golden_configs() {
             "rand-gemma3-embed" => (48, 3, 1, 16, 288),
             "rand-qwen3-token4" => (48, 4, 2, 16, 288),
             "rand-qwen3-moe" => (48, 4, 2, 16, 288),
+            "rand-fp8-block" => (48, 4, 2, 16, 288),
+            "rand-fp8-cls3" => (48, 3, 1, 16, 288),
+            "rand-gguf-llama" | "rand-gguf-qwen2" => (64, 4, 2, 16, 288),
+            "rand-granite" => (48, 3, 1, 16, 288),
             other => panic!("no expectation for {other}"),
         };
         let got = (
@@ -499,4 +503,45 @@ proptest! {
             prop_assert!(config.rope.inv_freq(config.head_dim).iter().all(|f| f.is_finite()));
         }
     }
+}
+
+/// Factors of Granite, and what is refused of them.
+#[test]
+fn factors_of_granite() {
+    let parse = |changes: Value| {
+        let mut document = minimal_gemma(3);
+        document["architectures"] = json!(["GraniteForCausalLM"]);
+        document["model_type"] = json!("granite");
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let bytes = document.to_string();
+        ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
+    };
+    // Transformers' defaults.
+    let plain = parse(json!({})).unwrap().granite.unwrap();
+    assert_eq!((plain.embed_scale(), plain.eps(1e-6)), (1.0, 1e-6));
+    let config = parse(
+        json!({"embedding_multiplier": 12, "residual_multiplier": 0.5,
+        "attention_multiplier": 0.25, "logits_scaling": 8}),
+    )
+    .unwrap();
+    assert_eq!(config.attn_shape().scale, 0.25);
+    let factors = config.granite.unwrap();
+    assert_eq!((factors.embed_scale(), factors.eps(1e-6)), (24.0, 4e-6));
+    assert_eq!(factors.logits_scaling, 8.0);
+    let refuses = |changes: Value, part: &str| {
+        let error = parse(changes).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    };
+    refuses(json!({"logits_scaling": 6.0}), "no power of two");
+    refuses(json!({"residual_multiplier": 0}), "`residual_multiplier`");
+    refuses(
+        json!({"architectures": ["GraniteMoeForCausalLM"]}),
+        "\"GraniteMoeForCausalLM\" is not supported",
+    );
+    refuses(
+        json!({"architectures": ["GraniteMoeHybridForCausalLM"]}),
+        "\"GraniteMoeHybridForCausalLM\" is not supported",
+    );
 }

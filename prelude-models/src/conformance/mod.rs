@@ -154,6 +154,8 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             pad_token_id: None,
             encoder: None,
             gemma: None,
+            granite: None,
+            fp8: None,
             experts: None,
             dense: Vec::new(),
             class_activation: crate::ClassActivation::Softmax,

@@ -207,8 +207,11 @@ fn heads_and_fused_weights_by_kind() {
         }
         let model = Decoder::load(&checkpoint, 64, &mut loader).unwrap();
         let (head, is_head) = match &*name {
-            "demo-lm" | "rand-qwen2" | "rand-gemma2" | "rand-gemma3" => ("Tied", true),
-            "rand-untied-sharded" | "rand-llama" | "rand-qwen3-moe" => ("Vocabulary", false),
+            "demo-lm" | "rand-qwen2" | "rand-gemma2" | "rand-gemma3" | "rand-granite"
+            | "rand-fp8-block" | "rand-gguf-qwen2" => ("Tied", true),
+            "rand-untied-sharded" | "rand-llama" | "rand-qwen3-moe" | "rand-gguf-llama" => {
+                ("Vocabulary", false)
+            }
             "rand-embed" | "rand-qwen2-whole" | "rand-gemma3-embed" => ("None", false),
             _ => ("Score", false),
         };
@@ -232,7 +235,9 @@ fn heads_and_fused_weights_by_kind() {
         let biases = [&layer.qkv, &layer.o, gate_up, down];
         let expected = match &*name {
             "rand-llama" => [width, model.hidden, 2 * model.intermediate, model.hidden],
-            "rand-qwen2" | "rand-qwen2-reward" | "rand-qwen2-whole" => [width, 0, 0, 0],
+            "rand-qwen2" | "rand-qwen2-reward" | "rand-qwen2-whole" | "rand-gguf-qwen2" => {
+                [width, 0, 0, 0]
+            }
             _ => [0; 4],
         };
         assert_eq!(biases.map(|w| w.bias.len()), expected, "{name}");

@@ -33,6 +33,13 @@ impl<W> Decoder<W> {
             .map(|i| Layer::load(&mut source, i, config))
             .collect::<Result<_, _>>()?;
         let norm = source.norm("norm", norm_offset(config))?;
+        let granite = config.granite.as_ref();
+        let head_norm = match granite {
+            Some(granite) if *kind == ModelKind::CausalLm => {
+                Some(source.scaled_norm("norm", 1.0 / granite.logits_scaling as f32)?)
+            }
+            _ => None,
+        };
         let head = match kind {
             ModelKind::CausalLm if tied => Head::Tied,
             ModelKind::CausalLm => Head::Vocabulary(source.head("lm_head", false)?),
@@ -52,7 +59,6 @@ impl<W> Decoder<W> {
         let gemma = match &config.gemma {
             None => None,
             Some(gemma) => Some(Gemma {
-                embed_scale: gemma.embed_scale,
                 local_rope: rotations(&gemma.local_rope, "rope of layers with a window")?,
                 window: gemma.window,
                 activation: gemma.activation,
@@ -63,10 +69,16 @@ impl<W> Decoder<W> {
             hidden: config.hidden_size,
             intermediate: config.intermediate_size,
             shape: config.attn_shape(),
-            eps: config.rms_norm_eps,
+            eps: granite.map_or(config.rms_norm_eps, |of| of.eps(config.rms_norm_eps)),
+            embed_scale: match (&config.gemma, granite) {
+                (Some(gemma), _) => gemma.embed_scale,
+                (None, Some(granite)) => granite.embed_scale(),
+                (None, None) => 1.0,
+            },
             embed,
             layers,
             norm,
+            head_norm,
             rope,
             head,
             gemma,

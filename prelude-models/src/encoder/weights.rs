@@ -117,7 +117,8 @@ fn distance_bias<L: WeightLoader>(
     buckets: usize,
 ) -> Result<L::Weight, Error> {
     let name = format!("{}{DISTANCES}.weight", source.prefix);
-    let view = source.finite(&name)?;
+    let tensor = source.finite(&name)?;
+    let view = tensor.view();
     let mut table = Vec::new();
     view.read_f32(0..view.len(), &mut table);
     let heads = view.shape[1];
@@ -180,7 +181,8 @@ fn position_table<L: WeightLoader>(
     positions: usize,
 ) -> Result<L::Weight, Error> {
     let name = format!("{}embeddings.position_embeddings.weight", source.prefix);
-    let view = source.finite(&name)?;
+    let tensor = source.finite(&name)?;
+    let view = tensor.view();
     let row_bytes = view.bytes.len() / encoder.position_rows;
     let rows = TensorView {
         dtype: view.dtype,

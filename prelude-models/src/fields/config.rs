@@ -6,21 +6,24 @@ rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]
         "the first is the model's class: a language model, a classifier or a bare body";
-    Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#, r#""qwen3_moe""#) ["model_type"]
+    Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#, r#""qwen3_moe""#, r#""granite""#) ["model_type"]
         "transformers takes the class from it, which must be that of `architectures`";
     Obeyed [
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "num_key_value_heads", "head_dim", "vocab_size",
     ] "shape of the model; the tensors must fit it";
     Obeyed ["attention_bias"]
-        "biases of attention in Qwen3 and Llama; Qwen2 has some always, Mistral never";
-    Obeyed ["mlp_bias"] "biases of the MLP in Llama";
+        "biases of attention in Qwen3, Llama and Granite; Qwen2 has some always, Mistral never";
+    Obeyed ["mlp_bias"] "biases of the MLP in Llama and Granite";
     Obeyed ["num_experts", "num_experts_per_tok", "moe_intermediate_size"]
         "experts of Qwen3-MoE: how many, how many for each token, and their width; all must be there";
     Obeyed ["norm_topk_prob"]
         "true: the shares of a token's experts are divided by their sum, in Qwen3-MoE";
     Obeyed ["decoder_sparse_step", "mlp_only_layers"]
         "layers of Qwen3-MoE with experts: every n-th, but for those in the list";
+    Obeyed ["embedding_multiplier", "attention_multiplier", "residual_multiplier"]
+        "factors of Granite on embeddings, on scores of attention and on what each half of a layer adds; 1 if the file does not say";
+    Obeyed ["logits_scaling"] "divisor of Granite's logits, a power of two; other numbers are refused";
     NoEffect ["output_router_logits", "router_aux_loss_coef"] "used in training";
     Refused("true") ["token_classification_bias"] "the logits of a classifier of tokens have biases";
     Obeyed ["tie_word_embeddings"] "the output head is the embedding matrix";
@@ -48,7 +51,9 @@ rows! {
         "longest text served of a Mistral, 4096 if the file does not say: within its window attention sees the whole text; elsewhere read with `use_sliding_window`, which is refused";
     NoEffect ["max_window_layers"] "read with `use_sliding_window`, which is refused";
     Refused("false") ["use_mrope"] "a position is one number";
-    Refused() ["quantization_config", "compression_config"] "a quantised checkpoint";
+    Checked ["quantization_config"]
+        "weights in fp8 (e4m3) as `fp8` or `compressed-tensors` with format `float-quantized` store them, with scales of matrices, rows or blocks, which are widened when they are loaded; any other method, format or field of it is refused";
+    Refused() ["compression_config"] "a quantised checkpoint";
     Refused("false") ["is_encoder_decoder", "add_cross_attention"] "a decoder alone is computed";
     Refused("{}") ["pruned_heads", "per_layer_config"] "all layers have one shape";
     Refused() ["text_config", "vision_config", "audio_config"] "a model of several parts";

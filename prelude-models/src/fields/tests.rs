@@ -37,7 +37,7 @@ fn refusals_and_warnings_name_the_field() {
     let mrope = "config.json: `use_mrope` of true (only false: a position is one number)";
     check(json!({"use_mrope": true}), Err(mrope));
     check(json!({"partial_rotary_factor": 1.0}), Ok(""));
-    check(json!({"quantization_config": {}}), Err("quantised"));
+    check(json!({"compression_config": {}}), Err("quantised"));
     check(json!({"top_k": 3, "num_beams": 4}), Ok(""));
     check(json!({"zeta": 1, "alpha": null}), Ok("passes over: `zeta`"));
     check(json!({"auto_map": {}}), Ok("`auto_map` is passed over"));

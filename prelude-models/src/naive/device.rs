@@ -3,17 +3,20 @@
 
 use std::{collections::HashMap, convert::Infallible, ops::Range};
 
-use prelude_core::{
-    Attention, BlockId, ForwardBatch, LabelScores, Normalise, OneShotBatch, OutputHead, Pooling,
-    PositionLogprobs, RowOutput, SampleHead, SampledToken, StepOutput, TokenHead, TokenLogprob,
-    TokenSet,
-};
+use prelude_core::{BlockId, ForwardBatch, OneShotBatch, OutputHead, RowOutput, StepOutput};
+
+pub(crate) use loader::NaiveLoader;
 
 use super::layout::{KvOrigin, Token, lay_out};
 use crate::{
     Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, Ops, QkNorm,
-    Routing, TensorView, WeightLoader, naive,
+    Routing, naive,
 };
+
+mod attention;
+mod heads;
+mod loader;
+mod sampling;
 
 /// A plausible mistake, made on purpose to see that a test notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -500,69 +503,7 @@ impl Ops for NaiveOps {
         rope: Option<&Weight>,
         qkv: &mut Rows,
     ) -> Result<(), Infallible> {
-        if self.placed.len() <= layer {
-            self.placed.resize_with(layer + 1, Vec::new);
-        }
-        let scaling = if self.has(Fault::ForgetsRopeScaling) {
-            1.0
-        } else {
-            rope.map_or(1.0, |rope| rope.scaling)
-        };
-        let eps = norm.map_or(0.0, |norm| f64::from(norm.eps));
-        let weights = norm.map_or((None, None), |norm| (Some(norm.q), Some(norm.k)));
-        let fault = self.fault;
-        let turn = |head: &[f64], norm: Option<&Weight>, position| {
-            let norm = |head: &[f64]| match norm {
-                Some(norm) => naive::rms_norm(head, &norm.values, eps),
-                None if fault == Some(Fault::NormsWithoutWeights) => {
-                    naive::rms_norm(head, &vec![1.0; head.len()], f64::from(1e-6f32))
-                }
-                None => head.to_vec(),
-            };
-            let rotate = |head: &[f64]| match rope {
-                Some(rope) => naive::rotate(head, position, &rope.inv_freq, scaling),
-                None => head.to_vec(),
-            };
-            match fault {
-                Some(Fault::RotatesBeforeNorm) => norm(&rotate(head)),
-                Some(Fault::RotatesNeighbours) => {
-                    let d = head.len();
-                    let at = |i: usize| i % (d / 2) * 2 + i / (d / 2);
-                    let halves: Vec<f64> = (0..d).map(|i| norm(head)[at(i)]).collect();
-                    let turned = rotate(&halves);
-                    (0..d).map(|i| turned[i % 2 * (d / 2) + i / 2]).collect()
-                }
-                _ => rotate(&norm(head)),
-            }
-        };
-        let mut placed = Vec::new();
-        for (i, t) in rows.enumerate() {
-            let position = plan.tokens[t].position;
-            let row = qkv.row_mut(i);
-            let (q, kv) = row.split_at_mut(shape.out_width());
-            for head in q.chunks_exact_mut(shape.head_dim) {
-                head.copy_from_slice(&turn(head, weights.0, position));
-            }
-            let (k, v) = kv.split_at(shape.kv_heads * shape.head_dim);
-            let k = k.chunks_exact(shape.head_dim);
-            let k: Vec<f64> = k.flat_map(|head| turn(head, weights.1, position)).collect();
-            assert_eq!(
-                self.placed[layer].len() + i,
-                t,
-                "tokens are placed in order"
-            );
-            placed.push((k, v.to_vec()));
-            kv.fill(f64::NAN);
-            if let Some((block, mut offset)) = plan.tokens[t].kept {
-                if self.fault == Some(Fault::KeepsBesideItsSlot) {
-                    offset ^= 1;
-                }
-                let shared = self.fault == Some(Fault::LayersShareBlocks);
-                let layer = if shared { 0 } else { layer };
-                self.pool.insert((layer, block, offset), placed[i].clone());
-            }
-        }
-        self.placed[layer].extend(placed);
+        self.place(plan, layer, rows, shape, (norm, rope), qkv);
         Ok(())
     }
 
@@ -592,65 +533,7 @@ impl Ops for NaiveOps {
         qkv: &Rows,
         out: &mut Rows,
     ) -> Result<(), Infallible> {
-        let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
-        let window = distances.window.map_or(usize::MAX, |w| w as usize);
-        let window = match self.fault {
-            Some(Fault::SeesBeyondItsWindow) => usize::MAX,
-            Some(Fault::WindowIsOneWider) => window.saturating_add(1),
-            _ => window,
-        };
-        let cap = shape.soft_cap.filter(|_| !self.has(Fault::ForgetsScoreCap));
-        let shares = self.has(Fault::LayersShareBlocks);
-        let pool_layer = if shares { 0 } else { layer };
-        for (i, t) in rows.enumerate() {
-            let token = &plan.tokens[t];
-            // The index of a token in either list is its position: whole prompts begin at 0.
-            let whole: Vec<KvOrigin> = token.segment.clone().map(KvOrigin::Token).collect();
-            let context = match shape.attention {
-                Attention::Full if !self.has(Fault::SeesNoLaterToken) => &whole,
-                _ => &token.context,
-            };
-            let near = |&(position, _): &(usize, &KvOrigin)| {
-                let distance: usize = token.position.abs_diff(position);
-                distance <= window
-            };
-            let seen = context.iter().enumerate().filter(near);
-            let seen: Vec<(usize, &KeyValue)> = seen
-                .filter_map(|(position, source)| {
-                    let kv = match *source {
-                        KvOrigin::Token(t) => self.placed[layer].get(t),
-                        KvOrigin::Pool(block, offset) => {
-                            self.pool.get(&(pool_layer, block, offset))
-                        }
-                    };
-                    Some((position, kv?))
-                })
-                .collect();
-            for head in 0..shape.heads {
-                let first = if self.has(Fault::KvHeadByRemainder) {
-                    head % shape.kv_heads * d
-                } else {
-                    head / group * d
-                };
-                let at = first..first + d;
-                let q = &qkv.row(i)[head * d..][..d];
-                let score = |&(position, (key, _)): &(usize, &KeyValue)| {
-                    let (mut from, mut to) = (token.position, position);
-                    if self.has(Fault::BiasLooksTheOtherWay) {
-                        std::mem::swap(&mut from, &mut to);
-                    }
-                    let bias = distances.bias.map_or(0.0, |bias| {
-                        naive::distance_bias(&bias.values, shape.heads, head, from, to)
-                    });
-                    let score = naive::dot(q, &key[at.clone()]) * f64::from(shape.scale);
-                    naive::soft_cap(score, cap) + bias
-                };
-                let scores: Vec<f64> = seen.iter().map(score).collect();
-                let values: Vec<&[f64]> = seen.iter().map(|(_, kv)| &kv.1[at.clone()]).collect();
-                let y = naive::average(&scores, &values);
-                out.row_mut(i)[head * d..][..d].copy_from_slice(&y);
-            }
-        }
+        self.attend(plan, layer, rows, shape, distances, (qkv, out));
         Ok(())
     }
 
@@ -749,52 +632,7 @@ impl Ops for NaiveOps {
         head: &Weight,
         soft_cap: Option<f32>,
     ) -> Result<(), Infallible> {
-        let soft_cap = soft_cap.filter(|_| !self.has(Fault::ForgetsLogitCap));
-        let handles = |head: &OutputHead| {
-            !matches!(
-                head,
-                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_)
-            )
-        };
-        self.answer(plan, hidden, handles, |ops, row, states| {
-            let logits = |h: &[f64]| -> Vec<f64> {
-                let logits = naive::linear(h, &head.values, &[]);
-                logits
-                    .iter()
-                    .map(|&z| naive::soft_cap(z, soft_cap))
-                    .collect()
-            };
-            match &row.head {
-                OutputHead::Sample(sample) => ops.sample(sample, &logits(states[0])),
-                OutputHead::LabelScores { labels, normalise } => {
-                    let z = logits(states[0]);
-                    let of_labels: Vec<f64> = labels.iter().map(|&l| z[l as usize]).collect();
-                    let over = if ops.has(Fault::LogSumExpOfLabels) {
-                        &of_labels
-                    } else {
-                        &z
-                    };
-                    RowOutput::LabelScores(LabelScores {
-                        log_sum_exp: (*normalise == Normalise::OverVocab)
-                            .then(|| naive::log_sum_exp(over) as f32),
-                        logits: of_labels.iter().map(|&z| z as f32).collect(),
-                    })
-                }
-                OutputHead::Logprobs { targets, top } => {
-                    let entries = targets.iter().zip(states);
-                    let shift = u32::from(!ops.has(Fault::FirstPositionOfState));
-                    RowOutput::Logprobs {
-                        first_position: row.first_position + shift,
-                        entries: entries
-                            .map(|(&target, state)| ops.entry(target, *top, &logits(state)))
-                            .collect(),
-                    }
-                }
-                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_) => {
-                    unreachable!("not handled")
-                }
-            }
-        });
+        self.answer_by_vocabulary(plan, hidden, head, soft_cap);
         Ok(())
     }
 
@@ -806,79 +644,8 @@ impl Ops for NaiveOps {
     ) -> Result<(), Infallible> {
         let rows = hidden.data.chunks_exact(hidden.width);
         self.hidden = rows.map(<[f64]>::to_vec).collect();
-        let handles = |head: &OutputHead| matches!(head, OutputHead::Embed { .. });
-        self.answer(plan, hidden, handles, |ops, row, states| {
-            let OutputHead::Embed {
-                pooling,
-                normalise,
-                dimensions,
-            } = row.head
-            else {
-                unreachable!("not handled");
-            };
-            let states = match pooling {
-                Pooling::First => &states[..1],
-                Pooling::Last => &states[states.len() - 1..],
-                Pooling::Mean if ops.has(Fault::MeanOfLastChunk) && states.len() > 256 => {
-                    &states[256..]
-                }
-                Pooling::Mean => states,
-            };
-            let mean = |i: usize| states.iter().map(|s| s[i]).sum::<f64>() / states.len() as f64;
-            let mut vector: Vec<f64> = (0..hidden.width).map(mean).collect();
-            for module in dense.iter().skip(usize::from(ops.has(Fault::ForgetsDense))) {
-                let weight = &module.weight;
-                vector = naive::linear(&vector, &weight.values, &weight.bias);
-                if let Some(f) = module.activation {
-                    vector.iter_mut().for_each(|v| *v = naive::activate(*v, f));
-                }
-            }
-            let whole = vector.len();
-            let scale = |v: &mut Vec<f64>| {
-                let norm = naive::dot(v, v).sqrt();
-                v.iter_mut().for_each(|v| *v /= norm);
-            };
-            let early = ops.has(Fault::NormalisesBeforeCutting);
-            if normalise && early {
-                scale(&mut vector);
-            }
-            vector.truncate(dimensions.map_or(whole, |d| d as usize));
-            if normalise && !early {
-                scale(&mut vector);
-            }
-            RowOutput::Embedding(vector.into_iter().map(|v| v as f32).collect())
-        });
-        let handles =
-            |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. }));
-        self.answer(plan, hidden, handles, |ops, row, states| {
-            let OutputHead::Tokens(TokenHead::Embed {
-                normalise,
-                dimensions,
-            }) = row.head
-            else {
-                unreachable!("not handled");
-            };
-            let vector = |state: &&[f64]| -> Vec<f32> {
-                let kept = &state[..dimensions.map_or(hidden.width, |d| d as usize)];
-                let early = ops.has(Fault::ScalesTokensBeforeCutting);
-                let scaled = if early { state } else { kept };
-                let norm = if normalise {
-                    naive::dot(scaled, scaled).sqrt()
-                } else {
-                    1.0
-                };
-                kept.iter().map(|v| (v / norm) as f32).collect()
-            };
-            let counts_from_zero = ops.has(Fault::TokensCountFromZero);
-            RowOutput::Tokens {
-                first_position: if counts_from_zero {
-                    0
-                } else {
-                    row.first_position
-                },
-                rows: states.iter().map(vector).collect(),
-            }
-        });
+        self.pool_texts(plan, hidden, dense);
+        self.pool_tokens(plan, hidden);
         Ok(())
     }
 
@@ -888,256 +655,7 @@ impl Ops for NaiveOps {
         hidden: &Rows,
         score: &Weight,
     ) -> Result<(), Infallible> {
-        let handles = |head: &OutputHead| matches!(head, OutputHead::Classify);
-        self.answer(plan, hidden, handles, |_, _, states| {
-            let z = naive::linear(states[0], &score.values, &score.bias);
-            RowOutput::Classes(z.iter().map(|&z| z as f32).collect())
-        });
-        let handles = |head: &OutputHead| matches!(head, OutputHead::Tokens(TokenHead::Classify));
-        self.answer(plan, hidden, handles, |ops, row, states| {
-            let of_first = ops.has(Fault::ClassesOfFirstToken);
-            let logits = |state: &&[f64]| {
-                let state = if of_first { &states[0] } else { state };
-                let z = naive::linear(state, &score.values, &score.bias);
-                z.iter().map(|&z| z as f32).collect()
-            };
-            RowOutput::Tokens {
-                first_position: row.first_position,
-                rows: states.iter().map(logits).collect(),
-            }
-        });
+        self.classify(plan, hidden, score);
         Ok(())
-    }
-}
-
-/// Sampling and log-probabilities.
-impl NaiveOps {
-    /// Ids by falling logit, ties by id.
-    fn ranked(&self, z: &[f64]) -> Vec<u32> {
-        let mut ids: Vec<u32> = (0..z.len() as u32).collect();
-        if self.has(Fault::TiesTakeTheLargestId) {
-            ids.reverse();
-        }
-        ids.sort_by(|&a, &b| z[b as usize].total_cmp(&z[a as usize]));
-        ids
-    }
-
-    fn top(&self, z: &[f64], n: u32) -> Vec<TokenLogprob> {
-        let lse = naive::log_sum_exp(z);
-        let ids = self.ranked(z).into_iter().take(n as usize);
-        ids.map(|token| TokenLogprob {
-            token,
-            logprob: (z[token as usize] - lse) as f32,
-        })
-        .collect()
-    }
-
-    fn entry(&self, token: u32, top: u32, z: &[f64]) -> PositionLogprobs {
-        let own = z[token as usize];
-        let rank = if self.has(Fault::RankCountsTies) {
-            z.iter().filter(|&&other| other >= own).count()
-        } else {
-            1 + z.iter().filter(|&&other| other > own).count()
-        };
-        PositionLogprobs {
-            token,
-            logprob: (own - naive::log_sum_exp(z)) as f32,
-            rank: rank as u32,
-            top: self.top(z, top),
-        }
-    }
-
-    fn sample(&self, head: &SampleHead, raw: &[f64]) -> RowOutput {
-        let (p, z) = (&head.sampling, self.adjusted(head, raw));
-        let mut ids = self.ranked(&z);
-        ids.retain(|&id| z[id as usize] > f64::NEG_INFINITY);
-        if ids.is_empty() {
-            return RowOutput::NoToken;
-        }
-        let greedy = p.temperature == 0.0;
-        if greedy {
-            ids.truncate(1);
-        }
-        let temperature = if greedy {
-            1.0
-        } else {
-            f64::from(p.temperature)
-        };
-        let scaled = |id: u32| z[id as usize] / temperature;
-        let lse = naive::log_sum_exp(&ids.iter().map(|&id| scaled(id)).collect::<Vec<_>>());
-        let probability = |id: u32| (scaled(id) - lse).exp();
-        if p.top_k > 0 {
-            ids.truncate(p.top_k as usize);
-        }
-        let mut sum = 0.0;
-        let nucleus = ids.iter().take_while(|&&id| {
-            let before = sum;
-            sum += probability(id);
-            before < f64::from(p.top_p)
-        });
-        let kept = nucleus.count().max(1);
-        ids.truncate(kept);
-        let least = probability(ids[0]) * f64::from(p.min_p);
-        ids.retain(|&id| probability(id) >= least);
-        let total: f64 = ids.iter().map(|&id| probability(id)).sum();
-        let tokens = (head.choice..head.choice + head.draws)
-            .map(|choice| {
-                let choice = if self.has(Fault::IgnoresChoice) {
-                    0
-                } else {
-                    choice
-                };
-                let mut left = total * uniform(p.seed, choice, head.output_position);
-                let drawn = ids.iter().find(|&&id| {
-                    left -= probability(id);
-                    left < 0.0
-                });
-                let token = *drawn.unwrap_or(&ids[ids.len() - 1]);
-                let logprob = raw[token as usize] - naive::log_sum_exp(raw);
-                SampledToken {
-                    token,
-                    logprob: head.top_logprobs.map(|_| logprob as f32),
-                    top: self.top(raw, head.top_logprobs.unwrap_or(0)),
-                }
-            })
-            .collect();
-        RowOutput::Sampled(tokens)
-    }
-
-    /// Logits after penalties, bias and masks.
-    fn adjusted(&self, head: &SampleHead, raw: &[f64]) -> Vec<f64> {
-        let p = &head.sampling;
-        let mut z = raw.to_vec();
-        if let Some(history) = &head.history {
-            for (id, z) in (0u32..).zip(&mut z) {
-                let in_output = history.output.iter().filter(|&&t| t == id).count() as f64;
-                if in_output > 0.0 || history.prompt.contains(&id) {
-                    let r = f64::from(p.repetition_penalty);
-                    *z = if *z > 0.0 { *z / r } else { *z * r };
-                }
-                if in_output > 0.0 {
-                    *z -= f64::from(p.presence_penalty);
-                    *z -= f64::from(p.frequency_penalty) * in_output;
-                }
-            }
-        }
-        let masked = p.allowed_token_ids.is_some();
-        if masked || !self.has(Fault::BiasOnlyIfMasked) {
-            for &(id, bias) in &*p.logit_bias {
-                z[id as usize] += f64::from(bias);
-            }
-        }
-        let nothing = TokenSet::default();
-        let mask = head.mask.as_ref();
-        let mask = mask.filter(|_| !self.has(Fault::IgnoresConstraint));
-        let mask = mask.map(|mask| mask.wait().unwrap_or(&nothing));
-        let allowed = |id: u32| {
-            p.allowed_token_ids
-                .as_ref()
-                .is_none_or(|ids| ids.contains(&id))
-                && mask.is_none_or(|mask| mask.contains(id))
-                && !(head.masks_stops() && p.stop_token_ids.contains(&id))
-        };
-        for (id, z) in (0u32..).zip(&mut z) {
-            if !allowed(id) {
-                *z = f64::NEG_INFINITY;
-            }
-        }
-        z
-    }
-}
-
-/// A number in `0..1` that depends on its arguments alone.
-fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
-    let mut z = seed ^ (u64::from(choice) << 32 | u64::from(position));
-    for _ in 0..2 {
-        z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-    }
-    (z >> 11) as f64 / (1u64 << 53) as f64
-}
-
-/// Widens weights, and remembers what it was given.
-#[derive(Default)]
-pub(crate) struct NaiveLoader {
-    pub(crate) names: Vec<String>,
-    /// Matrices with biases, and how many.
-    pub(crate) biased: Vec<(String, usize)>,
-    pub(crate) embedding_is_head: bool,
-    /// True for the fault of that name.
-    pub(crate) forgets_norm_offset: bool,
-}
-
-fn widen(views: &[TensorView<'_>]) -> Vec<f64> {
-    let mut values = Vec::new();
-    for view in views {
-        view.read_f32(0..view.len(), &mut values);
-    }
-    values.into_iter().map(f64::from).collect()
-}
-
-impl WeightLoader for NaiveLoader {
-    type Weight = Weight;
-    type Error = Infallible;
-
-    fn linear(
-        &mut self,
-        name: &str,
-        parts: &[TensorView<'_>],
-        biases: &[TensorView<'_>],
-    ) -> Result<Weight, Infallible> {
-        self.names.push(name.to_owned());
-        let bias = widen(biases);
-        if !bias.is_empty() {
-            self.biased.push((name.to_owned(), bias.len()));
-        }
-        Ok(Weight {
-            values: widen(parts),
-            bias,
-            ..Weight::default()
-        })
-    }
-
-    fn embedding(
-        &mut self,
-        name: &str,
-        table: &TensorView<'_>,
-        is_head: bool,
-    ) -> Result<Weight, Infallible> {
-        self.embedding_is_head = is_head;
-        self.linear(name, std::slice::from_ref(table), &[])
-    }
-
-    fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Infallible> {
-        self.linear(name, std::slice::from_ref(values), &[])
-    }
-
-    fn norm(
-        &mut self,
-        name: &str,
-        values: &TensorView<'_>,
-        offset: f32,
-    ) -> Result<Weight, Infallible> {
-        let mut weight = self.vector(name, values)?;
-        let offset = if self.forgets_norm_offset {
-            0.0
-        } else {
-            offset
-        };
-        weight
-            .values
-            .iter_mut()
-            .for_each(|w| *w += f64::from(offset));
-        Ok(weight)
-    }
-
-    fn rope(&mut self, inv_freq: &[f32], scaling: f32, _: usize) -> Result<Weight, Infallible> {
-        Ok(Weight {
-            inv_freq: inv_freq.to_vec(),
-            scaling,
-            ..Weight::default()
-        })
     }
 }

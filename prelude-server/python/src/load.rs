@@ -15,7 +15,7 @@ use prelude_engine::ScheduledEngine;
 use prelude_hub::{Hub, HubConfig, Progress, Repo, Revision};
 use prelude_server::{
     ApiKeys, App,
-    assets::Assets,
+    assets::{Assets, is_gguf_file},
     demo,
     executor::Devices,
     load::{LoadOptions, Loaded, load},
@@ -163,7 +163,8 @@ fn find(
 ) -> Result<Assets, Failure> {
     let (name, tokenizers) = (&*options.model, load_options.tokenizer_cache.as_deref());
     let folder = Path::new(name);
-    let repo = match folder.is_dir() {
+    let is_here = folder.is_dir() || is_gguf_file(folder);
+    let repo = match is_here {
         true => None,
         false => name.parse::<Repo>().ok(),
     };
@@ -174,7 +175,7 @@ fn find(
             )));
         }
         let mut demos = [demo::LM, demo::CLASSIFIER].into_iter();
-        let demo = demos.find(|demo| !folder.is_dir() && demo.name == name);
+        let demo = demos.find(|demo| !is_here && demo.name == name);
         return Ok(match demo {
             Some(demo) => Assets::embedded(&demo)?,
             None => Assets::open_cached(folder, tokenizers)?,

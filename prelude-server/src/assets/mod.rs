@@ -62,7 +62,7 @@ pub struct EmbeddedModel {
 }
 
 impl Assets {
-    /// Reads the model in `folder`.
+    /// Reads the model in `folder`, or that of a GGUF file with a `tokenizer.json` beside it.
     ///
     /// # Errors
     /// [`LoadError`] with the file at fault.
@@ -75,10 +75,21 @@ impl Assets {
     ///
     /// # Errors
     /// The same as of [`Assets::open`].
-    pub fn open_cached(folder: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
+    pub fn open_cached(path: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
+        let gguf = Some(path).filter(|path| is_gguf_file(path));
+        let folder = match gguf.map(|path| path.parent().unwrap_or_else(|| Path::new(""))) {
+            None => path,
+            // A name alone lies in the folder of the process.
+            Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+            Some(folder) => folder,
+        };
         if !folder.is_dir() {
             return Err(LoadError::NoFolder(folder.to_owned()));
         }
+        let checkpoint = match gguf {
+            None => None,
+            Some(path) => Some(Checkpoint::open_gguf(path)?),
+        };
         let tokenizer_json = read(folder, "tokenizer.json")?.ok_or_else(|| LoadError::NoFile {
             folder: folder.to_owned(),
             file: "tokenizer.json",
@@ -107,9 +118,14 @@ impl Assets {
                 Tokenizer::from_file_cached(&file, &tokenizer_json, cache)?
             }
         };
+        let checkpoint = match checkpoint {
+            Some(checkpoint) => checkpoint,
+            None => Checkpoint::open(folder)?,
+        };
+        let chat_template = chat_template.or_else(|| checkpoint.chat_template().map(str::to_owned));
         let assets = Self {
-            name: folder_name(folder),
-            checkpoint: Checkpoint::open(folder)?,
+            name: gguf.map_or_else(|| folder_name(folder), file_name),
+            checkpoint,
             tokenizer,
             cuts: SafeCuts::of(&tokenizer_json),
             tokenizer_config,
@@ -223,6 +239,18 @@ fn matryoshka(folder: &Path) -> Result<Vec<u32>, LoadError> {
             file: "config.json",
             what: "has matryoshka_dimensions that are not a list of sizes".to_owned(),
         })
+}
+
+/// Returns true if a path leads to a GGUF file.
+#[must_use]
+pub fn is_gguf_file(path: &Path) -> bool {
+    Checkpoint::is_gguf(path) && path.is_file()
+}
+
+/// The name of a file without its extension.
+fn file_name(path: &Path) -> String {
+    let name = path.file_stem();
+    name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
 }
 
 /// The last component of the folder's real path, so that `.` has a name too.

@@ -10,7 +10,7 @@ use prelude_engine::SchedulerConfig;
 use prelude_hub::Progress;
 use prelude_server::{
     DecideConfig, Limits, ServerConfig,
-    assets::{Assets, EmbeddedModel, LoadError},
+    assets::{Assets, EmbeddedModel, LoadError, is_gguf_file},
     demo,
     executor::{CudaConfig, Device, Devices, ExecutorConfig},
     load::{KvSettings, LoadOptions, Loaded},
@@ -275,18 +275,17 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the source that an argument names: a folder, if there is one, or else a demo model or a
+    /// Returns the source that an argument names: a folder or a GGUF file, if there is one, or else a demo model or a
     /// model on the Hub.
     ///
     /// # Errors
     /// If the revision is malformed, or given for a folder.
     pub(crate) fn of(model: &Path, revision: Option<&str>) -> Result<Self, Failure> {
-        if !model.is_dir()
-            && let Some(model) = hub::HubModel::of(model, revision)?
-        {
+        let is_here = model.is_dir() || is_gguf_file(model);
+        if !is_here && let Some(model) = hub::HubModel::of(model, revision)? {
             return Ok(Self::Hub(model));
         }
-        let is_named = |demo: &EmbeddedModel| !model.is_dir() && model == Path::new(demo.name);
+        let is_named = |demo: &EmbeddedModel| !is_here && model == Path::new(demo.name);
         let mut demos = [demo::LM, demo::CLASSIFIER].into_iter();
         match revision {
             None => Ok(match demos.find(is_named) {

@@ -20,7 +20,8 @@ use crate::{
     tasks::{
         classify::{self, LabelFields, classify},
         embed::Unit,
-        guidelines::{GUIDELINES_MAX, judge, takes_guidelines},
+        guards::{Guard, QWEN3_GUARD, UNSAFE, by_categories},
+        guidelines::{Form, GUIDELINES_MAX, Guideline, judge},
         input::Inputs,
         submit::{Common, CommonFields},
     },
@@ -37,20 +38,6 @@ pub(crate) const MODERATIONS: Endpoint = Endpoint {
         Box::pin(handle(call, body))
     })
 };
-
-/// The answers of guard models that are language models, each with the name of its category. A
-/// guard's chat template asks for these answers by name.
-const VERDICTS: [&Verdicts; 1] = [
-    // Qwen3Guard-Gen.
-    &[
-        ("Safety: Safe", "safe"),
-        ("Safety: Controversial", "controversial"),
-        ("Safety: Unsafe", "unsafe"),
-    ],
-];
-
-/// Answers, and the names of their categories.
-type Verdicts = [(&'static str, &'static str)];
 
 /// Names of classes that are no harmful category, in lower case, with `-` and `_` as spaces.
 const HARMLESS: [&str; 12] = [
@@ -74,8 +61,9 @@ pub(crate) struct ModerationFields<'a> {
     #[serde(borrow)]
     input: Texts<'a>,
     /// 1 to 64 categories, each with the guideline that its texts violate: of a guard that is asked
-    /// about one at a time (ShieldGemma).
-    guidelines: Option<BTreeMap<String, String>>,
+    /// about one at a time (ShieldGemma, Granite Guardian). Null is the guideline that the model knows
+    /// by this name.
+    guidelines: Option<BTreeMap<String, Option<String>>>,
 }
 
 request! {
@@ -236,30 +224,64 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let ModerationFields { input, guidelines } = request.moderation;
     let asks_language_model = fields.labels.is_some() || guidelines.is_some();
     let model = classify::model(call, common.model.as_deref(), asks_language_model)?;
-    if takes_guidelines(model) && fields.labels.is_none() {
-        return by_guidelines(call, model, &common, &input.0, guidelines).await;
+    let has_own_labels = fields.labels.is_some();
+    let guard = match has_own_labels {
+        true => None,
+        false => Guard::of(model)?,
+    };
+    if let Some(Guard::Guidelines(form)) = guard {
+        return by_guidelines(call, model, &common, &input.0, (form, guidelines)).await;
     }
     if guidelines.is_some() {
         let must = "be left out: this model's chat template has no place for a guideline, or the \
             request has `labels`";
         return Err(ApiError::invalid_value("guidelines", must));
     }
-    let verdicts = verdicts(model);
-    if model.has_vocabulary() && fields.labels.is_none() {
-        let verdicts = verdicts.ok_or_else(not_a_guard)?;
-        let answers = verdicts.iter().map(|(answer, _)| (*answer).to_owned());
+    if let Some(Guard::Categories(codes)) = guard {
+        return by_codes(call, model, &common, &input.0, &codes).await;
+    }
+    if model.has_vocabulary() && !has_own_labels {
+        let Some(Guard::Verdicts) = guard else {
+            return Err(not_a_guard());
+        };
+        let answers = QWEN3_GUARD.iter().map(|(answer, _)| (*answer).to_owned());
         fields.labels = Some(answers.collect());
         // A guard goes on with the categories of harm.
         fields.open = true;
     }
+    let has_verdicts = matches!(guard, Some(Guard::Verdicts));
     let inputs = Inputs::of_texts(input.0);
     let classified = classify(call, model, &common, fields, (inputs, true), Unit::Texts).await?;
     let write = move || {
-        let name = |label| category(verdicts, label);
+        let name = |label| match has_verdicts {
+            true => category(label),
+            false => label,
+        };
         let names: Vec<&str> = classified.labels.iter().map(|label| name(label)).collect();
         let many = model.class_activation == ClassActivation::Sigmoid && !model.has_vocabulary();
         let results = classified.probs.iter();
         let results = results.map(|probs| Moderation::new(&names, &probs.concat(), many));
+        Reply::json(&Response {
+            id: call.app.ids.next("modr-"),
+            model: &model.name,
+            results: results.collect(),
+        })
+    };
+    Ok(call.write(0, write).await)
+}
+
+/// Answers with the categories that a Llama Guard names.
+async fn by_codes(
+    call: &Arc<Call>,
+    model: &ServedModel,
+    common: &Common<'_>,
+    texts: &[Cow<'_, str>],
+    codes: &[String],
+) -> Result<Reply, ApiError> {
+    let judged = by_categories(call, model, common, texts, codes).await?;
+    let write = move || {
+        let results = judged.iter();
+        let results = results.map(|(p, each)| Moderation::named_first(codes, *p, each));
         Reply::json(&Response {
             id: call.app.ids.next("modr-"),
             model: &model.name,
@@ -275,20 +297,17 @@ async fn by_guidelines(
     model: &ServedModel,
     common: &Common<'_>,
     texts: &[Cow<'_, str>],
-    guidelines: Option<BTreeMap<String, String>>,
+    (form, guidelines): (&Form, Option<BTreeMap<String, Option<String>>>),
 ) -> Result<Reply, ApiError> {
-    let guidelines = guidelines.ok_or_else(no_guidelines)?;
-    if !(1..=GUIDELINES_MAX).contains(&guidelines.len()) {
-        let must = format!("have 1 to {GUIDELINES_MAX} entries");
-        return Err(ApiError::invalid_value("guidelines", must));
-    }
-    let is_empty = |(name, text): (&String, &String)| name.is_empty() || text.trim().is_empty();
-    if guidelines.iter().any(is_empty) {
-        let must = "have a name and a text in each entry";
-        return Err(ApiError::invalid_value("guidelines", must));
-    }
-    let wanted: Vec<&str> = guidelines.values().map(String::as_str).collect();
-    let violations = judge(call, model, common, texts, &wanted).await?;
+    let guidelines = checked(model, form, guidelines)?;
+    let wanted: Vec<Guideline<'_>> = guidelines
+        .iter()
+        .map(|(name, text)| Guideline {
+            name,
+            text: text.as_deref().map(Cow::Borrowed),
+        })
+        .collect();
+    let violations = judge(call, model, common, texts, (form, &wanted)).await?;
     let names: Vec<&str> = guidelines.keys().map(String::as_str).collect();
     let write = move || {
         let results = violations.iter();
@@ -300,6 +319,46 @@ async fn by_guidelines(
         })
     };
     Ok(call.write(0, write).await)
+}
+
+/// Checks the guidelines of a request. Without any, those are meant that the model knows.
+fn checked(
+    model: &ServedModel,
+    form: &Form,
+    guidelines: Option<BTreeMap<String, Option<String>>>,
+) -> Result<BTreeMap<String, Option<String>>, ApiError> {
+    let own: Vec<&str> = form.own(model).collect();
+    let guidelines = match guidelines {
+        Some(guidelines) => guidelines,
+        None if own.is_empty() => return Err(no_guidelines()),
+        None => own.iter().map(|name| ((*name).to_owned(), None)).collect(),
+    };
+    if !(1..=GUIDELINES_MAX).contains(&guidelines.len()) {
+        let must = format!("have 1 to {GUIDELINES_MAX} entries");
+        return Err(ApiError::invalid_value("guidelines", must));
+    }
+    let is_empty = |(name, text): (&String, &Option<String>)| {
+        name.is_empty() || text.as_ref().is_some_and(|text| text.trim().is_empty())
+    };
+    if guidelines.iter().any(is_empty) {
+        let must = "have a name and a text in each entry";
+        return Err(ApiError::invalid_value("guidelines", must));
+    }
+    let is_unknown =
+        |(name, text): &(&String, &Option<String>)| text.is_none() && !own.contains(&name.as_str());
+    match guidelines.iter().find(is_unknown) {
+        None => Ok(guidelines),
+        Some((name, _)) => {
+            let must = match own.is_empty() {
+                true => format!("have a text for {name:?}: this model knows no guidelines by name"),
+                false => format!(
+                    "have a text for {name:?}: this model knows {} by name",
+                    own.join(", ")
+                ),
+            };
+            Err(ApiError::invalid_value("guidelines", must))
+        }
+    }
 }
 
 fn no_guidelines() -> ApiError {
@@ -314,20 +373,10 @@ fn not_a_guard() -> ApiError {
     ApiError::new(400, "missing_field", message).with_param("labels")
 }
 
-/// Returns the verdicts that a guard's chat template asks for.
-fn verdicts(model: &ServedModel) -> Option<&'static Verdicts> {
-    let template = model.template.as_ref()?.source();
-    let asks = |of: &&Verdicts| of.iter().all(|(answer, _)| template.contains(answer));
-    VERDICTS.into_iter().find(asks)
-}
-
-/// Returns the name that answers show for a class.
-fn category<'a>(verdicts: Option<&'static Verdicts>, label: &'a str) -> &'a str {
-    let verdict = verdicts
-        .into_iter()
-        .flatten()
-        .find(|(answer, _)| *answer == label);
-    verdict.map_or(label, |(_, name)| name)
+/// Returns the name that answers show for a verdict of Qwen3Guard.
+fn category(verdict: &str) -> &str {
+    let named = QWEN3_GUARD.iter().find(|(answer, _)| *answer == verdict);
+    named.map_or(verdict, |(_, name)| name)
 }
 
 fn is_harmless(name: &str) -> bool {
@@ -345,6 +394,26 @@ impl<'a> Moderation<'a> {
             category_scores: Categories(all().collect()),
             category_applied_input_types: Categories(
                 all().map(|(name, _)| (name, vec!["text"])).collect(),
+            ),
+        }
+    }
+
+    /// Flags an unsafe text, of which `p` is the probability, and the category that the guard names
+    /// first; `each` has the probability of each.
+    fn named_first(codes: &'a [String], p: f64, each: &[f64]) -> Self {
+        let flagged = p >= 0.5;
+        let best = each.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let names = || [UNSAFE].into_iter().chain(codes.iter().map(String::as_str));
+        let scores = || [p].into_iter().chain(each.iter().copied());
+        let flags = [flagged]
+            .into_iter()
+            .chain(each.iter().map(|&q| flagged && q >= best));
+        Self {
+            flagged,
+            categories: Categories(names().zip(flags).collect()),
+            category_scores: Categories(names().zip(scores()).collect()),
+            category_applied_input_types: Categories(
+                names().map(|name| (name, vec!["text"])).collect(),
             ),
         }
     }
@@ -370,238 +439,4 @@ impl<'a> Moderation<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use prelude_text::template::ChatTemplate;
-    use serde_json::Value;
-
-    use super::*;
-    use crate::{
-        demo,
-        load::LoadOptions,
-        testing::{answer, app, demos, embedded, options, refused},
-    };
-
-    const PATH: &str = "/v1/moderations";
-
-    #[test]
-    fn categories_of_a_classifier_are_its_classes() {
-        let texts = json!(["Where is my card?", "The rate is wrong"]);
-        let found = answer(demos(), PATH, &json!({"input": texts}));
-        assert!(found["id"].as_str().unwrap().starts_with("modr-"));
-        assert_eq!(found["model"], "demo-classifier");
-        let classes = answer(demos(), "/classify", &json!({"input": texts}));
-        for index in [0, 1] {
-            let (result, class) = (&found["results"][index], &classes["data"][index]);
-            assert_eq!(result["flagged"], true);
-            let flagged = result["categories"].as_object().unwrap().iter();
-            let flagged: Vec<_> = flagged.filter(|(_, is)| **is == true).collect();
-            let [(name, _)] = flagged[..] else {
-                panic!("{flagged:?}")
-            };
-            assert_eq!(class["label"], **name);
-            assert_eq!(
-                result["category_applied_input_types"][name],
-                json!(["text"])
-            );
-            let scores = result["category_scores"].as_object().unwrap();
-            let shown = scores.values().map(|p| p.as_f64().unwrap());
-            let probs = class["probs"].as_array().unwrap();
-            assert_eq!(scores.len(), probs.len());
-            for (shown, p) in shown.zip(probs) {
-                assert!((shown - p.as_f64().unwrap()).abs() < 1e-6);
-            }
-        }
-        // Parts are one text.
-        let parts = json!({"input": [{"type": "text", "text": "Where is"}, {"type": "text", "text": "my card?"}]});
-        let parts = answer(demos(), PATH, &parts);
-        let joined = answer(demos(), PATH, &json!({"input": "Where is\nmy card?"}));
-        assert_eq!(parts["results"], joined["results"]);
-    }
-
-    #[test]
-    fn a_harmless_class_is_no_category() {
-        let result = |probs: &[f64], many| {
-            let names = ["Non_Toxic", "hate", "violence"];
-            serde_json::to_value(Moderation::new(&names, probs, many)).unwrap()
-        };
-        let safe = result(&[0.8, 0.15, 0.05], false);
-        assert_eq!(safe["flagged"], false);
-        assert_eq!(
-            safe["categories"],
-            json!({"hate": false, "violence": false})
-        );
-        assert_eq!(
-            safe["category_scores"],
-            json!({"hate": 0.15, "violence": 0.05})
-        );
-        let harmful = result(&[0.3, 0.5, 0.2], false);
-        assert_eq!(
-            harmful["categories"],
-            json!({"hate": true, "violence": false})
-        );
-        let both = result(&[0.1, 0.9, 0.5], true);
-        assert_eq!(both["categories"], json!({"hate": true, "violence": true}));
-        let none = result(&[0.1, 0.4, 0.49], true);
-        assert_eq!(none["flagged"], false);
-    }
-
-    /// The demo language model with a template that asks as Qwen3Guard's does.
-    fn guard() -> Arc<crate::App> {
-        asking(
-            "{% for m in messages %}{{ m.content }}{% endfor %}\nSafety: Safe, \
-            Safety: Unsafe or Safety: Controversial?\n{% if add_generation_prompt %}\
-            <|im_start|>assistant\n{% endif %}",
-        )
-    }
-
-    /// The demo language model with another template.
-    fn asking(source: &str) -> Arc<crate::App> {
-        let mut guard = embedded(&demo::LM, &LoadOptions { ..options() });
-        let template = guard.model.template.as_ref().unwrap();
-        let template: ChatTemplate = template.replaced(source, 1 << 20).unwrap();
-        guard.model.template = Some(Arc::new(template));
-        app(vec![guard])
-    }
-
-    #[test]
-    fn a_guard_is_asked_for_its_verdicts() {
-        let guard = guard();
-        let found = answer(&guard, PATH, &json!({"input": "Where is my card?"}));
-        let scores = found["results"][0]["category_scores"].as_object().unwrap();
-        let names: Vec<_> = scores.keys().collect();
-        assert_eq!(names, ["controversial", "unsafe"]);
-        // The same as the log-probabilities of the answers' own tokens.
-        let prompt = "Where is my card?\nSafety: Safe, Safety: Unsafe or Safety: Controversial?\n\
-            <|im_start|>assistant\n";
-        let log = |answer_text: &str| {
-            let model = guard.model(None).unwrap();
-            let ids = |text: &str| model.tokenizer.encode(text, false);
-            let (start, all) = (ids(prompt).len(), ids(&format!("{prompt}{answer_text}")));
-            let body = json!({"prompt": all, "max_tokens": 0, "echo": true, "logprobs": 1});
-            let found = answer(&guard, "/v1/completions", &body);
-            let logprobs = &found["choices"][0]["logprobs"]["token_logprobs"];
-            let logprobs = logprobs.as_array().unwrap().iter().skip(start);
-            logprobs.map(|l| l.as_f64().unwrap()).sum::<f64>()
-        };
-        let log = VERDICTS[0].iter().map(|(answer_text, _)| log(answer_text));
-        let log: Vec<f64> = log.collect();
-        let sum: f64 = log.iter().map(|l| l.exp()).sum();
-        for (name, log) in [("controversial", log[1]), ("unsafe", log[2])] {
-            let (found, expected) = (scores[name].as_f64().unwrap(), log.exp() / sum);
-            assert!(
-                (found - expected).abs() < 1e-4,
-                "{name}: {found} {expected}"
-            );
-        }
-    }
-
-    /// Asks as ShieldGemma's template does.
-    const ABOUT_A_GUIDELINE: &str = "<|im_start|>user\nHuman Question: \
-        {{ messages[0].content | trim }}<|im_end|>\nThe principle:\n\n{{ guideline }}\n\n\
-        Is it violated? Begin with 'Yes' or 'No'.\n\n";
-
-    #[test]
-    fn a_guard_is_asked_about_each_guideline() {
-        let guard = asking(ABOUT_A_GUIDELINE);
-        let guidelines = json!({"cards": "Nobody speaks of cards.", "rates": "No word of rates."});
-        let body = json!({"input": ["Where is my card?", "Hello"], "guidelines": guidelines});
-        let found = answer(&guard, PATH, &body);
-        assert_eq!(found["results"].as_array().unwrap().len(), 2);
-        for (text, result) in ["Where is my card?", "Hello"]
-            .iter()
-            .zip(found["results"].as_array().unwrap())
-        {
-            let scores = result["category_scores"].as_object().unwrap();
-            assert_eq!(scores.keys().collect::<Vec<_>>(), ["cards", "rates"]);
-            for (name, guideline) in guidelines.as_object().unwrap() {
-                // The logits of the two answers' first tokens behind the prompt.
-                // Jinja leaves out a template's last line break.
-                let template = ABOUT_A_GUIDELINE.strip_suffix('\n').unwrap();
-                let prompt = template
-                    .replace("{{ messages[0].content | trim }}", text)
-                    .replace("{{ guideline }}", guideline.as_str().unwrap());
-                let model = guard.model(None).unwrap();
-                let first = |answer: &str| {
-                    let all = model.tokenizer.encode(&format!("{prompt}{answer}"), false);
-                    all[model.tokenizer.encode(&prompt, false).len()..].to_vec()
-                };
-                let log = |answer: &str| {
-                    let start = model.tokenizer.encode(&prompt, false);
-                    let all = [start.clone(), first(answer)].concat();
-                    let body = json!({"prompt": all, "max_tokens": 0, "echo": true, "logprobs": 1});
-                    let found = crate::testing::answer(&guard, "/v1/completions", &body);
-                    let logprobs = found["choices"][0]["logprobs"]["token_logprobs"].clone();
-                    let logprobs = logprobs.as_array().unwrap().clone();
-                    let own = logprobs.iter().skip(start.len());
-                    own.map(|l| l.as_f64().unwrap()).sum::<f64>()
-                };
-                let (yes, no) = (log("Yes").exp(), log("No").exp());
-                let score = scores[name].as_f64().unwrap();
-                assert!((score - yes / (yes + no)).abs() < 1e-4, "{name}: {score}");
-                assert_eq!(result["categories"][name], score >= 0.5);
-            }
-            let flagged = scores.values().any(|p| p.as_f64().unwrap() >= 0.5);
-            assert_eq!(result["flagged"], flagged);
-        }
-    }
-
-    #[test]
-    fn guidelines_that_are_refused() {
-        let guard = asking(ABOUT_A_GUIDELINE);
-        let check = |body: Value, reason: &str| {
-            refused(&guard, PATH, &body, (400, reason, Some("guidelines")));
-        };
-        check(json!({"input": "a"}), "missing_field");
-        check(json!({"input": "a", "guidelines": {}}), "invalid_value");
-        check(
-            json!({"input": "a", "guidelines": {"x": " "}}),
-            "invalid_value",
-        );
-        check(
-            json!({"input": "a", "guidelines": {"": "y"}}),
-            "invalid_value",
-        );
-        check(json!({"input": "a", "guidelines": 3}), "invalid_type");
-        let many: Vec<(String, Value)> = (0..65).map(|i| (i.to_string(), json!("x"))).collect();
-        let many = Value::Object(many.into_iter().collect());
-        check(json!({"input": "a", "guidelines": many}), "invalid_value");
-        // A model without a place for them.
-        let body = json!({"input": "a", "guidelines": {"x": "y"}, "model": "demo-classifier"});
-        refused(
-            demos(),
-            PATH,
-            &body,
-            (400, "invalid_value", Some("guidelines")),
-        );
-        // Labels of one's own need none.
-        let body = json!({"input": "Where is my card?", "labels": ["safe", "rude"]});
-        answer(&guard, PATH, &body);
-    }
-
-    #[test]
-    fn refusals() {
-        let check = |body: Value, reason: &str, param: &str| {
-            refused(demos(), PATH, &body, (400, reason, Some(param)));
-        };
-        check(json!({}), "missing_field", "input");
-        check(json!({"input": []}), "invalid_value", "input");
-        check(json!({"input": 3}), "invalid_type", "input");
-        check(
-            json!({"input": ["a", {"type": "text", "text": "b"}]}),
-            "invalid_value",
-            "input",
-        );
-        let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
-        check(json!({ "input": image }), "unsupported_parameter", "input");
-        check(
-            json!({"input": "a", "model": "demo-lm"}),
-            "missing_field",
-            "labels",
-        );
-        check(
-            json!({"input": "x ".repeat(5000)}),
-            "context_length_exceeded",
-            "input",
-        );
-    }
-}
+mod tests;

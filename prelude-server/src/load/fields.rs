@@ -40,6 +40,8 @@ enum Base {
     Dense,
     /// A mixture of experts.
     Experts,
+    /// A language model with factors.
+    Granite,
     /// Encoders: classifiers, and a cross-encoder.
     Bert,
     Roberta,
@@ -102,6 +104,7 @@ impl Base {
             }
             Self::Dense => Some(testing::golden("rand-gemma3-embed")?.join("model")),
             Self::Experts => Some(testing::golden("rand-qwen3-moe")?.join("model")),
+            Self::Granite => Some(testing::golden("rand-granite")?.join("model")),
             Self::Bert => Some(testing::golden("rand-bert-cls3")?.join("model")),
             Self::Roberta => Some(testing::golden("rand-roberta-cls2")?.join("model")),
             Self::DistilBert => Some(testing::golden("rand-distilbert-cls2")?.join("model")),
@@ -116,7 +119,7 @@ impl Base {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
             Self::Bert | Self::Roberta | Self::DistilBert | Self::ModernBert => Vec::new(),
             Self::CrossEncoder | Self::Gemma2 | Self::Gemma3 | Self::Dense => Vec::new(),
-            Self::Experts => Vec::new(),
+            Self::Experts | Self::Granite => Vec::new(),
             Self::GemmaEmbedder => vec![(POOLING, "pooling_mode_lasttoken", json!(true))],
             Self::Lm => vec![template],
             Self::Judge => vec![
@@ -279,7 +282,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
                 ("/pooling", json!({"input": text})),
             ]
         }
-        Base::Gemma2 | Base::Gemma3 | Base::Experts => vec![(
+        Base::Gemma2 | Base::Gemma3 | Base::Experts | Base::Granite => vec![(
             "/v1/completions",
             json!({"prompt": text, "max_tokens": 3, "temperature": 0, "logprobs": 2}),
         )],
@@ -369,6 +372,11 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
         (CONFIG, "norm_topk_prob") => (Base::Experts, vec![(CONFIG, name, json!(false))]),
         (CONFIG, "decoder_sparse_step") => (Base::Experts, vec![(CONFIG, name, json!(2))]),
         (CONFIG, "mlp_only_layers") => (Base::Experts, vec![(CONFIG, name, json!([]))]),
+        (CONFIG, "embedding_multiplier" | "attention_multiplier" | "residual_multiplier") => {
+            (Base::Granite, vec![(CONFIG, name, json!(0.5))])
+        }
+        (CONFIG, "logits_scaling") => (Base::Granite, vec![(CONFIG, name, json!(16))]),
+        (CONFIG, "quantization_config") => one(json!({"quant_method": "gptq"})),
         (CONFIG, "layer_types") => one(json!(["full_attention", "sliding_attention"])),
         (GEMMAS, "hidden_activation") => one(json!("silu")),
         (GEMMAS, "query_pre_attn_scalar" | "sliding_window") => one(json!(4)),

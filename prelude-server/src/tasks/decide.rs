@@ -12,9 +12,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
+mod guideline;
+
 use super::{
     budget::Budget,
     escaping::Escaping,
+    guards::Guard,
     labels::{label_trie, normalised, prompt, user_turn},
     prepared::{Expected, Prepared, compute, trie_scores},
     submit::Common,
@@ -211,6 +214,9 @@ pub(crate) async fn decide(
     questionnaire: &Questionnaire<'_>,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
+    if let Some(Guard::Guidelines(form)) = Guard::of(model)? {
+        return guideline::decide(call, model, common, questionnaire, form).await;
+    }
     let prompts = || {
         { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options))
     };

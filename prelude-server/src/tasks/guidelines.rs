@@ -1,37 +1,152 @@
-//! The task of guards that are asked about one guideline at a time: whether a text violates it.
+//! Guards that are asked about one guideline at a time: whether a text violates it.
 //!
-//! The chat template takes the guideline as a variable and asks for an answer that begins with
-//! "Yes" or "No"; the probability of "Yes" among the two is the score.
+//! The chat template takes the guideline as a variable and asks for yes or no; the probability of
+//! yes among the two is the score.
 
-use std::{borrow::Cow, iter};
+use std::borrow::Cow;
 
-use prelude_text::{label_trie::rows_behind, template::ChatInputs};
+use prelude_text::{
+    label_trie::{LabelTrie, RowScores},
+    template::ChatInputs,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
-    budget::Budget,
-    escaping::Escaping,
-    input::check_length,
-    labels::{label_trie, normalised},
-    prepared::{Expected, Prepared, compute, trie_scores},
-    submit::Common,
+    answers::Answers, escaping::Escaping, labels::normalised, prepared::Computed, submit::Common,
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// Most guidelines of a request.
 pub(crate) const GUIDELINES_MAX: usize = 64;
 
-/// The variable of the chat template that holds a guideline.
-const VARIABLE: &str = "guideline";
+/// The way in which a guard is asked about a guideline.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// Words of the chat template by which the guard is known.
+    words: &'static [&'static str],
+    /// Returns the template's variables for a guideline.
+    variables: fn(&Guideline<'_>) -> Map<String, Value>,
+    /// True if the template opens the turn of the answer only where it is asked to.
+    opens_turn: bool,
+    /// The beginning of every answer, which is put behind the prompt.
+    begins: &'static str,
+    /// The answers that the text violates the guideline, and that it does not.
+    answers: [&'static str; 2],
+    /// The guidelines that the model knows by name, of those that are about a text alone.
+    own: &'static [&'static str],
+}
 
-/// The beginnings of answers: that the text violates the guideline, and that it does not.
-const ANSWERS: [&str; 2] = ["Yes", "No"];
+/// A guideline that a text may violate.
+#[derive(Debug)]
+pub(crate) struct Guideline<'a> {
+    /// Its name in answers, and in the template if it is the model's own.
+    pub(crate) name: &'a str,
+    /// Its words; `None` is the guideline that the model knows by this name.
+    pub(crate) text: Option<Cow<'a, str>>,
+}
 
-/// Returns true if the model's chat template takes a guideline and asks for one of [`ANSWERS`].
-pub(crate) fn takes_guidelines(model: &ServedModel) -> bool {
-    let source = model.template.as_ref().map_or("", |of| of.source());
-    let names = |name: &&str| source.contains(name);
-    names(&VARIABLE) && ANSWERS.iter().all(names)
+/// The risks of Granite Guardian that are about one message.
+const RISKS: [&str; 7] = [
+    "harm",
+    "social_bias",
+    "jailbreak",
+    "violence",
+    "profanity",
+    "sexual_content",
+    "unethical_behavior",
+];
+
+/// All forms. The first whose words a template has is meant.
+static FORMS: [Form; 3] = [
+    // Granite Guardian 3.3, which may reason before it answers; asked not to, it says so.
+    Form {
+        words: &["guardian_config", "custom_criteria"],
+        variables: |guideline| {
+            let config = match &guideline.text {
+                Some(text) => json!({"custom_criteria": text}),
+                None => json!({"criteria_id": guideline.name}),
+            };
+            named([("guardian_config", config), ("think", json!(false))])
+        },
+        opens_turn: true,
+        begins: "<think>\n</think>\n<score>",
+        answers: [" yes", " no"],
+        own: &RISKS,
+    },
+    // Granite Guardian 3.0 to 3.2.
+    Form {
+        words: &["guardian_config", "risk_name"],
+        variables: |guideline| {
+            let config = match &guideline.text {
+                // The name is none that the template has words for.
+                Some(text) => json!({"risk_name": "custom", "risk_definition": text}),
+                None => json!({"risk_name": guideline.name}),
+            };
+            named([("guardian_config", config)])
+        },
+        opens_turn: true,
+        begins: "",
+        answers: ["Yes", "No"],
+        own: &RISKS,
+    },
+    // ShieldGemma, whose template ends with the question.
+    Form {
+        words: &["guideline", "Yes", "No"],
+        variables: |guideline| named([("guideline", json!(guideline.text))]),
+        opens_turn: false,
+        begins: "",
+        answers: ["Yes", "No"],
+        own: &[],
+    },
+];
+
+fn named<const N: usize>(variables: [(&str, Value); N]) -> Map<String, Value> {
+    Map::from_iter(variables.map(|(name, value)| (name.to_owned(), value)))
+}
+
+impl Form {
+    /// Returns the form of the guard whose chat template this is.
+    pub(crate) fn of(template: &str) -> Option<&'static Self> {
+        let has_words = |form: &&Self| form.words.iter().all(|word| template.contains(word));
+        FORMS.iter().find(has_words)
+    }
+
+    /// Returns the names of the guidelines that the model knows.
+    pub(crate) fn own(&self, model: &ServedModel) -> impl Iterator<Item = &'static str> {
+        let source = model.template.as_ref().map_or("", |of| of.source());
+        let is_known = move |name: &&str| {
+            let quoted = [format!("\"{name}\""), format!("'{name}'")];
+            quoted.iter().any(|name| source.contains(name))
+        };
+        self.own.iter().copied().filter(is_known)
+    }
+
+    /// Returns a prompt about a text and a guideline, up to where the answer begins.
+    fn prompt(
+        &self,
+        model: &ServedModel,
+        text: &str,
+        guideline: &Guideline<'_>,
+    ) -> Result<String, ApiError> {
+        let template = model.template.as_ref();
+        let template = template.expect("a model that takes guidelines has a template");
+        let inputs = ChatInputs {
+            messages: &[json!({"role": "user", "content": text})],
+            tools: None,
+            documents: None,
+            add_generation_prompt: self.opens_turn,
+            kwargs: &(self.variables)(guideline),
+        };
+        let prompt = template.render(&inputs);
+        let prompt = prompt.map_err(|e| ApiError::template(e.to_string()))?;
+        if let Some(words) = &guideline.text
+            && !prompt.contains(words.trim())
+        {
+            let what = "the chat template does not print the guideline's text";
+            return Err(ApiError::template(what.to_owned()).with_param("guidelines"));
+        }
+        Ok(prompt + self.begins)
+    }
 }
 
 /// Returns for each text the probability that it violates each guideline.
@@ -43,68 +158,77 @@ pub(crate) async fn judge(
     model: &ServedModel,
     common: &Common<'_>,
     texts: &[Cow<'_, str>],
-    guidelines: &[&str],
+    (form, guidelines): (&Form, &[Guideline<'_>]),
 ) -> Result<Vec<Vec<f64>>, ApiError> {
-    let all = || {
-        let texts = texts.iter().map(|text| &**text);
-        texts.chain(guidelines.iter().copied()).collect()
+    let words = guidelines.iter().filter_map(|of| of.text.as_deref());
+    let all = || texts.iter().map(|text| &**text).chain(words).collect();
+    let about = About {
+        escaping: Escaping::new(call, model, None, all)?,
+        field: "input",
+        texts,
+        guidelines,
     };
-    let escaping = Escaping::new(call, model, None, all)?;
-    let prompts = texts.len() * guidelines.len();
-    let bytes_of = |texts: usize, times: usize| texts.saturating_mul(times);
-    let text_bytes = texts.iter().map(|text| text.len()).sum();
-    let guideline_bytes = guidelines.iter().map(|text| text.len()).sum();
-    let answer_bytes = ANSWERS.concat().len();
-    let expected = Expected {
-        prompts,
-        rows: rows_behind(ANSWERS.len(), answer_bytes).saturating_mul(prompts as u64),
-        bytes: bytes_of(text_bytes, guidelines.len())
-            .saturating_add(bytes_of(guideline_bytes, texts.len())),
-    };
-    let prepare = |budget: &Budget<'_>| {
-        let pairs = texts
-            .iter()
-            .flat_map(|text| guidelines.iter().map(move |guideline| (text, guideline)));
-        let mut first = None;
-        let rendered = pairs.map(|(text, guideline)| {
-            let prompt = prompt(model, &escaping.text(text), &escaping.text(guideline))?;
-            first.get_or_insert_with(|| prompt.clone());
-            Ok(prompt)
-        });
-        let encoded = escaping.encode_all("input", rendered, budget)?;
-        for len in encoded.lens() {
-            check_length("input", len, 0, model)?;
-        }
-        let first = first.expect("there are texts and guidelines");
-        let trie = label_trie(&escaping, budget, first, &ANSWERS, true)?;
-        budget.rows(prompts * trie.num_rows())?;
-        budget.numbers(prompts)?;
-        let tries = iter::repeat(&trie);
-        Ok((Prepared::with_labels(model, "input", encoded, tries)?, trie))
-    };
-    let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
-    let scores = computed.outputs.chunks(trie.num_rows());
-    let violations: Vec<f64> = scores
-        .map(|scores| normalised(&trie.log_probabilities(scores))[0])
-        .collect();
-    let by_text = violations.chunks(guidelines.len());
+    let violated = form
+        .ask(call, common, about, |trie, scores| {
+            normalised(&trie.log_probabilities(scores))[0]
+        })
+        .await?;
+    let by_text = violated.outputs.chunks(guidelines.len());
     Ok(by_text.map(<[f64]>::to_vec).collect())
 }
 
-/// A prompt about a text and a guideline, up to where the answer begins. The template ends with the
-/// question, so that it opens no turn.
-fn prompt(model: &ServedModel, text: &str, guideline: &str) -> Result<String, ApiError> {
-    let template = model.template.as_ref();
-    let template = template.expect("a model that takes guidelines has a template");
-    let guideline = Value::String(guideline.to_owned());
-    let inputs = ChatInputs {
-        messages: &[json!({"role": "user", "content": text})],
-        tools: None,
-        documents: None,
-        add_generation_prompt: false,
-        kwargs: &Map::from_iter([(VARIABLE.to_owned(), guideline)]),
-    };
-    template
-        .render(&inputs)
-        .map_err(|e| ApiError::template(e.to_string()))
+/// Texts, and the guidelines that each of them may violate.
+pub(crate) struct About<'a, 'm> {
+    pub(crate) escaping: Escaping<'m>,
+    /// The field in which the texts came, for errors.
+    pub(crate) field: &'static str,
+    pub(crate) texts: &'a [Cow<'a, str>],
+    pub(crate) guidelines: &'a [Guideline<'a>],
+}
+
+impl Form {
+    /// Asks about each guideline and each text: text by text, what `read` makes of the scores of yes
+    /// and no.
+    ///
+    /// # Errors
+    /// 400 for whatever is wrong with the request, 429, 503, 500.
+    pub(crate) async fn ask<T>(
+        &self,
+        call: &Call,
+        common: &Common<'_>,
+        about: About<'_, '_>,
+        read: impl Fn(&LabelTrie, &[RowScores]) -> T,
+    ) -> Result<Computed<T>, ApiError> {
+        let (texts, escaping) = (about.texts, about.escaping);
+        let marked: Vec<Guideline<'_>> = about
+            .guidelines
+            .iter()
+            .map(|of| Guideline {
+                name: of.name,
+                text: of.text.as_deref().map(|text| escaping.text(text)),
+            })
+            .collect();
+        let text_bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let words = about.guidelines.iter().filter_map(|of| of.text.as_deref());
+        let guideline_bytes: usize = words.map(str::len).sum();
+        let asked = Answers {
+            escaping,
+            field: about.field,
+            answers: &self.answers,
+            open: true,
+            prompts: texts.len() * marked.len(),
+            bytes: text_bytes
+                .saturating_mul(marked.len())
+                .saturating_add(guideline_bytes.saturating_mul(texts.len())),
+        };
+        let rendered = || {
+            let pairs = texts
+                .iter()
+                .flat_map(|text| marked.iter().map(move |guideline| (text, guideline)));
+            pairs.map(|(text, guideline)| {
+                self.prompt(escaping.model, &escaping.text(text), guideline)
+            })
+        };
+        asked.behind(call, common, rendered, read).await
+    }
 }

@@ -112,10 +112,17 @@ pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, 
         add_generation_prompt: true,
         kwargs: &no_thinking(),
     };
-    template
-        .render(&inputs)
-        .map_err(|e| ApiError::template(e.to_string()))
+    let rendered = template.render(&inputs);
+    let mut prompt = rendered.map_err(|e| ApiError::template(e.to_string()))?;
+    if prompt.ends_with(LLAMA_HEADER_END) {
+        prompt.push_str("\n\n");
+    }
+    Ok(prompt)
 }
+
+/// The end of a turn's header in Llama's format. Every text begins two lines below it; the templates
+/// of Llama Guard leave these line breaks to the model.
+const LLAMA_HEADER_END: &str = "<|end_header_id|>";
 
 /// Returns the trie of labels as they are tokenised behind `prompt`, each with the end of the turn;
 /// without it if the labels are `open`, so that an answer may go on behind them.

@@ -1,6 +1,7 @@
 //! The tasks behind the endpoints: generation, classification, label scores, embeddings, ranking and
 //! typed decisions. An endpoint maps its dialect to a task's request, and the task's result back.
 
+mod answers;
 pub(crate) mod budget;
 mod call_schema;
 pub(crate) mod classify;
@@ -9,6 +10,7 @@ pub(crate) mod decide;
 pub(crate) mod embed;
 pub(crate) mod escaping;
 pub(crate) mod generate;
+pub(crate) mod guards;
 pub(crate) mod guidelines;
 pub(crate) mod input;
 pub(crate) mod labels;

@@ -1,0 +1,99 @@
+//! Attention of a chunk: rows of prompts, then rows that decode.
+
+use std::ops::Range;
+
+use half::bf16;
+use prelude_core::Attention as VisibleTokens;
+use prelude_kernels::families::DecodeRow;
+use prelude_models::{AttnShape, step::ArenaTensor};
+
+use super::{CudaOps, chunk, sizes::partial_row_bytes};
+use crate::{
+    Error, StepPlan,
+    kernels::attention::{Attention, Decode, Prompts, SPLIT_KEYS},
+    memory::view::View,
+};
+
+impl CudaOps {
+    /// Returns the step's own keys and values: in a buffer for all of them if there is one, else in
+    /// the fused rows of the only chunk.
+    fn step_kv(&self, shape: AttnShape, qkv: View<bf16>) -> (View<bf16>, View<bf16>) {
+        let (q, kv) = (shape.out_width(), shape.kv_heads * shape.head_dim);
+        match &self.own_kv {
+            Some([k, v]) => (self.arena.view(k), self.arena.view(v)),
+            None => (qkv.columns(q..q + kv), qkv.columns(q + kv..q + 2 * kv)),
+        }
+    }
+
+    /// Attention of a chunk, within a window if there is one.
+    pub(super) fn attend(
+        &mut self,
+        inputs: &StepPlan,
+        layer: usize,
+        rows: Range<usize>,
+        (shape, window): (AttnShape, Option<u32>),
+        qkv: &ArenaTensor,
+        out: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        if shape.attention == VisibleTokens::Full {
+            return Err(Error::no_kernels("attention over whole texts"));
+        }
+        let chunk = chunk(inputs, &rows)?;
+        let qkv = self.arena.view(qkv).slice(0..rows.len());
+        let attention = Attention {
+            shape,
+            q: qkv.columns(0..shape.out_width()),
+            out: self.arena.view(out).slice(0..rows.len()),
+            pages: self.kv.layer(layer),
+            block_size: self.kv.shape().block_size,
+            tables: self.metadata.view(self.fields.tables),
+            window,
+        };
+        let prompts = Prompts {
+            step: self.step_kv(shape, qkv),
+            segments: self.metadata.view(self.fields.segments),
+            spans: self.metadata.view(self.fields.spans),
+            tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
+            tile_rows: chunk.tile_rows,
+        };
+        attention.prompts(&mut self.launcher, prompts)?;
+        self.attend_decode(attention, chunk.decode.clone(), inputs)
+    }
+
+    fn attend_decode(
+        &mut self,
+        on: Attention,
+        decode: Range<usize>,
+        plan: &StepPlan,
+    ) -> Result<(), Error> {
+        let per_split = on.shape.heads * partial_row_bytes(on.shape);
+        let width = on.shape.head_dim + 2;
+        let splits_of = |row: &DecodeRow| match plan.splits {
+            Some(splits) => splits,
+            None => (row.context_len as usize).div_ceil(SPLIT_KEYS),
+        };
+        let mut start = decode.start;
+        while start < decode.end {
+            // As many rows as fit; one always does.
+            let (mut end, mut splits) = (start, 0);
+            while end < decode.end {
+                let wider = splits.max(splits_of(&plan.decode[end]));
+                if end > start && (end + 1 - start) * wider * per_split > self.partial.bytes() {
+                    break;
+                }
+                (end, splits) = (end + 1, wider);
+            }
+            let rows = (end - start) * on.shape.heads * splits;
+            on.decode(
+                &mut self.launcher,
+                Decode {
+                    rows: self.metadata.part(self.fields.decode, start..end),
+                    splits,
+                    partial: self.partial.view(0, rows, width),
+                },
+            )?;
+            start = end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! The tensors of a checkpoint as they lie in its files.
+
+use std::ops::Range;
+
+use crate::DType;
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) dtype: Stored,
+    pub(super) shape: Vec<usize>,
+    /// The tensor's bytes in the file, header included.
+    pub(super) bytes: Range<usize>,
+    /// The rows of a head, if they are stored in pairs of one row of the head's first half and one of
+    /// its second half.
+    pub(super) paired_rows: Option<usize>,
+}
+
+/// An element type as named by the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// One that Prelude computes with.
+    Float(DType),
+    /// One that is widened to such numbers when the tensor is read.
+    Quantised(Quantised),
+    /// Another one: legal in a file, refused when the tensor is asked for.
+    Other(&'static str),
+}
+
+impl Stored {
+    /// The type's name in messages.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Float(_) => "float",
+            Self::Quantised(_) => "quantised",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+/// The form of a tensor that is widened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Quantised {
+    pub(super) form: Form,
+    /// The element type that it is widened to.
+    pub(super) dtype: DType,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// An e4m3 for each element.
+    Fp8(Scales),
+    /// Blocks of 32 elements: a scale in f16, then as many signed bytes.
+    Q8_0,
+}
+
+/// The scales of a matrix `[rows, columns]` in fp8: one for each block of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Scales {
+    /// The file, by its number.
+    pub(super) file: usize,
+    /// Where they lie in it.
+    pub(super) bytes: Range<usize>,
+    pub(super) dtype: DType,
+    /// Rows and columns of a block.
+    pub(super) block: [usize; 2],
+}

@@ -1,0 +1,55 @@
+//! The part of a Granite's `config.json` that other decoders do not have.
+
+use crate::{Error, json::Fields};
+
+/// The factors that a Granite has and a Llama does not.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GraniteConfig {
+    /// Factor on rows of the embedding matrix.
+    pub embedding_multiplier: f64,
+    /// Factor on the products of queries and keys.
+    pub attention_multiplier: f64,
+    /// Factor on what each half of a layer adds.
+    pub residual_multiplier: f64,
+    /// Divisor of the logits: a power of two, so that division is exact in every element type.
+    pub logits_scaling: f64,
+}
+
+/// Largest factor that a file may name; the smallest is its inverse.
+const FACTOR_MAX: f64 = 1e6;
+
+impl GraniteConfig {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        let factor = |name| {
+            let is_factor = |x: f64| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&x);
+            // Transformers' default.
+            Ok(fields.number(name, "above 0", is_factor)?.unwrap_or(1.0))
+        };
+        let logits_scaling: f64 = factor("logits_scaling")?;
+        if logits_scaling.log2().fract() != 0.0 {
+            let what = format!("`logits_scaling` of {logits_scaling}, which is no power of two");
+            return Err(fields.unsupported(what));
+        }
+        Ok(Self {
+            embedding_multiplier: factor("embedding_multiplier")?,
+            attention_multiplier: factor("attention_multiplier")?,
+            residual_multiplier: factor("residual_multiplier")?,
+            logits_scaling,
+        })
+    }
+
+    /// Factor on rows of the embedding matrix where hidden states are divided by the residual
+    /// multiplier: then each half of a layer adds its result as it is.
+    #[must_use]
+    pub fn embed_scale(&self) -> f32 {
+        (self.embedding_multiplier / self.residual_multiplier) as f32
+    }
+
+    /// The epsilon of norms of hidden states that are divided by the residual multiplier: with it
+    /// the norms are those of the states themselves.
+    #[must_use]
+    pub fn eps(&self, eps: f32) -> f32 {
+        (f64::from(eps) / (self.residual_multiplier * self.residual_multiplier)) as f32
+    }
+}

@@ -1,0 +1,82 @@
+//! The probabilities of a few fixed answers behind many prompts: what guards are asked for.
+
+use std::iter;
+
+use prelude_text::label_trie::{LabelTrie, RowScores, rows_behind};
+
+use super::{
+    budget::Budget,
+    escaping::Escaping,
+    input::check_length,
+    labels::label_trie,
+    prepared::{Computed, Expected, Prepared, compute, trie_scores},
+    submit::Common,
+};
+use crate::{endpoint::Call, error::ApiError};
+
+/// Answers and the texts that they are about.
+pub(crate) struct Answers<'a, 'm> {
+    pub(crate) escaping: Escaping<'m>,
+    /// The field in which people's texts came, for errors.
+    pub(crate) field: &'static str,
+    /// The answers as they stand behind a prompt.
+    pub(crate) answers: &'a [&'a str],
+    /// True if an answer may go on behind these words.
+    pub(crate) open: bool,
+    /// Number of prompts, at least one.
+    pub(crate) prompts: usize,
+    /// About how many bytes of people's texts all prompts hold together.
+    pub(crate) bytes: usize,
+}
+
+impl Answers<'_, '_> {
+    /// Returns for each prompt what `read` makes of the scores of the answers.
+    ///
+    /// # Errors
+    /// 400 for whatever is wrong with the request, 429, 503, 500.
+    pub(crate) async fn behind<I, T>(
+        &self,
+        call: &Call,
+        common: &Common<'_>,
+        rendered: impl FnOnce() -> I,
+        read: impl Fn(&LabelTrie, &[RowScores]) -> T,
+    ) -> Result<Computed<T>, ApiError>
+    where
+        I: Iterator<Item = Result<String, ApiError>>,
+    {
+        let (escaping, model) = (&self.escaping, self.escaping.model);
+        let answer_bytes = self.answers.iter().map(|answer| answer.len()).sum();
+        let rows = rows_behind(self.answers.len(), answer_bytes);
+        let expected = Expected {
+            prompts: self.prompts,
+            rows: rows.saturating_mul(self.prompts as u64),
+            bytes: self.bytes,
+        };
+        let prepare = |budget: &Budget<'_>| {
+            let mut first = None;
+            let rendered = rendered().map(|prompt| {
+                let prompt = prompt?;
+                first.get_or_insert_with(|| prompt.clone());
+                Ok(prompt)
+            });
+            let encoded = escaping.encode_all(self.field, rendered, budget)?;
+            for len in encoded.lens() {
+                check_length(self.field, len, 0, model)?;
+            }
+            let first = first.expect("there is a prompt");
+            let trie = label_trie(escaping, budget, first, self.answers, self.open)?;
+            budget.rows(self.prompts * trie.num_rows())?;
+            budget.numbers(self.prompts * self.answers.len())?;
+            let tries = iter::repeat(&trie);
+            let prepared = Prepared::with_labels(model, self.field, encoded, tries)?;
+            Ok((prepared.counting_distinct_tokens(), trie))
+        };
+        let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
+        let scores = computed.outputs.chunks(trie.num_rows());
+        Ok(Computed {
+            outputs: scores.map(|scores| read(&trie, scores)).collect(),
+            tokens: computed.tokens,
+            cost: computed.cost,
+        })
+    }
+}
