@@ -27,6 +27,8 @@ pub(crate) struct Pattern {
     first_ascii: u128,
     /// Sets of which one must hold any other first character.
     first_sets: Vec<usize>,
+    /// True if a match begins with an ASCII character.
+    begins_with_ascii: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,10 +89,13 @@ impl Pattern {
             sets: Vec::new(),
             first_ascii: 0,
             first_sets: Vec::new(),
+            begins_with_ascii: false,
         };
         this.emit(node)?;
         this.push(Inst::Match)?;
         this.collect_first(0, &mut vec![false; this.program.len()]);
+        let mut first = this.first_sets.iter().map(|set| &this.sets[*set]);
+        this.begins_with_ascii = first.all(CharSet::is_ascii);
         for c in 0..128u8 {
             let starts = |&set: &usize| this.sets[set].contains(char::from(c));
             if this.first_sets.iter().any(starts) {
@@ -208,6 +213,18 @@ impl Pattern {
         stack: &mut Vec<Frame>,
     ) -> Option<(usize, usize)> {
         let mut at = from;
+        if self.begins_with_ascii {
+            // No other character has a byte that is ASCII.
+            let starts = |byte: &u8| byte.is_ascii() && self.first_ascii >> byte & 1 == 1;
+            while let Some(skipped) = text.as_bytes().get(at..)?.iter().position(starts) {
+                at += skipped;
+                if let Some(end) = self.run(text, 0, at, stack) {
+                    return Some((at, end));
+                }
+                at += 1;
+            }
+            return None;
+        }
         while let Some(c) = char_at(text, at) {
             let may_start = if c.is_ascii() {
                 self.first_ascii >> (c as u32) & 1 == 1
