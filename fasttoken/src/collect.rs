@@ -109,6 +109,7 @@ impl<'a> Collected<'a> {
 
     /// Adds an id of the word that was begun last, given the token as it is spelled, whose blanks may
     /// be wanted. Breaks if there are enough ids.
+    #[inline]
     pub(crate) fn push(
         &mut self,
         id: u32,

@@ -97,11 +97,7 @@ pub(super) fn push_lower(c: char, out: &mut String) {
 fn is_caseless(c: char) -> bool {
     matches!(
         c,
-        'а'..='џ'
-            | '\u{590}'..='\u{109F}'
-            | '\u{1100}'..='\u{11FF}'
-            | '\u{2E80}'..='\u{A63F}'
-            | '\u{AC00}'..='\u{D7FF}'
+        'а'..='џ' | '\u{590}'..='\u{109F}' | '\u{2E80}'..='\u{A63F}' | '\u{AC00}'..='\u{D7FF}'
     )
 }
 

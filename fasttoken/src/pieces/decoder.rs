@@ -24,13 +24,6 @@ pub(crate) struct Decoder {
     strip: Option<(char, usize)>,
 }
 
-/// A decoded token.
-enum Part<'v> {
-    /// Bytes of a run, which is text only as a whole.
-    Bytes(Cow<'v, [u8]>),
-    Text(Cow<'v, str>),
-}
-
 /// The state of decoding id by id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stream {
@@ -155,44 +148,25 @@ impl Decoder {
             .then(|| spelling.replace(META, "").into())
     }
 
-    /// Returns what a token stands for, which is known to be there; `first` says whether it is the first
-    /// one of a text.
-    fn part<'v>(&self, vocab: &'v Vocab, id: u32, first: bool) -> Part<'v> {
-        let piece = vocab.piece(id);
-        match first.then(|| self.first(vocab, id)).flatten() {
-            // Without the `▁`, the piece may spell a byte.
-            Some(text) => match byte(&text).filter(|_| self.bytes) {
-                Some(byte) => Part::Bytes(vec![byte].into()),
-                None => Part::Text(text),
-            },
-            // One byte, except in a forged compiled tokenizer.
-            None if vocab.is_byte(id) => Part::Bytes(piece.into()),
-            // Only bytes, and tokens of a forged compiled tokenizer, are not text.
-            None => Part::Text(std::str::from_utf8(piece).unwrap_or_default().into()),
-        }
-    }
-
-    /// Returns what each of `ids` stands for.
-    fn parts<'v>(
-        &self,
-        vocab: &'v Vocab,
-        ids: impl Iterator<Item = u32>,
-    ) -> impl Iterator<Item = Part<'v>> {
-        let known = ids.filter(move |id| vocab.contains(*id)).enumerate();
-        known.map(move |(n, id)| self.part(vocab, id, n == 0))
-    }
-
     /// The text of `ids`.
     pub(crate) fn decode(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> String {
         let mut text = String::new();
         let mut run = Vec::new();
-        for part in self.parts(vocab, ids) {
-            match part {
-                Part::Bytes(bytes) => run.extend_from_slice(&bytes),
-                Part::Text(piece) => {
-                    end_run(&mut run, &mut text);
-                    text.push_str(&piece);
+        let mut first = true;
+        for id in ids.filter(|id| vocab.contains(*id)) {
+            let other = std::mem::take(&mut first).then(|| self.first(vocab, id));
+            if let Some(piece) = other.flatten() {
+                // Without the `▁`, the piece may spell a byte.
+                match byte(&piece).filter(|_| self.bytes) {
+                    Some(byte) => run.push(byte),
+                    None => text.push_str(&piece),
                 }
+            } else if vocab.is_byte(id) {
+                run.extend_from_slice(vocab.piece(id));
+            } else {
+                end_run(&mut run, &mut text);
+                // Only bytes, and tokens of a forged compiled tokenizer, are not text.
+                text.push_str(std::str::from_utf8(vocab.piece(id)).unwrap_or_default());
             }
         }
         end_run(&mut run, &mut text);
@@ -205,21 +179,28 @@ impl Decoder {
 
     /// The bytes of `ids`; runs that are no text stay as they are.
     pub(crate) fn decode_bytes(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> Vec<u8> {
-        let mut all = Vec::new();
-        for part in self.parts(vocab, ids) {
-            match part {
-                Part::Bytes(bytes) => all.extend_from_slice(&bytes),
-                Part::Text(piece) => all.extend_from_slice(piece.as_bytes()),
+        let mut bytes = Vec::new();
+        let mut known = ids.filter(|id| vocab.contains(*id));
+        if let Some(id) = known.next() {
+            match self.first(vocab, id) {
+                Some(piece) => match byte(&piece).filter(|_| self.bytes) {
+                    Some(byte) => bytes.push(byte),
+                    None => bytes.extend_from_slice(piece.as_bytes()),
+                },
+                None => bytes.extend_from_slice(vocab.piece(id)),
             }
+        }
+        for id in known {
+            bytes.extend_from_slice(vocab.piece(id));
         }
         if let Some((c, count)) = self.strip {
             let mut buffer = [0; 4];
             let c: &[u8] = c.encode_utf8(&mut buffer).as_bytes();
-            let times = all.chunks_exact(c.len()).take(count);
+            let times = bytes.chunks_exact(c.len()).take(count);
             let gone = times.take_while(|chunk| *chunk == c).count() * c.len();
-            all.drain(..gone);
+            bytes.drain(..gone);
         }
-        all
+        bytes
     }
 
     /// Appends the text that `id` completes.
@@ -228,12 +209,22 @@ impl Decoder {
             return;
         }
         let from = out.len();
-        match self.part(vocab, id, !std::mem::replace(&mut state.begun, true)) {
-            Part::Bytes(bytes) => bytes.iter().for_each(|byte| state.push_byte(*byte, out)),
-            Part::Text(piece) => {
-                state.end_run(out);
-                out.push_str(&piece);
+        let other = (!state.begun).then(|| self.first(vocab, id)).flatten();
+        state.begun = true;
+        let spelled = other.as_deref().and_then(byte).filter(|_| self.bytes);
+        if let Some(byte) = spelled {
+            state.push_byte(byte, out);
+        } else if let Some(piece) = other {
+            state.end_run(out);
+            out.push_str(&piece);
+        } else if vocab.is_byte(id) {
+            // One byte, except in a forged compiled tokenizer.
+            for &byte in vocab.piece(id) {
+                state.push_byte(byte, out);
             }
+        } else {
+            state.end_run(out);
+            out.push_str(std::str::from_utf8(vocab.piece(id)).unwrap_or_default());
         }
         self.strip_new(state, out, from);
     }
