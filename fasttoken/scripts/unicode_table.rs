@@ -1,6 +1,6 @@
-//! Prints `src/unicode/table.rs`, made by asking the reference.
+//! Prints `src/unicode/category_table.rs`, made by asking the reference.
 //!
-//! `cargo run -p fasttoken --example unicode_table > fasttoken/src/unicode/table.rs`
+//! `cargo run -p fasttoken --example unicode_table > fasttoken/src/unicode/category_table.rs`
 
 #[path = "../tests/common/onig.rs"]
 mod onig;

@@ -6,18 +6,33 @@
 #[cfg(feature = "ablation")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A fast path, which computes what a plainer way would compute too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-#[cfg_attr(
-    not(feature = "ablation"),
-    expect(unreachable_pub, reason = "public for measurements alone")
-)]
-#[cfg_attr(
-    not(any(feature = "ablation", target_arch = "x86_64")),
-    expect(dead_code, reason = "some paths are of x86-64 alone")
-)]
-pub enum FastPath {
+/// Declares the paths, and the list of all of them.
+macro_rules! fast_paths {
+    ($($(#[$doc:meta])* $path:ident,)*) => {
+        /// A fast path, which computes what a plainer way would compute too.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        #[cfg_attr(
+            not(feature = "ablation"),
+            expect(unreachable_pub, reason = "public for measurements alone")
+        )]
+        #[cfg_attr(
+            not(any(feature = "ablation", target_arch = "x86_64")),
+            expect(dead_code, reason = "some paths are of x86-64 alone")
+        )]
+        pub enum FastPath {
+            $($(#[$doc])* $path,)*
+        }
+
+        #[cfg(feature = "ablation")]
+        impl FastPath {
+            /// All fast paths.
+            pub const ALL: [Self; [$(FastPath::$path),*].len()] = [$(Self::$path),*];
+        }
+    };
+}
+
+fast_paths! {
     /// The thread's cache of the tokens of words and pieces.
     ThreadCache,
     /// Encoding a text of a few words without the pipeline.
@@ -85,32 +100,6 @@ impl FastPath {
 
 #[cfg(feature = "ablation")]
 impl FastPath {
-    /// All fast paths.
-    pub const ALL: [Self; 22] = [
-        Self::ThreadCache,
-        Self::ShortText,
-        Self::WordCollector,
-        Self::Premerge,
-        Self::CharPairs,
-        Self::WholeAscii,
-        Self::Clauses,
-        Self::Runs,
-        Self::DensePairs,
-        Self::PairFilter,
-        Self::Blocks,
-        Self::Avx512,
-        Self::Compare,
-        Self::WholeCheck,
-        Self::Prefetch,
-        Self::HugePages,
-        Self::Proofs,
-        Self::QuickJson,
-        Self::QuickSentencePiece,
-        Self::Runes,
-        Self::Direct,
-        Self::MergeBatch,
-    ];
-
     /// Leaves out one path from now on, or none. Tokenizers have to be loaded anew, since some paths
     /// are tables that loading makes.
     pub fn leave_out(path: Option<Self>) {

@@ -93,14 +93,6 @@ pub(crate) struct AddedTokens {
     normalized: Option<Listed>,
 }
 
-/// The steps that a text passes before the model: added tokens are cut out, and the text between
-/// them is normalized.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TextSteps<'a> {
-    pub(crate) added: &'a AddedTokens,
-    pub(crate) normalizer: &'a Normalizer,
-}
-
 /// Tokens that are searched for.
 #[derive(Debug)]
 struct Listed {

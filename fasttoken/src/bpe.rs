@@ -5,7 +5,7 @@
 //! are its tokens so far.
 //!
 //! A word starts as one token per byte. The pair of neighbouring symbols with the lowest merge
-//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`merge`]).
+//! rank, and the leftmost of equal pairs, becomes one token, until no pair has a merge ([`byte_merge`]).
 //!
 //! Most words are a single token. Merging them is skipped if it is known to end at that token:
 //! loading proves it for each token ([`prove`]), or the file states it with `ignore_merges`.
@@ -13,15 +13,15 @@
 //! [`StringTable`]. The tokens of all other words are kept in the thread's cache
 //! ([`crate::cache`]).
 
-mod compiled;
-mod index;
-mod merge;
-mod pieces;
+mod byte_merge;
+mod compiled_bpe;
+mod piece_splitter;
 mod pipeline;
 pub(crate) mod prove;
 mod scratch;
 mod short_text;
-mod thread;
+mod thread_scratch;
+mod word_index;
 
 use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, Owner};
@@ -31,12 +31,12 @@ use crate::pairs::PairTable;
 use crate::premerge::Premerged;
 use crate::pretokenize::PreTokens;
 use crate::short_tokens::{Key, MAX_KEY_BYTES, ShortTokenTable};
-use crate::table::{StringTable, StringTableBuilder};
+use crate::string_table::{StringTable, StringTableBuilder};
 use crate::vocab::{NO_TOKEN, Vocab};
 use pipeline::EncodeWords;
 pub(crate) use scratch::Scratch;
 use short_text::SHORT_TEXT_WORDS;
-pub(crate) use thread::ThreadScratch;
+pub(crate) use thread_scratch::ThreadScratch;
 
 /// The merges of a byte-level model, and the tables of words that are a single token.
 #[derive(Debug)]
@@ -191,6 +191,7 @@ impl Bpe {
     }
 
     /// Stores the tokens of a merged word in the cache.
+    #[inline(always)]
     fn cache_tokens(&self, word: &[u8], (key, hash): (Key, u64), cache: &mut Cache, ids: &[u32]) {
         // A word that is too long for a short key gets a long entry however few its tokens
         // are: three in four Russian words of 16 to 31 bytes repeat.
@@ -232,4 +233,4 @@ fn loses_bytes(byte_ids: &[u32; 256]) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+mod bpe_tests;

@@ -11,21 +11,21 @@
 //! English and code need few. With half of the lines for each kind, four in ten words that code
 //! merged had been merged before, and a megabyte of English took 1.2 times as long.
 //!
-//! Where Linux gives huge pages, the caches of eight threads share seven of them ([`slot`]).
+//! Where Linux gives huge pages, the caches of eight threads share seven of them ([`cache_slot`]).
 //! Elsewhere a text touches the pages of its own words' lines. Entries name the tokenizer that made
 //! them, so tokenizers share the memory of a thread, and an ending thread hands its cache on.
 
+mod cache_slot;
 mod line;
 mod long_key;
-mod slot;
 
 use crate::compare::Compare;
 use crate::short_tokens::{Key, ShortTokenTable};
 use bytemuck::{Pod, Zeroable};
+pub(crate) use cache_slot::Slot;
 use line::{COMPARED, LONG_TOKENS, Line, Short};
 pub(crate) use line::{SHORT_TOKENS, ShortProbe};
 pub(crate) use long_key::LongKey;
-pub(crate) use slot::Slot;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -249,4 +249,4 @@ impl Cache {
 }
 
 #[cfg(test)]
-mod tests;
+mod cache_tests;

@@ -14,7 +14,6 @@ mod folder;
 pub use folder::CacheUse;
 
 use crate::error::Error;
-use crate::family::Family;
 use crate::format::{self, CompiledError, Reader, Section, Writer};
 use crate::load;
 use crate::store::FileBytes;
@@ -93,15 +92,7 @@ impl Tokenizer {
     fn to_compiled(&self, config: &[u8], source: [u8; 32]) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put(Section::Config, config);
-        match &self.family {
-            Some(Family::SentencePiece(family)) => family.write(&self.added, &mut writer),
-            Some(Family::Chain(family)) => family.write(&self.added, &mut writer),
-            Some(Family::Spm(family)) => family.write(&mut writer),
-            None => {
-                self.vocab.write(&mut writer);
-                self.bpe.write(&mut writer);
-            }
-        }
+        self.family.write(&self.added, &mut writer);
         writer.finish(source)
     }
 

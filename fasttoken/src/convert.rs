@@ -3,7 +3,7 @@
 //! A file of another format is written as the `tokenizer.json` that gives its ids, and loaded as any
 //! other. So everything that a `tokenizer.json` can do, it can do too, such as being compiled.
 
-mod json;
+mod byte_level_json;
 mod ranks;
 mod tekken;
 mod tiktoken;

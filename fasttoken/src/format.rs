@@ -19,9 +19,9 @@
 //! table of ids would otherwise silently give other ids. XXH3 runs at the speed of memory, so this
 //! costs about as much as reading the file for the first time.
 
-mod error;
+mod compiled_error;
 
-pub use error::CompiledError;
+pub use compiled_error::CompiledError;
 
 use crate::store::{FileBytes, Flat, LINE};
 use bytemuck::{Pod, Zeroable};
@@ -29,7 +29,7 @@ use twox_hash::XxHash3_64;
 
 /// The format version. It changes with the meaning of any section, its order of elements, its hash
 /// function, or the reading of its configuration.
-pub(crate) const VERSION: u32 = 12;
+pub(crate) const VERSION: u32 = 13;
 
 pub(crate) const MAGIC: [u8; 8] = *b"fasttokn";
 const ORDER: u32 = 0x0102_0304;
@@ -102,10 +102,11 @@ sections! {
     /// Tokens of pairs of characters that are premerged together, and the numbers of their
     /// contexts.
     CharPairs = 35, "table of double characters";
-    // The sections below are for SentencePiece-style models, which of the sections above have
-    // Config, Flags, Names, ByteIds, Words and those of pairs.
-    /// The unknown token or all ones, 1 if consecutive unknown characters are one token, the number
-    /// of the model's tokens, and the number of tokens as the reference counts them.
+    // The sections below are for models whose tokens are text, which of the sections above have
+    // Config, Flags and Names. BPE of characters and Unigram with byte fallback have ByteIds too, and BPE
+    // has Words and those of pairs.
+    /// The unknown token or all ones, the number of the model's tokens, and the number of tokens as
+    /// the reference counts them.
     ModelFacts = 24, "list of facts about the model";
     /// Blocks of the table of single characters.
     LetterIndex = 25, "index of single characters";
@@ -127,12 +128,7 @@ sections! {
     BorderFacts = 36, "list of facts about pairs of characters";
     /// Ids and spellings of tokens that the model spells otherwise than decoding, as JSON.
     Renamed = 34, "list of renamed tokens";
-    // The sections below are for WordPiece and Unigram models, which of the sections above have
-    // Config, Flags, Names, ByteIds (if unknown text is written in bytes), those of spellings and
-    // pieces, and Renamed.
-    /// The unknown token, the number of the model's tokens, and the number of tokens as the
-    /// reference counts them.
-    ChainFacts = 37, "list of facts about the model";
+    // The sections below are for WordPiece and Unigram models.
     /// Nodes of the trie of tokens.
     Trie = 38, "trie of tokens";
     /// Scores by id: of Unigram, or numbers that order as the scores of a `.model` file of type BPE.

@@ -1,7 +1,7 @@
 //! The raw shape of `tokenizer.json`, before anything is checked against anything.
 
-pub(crate) mod quick;
-pub(crate) mod quick_model;
+pub(crate) mod one_pass_model;
+pub(crate) mod one_pass_scanner;
 
 use crate::error::Error;
 use serde::{Deserialize, Serialize};

@@ -1,27 +1,29 @@
 //! Loading: from `tokenizer.json` to a checked [`Tokenizer`].
 
-mod model;
-mod quick;
-mod settings;
+mod byte_level_model;
+mod file_settings;
+mod one_pass_byte_level;
 
 use crate::ablation::FastPath;
 use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
-use crate::chain::{self, Chain, Model as ChainModel};
+use crate::byte_level::ByteLevel;
+use crate::char_bpe::{MergeRules, read_in_one_pass};
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
 use crate::json::{AddedTokenJson, File, ModelJson};
 use crate::pairs::PairTable;
 use crate::pieces::Tokens;
-use crate::sentencepiece;
+use crate::pretokenize::PreTokenizer;
 use crate::spm::{self, Spm};
 use crate::store::{self, ZeroedBuffer};
+use crate::text_model::{self, Model as AnyTextModel, TextModel};
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
-use model::Model;
-use quick::Quick;
-use settings::Settings;
+use byte_level_model::Model;
+use file_settings::Settings;
+use one_pass_byte_level::Quick;
 use std::ops::Deref;
 use std::path::Path;
 use std::str::FromStr;
@@ -124,11 +126,11 @@ fn load<J: Deref<Target = [u8]>>(
     if FastPath::QuickJson.is_taken()
         && let Some(quick) = Quick::read(&json)
         && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
-        && !is_sentencepiece(&file)
+        && !is_char_bpe(&file)
     {
         return load_file(&file, Some((quick.model, quick.rules)), reuse(json));
     }
-    load_sentencepiece_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
+    load_char_bpe_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
 }
 
 /// Returns true if a file seems to have another model than BPE, by the usual place of its type.
@@ -146,27 +148,27 @@ pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
 }
 
 fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
-    if let Some((model, tokens)) = ChainModel::read(&file.model)? {
-        return finish_chain(file, model, &tokens);
+    if let Some((model, tokens)) = AnyTextModel::read(&file.model)? {
+        return finish_text_model(file, model, &tokens);
     }
-    if is_sentencepiece(file) {
+    if is_char_bpe(file) {
         check_model(&file.model)?;
-        return finish_sentencepiece(file, &sentencepiece::File::read(&file.model)?);
+        return finish_char_bpe(file, &MergeRules::read(&file.model)?);
     }
     load_file(file, None, ZeroedBuffer::default())
 }
 
-fn is_sentencepiece(file: &File<'_>) -> bool {
-    sentencepiece::is_sentencepiece(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
+fn is_char_bpe(file: &File<'_>) -> bool {
+    text_model::is_char_bpe(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
 /// Builds the tokenizer of a SentencePiece `.model` file.
 fn finish_spm(model: Spm) -> Result<Tokenizer, Error> {
     // Everything besides the model is as in a file that says nothing.
     let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
-    let settings = Settings::load_for_family(&file)?;
+    let settings = Settings::load_for_text(&file)?;
     let added = settings.added_tokens(&file, 0, |_| None)?;
-    settings.finish_family(added, Family::Spm(Box::new(model)))
+    settings.finish(added, Family::Spm(Box::new(model)))
 }
 
 /// Loads a `.model` file. Returns the configuration for [`from_compiled`] as well.
@@ -194,31 +196,24 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
     if file.model.kind.as_deref() == Some(spm::KIND) {
         return finish_spm(Spm::read_compiled(reader, &config).map_err(damaged)?);
     }
-    if let Some(tables) = chain::Tables::read(reader, &file.model).map_err(damaged)? {
-        let settings = Settings::load_for_family(&file)?;
+    let tables = text_model::Tables::read(reader, &file.model, is_char_bpe(&file));
+    if let Some(tables) = tables.map_err(damaged)? {
+        let settings = Settings::load_for_text(&file)?;
         let model_id = |token: &str| tables.model_id(token);
         let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
         check_added(&added, |id| tables.is_added(id))?;
         let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
-        return settings.finish_family(added, Family::Chain(Box::new(family)));
-    }
-    if is_sentencepiece(&file) {
-        let ignore_merges = file.model.ignore_merges.unwrap_or(false);
-        let tables = sentencepiece::Tables::read(reader, ignore_merges).map_err(damaged)?;
-        let settings = Settings::load_for_family(&file)?;
-        let model_id = |token: &str| tables.model_id(token);
-        let added = settings.added_tokens(&file, tables.model_len(), model_id)?;
-        check_added(&added, |id| tables.is_added(id))?;
-        let family = tables.finish(file.pre_tokenizer.as_ref(), file.decoder.as_ref())?;
-        return settings.finish_family(added, Family::SentencePiece(Box::new(family)));
+        return settings.finish(added, Family::Text(Box::new(family)));
     }
     let vocab = Vocab::read(reader).map_err(damaged)?;
     let bpe = Bpe::read(reader).map_err(damaged)?;
-    let settings = Settings::load(&file)?;
+    let settings = Settings::load_for_bytes(&file)?;
+    let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
     let model_id = |token: &str| vocab.model_id(token);
     let added = settings.added_tokens(&file, vocab.model_len(), model_id)?;
     check_added(&added, |id| vocab.is_added(id))?;
-    settings.finish(added, vocab, bpe)
+    let model = ByteLevel::new(pre_tokenizer, vocab, bpe, &added);
+    settings.finish(added, Family::ByteLevel(Box::new(model)))
 }
 
 /// Checks that the tables of a compiled tokenizer contain the added tokens of its configuration.
@@ -244,7 +239,8 @@ fn load_file(
 ) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;
-    let settings = Settings::load(file)?;
+    let settings = Settings::load_for_bytes(file)?;
+    let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
     let (model, rules) = match read {
         Some(read) => read,
         None => {
@@ -272,42 +268,43 @@ fn load_file(
     )
     .map_err(|_| Error::too_many_collisions("$.model.vocab", "a token"))?;
     store::move_to_huge_pages(bpe.tables().chain(vocab.tables()).collect(), spare);
-    settings.finish(added, vocab, bpe)
+    let model = ByteLevel::new(pre_tokenizer, vocab, bpe, &added);
+    settings.finish(added, Family::ByteLevel(Box::new(model)))
 }
 
-/// Loads a usual file of a SentencePiece-style model in one pass, or returns `None` for a file with
-/// anything unusual.
-pub(crate) fn load_sentencepiece_quickly(json: &[u8]) -> Option<Tokenizer> {
+/// Loads a usual file with BPE of characters in one pass, or returns `None` for a file with anything
+/// unusual.
+pub(crate) fn load_char_bpe_quickly(json: &[u8]) -> Option<Tokenizer> {
     if !FastPath::QuickSentencePiece.is_taken() {
         return None;
     }
-    let (config, tokens, rules) = sentencepiece::read_quickly(json)?;
+    let (config, tokens, rules) = read_in_one_pass(json)?;
     let file: File<'_> = serde_json::from_slice(&config).ok()?;
-    if !is_sentencepiece(&file) {
+    if !is_char_bpe(&file) {
         return None;
     }
-    let model = sentencepiece::File::from_quick(&file.model, tokens, rules)?;
-    finish_sentencepiece(&file, &model).ok()
+    check_model(&file.model).ok()?;
+    let rules = MergeRules::from_one_pass(&file.model, tokens, rules)?;
+    finish_char_bpe(&file, &rules).ok()
 }
 
-/// Builds the tokenizer of a SentencePiece-style file, whose vocabulary and merges were read.
-fn finish_sentencepiece(file: &File<'_>, model: &sentencepiece::File) -> Result<Tokenizer, Error> {
-    let settings = Settings::load_for_family(file)?;
-    check_model(&file.model)?;
-    let model_id = |token: &str| model.id(token);
-    let added = settings.added_tokens(file, model.len(), model_id)?;
-    let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
-    let family = sentencepiece::load(model, pre_tokenizer, decoder, &added)?;
-    settings.finish_family(added, Family::SentencePiece(Box::new(family)))
+/// Builds the tokenizer of a file with BPE of characters, whose vocabulary and merges were read.
+fn finish_char_bpe(file: &File<'_>, rules: &MergeRules) -> Result<Tokenizer, Error> {
+    let model = AnyTextModel::Bpe(Box::new(rules.build()?));
+    finish_text_model(file, model, &rules.tokens)
 }
 
-/// Builds the tokenizer of a file with a WordPiece or Unigram model.
-fn finish_chain(file: &File<'_>, model: ChainModel, tokens: &Tokens) -> Result<Tokenizer, Error> {
-    let settings = Settings::load_for_family(file)?;
+/// Builds the tokenizer of a file with a model whose tokens are text.
+fn finish_text_model(
+    file: &File<'_>,
+    model: AnyTextModel,
+    tokens: &Tokens,
+) -> Result<Tokenizer, Error> {
+    let settings = Settings::load_for_text(file)?;
     let added = settings.added_tokens(file, tokens.len(), |token| tokens.id(token))?;
     let (pre_tokenizer, decoder) = (file.pre_tokenizer.as_ref(), file.decoder.as_ref());
-    let chain = Chain::load(model, tokens, pre_tokenizer, decoder, &added)?;
-    settings.finish_family(added, Family::Chain(Box::new(chain)))
+    let family = TextModel::load(model, tokens, pre_tokenizer, decoder, &added)?;
+    settings.finish(added, Family::Text(Box::new(family)))
 }
 
 fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {

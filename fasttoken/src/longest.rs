@@ -1,5 +1,6 @@
 //! The upper bound of text that one token stands for.
 
+use crate::family::Family;
 use crate::tokenizer::Tokenizer;
 
 /// Upper bound of the bytes that a normalization form takes for each byte that it leaves.
@@ -26,13 +27,14 @@ impl Tokenizer {
     /// ```
     pub fn max_bytes_per_token(&self) -> Option<usize> {
         let takes_blanks = |(_, token): (u32, &crate::AddedToken)| token.lstrip || token.rstrip;
-        if self.family.is_some()
-            || !self.pre_tokenizer.keeps_text()
-            || self.added_tokens().any(takes_blanks)
-        {
+        let Family::ByteLevel(model) = &self.family else {
+            return None;
+        };
+        if !model.pre_tokenizer.keeps_text() || self.added_tokens().any(takes_blanks) {
             return None;
         }
-        let pieces = (0..self.vocab.end()).map(|id| self.vocab.piece(id).len());
+        let vocab = &model.vocab;
+        let pieces = (0..vocab.end()).map(|id| vocab.piece(id).len());
         let added = self.added_tokens().map(|(_, token)| token.content.len());
         let forms = self.added.normalized_forms.values().map(String::len);
         let longest = pieces.chain(added).chain(forms).max().unwrap_or(0).max(1);

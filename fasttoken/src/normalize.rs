@@ -129,16 +129,6 @@ impl Normalizer {
         }
     }
 
-    /// Returns true if every normalized text begins with what stands for the beginning of the text.
-    /// Replacing several characters, or by nothing, gives what is left a later beginning.
-    pub(crate) fn keeps_beginnings(&self) -> bool {
-        self.steps.iter().all(|step| match step {
-            Step::Form(_) | Step::Prepend(_) => true,
-            Step::Replace { from, to } => from.chars().count() == 1 && !to.is_empty(),
-            _ => false,
-        })
-    }
-
     /// Returns true if normalization changes no text.
     pub(crate) fn is_identity(&self) -> bool {
         self.steps.is_empty()
@@ -195,4 +185,4 @@ fn replace(component: &Component, path: &str) -> Result<Step, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+mod normalize_tests;

@@ -237,7 +237,7 @@ impl Tokenizer {
         limit: Option<(usize, Side)>,
     ) -> Encoding {
         if let Some((max, Side::Right)) = limit {
-            for (window, whole) in Windows::new(self, text, max) {
+            for (window, whole) in Windows::new(self.family.has_safe_cuts(), text, max) {
                 let (encoding, enough) = self.encode_text(window, offsets, limit);
                 if enough || whole {
                     return encoding;

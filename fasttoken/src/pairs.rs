@@ -19,7 +19,7 @@
 //! In most files each merge makes the token after the product of the merge before; then the product
 //! follows from the rank.
 
-mod build;
+mod pair_table_builder;
 
 use crate::ablation::FastPath;
 use crate::format::CompiledError;
@@ -317,4 +317,4 @@ fn filter_bits(hash: u32, words: usize) -> (usize, u32) {
 }
 
 #[cfg(test)]
-mod tests;
+mod pairs_tests;

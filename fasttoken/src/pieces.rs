@@ -6,10 +6,10 @@ mod metaspace;
 mod stored;
 mod tokens;
 mod vocabulary;
-mod words;
+mod wordpiece_decoder;
 
 pub(crate) use decoder::{Decoder, Stream};
-pub(crate) use metaspace::{Prepend, check_replacement, prepend_scheme};
+pub(crate) use metaspace::{Metaspace, Prepend};
 pub(crate) use stored::StoredVocab;
 pub(crate) use tokens::{Builder as TokensBuilder, Tokens, read_scored, read_tokens};
 pub(crate) use vocabulary::{Builder as VocabBuilder, Info as VocabInfo, Vocab, vocabulary};

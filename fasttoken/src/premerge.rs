@@ -28,10 +28,10 @@
 //! made of pieces that do.
 
 mod bits;
-mod build;
 mod char_pairs;
 mod edges;
 mod limits;
+mod premerge_builder;
 mod proof;
 
 use crate::format::CompiledError;
@@ -223,4 +223,4 @@ pub(crate) fn decode(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
 }
 
 #[cfg(test)]
-mod tests;
+mod premerge_tests;

@@ -1,8 +1,8 @@
 //! Splitting of normalized text into words (pre-tokens), which are encoded one by one.
 
-mod words;
+mod word_buffer;
 
-pub(crate) use words::{PreToken, PreTokens, WordBuffer};
+pub(crate) use word_buffer::{PreToken, PreTokens, WordBuffer};
 
 use crate::error::Error;
 use crate::json::Component;
@@ -117,16 +117,6 @@ impl PreTokenizer {
         !self.splits.iter().any(drops)
     }
 
-    /// Creates a pre-tokenizer that does nothing, for models that are not byte-level.
-    pub(crate) fn none() -> Self {
-        Self {
-            splits: Vec::new(),
-            add_prefix_space: false,
-            use_regex: false,
-            warnings: Vec::new(),
-        }
-    }
-
     pub(crate) fn load(component: Option<&Component>, path: &str) -> Result<Self, Error> {
         let Some(component) = component else {
             return Err(missing_byte_level(path));
@@ -167,7 +157,7 @@ impl PreTokenizer {
     pub(crate) fn only_grammar(&self) -> Option<Grammar> {
         match self.splits.as_slice() {
             _ if self.add_prefix_space => None,
-            [] if self.use_regex => Some(Grammar::Gpt2),
+            [] if self.use_regex => Some(Grammar::GPT2),
             [Split::Grammar(grammar)] if !self.use_regex => Some(*grammar),
             _ => None,
         }
@@ -312,7 +302,7 @@ impl PreTokenizer {
         let mut flow = ControlFlow::Continue(());
         while at < text.len() && flow.is_continue() {
             let end = if self.use_regex {
-                scanner.end_of_match(Grammar::Gpt2, at)
+                scanner.end_of_match(Grammar::GPT2, at)
             } else {
                 text.len()
             };

@@ -7,7 +7,7 @@
 
 use crate::compare::Compare;
 use crate::store::{Flat, Relocatable, ZeroedBuffer};
-use crate::table::{K0, K1, fold};
+use crate::string_table::{K0, K1, fold};
 use bytemuck::{Pod, Zeroable};
 
 /// The largest number of bytes of a word with a key.

@@ -1,8 +1,8 @@
 //! Models that were loaded from a SentencePiece `.model` file, with the ids and texts of the
 //! library SentencePiece.
 //!
-//! The same models as a `tokenizer.json` are those of the modules `sentencepiece` (BPE) and `chain`
-//! (Unigram), which do what the crate `tokenizers` does. That differs: SentencePiece
+//! The same models as a `tokenizer.json` are those of the module `text_model`, which does what the crate
+//! `tokenizers` does. That differs: SentencePiece
 //! replaces the longest entry of its map of characters and not the shortest, adds scores in single
 //! precision over the whole text, merges by score instead of rank, finds user-defined symbols
 //! while it normalizes, and finds control symbols such as `</s>` in no text. So these models have
@@ -12,26 +12,28 @@
 //! goes across, and every chunk becomes pieces ([`viterbi`], [`score_merge`]).
 
 mod compiled_spm;
-mod decoding;
 mod model_file;
 mod normalized;
 mod score_merge;
+mod spm_decoder;
 mod symbols;
 mod viterbi;
 mod wire;
 
-use crate::added::{Recognise, TextSteps};
+use crate::added::Recognise;
 use crate::collect::{Collect, Collected};
 use crate::error::Error;
+use crate::lattice::Lattice;
 use crate::pieces::{META, Token, Vocab, VocabBuilder, VocabInfo};
+use crate::text_walk::TextSteps;
 pub(crate) use compiled_spm::KIND;
-pub(crate) use decoding::Stream;
 use model_file::{BPE, Kind, ModelFile, Piece};
 use normalized::Normalizer;
 use score_merge::{Merging, ScoreMerge};
+pub(crate) use spm_decoder::Stream;
 use std::ops::ControlFlow;
 use symbols::Symbols;
-use viterbi::{Lattice, Viterbi};
+use viterbi::Viterbi;
 
 /// A model of a `.model` file with its normalizer, vocabulary and decoder.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(crate) struct Spm {
     normalizer: Normalizer,
     symbols: Symbols,
     /// The pieces; control symbols are special tokens of it, and user-defined symbols added ones.
-    vocab: Vocab,
+    pub(crate) vocab: Vocab,
     unk: u32,
     /// The pieces of bytes, if unknown characters become them.
     bytes: Option<Box<[u32; 256]>>,
@@ -62,7 +64,9 @@ enum Model {
 /// Memory kept between the chunks of a text.
 #[derive(Debug, Default)]
 struct Scratch {
-    lattice: Lattice,
+    lattice: Lattice<f32>,
+    /// The sum of scores at the end of the last chunk.
+    sum: f32,
     merging: Merging,
     tokens: Vec<Token>,
 }
@@ -101,14 +105,11 @@ impl Spm {
         })
     }
 
-    pub(crate) fn vocab(&self) -> &Vocab {
-        &self.vocab
-    }
-
     /// Appends the ids of `text`. If `plain`, or if no added token is recognised, user-defined
     /// symbols are not used.
     pub(crate) fn encode(
         &self,
+        _: TextSteps<'_>,
         text: &str,
         (recognise, plain): (Recognise, bool),
         out: &mut Vec<u32>,
@@ -143,11 +144,14 @@ impl Spm {
     fn encode_chunk(&self, chunk: &str, symbols: Option<&Symbols>, scratch: &mut Scratch) {
         let Scratch {
             lattice,
+            sum,
             merging,
             tokens,
         } = scratch;
         match &self.model {
-            Model::Unigram(model) => model.encode(chunk, symbols.is_some(), lattice, tokens),
+            Model::Unigram(model) => {
+                model.encode(chunk, symbols.is_some(), (lattice, sum), tokens);
+            }
             Model::Bpe(model) => {
                 model.encode(chunk, &self.vocab, symbols, merging, tokens);
             }
@@ -199,7 +203,7 @@ impl Collect for Spm {
                 if collected.wanted {
                     range = collected.range(start + token.start, start + token.end - 1);
                 }
-                collected.push(token.id, range)?;
+                collected.push(token.id, range, "")?;
             }
             collected.end_word()?;
         }
@@ -272,4 +276,4 @@ fn vocabulary(file: &ModelFile) -> Result<Vocab, Error> {
 }
 
 #[cfg(test)]
-mod tests;
+mod spm_tests;

@@ -15,4 +15,4 @@ pub(crate) use flat::Flat;
 pub(crate) use relocate::{Relocatable, move_to_huge_pages};
 
 #[cfg(test)]
-mod tests;
+mod store_tests;

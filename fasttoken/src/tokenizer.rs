@@ -1,22 +1,17 @@
 //! The tokenizer: encoding, counting, and looking up tokens.
 
-mod word_collector;
-
-use crate::added::{AddedToken, AddedTokens, Part, Pass, Reassigned, Recognise, TextSteps};
-use crate::bpe::{Bpe, ThreadScratch};
+use crate::added::{AddedToken, AddedTokens, Reassigned, Recognise};
 use crate::encoding::Encoding;
 use crate::family::Family;
 use crate::input::Input;
 use crate::normalize::Normalizer;
 use crate::padding::Padding;
 use crate::postprocess::{PostProcessor, TemplatePart};
-use crate::pretokenize::{PreToken, PreTokenizer, PreTokens, SplitScratch};
+use crate::text_walk::TextSteps;
 use crate::truncation::Truncation;
-use crate::vocab::Vocab;
 use crate::warning::Warning;
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::ops::{ControlFlow, Range};
 
 /// Upper bound of ids whose memory a thread keeps between calls of [`Tokenizer::count`].
 const MAX_KEPT_IDS: usize = 1 << 14;
@@ -31,41 +26,11 @@ const MAX_KEPT_IDS: usize = 1 << 14;
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) normalizer: Normalizer,
-    pub(crate) pre_tokenizer: PreTokenizer,
-    pub(crate) post_processor: PostProcessor,
     pub(crate) added: AddedTokens,
-    pub(crate) vocab: Vocab,
-    pub(crate) bpe: Bpe,
+    pub(crate) family: Family,
+    pub(crate) post_processor: PostProcessor,
     pub(crate) truncation: Option<Truncation>,
     pub(crate) padding: Option<Padding>,
-    /// True if texts can be cut at the places of [`crate::window`].
-    pub(crate) safe_cuts: bool,
-    /// The model of a tokenizer that is not byte-level, whose `vocab` and `bpe` are empty.
-    pub(crate) family: Option<Family>,
-}
-
-/// A receiver of the parts of a text, in order, while it is encoded.
-///
-/// A *segment* is the raw text between two added tokens; positions of words and of
-/// tokens found in normalized text count bytes of the segment's normalized text.
-pub(crate) trait Visitor<'t> {
-    /// Begins a segment at byte `start` of the text. `changed` is false only if its normalized text
-    /// is known to equal the raw text.
-    fn segment(&mut self, start: usize, raw: &'t str, changed: bool);
-    /// Takes a word.
-    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()>;
-    /// Takes an added token that was found in the raw text.
-    fn raw_token(&mut self, id: u32, range: Range<usize>) -> ControlFlow<()>;
-    /// Takes an added token that was found in the normalized segment, whose text is `normalized`. By
-    /// default it is treated like a token of the raw text.
-    fn normalized_token(
-        &mut self,
-        id: u32,
-        range: Range<usize>,
-        _normalized: &str,
-    ) -> ControlFlow<()> {
-        self.raw_token(id, range)
-    }
 }
 
 impl Tokenizer {
@@ -117,32 +82,15 @@ impl Tokenizer {
     /// WordPiece and Unigram models cut it into other tokens, or it becomes the unknown token. No
     /// special tokens are added.
     pub fn encode_plain_into(&self, text: &str, out: &mut Vec<u32>) {
-        self.encode_text_into(text, (Recognise::None, true), out);
+        let mode = (Recognise::None, true);
+        self.family.encode(self.text_steps(), text, mode, out);
     }
 
     /// Appends the ids of `text`, recognising only some added tokens, as the reference
     /// does with the same setting. No special tokens are added.
     pub fn encode_recognising(&self, text: &str, recognise: Recognise, out: &mut Vec<u32>) {
-        self.encode_text_into(text, (recognise, false), out);
-    }
-
-    /// Appends the ids of `text` without a template. If `plain`, words do not become added tokens.
-    fn encode_text_into(
-        &self,
-        text: &str,
-        (recognise, plain): (Recognise, bool),
-        out: &mut Vec<u32>,
-    ) {
-        if let Some(family) = &self.family {
-            return family.encode(self.text_steps(), text, (recognise, plain), out);
-        }
-        let mut visitor = Ids {
-            tokenizer: self,
-            scratch: ThreadScratch::default(),
-            out,
-            plain,
-        };
-        self.walk_words(text, recognise, &mut visitor);
+        let mode = (recognise, false);
+        self.family.encode(self.text_steps(), text, mode, out);
     }
 
     /// Returns the number of ids that [`Tokenizer::encode`] gives.
@@ -166,7 +114,7 @@ impl Tokenizer {
         count
     }
 
-    /// Returns the steps before a model that is not byte-level.
+    /// Returns the steps before the model.
     pub(crate) fn text_steps(&self) -> TextSteps<'_> {
         TextSteps {
             added: &self.added,
@@ -174,101 +122,67 @@ impl Tokenizer {
         }
     }
 
-    pub(crate) fn walk<'t, V: Visitor<'t>>(
-        &self,
-        text: &'t str,
-        recognise: Recognise,
-        visitor: &mut V,
-    ) -> ControlFlow<()> {
-        let mut scratch = SplitScratch::default();
-        self.added
-            .split(Pass::Raw, recognise, text, |part| match part {
-                Part::Token(id, range) => visitor.raw_token(id, range),
-                Part::Text(range) => {
-                    let raw = &text[range.clone()];
-                    let normalized = self.normalizer.apply(raw);
-                    let changed = matches!(normalized, Cow::Owned(_));
-                    visitor.segment(range.start, raw, changed);
-                    self.walk_segment(&normalized, recognise, &mut scratch, visitor)
-                }
-            })
-    }
-
-    fn walk_segment<'t, V: Visitor<'t>>(
-        &self,
-        normalized: &str,
-        recognise: Recognise,
-        scratch: &mut SplitScratch,
-        visitor: &mut V,
-    ) -> ControlFlow<()> {
-        self.added
-            .split(Pass::Normalized, recognise, normalized, |part| match part {
-                Part::Token(id, range) => visitor.normalized_token(id, range, normalized),
-                Part::Text(range) => {
-                    let piece = &normalized[range.clone()];
-                    if let Some(grammar) = self.pre_tokenizer.only_grammar() {
-                        return PreTokenizer::split_by_grammar(
-                            grammar,
-                            piece,
-                            range.start,
-                            scratch,
-                            |words| words.each(|word| visitor.word(word)),
-                        );
-                    }
-                    let mut each = |word: PreToken<'_>| visitor.word(word);
-                    self.pre_tokenizer
-                        .split(piece, range.start, scratch, &mut each)
-                }
-            })
+    /// Returns the longest prefix of `encode(text, false)` of at most `max_tokens` ids, and the
+    /// number of bytes of `text` that these ids cover.
+    ///
+    /// Reads only as much of the text as needed, if the file's split pattern is a common one and
+    /// the text has spaces or Chinese or Japanese punctuation here and there. Models that are not
+    /// byte-level read all of it.
+    ///
+    /// The number of bytes is the start of the first character that the ids do not cover
+    /// completely, so it is a character boundary, and `text.len()` if there are no more ids. With
+    /// WordPiece and Unigram, which drop blanks, it is the start of the next id. Text
+    /// that is cut there need not encode to the same ids again.
+    ///
+    /// ```
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer.json");
+    /// let tokenizer = fasttoken::Tokenizer::from_file(file)?;
+    /// let text = "Where is my card?";
+    /// let (ids, bytes) = tokenizer.encode_prefix(text, 3);
+    /// assert_eq!(ids, tokenizer.encode(text, false)[..3]);
+    /// assert_eq!(&text[..bytes], "Where is my");
+    /// # Ok::<(), fasttoken::Error>(())
+    /// ```
+    pub fn encode_prefix(&self, text: &str, max_tokens: usize) -> (Vec<u32>, usize) {
+        if max_tokens == 0 {
+            return (Vec::new(), 0);
+        }
+        self.family.prefix(self.text_steps(), text, max_tokens)
     }
 
     /// Returns the bytes that `id` stands for, which need not be whole characters: the token's
     /// bytes, or the text of an added token.
     pub fn id_to_piece(&self, id: u32) -> Option<&[u8]> {
-        if let Some(family) = &self.family {
-            return family.contains(id).then(|| family.piece(id));
-        }
-        self.vocab.contains(id).then(|| self.vocab.piece(id))
+        let family = &self.family;
+        family.contains(id).then(|| family.piece(id))
     }
 
     /// Returns the token as the vocabulary spells it, such as `Ġthe`.
     pub fn id_to_token(&self, id: u32) -> Option<Cow<'_, str>> {
-        if let Some(family) = &self.family {
-            return family.spelling(id).map(Cow::Borrowed);
-        }
-        self.vocab.spelling(id)
+        self.family.spelling(id)
     }
 
     /// Returns the id of a token by its spelling in the vocabulary. Added tokens take precedence.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         let added = self.added.ids.get(token).copied();
-        added.or_else(|| match &self.family {
-            Some(family) => family.id(&self.added, token),
-            None => self.vocab.model_id(token),
-        })
+        added.or_else(|| self.family.id(&self.added, token))
     }
 
     /// Returns the number of tokens, including added tokens. Ids can be larger if the file leaves
     /// holes.
     pub fn vocab_size(&self) -> usize {
-        let family = self.family.as_ref();
-        family.map_or_else(|| self.vocab.size(), |family| family.size())
+        self.family.size()
     }
 
     /// Returns every id that has a token, with the token as the vocabulary spells it, by rising id.
     /// Added tokens are among them.
     pub fn vocab(&self) -> impl Iterator<Item = (u32, Cow<'_, str>)> {
-        let end = match &self.family {
-            Some(family) => family.end(),
-            None => self.vocab.end(),
-        };
-        (0..end).filter_map(|id| Some((id, self.id_to_token(id)?)))
+        (0..self.family.end()).filter_map(|id| Some((id, self.id_to_token(id)?)))
     }
 
     /// Returns true if `id` is an added token that is marked special.
     pub fn is_special(&self, id: u32) -> bool {
-        let family = self.family.as_ref();
-        family.map_or_else(|| self.vocab.is_special(id), |f| f.is_special(id))
+        self.family.is_special(id)
     }
 
     /// Returns the added tokens and their ids, by rising id.
@@ -279,56 +193,15 @@ impl Tokenizer {
     /// Returns notes about the file: parts that make encoding slow, or that are not known to be exact.
     /// There are none for the files of most models.
     pub fn warnings(&self) -> &[Warning] {
-        &self.pre_tokenizer.warnings
+        match &self.family {
+            Family::ByteLevel(model) => &model.pre_tokenizer.warnings,
+            Family::Text(_) | Family::Spm(_) => &[],
+        }
     }
 
     /// Returns the added tokens whose id is not the one that the file states; see [`Reassigned`].
     pub fn reassigned_tokens(&self) -> &[Reassigned] {
         &self.added.reassigned
-    }
-}
-
-/// Appends ids.
-struct Ids<'a> {
-    tokenizer: &'a Tokenizer,
-    scratch: ThreadScratch,
-    out: &'a mut Vec<u32>,
-    /// True if words must not become added tokens.
-    plain: bool,
-}
-
-impl<'t> Visitor<'t> for Ids<'_> {
-    fn segment(&mut self, _: usize, _: &'t str, _: bool) {}
-
-    #[inline]
-    fn word(&mut self, word: PreToken<'_>) -> ControlFlow<()> {
-        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        let (word, before) = (word.text.as_bytes(), self.out.len());
-        bpe.encode(word, vocab, &mut self.scratch, self.out);
-        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
-            self.out.truncate(before);
-            bpe.encode_bytes(word, self.out);
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn raw_token(&mut self, id: u32, _: Range<usize>) -> ControlFlow<()> {
-        self.out.push(id);
-        ControlFlow::Continue(())
-    }
-}
-
-impl Ids<'_> {
-    /// Appends the ids of several words.
-    fn words(&mut self, words: &PreTokens<'_>) {
-        let Tokenizer { bpe, vocab, .. } = self.tokenizer;
-        let before = self.out.len();
-        bpe.encode_words(words, vocab, &mut self.scratch, self.out);
-        if self.plain && self.out[before..].iter().any(|id| vocab.is_added(*id)) {
-            self.out.truncate(before);
-            // This visitor never stops early.
-            let _ = words.each(|word| self.word(word));
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! block of 256 units. A unit says which byte leads to it. No two nodes have one base, so a unit
 //! that is reached by its byte from a base belongs to the node of that base.
 
-mod build;
+mod trie_builder;
 
 use crate::error::Error;
 use crate::format::{CompiledError, Reader, Section, Writer};
@@ -51,7 +51,7 @@ impl Trie {
             .collect();
         sorted.sort_unstable();
         let strings: Vec<(&[u8], u32)> = sorted.into_iter().map(|(_, s, id)| (s, id)).collect();
-        let units = build::units(&strings).ok_or_else(|| {
+        let units = trie_builder::units(&strings).ok_or_else(|| {
             Error::unsupported(
                 path,
                 format!("vocabulary whose trie has more than {UNITS_MAX} nodes"),
@@ -91,6 +91,28 @@ impl Trie {
         }
         let id = (unit.id != NONE).then_some(unit.id);
         Some((Place(unit.base >> BASE_SHIFT), id))
+    }
+
+    /// Returns the number of bytes and the id of the longest string after `place` that `bytes` begin
+    /// with, of those for which `is_wanted` is true of both.
+    #[inline(always)]
+    pub(crate) fn longest(
+        &self,
+        mut place: Place,
+        bytes: &[u8],
+        is_wanted: impl Fn(usize, u32) -> bool,
+    ) -> Option<(usize, u32)> {
+        let mut longest = None;
+        for (at, &byte) in bytes.iter().enumerate() {
+            let Some((next, id)) = self.step(place, byte) else {
+                break;
+            };
+            place = next;
+            if let Some(id) = id.filter(|id| is_wanted(at + 1, *id)) {
+                longest = Some((at + 1, id));
+            }
+        }
+        longest
     }
 
     /// Returns the place after `bytes`, if some string begins with them.

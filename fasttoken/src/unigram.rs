@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::format::{CompiledError, Reader, Section, Writer};
 use crate::json::ModelJson;
+use crate::lattice::Lattice;
 use crate::pieces::{Token, Tokens};
 use crate::store::Flat;
 use crate::trie::Trie;
@@ -29,25 +30,6 @@ const NO_ID: u32 = u32::MAX;
 /// Returns the score of a character that is no token.
 fn unk_score(scores: &[f64]) -> f64 {
     scores.iter().copied().fold(f64::INFINITY, f64::min) - UNK_PENALTY
-}
-
-/// The best way to the end of a part of a word.
-#[derive(Debug, Clone, Copy)]
-struct Best {
-    /// The sum of the scores.
-    score: f64,
-    /// The last token and the byte where it begins; [`UNREACHED`] if there is no way.
-    id: u32,
-    start: usize,
-}
-
-const UNREACHED: usize = usize::MAX;
-
-/// Memory kept between words.
-#[derive(Debug, Default)]
-pub(crate) struct Lattice {
-    /// The best way to each byte.
-    best: Vec<Best>,
 }
 
 impl Unigram {
@@ -129,16 +111,18 @@ impl Unigram {
         &self,
         word: &str,
         taken: impl Fn(u32) -> bool,
-        lattice: &mut Lattice,
+        lattice: &mut Lattice<f64>,
         out: &mut Vec<Token>,
     ) {
         out.clear();
-        self.fill(word, &taken, lattice);
+        let score = |id: u32, _| (!taken(id)).then(|| self.scores[id as usize]);
+        let unknown = (self.unk, self.unk_score);
+        lattice.fill(&self.trie, (word, 0.0), unknown, score, |_| ());
         // From the last token to the first one.
         let mut end = word.len();
         let mut unknown = None;
         while end > 0 {
-            let Best { id, start, .. } = lattice.best[end];
+            let Token { id, start, .. } = lattice.last(end);
             if id == self.unk {
                 // Unknown characters that follow each other are one.
                 unknown = Some(unknown.map_or(end, |last| last));
@@ -154,51 +138,6 @@ impl Unigram {
             self.push_unknown(word, 0, last, &taken, out);
         }
         out.reverse();
-    }
-
-    /// Finds the best way to the end of every part of `word` that begins where the word does.
-    #[inline(always)]
-    fn fill(&self, word: &str, taken: &impl Fn(u32) -> bool, lattice: &mut Lattice) {
-        let bytes = word.as_bytes();
-        let best = &mut lattice.best;
-        best.clear();
-        best.resize(
-            bytes.len() + 1,
-            Best {
-                score: 0.0,
-                id: 0,
-                start: UNREACHED,
-            },
-        );
-        let mut start = 0;
-        while start < bytes.len() {
-            let before = best[start].score;
-            let mut reach = |end: usize, id: u32, score: f64| {
-                let to = &mut best[end];
-                let score = score + before;
-                // Of two ways with the same score, the one that begins first stays.
-                if to.start == UNREACHED || score > to.score {
-                    *to = Best { score, id, start };
-                }
-            };
-            let char_len = char_len(bytes[start]);
-            let mut single = false;
-            let mut place = self.trie.root();
-            for (at, &byte) in bytes[start..].iter().enumerate() {
-                let Some((next, id)) = self.trie.step(place, byte) else {
-                    break;
-                };
-                place = next;
-                if let Some(id) = id.filter(|id| !taken(*id)) {
-                    reach(start + at + 1, id, self.scores[id as usize]);
-                    single |= at + 1 == char_len;
-                }
-            }
-            if !single {
-                reach(start + char_len, self.unk, self.unk_score);
-            }
-            start += char_len;
-        }
     }
 
     /// Appends the tokens of unknown text, the last one first.
@@ -235,17 +174,6 @@ impl Unigram {
             (place, last) = self.trie.step(place, byte)?;
         }
         last
-    }
-}
-
-/// Returns the number of bytes of a character by its first byte.
-#[inline]
-fn char_len(first: u8) -> usize {
-    match first {
-        0..0x80 => 1,
-        0x80..0xE0 => 2,
-        0xE0..0xF0 => 3,
-        0xF0.. => 4,
     }
 }
 
@@ -310,7 +238,7 @@ mod tests {
                 .collect();
             let ours: Vec<_> = found.iter().map(|t| (t.id, (t.start, t.end))).collect();
             assert_eq!(ours, expected, "{word:?} with {vocab:?}");
-            let sum = lattice.best[word.len()].score;
+            let sum = lattice.sum(word.len());
             assert_eq!(
                 sum,
                 largest(&map, model.unk_score, word),

@@ -8,7 +8,7 @@
 
 mod builder;
 mod names;
-mod slot;
+mod piece_slot;
 
 use crate::alphabet;
 use crate::format::CompiledError;
@@ -17,7 +17,7 @@ use crate::short_tokens::Key;
 use crate::store::{Flat, Relocatable};
 pub(crate) use builder::{Builder, Clash, Sought};
 pub(crate) use names::{Names, Unindexed};
-use slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
+use piece_slot::{HIDDEN_SLOT, LEN, LONG, META, RAW_SLOT, SLOT, Slot};
 use std::borrow::Cow;
 
 /// The value that stands for a missing token in a table of tokens.

@@ -32,7 +32,6 @@
 
 use crate::added::AddedTokens;
 use crate::pretokenize::PreTokenizer;
-use crate::tokenizer::Tokenizer;
 
 /// The size of the smallest window: a few words hold a cut, and encoding them costs little.
 const WINDOW_BYTES_MIN: usize = 256;
@@ -64,9 +63,9 @@ pub(crate) struct Windows<'t> {
 }
 
 impl<'t> Windows<'t> {
-    /// Creates windows for `max_ids` ids of `text`.
-    pub(crate) fn new(tokenizer: &Tokenizer, text: &'t str, max_ids: usize) -> Self {
-        let size = if tokenizer.safe_cuts {
+    /// Creates windows for `max_ids` ids of `text`. Without `safe_cuts`, the text is the only window.
+    pub(crate) fn new(safe_cuts: bool, text: &'t str, max_ids: usize) -> Self {
+        let size = if safe_cuts {
             max_ids.saturating_mul(BYTES_PER_ID).max(WINDOW_BYTES_MIN)
         } else {
             usize::MAX
@@ -147,6 +146,7 @@ fn may_cross_cut(content: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tokenizer::Tokenizer;
     use serde_json::{Value, json};
 
     #[test]
@@ -236,12 +236,12 @@ mod tests {
                 let json = serde_json::to_vec(&json).unwrap();
                 let tokenizer = Tokenizer::from_bytes(&json).unwrap();
                 let cut = contents.iter().any(|content| may_cross_cut(content));
-                assert_eq!(tokenizer.safe_cuts, !cut);
+                assert_eq!(tokenizer.family.has_safe_cuts(), !cut);
                 for _ in 0..2_000 {
                     let text: String = (0..below(14)).map(|_| parts[below(parts.len())]).collect();
                     let all = tokenizer.encode(&text, false);
                     for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
-                        if tokenizer.safe_cuts && at > 0 && is_cut(&text, at) {
+                        if tokenizer.family.has_safe_cuts() && at > 0 && is_cut(&text, at) {
                             let before = tokenizer.encode(&text[..at], false);
                             assert!(all.starts_with(&before), "{at} of {text:?} with {flag}");
                             cuts += 1;

@@ -85,10 +85,8 @@ impl WordPiece {
         let mut start = 0;
         let mut place = Some(self.trie.root());
         while start < bytes.len() {
-            let found = place
-                .filter(|_| !long)
-                .and_then(|place| self.longest(place, &bytes[start..], &taken));
-            let Some((id, len)) = found else {
+            let longest = |place| (self.trie).longest(place, &bytes[start..], |_, id| !taken(id));
+            let Some((len, id)) = place.filter(|_| !long).and_then(longest) else {
                 out.clear();
                 out.push(Token {
                     id: self.unk,
@@ -102,27 +100,6 @@ impl WordPiece {
             start = end;
             place = self.inside;
         }
-    }
-
-    /// Returns the longest token that `bytes` begin with, and its number of bytes.
-    #[inline(always)]
-    fn longest(
-        &self,
-        mut place: Place,
-        bytes: &[u8],
-        taken: &impl Fn(u32) -> bool,
-    ) -> Option<(u32, usize)> {
-        let mut found = None;
-        for (at, &byte) in bytes.iter().enumerate() {
-            let Some((next, id)) = self.trie.step(place, byte) else {
-                break;
-            };
-            place = next;
-            if let Some(id) = id.filter(|id| !taken(*id)) {
-                found = Some((id, at + 1));
-            }
-        }
-        found
     }
 }
 

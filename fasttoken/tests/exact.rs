@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Both, DEMO, shared_vocabularies, skip, tiktoken};
+use common::{Both, DEMO, shared_vocabularies, skip, tiktoken_models};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -109,7 +109,7 @@ fn small_models_are_exact() {
 
 #[test]
 fn bundled_vocabularies_are_exact() {
-    for (name, json) in tiktoken::bundled().filter(|(name, _)| is_wanted(name)) {
+    for (name, json) in tiktoken_models::bundled().filter(|(name, _)| is_wanted(name)) {
         let both = Both::from_json(name, &json);
         both.check_vocabulary();
         check_strings(&both, strings(BUNDLED_STRINGS));
@@ -140,7 +140,7 @@ fn real_texts_are_exact() {
     let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
     println!("{bytes} bytes of text in {} files", texts.len());
     let demo = std::iter::once(("demo", DEMO.to_vec()));
-    let bundled = demo.chain(tiktoken::bundled());
+    let bundled = demo.chain(tiktoken_models::bundled());
     let bundled = bundled.map(|(name, json)| (name.to_owned(), json));
     let shared = shared_vocabularies().into_iter();
     let shared = shared.map(|(name, path)| (name, std::fs::read(path).expect("readable")));
@@ -185,7 +185,7 @@ fn documents(text: &str) -> Vec<&str> {
 #[test]
 fn long_inputs_are_exact_and_finish() {
     check_long_inputs(&Both::demo(), 1 << 20);
-    for (name, json) in tiktoken::bundled() {
+    for (name, json) in tiktoken_models::bundled() {
         check_long_inputs(&Both::from_json(name, &json), 1 << 16);
     }
     for (name, path) in shared_vocabularies() {

@@ -10,10 +10,10 @@ const TESTS: &[&str] = &[
     "compare::",
     "parallel::job::",
     "parallel::pool::",
-    "scan::class_masks::tests::class_masks_are_those_of_the_twin",
-    "store::tests::arrays_outlive",
-    "store::tests::parts_that_do_not_fit",
-    "store::tests::spare_memory",
+    "scan::class_masks::class_masks_tests::class_masks_are_those_of_the_twin",
+    "store::store_tests::arrays_outlive",
+    "store::store_tests::parts_that_do_not_fit",
+    "store::store_tests::spare_memory",
 ];
 
 /// The target features that Miri reports, which code is compiled for.

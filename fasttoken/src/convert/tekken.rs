@@ -1,6 +1,6 @@
 //! `tekken.json`, the format of Mistral's models since Nemo.
 
-use super::json::ByteLevel;
+use super::byte_level_json::ByteLevel;
 use crate::base64;
 use crate::error::Error;
 use serde::Deserialize;

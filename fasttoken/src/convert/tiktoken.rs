@@ -1,8 +1,9 @@
 //! `*.tiktoken` files: one token in Base64 and its rank in each line.
 
-use super::json::ByteLevel;
+use super::byte_level_json::ByteLevel;
 use crate::base64;
 use crate::error::Error;
+use crate::scan::{GPT2, O200K};
 
 /// The parts of a tiktoken encoding that are not in its file of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,11 +14,9 @@ pub struct TiktokenEncoding {
     pub special_tokens: Vec<(String, u32)>,
 }
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 // tiktoken writes `{1,3}+`, which means something else in Oniguruma's syntax, and `$` for the end of
 // the text.
 const CL100K: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s";
-const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const END: &str = "<|endoftext|>";
 const FIM: [&str; 3] = ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"];

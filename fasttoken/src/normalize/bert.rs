@@ -77,7 +77,10 @@ impl Bert {
             rest = after;
             while let Some(c) = rest.chars().next().filter(|c| !c.is_ascii()) {
                 rest = &rest[c.len_utf8()..];
-                if let Some(c) = self.cleaned(c) {
+                if let '\u{AC00}'..='\u{D7A3}' = c {
+                    marks.flush(self, &mut out);
+                    self.push_hangul(c, &mut out);
+                } else if let Some(c) = self.cleaned(c) {
                     self.push(c, &mut marks, &mut out);
                 }
             }
@@ -97,6 +100,24 @@ impl Bert {
         } else {
             self.decompose(c, marks, out);
         }
+    }
+
+    /// Appends what becomes of a syllable of Hangul. Only `strip_accents` changes it, which decomposes
+    /// it into letters that have no case and are no marks.
+    fn push_hangul(&self, c: char, out: &mut String) {
+        /// The first letter of each of the three places, and the numbers of letters of the last two.
+        const FIRST: [u32; 3] = [0x1100, 0x1161, 0x11A7];
+        const VOWELS: u32 = 21;
+        const FINALS: u32 = 28;
+        if !self.strip_accents {
+            out.push(c);
+            return;
+        }
+        let n = u32::from(c) - 0xAC00;
+        let places = [n / FINALS / VOWELS, n / FINALS % VOWELS, n % FINALS];
+        let count = if places[2] == 0 { 2 } else { 3 };
+        let letters = FIRST.into_iter().zip(places).take(count);
+        out.extend(letters.filter_map(|(first, place)| char::from_u32(first + place)));
     }
 
     fn decompose(&self, c: char, marks: &mut Marks, out: &mut String) {
@@ -189,4 +210,30 @@ fn is_chinese(c: char) -> bool {
             | 0xF900..=0xFAFF
             | 0x2F800..=0x2FA1F
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hangul_is_decomposed_as_other_characters() {
+        let bert = Bert {
+            clean_text: true,
+            chinese_chars: true,
+            strip_accents: true,
+            lowercase: true,
+            ascii: [GONE; 128],
+        };
+        for c in '\u{ABF0}'..='\u{D7C0}' {
+            let mut expected = String::new();
+            if let Some(c) = bert.cleaned(c) {
+                let mut marks = Marks::default();
+                bert.push(c, &mut marks, &mut expected);
+                marks.flush(&bert, &mut expected);
+            }
+            let text = c.to_string();
+            assert_eq!(bert.apply(&text).unwrap_or(text), expected, "{c:?}");
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl Step {
                 text.replace(&matches, to);
             }
             Self::ReplacePattern { pattern, to } => {
-                let matches = matches(&text.text, pattern);
+                let matches = pattern.matches(&text.text);
                 text.replace(&matches, to);
             }
             Self::Bert(bert) => bert.align(text),
@@ -95,18 +95,8 @@ impl Step {
     }
 }
 
-/// Returns the matches of a pattern, none of which is empty.
-fn matches(text: &str, pattern: &Pattern) -> Vec<(usize, usize)> {
-    let (mut found, mut at, mut stack) = (Vec::new(), 0, Vec::new());
-    while let Some((start, end)) = pattern.find(text, at, &mut stack) {
-        found.push((start, end));
-        at = end;
-    }
-    found
-}
-
 fn replace_matches(text: &str, pattern: &Pattern, to: &str) -> Option<String> {
-    let matches = matches(text, pattern);
+    let matches = pattern.matches(text);
     if matches.is_empty() {
         return None;
     }

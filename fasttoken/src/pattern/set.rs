@@ -95,6 +95,12 @@ impl CharSet {
         self
     }
 
+    /// Returns true if all characters of the set are ASCII.
+    pub(crate) fn is_ascii(&self) -> bool {
+        let by_class = self.by_class == 0 && !self.negated;
+        by_class && self.ranges.is_empty() && self.nested.is_empty() && self.intersected.is_empty()
+    }
+
     #[inline]
     pub(crate) fn contains(&self, c: char) -> bool {
         if c.is_ascii() {

@@ -3,7 +3,7 @@
 use super::META;
 use super::metaspace::{Prepend, check_replacement, prepend_scheme};
 use super::vocabulary::Vocab;
-use super::words::Words;
+use super::wordpiece_decoder::Words;
 use crate::error::Error;
 use crate::json::Component;
 use std::borrow::Cow;
@@ -171,10 +171,8 @@ impl Decoder {
         }
         end_run(&mut run, &mut text);
         if let Some((c, count)) = self.strip {
-            let rest = text.strip_prefix_times(c, count);
-            if rest < text.len() {
-                text.drain(..text.len() - rest);
-            }
+            let stripped = text.chars().take(count).take_while(|first| *first == c);
+            text.drain(..stripped.count() * c.len_utf8());
         }
         text
     }
@@ -250,24 +248,6 @@ impl Decoder {
                 state.stripped += 1;
             }
         }
-    }
-}
-
-/// The length of a text without some leading characters.
-trait StripTimes {
-    fn strip_prefix_times(&self, c: char, count: usize) -> usize;
-}
-
-impl StripTimes for str {
-    fn strip_prefix_times(&self, c: char, count: usize) -> usize {
-        let mut rest = self;
-        for _ in 0..count {
-            match rest.strip_prefix(c) {
-                Some(after) => rest = after,
-                None => break,
-            }
-        }
-        rest.len()
     }
 }
 

@@ -14,8 +14,30 @@ pub(crate) enum Prepend {
     Never,
 }
 
+/// The settings of the pre-tokenizer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Metaspace {
+    pub(crate) prepend: Prepend,
+    /// True if each `▁` begins a word.
+    pub(crate) split: bool,
+}
+
+impl Metaspace {
+    pub(crate) fn load(component: &Component, path: &str) -> Result<Self, Error> {
+        check_replacement(component, path)?;
+        let split = match component.get("split") {
+            None | Some(serde_json::Value::Null) => true,
+            Some(_) => component.bool("split", path)?,
+        };
+        Ok(Self {
+            prepend: prepend_scheme(component, path)?,
+            split,
+        })
+    }
+}
+
 /// Every published file uses `▁`; another character would need other classes.
-pub(crate) fn check_replacement(component: &Component, path: &str) -> Result<(), Error> {
+pub(super) fn check_replacement(component: &Component, path: &str) -> Result<(), Error> {
     let replacement = component.string("replacement", path)?;
     if replacement != META.encode_utf8(&mut [0; 4]) {
         return Err(Error::unsupported(
@@ -27,7 +49,7 @@ pub(crate) fn check_replacement(component: &Component, path: &str) -> Result<(),
 }
 
 /// The scheme, also in the older spelling `add_prefix_space`.
-pub(crate) fn prepend_scheme(component: &Component, path: &str) -> Result<Prepend, Error> {
+pub(super) fn prepend_scheme(component: &Component, path: &str) -> Result<Prepend, Error> {
     let prefix = match component.get("add_prefix_space") {
         None | Some(serde_json::Value::Null) => None,
         Some(_) => Some(component.bool("add_prefix_space", path)?),

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::json::{for_each_token, id_limit};
-use crate::table::{Sought, StringTable, StringTableBuilder};
+use crate::string_table::{Sought, StringTable, StringTableBuilder};
 use serde_json::value::RawValue;
 
 /// Tokens by id and by spelling; no two have either in common.

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::format::CompiledError;
 use crate::format::{Reader, Section, Writer};
 use crate::store::Flat;
-use crate::table::{StringTable, StringTableBuilder};
+use crate::string_table::{StringTable, StringTableBuilder};
 
 const PRESENT: u8 = 1;
 /// Flag: the token is left out of decoded text when special tokens are skipped.
@@ -85,7 +85,7 @@ pub(crate) struct Vocab {
     flags: Flat<u8>,
     /// Ids by their spellings.
     names: StringTable,
-    pub(crate) size: usize,
+    size: usize,
 }
 
 /// A [`Vocab`] that is being filled, in the order of ids.
@@ -200,6 +200,11 @@ impl Vocab {
     #[inline]
     fn flag(&self, id: u32, flag: u8) -> bool {
         self.flags.get(id as usize).is_some_and(|f| f & flag != 0)
+    }
+
+    /// Returns the number of tokens, as the reference counts them.
+    pub(crate) fn size(&self) -> usize {
+        self.size
     }
 
     /// Returns one more than the largest id.

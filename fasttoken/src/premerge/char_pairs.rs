@@ -10,7 +10,7 @@
 //! instead of 11.6. Merging was a third of the time of new Russian text; these pairs made that text
 //! 1.09 times as fast.
 
-use super::build::{self, entry};
+use super::premerge_builder::{self, entry};
 use super::proof::{Context, Exclusions, Rules};
 use super::{NOT_PREMERGED, TOKEN, decode};
 use crate::ablation::FastPath;
@@ -117,7 +117,7 @@ impl Rules<'_> {
     /// Finds the pairs whose second character is premerged, except after the first.
     pub(super) fn char_pairs(
         &self,
-        made: &mut build::Builder,
+        made: &mut premerge_builder::Builder,
         ids: &[u32],
         vocab: &Vocab,
     ) -> CharPairs {

@@ -32,64 +32,6 @@ pub(super) trait Blocks: Copy {
     ) -> Option<(u64, bool)>;
 }
 
-impl Blocks for Rules {
-    #[inline(always)]
-    fn certain_ends<I: InstructionSet>(
-        self,
-        scanner: Scanner<'_>,
-        at: usize,
-        block: &[u8; BLOCK],
-        valid: usize,
-        last: bool,
-    ) -> Option<(u64, bool)> {
-        certain_ends::<I>(self, scanner, at, block, valid, last)
-    }
-}
-
-/// The choices of one pattern. Where they are constants, everything below is compiled for them.
-#[derive(Clone, Copy)]
-pub(super) struct Rules {
-    /// Longest run of digits in a word; 0 for no limit.
-    digits_max: u8,
-    /// GPT-2: only a space may precede letters, it may also precede digits, line
-    /// ends are blanks like others, and contractions keep to lower case.
-    plain: bool,
-    /// o200k: words also end between lower and upper case, and contractions belong to
-    /// the word before them.
-    cased: bool,
-    /// A run of Han characters is a word of its own.
-    han: bool,
-    contractions: bool,
-    tail: Tail,
-    last_blanks: bool,
-}
-
-impl Rules {
-    pub(super) const GPT2: Self = Self {
-        digits_max: 0,
-        plain: true,
-        cased: false,
-        han: false,
-        contractions: true,
-        tail: Tail::None,
-        last_blanks: false,
-    };
-
-    /// Returns the choices of a pattern of the family.
-    #[inline(always)]
-    pub(super) const fn new(shape: Shape) -> Self {
-        Self {
-            digits_max: shape.digits_max,
-            plain: false,
-            cased: matches!(shape.word, Word::Cased),
-            han: shape.han,
-            contractions: shape.contractions,
-            tail: shape.tail,
-            last_blanks: shape.last_blanks,
-        }
-    }
-}
-
 /// Ends of words that one call finds at most; a block adds up to 64 more.
 pub(crate) const ENDS: usize = 2112;
 
@@ -134,43 +76,60 @@ pub(super) fn fill<I: InstructionSet>(
     count
 }
 
-/// [`Blocks::certain_ends`] by rules.
-#[inline(always)]
-fn certain_ends<I: InstructionSet>(
-    rules: Rules,
-    scanner: Scanner<'_>,
-    at: usize,
-    block: &[u8; BLOCK],
-    valid: usize,
-    last: bool,
-) -> Option<(u64, bool)> {
-    let mut masks = I::class_masks(block);
-    let valid_mask = u64::MAX >> (BLOCK - valid);
-    if masks.non_ascii == 0 {
-        // Bytes after the text are zero, which is in no class of the masks.
-        let other = !(masks.letter | masks.number | masks.space) & valid_mask;
-        let mask = word_ends::<false>(rules, &masks, other, u64::MAX, block, valid_mask, last);
-        return (mask != 0 || last).then_some((mask, last));
-    }
-    let wide = if rules.cased {
-        let wide = add_cased::<I>(rules.han, scanner, at, &mut masks, block)?;
-        if masks.both != 0 && masks.quote & masks.letter << 1 != 0 {
-            // A contraction ends a word, which the letters after it do not show.
+impl Blocks for Shape {
+    #[inline(always)]
+    fn certain_ends<I: InstructionSet>(
+        self,
+        scanner: Scanner<'_>,
+        at: usize,
+        block: &[u8; BLOCK],
+        valid: usize,
+        last: bool,
+    ) -> Option<(u64, bool)> {
+        let mut masks = I::class_masks(block);
+        let valid_mask = u64::MAX >> (BLOCK - valid);
+        if masks.non_ascii == 0 {
+            // Bytes after the text are zero, which is in no class of the masks.
+            let other = !(masks.letter | masks.number | masks.space) & valid_mask;
+            let mask = word_ends::<false>(self, &masks, other, u64::MAX, block, valid_mask, last);
+            return (mask != 0 || last).then_some((mask, last));
+        }
+        let wide = if self.is_cased() {
+            let wide = add_cased::<I>(self.han, scanner, at, &mut masks, block)?;
+            if masks.both != 0 && masks.quote & masks.letter << 1 != 0 {
+                // A contraction ends a word, which the letters after it do not show.
+                return None;
+            }
+            wide
+        } else {
+            add_wide::<I>(scanner, at, &mut masks, block)?
+        };
+        if self.digits_max > 1 && masks.number & wide.bytes != 0 {
+            // Numbers of several bytes are counted by the plain scanner.
             return None;
         }
-        wide
-    } else {
-        add_wide::<I>(scanner, at, &mut masks, block)?
-    };
-    if rules.digits_max > 1 && masks.number & wide.bytes != 0 {
-        // Numbers of several bytes are counted by the plain scanner.
-        return None;
+        let valid_mask = valid_mask & wide.valid_mask;
+        let last = last && wide.valid_mask == u64::MAX;
+        let other = !(masks.letter | masks.number | masks.space | masks.han) & valid_mask;
+        let mask = word_ends::<true>(self, &masks, other, wide.leads, block, valid_mask, last);
+        (mask != 0 || last).then_some((mask, last))
     }
-    let valid_mask = valid_mask & wide.valid_mask;
-    let last = last && wide.valid_mask == u64::MAX;
-    let other = !(masks.letter | masks.number | masks.space | masks.han) & valid_mask;
-    let mask = word_ends::<true>(rules, &masks, other, wide.leads, block, valid_mask, last);
-    (mask != 0 || last).then_some((mask, last))
+}
+
+impl Shape {
+    /// GPT-2: only a space may precede letters, it may also precede digits, line ends are blanks like
+    /// others, and contractions keep to lower case.
+    #[inline(always)]
+    fn is_plain(self) -> bool {
+        matches!(self.word, Word::Plain)
+    }
+
+    /// o200k: words also end between lower and upper case, and contractions belong to the word before
+    /// them.
+    #[inline(always)]
+    fn is_cased(self) -> bool {
+        matches!(self.word, Word::Cased)
+    }
 }
 
 impl ClassMasks {
@@ -261,7 +220,7 @@ fn add_wide<I: InstructionSet>(
 /// Returns the bytes whose word is certain to begin at or before them: the last run of one kind may
 /// go on after the block, and what follows it decides over its inside.
 #[inline(always)]
-fn certain(rules: Rules, masks: &ClassMasks, other: u64, valid_mask: u64) -> u64 {
+fn certain(shape: Shape, masks: &ClassMasks, other: u64, valid_mask: u64) -> u64 {
     let ClassMasks {
         letter,
         number,
@@ -274,7 +233,7 @@ fn certain(rules: Rules, masks: &ClassMasks, other: u64, valid_mask: u64) -> u64
     let starts = change(letter) | change(number) | change(space) | change(other) | change(han);
     let starts = starts & valid_mask;
     let run = 63 - (starts | 1).leading_zeros();
-    if rules.digits_max == 1 && number >> (valid - 1) & 1 == 1 {
+    if shape.digits_max == 1 && number >> (valid - 1) & 1 == 1 {
         u64::MAX
     } else {
         u64::MAX >> (63 - run)
@@ -284,7 +243,7 @@ fn certain(rules: Rules, masks: &ClassMasks, other: u64, valid_mask: u64) -> u64
 /// Returns the starts of words of blanks, and of words that begin with the last blank of a run.
 #[inline(always)]
 fn space_starts<const WIDE: bool>(
-    rules: Rules,
+    shape: Shape,
     words_space: u64,
     newline: u64,
     leads: u64,
@@ -292,7 +251,7 @@ fn space_starts<const WIDE: bool>(
 ) -> u64 {
     // A run of blanks leaves its last blank to the next word.
     let run_end = words_space & !(words_space >> 1) & valid_mask >> 1;
-    let mut last_blank = if rules.plain {
+    let mut last_blank = if shape.is_plain() {
         run_end
     } else {
         run_end & !newline
@@ -303,7 +262,7 @@ fn space_starts<const WIDE: bool>(
         last_blank = last_blank & leads | (last_blank & tail) >> 1;
     }
     let mut starts = words_space & !(words_space << 1) | last_blank;
-    if !rules.plain {
+    if !shape.is_plain() {
         // Up to the last line end a run of blanks is one word.
         let inner = words_space & !newline;
         starts |= after_last_newline(inner, newline);
@@ -313,12 +272,12 @@ fn space_starts<const WIDE: bool>(
 
 /// Returns the runs of line ends (and slashes) that begin right after a character of `other`.
 #[inline(always)]
-fn line_ends_after(rules: Rules, other: u64, newline: u64, slash: u64) -> u64 {
+fn line_ends_after(shape: Shape, other: u64, newline: u64, slash: u64) -> u64 {
     let after = other << 1 & newline;
     if after == 0 {
         return 0;
     }
-    let tail = match rules.tail {
+    let tail = match shape.tail {
         Tail::None => return 0,
         Tail::LineEnds => newline,
         Tail::LineEndsAndSlashes => newline | slash,
@@ -333,7 +292,7 @@ fn line_ends_after(rules: Rules, other: u64, newline: u64, slash: u64) -> u64 {
 /// of which `leads` are the first.
 #[inline(always)]
 fn word_ends<const WIDE: bool>(
-    rules: Rules,
+    shape: Shape,
     masks: &ClassMasks,
     other: u64,
     leads: u64,
@@ -354,11 +313,11 @@ fn word_ends<const WIDE: bool>(
     let mut limit = if last {
         u64::MAX
     } else {
-        certain(rules, masks, other, valid_mask)
+        certain(shape, masks, other, valid_mask)
     };
 
     // Line ends (and slashes) right after other characters belong to their word.
-    let taken = line_ends_after(rules, other, newline, masks.slash);
+    let taken = line_ends_after(shape, other, newline, masks.slash);
     let other = other & !taken;
     let words_space = space & !taken;
     let newline = newline & !taken;
@@ -368,7 +327,7 @@ fn word_ends<const WIDE: bool>(
     let own_other_start = other_start & !(blank << 1);
 
     let mut starts = own_other_start;
-    if rules.plain {
+    if shape.is_plain() {
         starts |= letter_start & !(blank << 1);
         starts |= number & !(number << 1) & !(blank << 1);
     } else {
@@ -382,28 +341,28 @@ fn word_ends<const WIDE: bool>(
             prefix |= prefix << 1 & tail;
         }
         starts |= letter_start & !((prefix | words_space & !newline) << 1);
-        if WIDE && rules.han {
+        if WIDE && shape.han {
             starts |= masks.han & !(masks.han << 1);
         }
-        if rules.cased {
+        if shape.is_cased() {
             starts |= case_starts::<WIDE>(masks);
         }
-        starts |= number_starts(rules, number, leads);
+        starts |= number_starts(shape, number, leads);
     }
 
-    starts |= space_starts::<WIDE>(rules, words_space, newline, leads, valid_mask);
-    if rules.last_blanks && last {
+    starts |= space_starts::<WIDE>(shape, words_space, newline, leads, valid_mask);
+    if shape.last_blanks && last {
         starts &= without_last_blanks(words_space, valid_mask);
     }
 
-    let before = if rules.cased {
+    let before = if shape.is_cased() {
         letter << 1
     } else {
         own_other_start
     };
     let candidates = masks.quote & before;
-    if rules.contractions && candidates != 0 {
-        let change = match (rules.plain, rules.cased) {
+    if shape.contractions && candidates != 0 {
+        let change = match (shape.is_plain(), shape.is_cased()) {
             (true, _) => contractions::<true, false>,
             (false, false) => contractions::<false, false>,
             (false, true) => contractions::<false, true>,
@@ -415,9 +374,9 @@ fn word_ends<const WIDE: bool>(
 
 /// Returns the starts of words of numbers.
 #[inline(always)]
-fn number_starts(rules: Rules, number: u64, leads: u64) -> u64 {
+fn number_starts(shape: Shape, number: u64, leads: u64) -> u64 {
     let number_start = number & !(number << 1);
-    match rules.digits_max {
+    match shape.digits_max {
         0 => number_start,
         1 => number & leads,
         _ => {

@@ -7,7 +7,7 @@
 #[cfg(target_arch = "aarch64")]
 mod arm;
 #[cfg(test)]
-pub(super) mod tests;
+pub(super) mod class_masks_tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

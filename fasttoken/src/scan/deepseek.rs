@@ -400,4 +400,4 @@ fn word_ends<const WIDE: bool>(masks: &ClassMasks, leads: u64, valid_mask: u64, 
 }
 
 #[cfg(test)]
-mod tests;
+mod deepseek_scan_tests;

@@ -7,7 +7,6 @@
     )
 )]
 
-use super::block::Rules;
 use super::class_masks;
 use super::grammar::Shape;
 use super::{ENDS, Grammar, Scanner, block, deepseek};
@@ -75,18 +74,18 @@ fn fill_blocks<I: class_masks::InstructionSet>(
     count: usize,
 ) -> usize {
     let scanner = scanner.with_kinds(grammar);
-    // The most common patterns are compiled each for itself, since `rules` is a constant there.
+    // The most common patterns are compiled each for itself, since the shape is a constant there.
     macro_rules! fill {
-        ($rules:expr) => {
-            block::fill::<I>($rules, grammar, scanner, at, ends, count)
+        ($blocks:expr) => {
+            block::fill::<I>($blocks, grammar, scanner, at, ends, count)
         };
     }
     match grammar {
-        Grammar::Gpt2 => fill!(Rules::GPT2),
-        Grammar::Shape(Shape::QWEN2 | Shape::QWEN35) => fill!(const { Rules::new(Shape::QWEN2) }),
-        Grammar::Shape(Shape::CL100K) => fill!(const { Rules::new(Shape::CL100K) }),
-        Grammar::Shape(Shape::O200K) => fill!(const { Rules::new(Shape::O200K) }),
-        Grammar::Shape(shape) => fill!(Rules::new(shape)),
+        Grammar::Shape(Shape::GPT2) => fill!(Shape::GPT2),
+        Grammar::Shape(Shape::QWEN2 | Shape::QWEN35) => fill!(Shape::QWEN2),
+        Grammar::Shape(Shape::CL100K) => fill!(Shape::CL100K),
+        Grammar::Shape(Shape::O200K) => fill!(Shape::O200K),
+        Grammar::Shape(shape) => fill!(shape),
         Grammar::DeepSeek3 => fill!(deepseek::DeepSeek3),
     }
 }
@@ -129,7 +128,7 @@ pub(super) fn every_way() -> Vec<Fill> {
     let ways: [Fill; 3] = [
         |scanner, grammar, at, ends, count| scanner.fill(grammar, at, ends, count),
         |scanner, grammar, at, ends, count| scanner.fill_slowly(grammar, at, ends, count),
-        fill_blocks::<class_masks::tests::Naive>,
+        fill_blocks::<class_masks::class_masks_tests::Naive>,
     ];
     ways.into_iter().chain(vectors()).collect()
 }

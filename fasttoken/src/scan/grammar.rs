@@ -31,9 +31,7 @@ pub(crate) const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M
 /// The scanner of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grammar {
-    /// [`GPT2`]
-    Gpt2,
-    /// A pattern of the family.
+    /// [`GPT2`] or a pattern of the family.
     Shape(Shape),
     /// [`DEEPSEEK3`]
     DeepSeek3,
@@ -58,6 +56,8 @@ pub(crate) struct Shape {
 /// The words of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
+    /// `\p{L}+` after a space, as numbers and others: [`GPT2`] alone.
+    Plain,
     /// `\p{L}+`
     Letters,
     /// `[\p{L}\p{M}]+`, where other characters exclude `\p{M}`.
@@ -77,6 +77,15 @@ pub(crate) enum Tail {
 }
 
 impl Shape {
+    /// [`GPT2`]
+    pub(super) const GPT2: Self = Self {
+        word: Word::Plain,
+        contractions: true,
+        han: false,
+        digits_max: 0,
+        tail: Tail::None,
+        last_blanks: false,
+    };
     /// [`CL100K`]
     pub(super) const CL100K: Self = Self {
         word: Word::Letters,
@@ -175,7 +184,7 @@ impl Shape {
     fn tail(rest: &mut &[Node], word: Word) -> Option<Tail> {
         let other = match word {
             Word::Marked => r"[^\s\p{L}\p{M}\p{N}]",
-            Word::Letters | Word::Cased => r"[^\s\p{L}\p{N}]",
+            Word::Plain | Word::Letters | Word::Cased => r"[^\s\p{L}\p{N}]",
         };
         let forms = |tail: &str, possessive: &str| {
             [
@@ -219,11 +228,14 @@ fn take<S: AsRef<str>>(rest: &mut &[Node], lists: &[&[S]]) -> Option<usize> {
 }
 
 impl Grammar {
+    /// [`GPT2`]
+    pub(crate) const GPT2: Self = Self::Shape(Shape::GPT2);
+
     /// The scanner for a pattern that matches as one of those here.
     pub(crate) fn recognise(pattern: &str) -> Option<Self> {
         // The patterns of most files need no parsing.
         match pattern {
-            GPT2 => Some(Self::Gpt2),
+            GPT2 => Some(Self::GPT2),
             QWEN2 => Some(Self::Shape(Shape::QWEN2)),
             CL100K => Some(Self::Shape(Shape::CL100K)),
             O200K => Some(Self::Shape(Shape::O200K)),

@@ -29,16 +29,7 @@ impl Symbols {
     #[inline]
     pub(super) fn longest(&self, text: &str) -> Option<(usize, u32)> {
         let trie = self.trie.as_ref()?;
-        let mut place = trie.root();
-        let mut longest = None;
-        for (at, byte) in text.bytes().enumerate() {
-            let Some((next, id)) = trie.step(place, byte) else {
-                break;
-            };
-            place = next;
-            let id = id.filter(|_| text.is_char_boundary(at + 1));
-            longest = id.map(|id| (at + 1, id)).or(longest);
-        }
-        longest
+        let is_whole = |len, _| text.is_char_boundary(len);
+        trie.longest(trie.root(), text.as_bytes(), is_whole)
     }
 }

@@ -8,39 +8,14 @@ const OTHER: u8 = 1;
 const MARK: u8 = 2;
 const PUNCTUATION: u8 = 4;
 
-/// Flags of all characters, 256 in a block; equal blocks that follow each other are stored once.
-struct Flags {
-    index: Vec<u8>,
-    blocks: Vec<[u8; 256]>,
-}
-
-static FLAGS: LazyLock<Flags> = LazyLock::new(|| {
-    let mut this = Flags {
-        index: Vec::with_capacity(0x1100),
-        blocks: Vec::new(),
-    };
-    let mut runs = RUNS.iter().peekable();
-    let mut flags = 0;
-    for begin in (0..0x11_0000).step_by(256) {
-        let mut block = [flags; 256];
-        while let Some((start, next)) = runs.next_if(|(start, _)| *start < begin + 256) {
-            block[(start - begin) as usize..].fill(*next);
-            flags = *next;
-        }
-        if this.blocks.last() != Some(&block) {
-            this.blocks.push(block);
-        }
-        this.index
-            .push(u8::try_from(this.blocks.len() - 1).expect("few blocks have flags"));
-    }
-    this
-});
+/// The blocks of the flags of all characters.
+static FLAGS: LazyLock<(Vec<u16>, Vec<u8>)> = LazyLock::new(|| super::blocks(RUNS));
 
 #[inline]
 fn has(c: char, flag: u8) -> bool {
-    let (block, at) = (c as usize >> 8, c as usize & 0xFF);
-    let flags = &*FLAGS;
-    flags.blocks[usize::from(flags.index[block])][at] & flag != 0
+    let (index, blocks) = &*FLAGS;
+    let block = usize::from(index[c as usize >> 8]);
+    blocks[block << 8 | c as usize & 0xFF] & flag != 0
 }
 
 /// Returns true for control, format and private-use characters.

@@ -1,7 +1,7 @@
 //! Builds a vocabulary from the tokens of a file.
 
 use super::names::{hash_long, low};
-use super::slot::{HIDDEN_SLOT, META, RAW_SLOT, SLOT, Slot};
+use super::piece_slot::{HIDDEN_SLOT, META, RAW_SLOT, SLOT, Slot};
 use super::{ADDED, MODEL, Names, PRESENT, RAW, SPECIAL, Unindexed, View, Vocab};
 use crate::alphabet;
 use crate::prefetch::prefetch;

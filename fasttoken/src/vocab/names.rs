@@ -3,7 +3,7 @@
 use super::{MODEL, RAW, View};
 use crate::short_tokens::Key;
 use crate::store::Flat;
-use crate::table::{K0, K1, MAX_PROBES, fold};
+use crate::string_table::{K0, K1, MAX_PROBES, fold};
 
 /// An immutable open-addressing table from pieces to ids, at most two thirds full.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub(crate) mod onig;
-pub(crate) mod pieces;
 pub(crate) mod scored;
+pub(crate) mod sentencepiece_models;
 pub(crate) mod small;
-pub(crate) mod tiktoken;
+pub(crate) mod tiktoken_models;
 pub(crate) mod words;
 
 use fasttoken::{EncodeOptions, Offsets, Tokenizer};

@@ -2,7 +2,7 @@
 //! published files.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use super::pieces::{replace, training_text};
+use super::sentencepiece_models::{replace, training_text};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use tokenizers::models::unigram::{Unigram, UnigramTrainer};

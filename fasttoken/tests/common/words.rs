@@ -2,7 +2,7 @@
 //! published files.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use super::pieces::training_text;
+use super::sentencepiece_models::training_text;
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use tokenizers::Trainer;

@@ -4,19 +4,19 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod compiled;
-mod convert;
-mod deepseek;
-mod load;
+mod category_table_gate;
+mod char_bpe_gate;
+mod compiled_files;
+mod deepseek_splits;
+mod encode_settings;
 mod lookups;
 mod merges;
 mod properties;
+mod rank_files;
+mod refused_files;
 mod segments;
-mod sentencepiece;
-mod settings;
-mod spm;
+mod spm_files;
 mod traps;
-mod unicode_table;
-mod unigram;
+mod unigram_gate;
 mod vectors;
-mod wordpiece;
+mod wordpiece_gate;

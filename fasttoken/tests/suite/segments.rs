@@ -3,8 +3,8 @@
 
 use crate::common::Both;
 use crate::common::small::{Small, sequence, split};
-use crate::common::tiktoken::{CL100K, O200K};
-use crate::deepseek::splits;
+use crate::common::tiktoken_models::{CL100K, O200K};
+use crate::deepseek_splits::splits;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! `fasttoken bench`
 
-use crate::input::{Texts, documents};
+use crate::text_sources::{Texts, documents};
 use crate::{Outcome, TokenizerFile};
 use anyhow::ensure;
 use clap::Args;

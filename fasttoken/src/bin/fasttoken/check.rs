@@ -1,6 +1,6 @@
 //! `fasttoken check`
 
-use crate::input::Texts;
+use crate::text_sources::Texts;
 use crate::{Outcome, TokenizerFile};
 use clap::Args;
 
@@ -48,8 +48,8 @@ pub(crate) use compare::run;
 #[cfg(feature = "reference")]
 mod compare {
     use super::{Arguments, Outcome};
-    use crate::input::{Source, documents};
     use crate::progress;
+    use crate::text_sources::{Source, documents};
     use anyhow::anyhow;
     use fasttoken::Tokenizer;
     use std::io::Write as _;

@@ -1,6 +1,6 @@
 //! `fasttoken count`
 
-use crate::input::Texts;
+use crate::text_sources::Texts;
 use crate::{Outcome, TokenizerFile, progress};
 use clap::Args;
 use std::io::Write as _;

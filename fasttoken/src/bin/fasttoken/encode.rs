@@ -1,6 +1,6 @@
 //! `fasttoken encode`
 
-use crate::input::Texts;
+use crate::text_sources::Texts;
 use crate::{Outcome, TokenizerFile, progress};
 use clap::Args;
 use fasttoken::{EncodeOptions, Encoding, Offsets, Tokenizer, Truncation};

@@ -7,8 +7,8 @@ mod compile;
 mod count;
 mod decode;
 mod encode;
-mod input;
 mod progress;
+mod text_sources;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
