@@ -269,12 +269,14 @@ impl Request {
         }
         let nodes = self.tree.nodes();
         for node in nodes {
-            // A maximum takes many ids at a time; a search for the first bad one does not.
-            let greatest = node.tokens.iter().copied().max();
-            if greatest.is_none_or(|id| id < vocab_size) {
-                continue;
+            // Counting takes many ids at a time; a search for the first bad one does not.
+            let mut bad = 0;
+            for &id in &node.tokens {
+                bad += u32::from(id >= vocab_size);
             }
-            if let Some(&id) = node.tokens.iter().find(|&&id| id >= vocab_size) {
+            if bad > 0
+                && let Some(&id) = node.tokens.iter().find(|&&id| id >= vocab_size)
+            {
                 return Err(InvalidRequest::TokenOutOfRange { id, vocab_size });
             }
         }

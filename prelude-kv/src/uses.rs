@@ -106,6 +106,10 @@ impl UseCounts {
     }
 
     fn take(&mut self, hash: BlockHash) -> u8 {
+        // As long as there is room for everything.
+        if self.missing.is_empty() && self.older.is_empty() {
+            return 0;
+        }
         let known = self.missing.remove(&hash);
         let known = known.or_else(|| self.older.remove(&hash));
         known.map_or(0, |count| count.now(self.epoch))
