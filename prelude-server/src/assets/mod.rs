@@ -296,6 +296,27 @@ mod tests {
     }
 
     #[test]
+    fn a_gguf_file_has_its_tokenizer_beside_it() {
+        let Some(folder) = crate::testing::golden("rand-gguf-llama") else {
+            return;
+        };
+        let folder = folder.join("model");
+        let file = folder.join("rand-gguf-llama.gguf");
+        let assets = Assets::open(&file).unwrap();
+        assert_eq!(assets.name, "rand-gguf-llama");
+        let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
+        assert_eq!(assets.chat_template.as_deref(), Some(template));
+        let names = |assets: &Assets| assets.checkpoint.names().count();
+        assert_eq!(names(&assets), names(&Assets::open(&folder).unwrap()));
+        let alone = std::env::temp_dir().join(format!("prelude-gguf-{}", std::process::id()));
+        fs::create_dir_all(&alone).unwrap();
+        fs::copy(&file, alone.join("m.gguf")).unwrap();
+        let error = Assets::open(&alone.join("m.gguf")).unwrap_err().to_string();
+        fs::remove_dir_all(&alone).unwrap();
+        assert!(error.contains("has no tokenizer.json"), "{error}");
+    }
+
+    #[test]
     fn compiled_tokenizers_are_kept() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
         let cache = std::env::temp_dir().join(format!("prelude-tokenizers-{}", std::process::id()));
