@@ -94,6 +94,27 @@ fn still() -> E2Config {
     }
 }
 
+/// Caches are small, and a prefix that is asked for again would go anywhere, to push out others there.
+#[test]
+fn a_prefix_returns_to_where_it_was_though_evicted() {
+    let mut world = World::new(E2Config::default(), 4, 4);
+    let first = world.ask(0, &[1, 2, 3]);
+    for n in 1..=40 {
+        world.ask(n, &[10 * n as u32, 10 * n as u32 + 1, 10 * n as u32 + 2]);
+    }
+    let again = world.ask(50, &[1, 2, 3, 9]);
+    assert_eq!(
+        (again.reason, again.endpoint, again.cached_tokens),
+        (Reason::Cached, first.endpoint, 0)
+    );
+    // Nobody remembers it after the window.
+    for n in 60..=100 {
+        world.ask(n, &[10 * n as u32, 10 * n as u32 + 1, 10 * n as u32 + 2]);
+    }
+    let late = world.ask(250, &[1, 2, 3, 9]);
+    assert_eq!((late.reason, late.cached_tokens), (Reason::LeastCost, 0));
+}
+
 #[test]
 fn goes_where_more_is_cached_than_is_missing_and_else_where_least_is_to_do() {
     let mut world = World::new(still(), 2, 1000);
