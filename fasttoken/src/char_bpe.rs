@@ -73,18 +73,15 @@ pub(crate) struct Scratch {
 }
 
 impl CharBpe {
-    /// Calls `each` with the tokens of the parts of `word` that are merged alone, in order. Those for
-    /// which `taken` is true are not used: the characters of such a part are not merged, and written
-    /// in bytes or as the unknown token if they are taken themselves.
+    /// Calls `each` with the tokens of the parts of `word` that are merged alone, in order.
     pub(crate) fn encode(
         &self,
         word: &str,
-        taken: impl Fn(u32) -> bool,
         (scratch, tokens): (&mut Scratch, &mut Vec<Token>),
         mut each: impl FnMut(&[Token]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         tokens.clear();
-        if let Some(id) = self.whole_word(word).filter(|id| !taken(*id)) {
+        if let Some(id) = self.whole_word(word) {
             let (start, end) = (0, word.len());
             tokens.push(Token { id, start, end });
             return each(tokens);
@@ -93,20 +90,37 @@ impl CharBpe {
         let mut at = 0;
         self.pieces(word, |piece| {
             tokens.clear();
-            let start = at;
             self.merge(piece, scratch, |id, len| {
                 let (start, end) = (at, at + len as usize);
                 tokens.push(Token { id, start, end });
                 at = end;
             });
-            if tokens.iter().any(|token| taken(token.id)) {
-                tokens.clear();
-                self.unmerged(piece, &taken, |id| {
-                    tokens.push(Token { id, start, end: at });
-                });
-            }
             each(tokens)
         })
+    }
+
+    /// Appends the ids of the tokens that [`CharBpe::encode`] finds. Those for which `taken` is true
+    /// are not used: the characters of a part with one are not merged, and written in bytes or as the
+    /// unknown token if they are taken themselves.
+    pub(crate) fn push_ids(
+        &self,
+        word: &str,
+        taken: impl Fn(u32) -> bool,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) {
+        if let Some(id) = self.whole_word(word).filter(|id| !taken(*id)) {
+            return out.push(id);
+        }
+        let _ = self.pieces(word, |piece| {
+            let before = out.len();
+            self.merge(piece, scratch, |id, _| out.push(id));
+            if out[before..].iter().any(|id| taken(*id)) {
+                out.truncate(before);
+                self.unmerged(piece, &taken, |id| out.push(id));
+            }
+            ControlFlow::Continue(())
+        });
     }
 
     /// Returns all tables, in falling order of how often encoding reads them.

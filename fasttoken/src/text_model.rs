@@ -105,13 +105,11 @@ impl Model {
         matches!(self, Self::Unigram(model) if model.unk() == id)
     }
 
-    /// Calls `each` with the tokens of `word`, of a BPE model a part at a time. Those for which `taken`
-    /// is true are not used.
+    /// Calls `each` with the tokens of `word`, of a BPE model a part at a time.
     #[inline]
     fn encode(
         &self,
         word: &str,
-        taken: impl Fn(u32) -> bool,
         found: &mut Found,
         mut each: impl FnMut(&[Token]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
@@ -121,11 +119,33 @@ impl Model {
             merging,
         } = found;
         match self {
-            Self::WordPiece(model) => model.encode(word, taken, tokens),
-            Self::Unigram(model) => model.encode(word, taken, lattice, tokens),
-            Self::Bpe(model) => return model.encode(word, taken, (merging, tokens), each),
+            Self::WordPiece(model) => model.encode(word, |_| false, tokens),
+            Self::Unigram(model) => model.encode(word, |_| false, lattice, tokens),
+            Self::Bpe(model) => return model.encode(word, (merging, tokens), each),
         }
         each(tokens)
+    }
+
+    /// Appends the ids of `word`. Tokens for which `taken` is true are not used.
+    #[inline]
+    fn push_ids(
+        &self,
+        word: &str,
+        taken: impl Fn(u32) -> bool,
+        found: &mut Found,
+        out: &mut Vec<u32>,
+    ) {
+        let Found {
+            tokens,
+            lattice,
+            merging,
+        } = found;
+        match self {
+            Self::WordPiece(model) => model.encode(word, taken, tokens),
+            Self::Unigram(model) => model.encode(word, taken, lattice, tokens),
+            Self::Bpe(model) => return model.push_ids(word, taken, merging, out),
+        }
+        out.extend(tokens.iter().map(|token| token.id));
     }
 }
 

@@ -5,7 +5,6 @@ use super::{Found, Model, TextModel};
 use crate::ablation::FastPath;
 use crate::added::Recognise;
 use crate::bpe::ThreadScratch;
-use crate::pieces::Token;
 use crate::text_walk::{Stretch, TextSteps, Visitor};
 use std::ops::{ControlFlow, Range};
 
@@ -77,21 +76,17 @@ impl Ids<'_> {
             plain,
         } = self;
         let TextModel { model, vocab, .. } = *family;
-        let push = |tokens: &[Token]| {
-            out.extend(tokens.iter().map(|token| token.id));
-            ControlFlow::Continue(())
-        };
-        if *plain {
-            let unk = model.unk();
-            let taken = |id: u32| id != unk && vocab.is_added(id);
-            return model.encode(word.text, taken, found, push);
-        }
         match model {
+            _ if *plain => {
+                let unk = model.unk();
+                let taken = |id: u32| id != unk && vocab.is_added(id);
+                model.push_ids(word.text, taken, found, out);
+            }
             Model::Bpe(model) if model.is_simple() => {
                 model.encode_word(word.text, memory, &mut found.merging, out);
-                ControlFlow::Continue(())
             }
-            _ => model.encode(word.text, |_| false, found, push),
+            _ => model.push_ids(word.text, |_| false, found, out),
         }
+        ControlFlow::Continue(())
     }
 }

@@ -67,26 +67,21 @@ impl Collector<'_, '_> {
         } = self;
         let TextModel { model, vocab, .. } = *family;
         collected.begin_word();
-        model.encode(
-            word.text,
-            |_| false,
-            found,
-            |tokens| {
-                for token in tokens {
-                    let mut range = (0, 0);
-                    if collected.wanted {
-                        let last = token.end.saturating_sub(1).max(token.start);
-                        range = collected.range(word.place(token.start), word.place(last));
-                    }
-                    if model.keeps_text_of(token.id) {
-                        let text = word.text.get(token.start..token.end).unwrap_or_default();
-                        collected.spell(text, vocab.spelling(token.id));
-                    }
-                    collected.push(token.id, range, "")?;
+        model.encode(word.text, found, |tokens| {
+            for token in tokens {
+                let mut range = (0, 0);
+                if collected.wanted {
+                    let last = token.end.saturating_sub(1).max(token.start);
+                    range = collected.range(word.place(token.start), word.place(last));
                 }
-                ControlFlow::Continue(())
-            },
-        )?;
+                if model.keeps_text_of(token.id) {
+                    let text = word.text.get(token.start..token.end).unwrap_or_default();
+                    collected.spell(text, vocab.spelling(token.id));
+                }
+                collected.push(token.id, range, "")?;
+            }
+            ControlFlow::Continue(())
+        })?;
         collected.end_word()
     }
 }
