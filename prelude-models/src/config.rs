@@ -156,10 +156,6 @@ impl ModelConfig {
         if served < max_positions {
             warnings.push(window_warning(file, served, max_positions));
         }
-        let fp8 = quantization::read(&fields)?;
-        if fp8.is_some() {
-            warnings.push(format!("{file}: {WIDENED}"));
-        }
         let config = Self {
             architecture,
             hidden_size,
@@ -180,7 +176,7 @@ impl ModelConfig {
                 .boolean("tie_word_embeddings")?
                 .unwrap_or_else(|| family.is_gemma()),
             dtype: dtype(&fields)?,
-            fp8,
+            fp8: fp8(&fields, &mut warnings)?,
             rope: gemma::rope(&fields, family, max_positions)?,
             class_activation: ClassActivation::of_classes(&fields, labels.len())?,
             pair_activation: ClassActivation::of_pairs(&fields)?,
@@ -189,10 +185,7 @@ impl ModelConfig {
             pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
             encoder: None,
             gemma,
-            granite: match family {
-                Family::Granite => Some(GraniteConfig::read(&fields)?),
-                _ => None,
-            },
+            granite: GraniteConfig::of(&fields, family)?,
             experts: match family.has_experts() {
                 true => Some(ExpertsConfig::read(&fields, layers)?),
                 false => None,
@@ -257,6 +250,15 @@ impl ModelConfig {
             attention: self.attention,
         }
     }
+}
+
+/// Returns the form of weights in fp8, if the file names one, and notes what that means.
+fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scales>, Error> {
+    let fp8 = quantization::read(fields)?;
+    if fp8.is_some() {
+        warnings.push(format!("{}: {WIDENED}", fields.file));
+    }
+    Ok(fp8)
 }
 
 /// A note for the operator about weights in fp8.

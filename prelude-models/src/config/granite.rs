@@ -1,6 +1,6 @@
 //! The part of a Granite's `config.json` that other decoders do not have.
 
-use crate::{Error, json::Fields};
+use crate::{Error, family::Family, json::Fields};
 
 /// The factors that a Granite has and a Llama does not.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,11 @@ pub struct GraniteConfig {
 const FACTOR_MAX: f64 = 1e6;
 
 impl GraniteConfig {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+    /// Reads the factors of a Granite; `None` of another family.
+    pub(super) fn of(fields: &Fields<'_>, family: Family) -> Result<Option<Self>, Error> {
+        if family != Family::Granite {
+            return Ok(None);
+        }
         let factor = |name| {
             let is_factor = |x: f64| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&x);
             // Transformers' default.
@@ -31,12 +35,12 @@ impl GraniteConfig {
             let what = format!("`logits_scaling` of {logits_scaling}, which is no power of two");
             return Err(fields.unsupported(what));
         }
-        Ok(Self {
+        Ok(Some(Self {
             embedding_multiplier: factor("embedding_multiplier")?,
             attention_multiplier: factor("attention_multiplier")?,
             residual_multiplier: factor("residual_multiplier")?,
             logits_scaling,
-        })
+        }))
     }
 
     /// Factor on rows of the embedding matrix where hidden states are divided by the residual
