@@ -161,29 +161,10 @@ impl Forest {
             let above = piece.parent.map(|parent| kept_of[parent]);
             let mut residency = Residency::Transient;
             if may_keep
-                && readers[i].rows > 0
-                && piece.start.is_multiple_of(self.block_size)
-                && let Some((after, hash)) = self.follows(piece, above, &kept)
+                && let Some(span) = self.keep(piece, readers[i], above, batch, &mut kept, cache)
             {
-                let served = piece.end.min(readers[i].until).max(piece.start) - piece.start;
-                let own = &batch.tokens[piece.tokens.start as usize..][..served as usize];
-                // A prefix that rows share may evict older ones, since it is likely to return. What one
-                // row has may do so if it returns more often than they do: a suffix seen once must not
-                // push out a prefix that returns (PrefillOnly §5.1).
-                let may_evict = readers[i].rows > 1;
-                let blocks = kept.take(own, hash, may_evict, cache);
-                if !blocks.is_empty() {
-                    let span = push_blocks(batch, &kept.blocks[blocks.clone()]);
-                    residency = Residency::Keep(span);
-                    kept_of[i] = Some(kept.segments.len());
-                    kept.segments.push(KeptSegment {
-                        row: piece.owner,
-                        salt: self.prefixes[piece.prefix].salt.clone(),
-                        after,
-                        before: (piece.start / self.block_size) as usize,
-                        blocks,
-                    });
-                }
+                residency = Residency::Keep(span);
+                kept_of[i] = Some(kept.segments.len() - 1);
             }
             batch.segments.push(Segment {
                 tokens: piece.tokens.clone(),
@@ -204,6 +185,42 @@ impl Forest {
             kept,
             pins: self.prefixes.into_iter().flat_map(|p| p.blocks).collect(),
         }
+    }
+
+    /// Takes blocks for a piece if it is worth keeping and there are any. `above` is the kept segment of
+    /// the piece above, if there is such a piece.
+    fn keep(
+        &self,
+        piece: &Piece,
+        readers: Readers,
+        above: Option<Option<usize>>,
+        batch: &mut OneShotBatch,
+        kept: &mut Kept,
+        cache: &mut KvCache,
+    ) -> Option<BlockSpan> {
+        if readers.rows == 0 || !piece.start.is_multiple_of(self.block_size) {
+            return None;
+        }
+        let (after, hash) = self.follows(piece, above, kept)?;
+        let served = piece.end.min(readers.until).max(piece.start) - piece.start;
+        let own = &batch.tokens[piece.tokens.start as usize..][..served as usize];
+        // A prefix that rows share may evict older ones, since it is likely to return. What one row has
+        // may do so if it returns more often than they do: a suffix seen once must not push out a prefix
+        // that returns (PrefillOnly §5.1).
+        let may_evict = readers.rows > 1;
+        let blocks = kept.take(own, hash, may_evict, cache);
+        if blocks.is_empty() {
+            return None;
+        }
+        let span = push_blocks(batch, &kept.blocks[blocks.clone()]);
+        kept.segments.push(KeptSegment {
+            row: piece.owner,
+            salt: self.prefixes[piece.prefix].salt.clone(),
+            after,
+            before: (piece.start / self.block_size) as usize,
+            blocks,
+        });
+        Some(span)
     }
 
     /// Appends the tokens of all nodes to a batch: parents before children, trees one after the
