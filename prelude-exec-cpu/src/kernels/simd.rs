@@ -109,7 +109,7 @@ mod tests {
         std::array::from_fn(|i| number(first + i))
     }
 
-    /// What each function makes of some numbers, ragged at the end.
+    /// Returns the results of each function on some numbers, ragged at the end.
     fn results(isa: Supported) -> Vec<(&'static str, Vec<f32>)> {
         const N: usize = 134;
         let (x, y, z) = (numbers::<N>(1), numbers::<N>(1001), numbers::<N>(2001));

@@ -110,7 +110,7 @@ fn a_prefix_returns_to_where_it_was_though_evicted() {
         (again.reason, again.endpoint, again.cached_tokens),
         (Reason::Cached, first, 0)
     );
-    // Nobody remembers it after the window.
+    // After the window the router has forgotten it.
     let (late, _) = ask_again(250);
     assert_eq!((late.reason, late.cached_tokens), (Reason::LeastCost, 0));
 }

@@ -16,7 +16,7 @@ pub(crate) const QWEN3_GUARD: [(&str, &str); 3] = [
     ("Safety: Unsafe", "unsafe"),
 ];
 
-/// What stands around the list of categories in the prompt of a Llama Guard.
+/// The text before and behind the list of categories in the prompt of a Llama Guard.
 const CATEGORIES: [&str; 2] = [
     "<BEGIN UNSAFE CONTENT CATEGORIES>",
     "<END UNSAFE CONTENT CATEGORIES>",
