@@ -73,8 +73,8 @@ pub(crate) fn run(tests: Tests) -> Result<String> {
         Tests::All => asan::CRATES.iter().map(|&name| (name, &[][..])).collect(),
     };
     for &(name, filters) in &crates {
-        let test = for_target(&["test", "-p", name, "--lib", "--"]);
-        test.args(filters).run()?;
+        let test = for_target(&["test", "-p", name, "--lib"]);
+        test.args(["--"]).args(filters).run()?;
     }
     let names: Vec<&str> = crates.iter().map(|&(name, _)| name).collect();
     let which = match tests {
