@@ -6,8 +6,9 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    metadata::Metadata,
-    run::{cargo, root},
+    files,
+    metadata::{Metadata, Package},
+    run::{cargo, program, root},
 };
 
 /// The oldest compiler of `fasttoken`; its Cargo.toml says so too.
@@ -17,57 +18,103 @@ const FASTTOKEN_RUST: &str = "1.89";
 /// not found.
 const KNOWN_PACKAGE: &str = "serde";
 
-/// Packages `fasttoken`, builds it from the package as its users will, type-checks the tests that
-/// the package holds, and asks the registry's index whether the names of our crates are free or
-/// ours. Returns a line about the names, since that part is skipped without a network.
+/// Crates whose tests need nothing beside their package, and run from it. The others' tests, which
+/// read golden data of the repository, are type-checked.
+const SELF_CONTAINED: &[&str] = &[
+    "fasttoken",
+    "prelude-core",
+    "prelude-hub",
+    "prelude-kernels",
+    "prelude-kv",
+    "prelude-kv-events",
+    "prelude-router",
+    "prelude-sched",
+];
+
+/// Features that tests need. In the repository the crates' dependencies on themselves turn them on,
+/// which packages cannot have.
+const TEST_FEATURES: &str = "prelude-kernels/emu,prelude-exec-cuda/emu,prelude-exec-cuda/measure";
+
+/// Makes the package of every crate that is published, and unpacks all of them into a workspace of
+/// their own, where the repository's files beside a package do not exist. Type-checks libraries,
+/// programs, tests and examples there, and runs the tests of [`SELF_CONTAINED`] crates. Then asks the
+/// registry's index whether the names are free or ours. Returns a line about the names, since that
+/// part is skipped without a network.
 pub(crate) fn publish() -> Result<String> {
-    cargo(["publish", "--dry-run", "--allow-dirty", "-p", "fasttoken"]).run()?;
-    // The dry run leaves no archive behind.
-    cargo(["package", "--no-verify", "--allow-dirty", "-p", "fasttoken"]).run()?;
-    check_packaged_tests("fasttoken")?;
-    check_names()
-}
-
-/// Type-checks the tests of a package that `cargo package` made, in a copy outside this workspace,
-/// where files beside the package do not exist.
-fn check_packaged_tests(name: &str) -> Result<()> {
     let metadata = Metadata::load()?;
-    let package = metadata
+    let (published, private): (Vec<_>, Vec<_>) = metadata
         .members()
-        .find(|p| p.name == name)
-        .with_context(|| format!("no package {name}"))?;
-    let folder = format!("{name}-{}", package.version);
-    let archive = root().join(format!("target/package/{folder}.crate"));
-    let copy = std::env::temp_dir().join(format!("packaged-{folder}-{}", std::process::id()));
-    fs::create_dir_all(&copy).with_context(|| format!("cannot make {}", copy.display()))?;
-    let checked = unpack(&archive, &copy).and_then(|()| {
-        let manifest = copy.join(&folder).join("Cargo.toml");
-        cargo(["check", "--tests", "--manifest-path"])
-            .args([manifest.as_os_str()])
-            .args(["--target-dir", "target/packaged"])
-            .run()
-    });
-    fs::remove_dir_all(&copy).with_context(|| format!("cannot remove {}", copy.display()))?;
-    checked
+        .partition(|package| package.is_published());
+    let excluded = private.iter().flat_map(|p| ["--exclude", &p.name]);
+    let workspace = ["--workspace", "--allow-dirty", "--no-verify"];
+    cargo(["publish", "--dry-run"])
+        .args(workspace)
+        .args(excluded.clone())
+        .run()?;
+    // The dry run leaves no archives behind.
+    cargo(["package"]).args(workspace).args(excluded).run()?;
+    let folder = files::target().join("unpacked");
+    files::remove(&folder)?;
+    unpack_all(&published, &folder)?;
+    check_unpacked(&folder)?;
+    check_names(&published)
 }
 
-fn unpack(archive: &Path, into: &Path) -> Result<()> {
-    crate::run::program("tar")
-        .args(["-xzf".as_ref(), archive.as_os_str()])
-        .args(["-C".as_ref(), into.as_os_str()])
+/// Unpacks the archives into a folder, and makes that a workspace in which the packages find each
+/// other as they would in the registry.
+fn unpack_all(packages: &[&Package], into: &Path) -> Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+    let mut manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n\
+        [profile.dev]\nopt-level = 1\ndebug = false\n\n[patch.crates-io]\n"
+        .to_owned();
+    for package in packages {
+        let folder = format!("{}-{}", package.name, package.version);
+        let archive = root().join(format!("target/package/{folder}.crate"));
+        program("tar")
+            .args(["-xzf".as_ref(), archive.as_os_str()])
+            .args(["-C".as_ref(), into.as_os_str()])
+            .run()?;
+        manifest += &format!("{} = {{ path = \"{folder}\" }}\n", package.name);
+    }
+    let write = |name: &str, text: &[u8]| {
+        let path = into.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    write("Cargo.toml", manifest.as_bytes())?;
+    // The versions that everything else is tested with.
+    write("Cargo.lock", &fs::read(root().join("Cargo.lock"))?)
+}
+
+/// Type-checks all packages of a folder, and runs the tests of those that need nothing else.
+fn check_unpacked(folder: &Path) -> Result<()> {
+    let manifest = folder.join("Cargo.toml");
+    let there = |command: &str| {
+        cargo([
+            command,
+            "--target-dir",
+            "target/packaged",
+            "--manifest-path",
+        ])
+        .args([manifest.as_os_str()])
+    };
+    there("check")
+        .args(["--workspace", "--all-targets"])
+        .args(["--features", TEST_FEATURES])
+        .run()?;
+    there("test")
+        .args(SELF_CONTAINED.iter().flat_map(|name| ["-p", name]))
+        .args(["--features", "prelude-kernels/emu,prelude-hub/stand-in"])
         .run()
 }
 
 /// Fails if a package of the registry has the name of one of our crates and is not ours.
-fn check_names() -> Result<String> {
+fn check_names(published: &[&Package]) -> Result<String> {
     let info = |name: &str| cargo(["info", "--quiet", "--registry", "crates-io", name]);
     if !info(KNOWN_PACKAGE).succeeds() {
         return Ok("SKIP names: the registry's index cannot be reached".to_owned());
     }
-    let metadata = Metadata::load()?;
-    let published = || metadata.members().filter(|p| p.is_published());
     let mut taken = Vec::new();
-    for package in published() {
+    for package in published {
         let Ok(text) = info(&package.name).output_of_any_status() else {
             continue;
         };
@@ -83,7 +130,7 @@ fn check_names() -> Result<String> {
     }
     Ok(format!(
         "pass; the names of {} crates are free or ours",
-        published().count()
+        published.len()
     ))
 }
 

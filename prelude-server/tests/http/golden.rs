@@ -1,12 +1,13 @@
-//! Values over HTTP against those of the reference implementation (`golden/README.md`).
+//! Values over HTTP against those of the reference implementation (`golden/README.md`; the files in
+//! `tests/data` are links to them, which a package replaces by their contents).
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 use crate::support::TestServer;
 
-const JSON: &str = include_str!("../../../golden/demo-lm/golden.json");
-const ARRAYS: &[u8] = include_bytes!("../../../golden/demo-lm/golden.safetensors");
+const JSON: &str = include_str!("../data/demo-lm.json");
+const ARRAYS: &[u8] = include_bytes!("../data/demo-lm.safetensors");
 
 struct Golden {
     tensors: SafeTensors<'static>,
