@@ -247,9 +247,12 @@ fn sums() {
                 let expected = (0..width).map(|column| {
                     let mut sum = before[row * stride + column].to_f64();
                     let mut magnitude = sum.abs();
-                    for choice in row * per_token..(row + 1) * per_token {
-                        let at = sorted.places[choice] as usize * stride + column;
-                        let product = f64::from(shares[choice]) * out[at].to_f64();
+                    let choices = row * per_token..(row + 1) * per_token;
+                    for (share, place) in
+                        shares[choices.clone()].iter().zip(&sorted.places[choices])
+                    {
+                        let at = *place as usize * stride + column;
+                        let product = f64::from(*share) * out[at].to_f64();
                         sum += product;
                         magnitude += product.abs();
                     }
