@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use prelude_core::{Attention, PassCapacity};
-use prelude_kernels::families::AttnDecodeParams;
-use prelude_models::{Activation, ModelConfig, step::pass_capacity};
+use prelude_kernels::families::{AttnDecodeParams, EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX};
+use prelude_models::{Activation, ExpertsConfig, ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -196,9 +196,6 @@ impl CudaConfig {
         if model.architecture.ends_with("ForTokenClassification") {
             return Err(Error::no_kernels("biases of classes"));
         }
-        if model.experts.is_some() {
-            return Err(Error::no_kernels("mixtures of experts"));
-        }
         if !model.dense.is_empty() {
             return Err(Error::no_kernels("modules `Dense`"));
         }
@@ -226,6 +223,7 @@ impl CudaConfig {
                 )));
             }
         }
+        model.experts.as_ref().map_or(Ok(()), check_experts)?;
         let made_for = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
         match self.max_context_len {
             Some(asked) if asked == 0 || asked > made_for => Err(Error::config(
@@ -235,6 +233,32 @@ impl CudaConfig {
             asked => Ok(asked.unwrap_or(made_for)),
         }
     }
+}
+
+/// Refuses mixtures that the kernels do not take.
+fn check_experts(experts: &ExpertsConfig) -> Result<(), Error> {
+    let limits = [
+        ("num_experts", experts.count, EXPERTS_MAX),
+        (
+            "num_experts_per_tok",
+            experts.routing.per_token,
+            EXPERTS_PER_TOKEN_MAX,
+        ),
+    ];
+    for (name, value, most) in limits {
+        if value > most as usize {
+            return Err(Error::Model(format!(
+                "{name} {value} has no kernels: it must be at most {most}"
+            )));
+        }
+    }
+    let width = experts.intermediate_size;
+    if !width.is_multiple_of(8) {
+        return Err(Error::Model(format!(
+            "moe_intermediate_size {width} has no kernels: it must be a multiple of 8"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses heads whose kernels take more shared memory than a block of the GPU can have.
@@ -312,6 +336,26 @@ mod tests {
             text.contains("layer norms") && text.contains("--device cpu"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn mixtures_beyond_the_kernels_limits_are_refused() {
+        let model = crate::testing::checkpoint("rand-qwen3-moe")
+            .config()
+            .clone();
+        CudaConfig::default().check_model(&model).unwrap();
+        let refused = |change: fn(&mut ExpertsConfig), what: &str| {
+            let mut model = model.clone();
+            change(model.experts.as_mut().unwrap());
+            let refused = CudaConfig::default().check_model(&model);
+            let Err(Error::Model(why)) = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(why.contains(what), "{why}");
+        };
+        refused(|of| of.count = 5000, "num_experts 5000");
+        refused(|of| of.routing.per_token = 33, "num_experts_per_tok 33");
+        refused(|of| of.intermediate_size = 44, "moe_intermediate_size 44");
     }
 
     #[test]

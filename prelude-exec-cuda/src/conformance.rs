@@ -58,6 +58,17 @@ fn gemma_of_decode_rows() {
 }
 
 #[test]
+fn experts() {
+    check(|demands, open| conformance::experts(demands, open));
+}
+
+/// Routing of few rows by a kernel that sums in another order.
+#[test]
+fn experts_out_of_deterministic_mode() {
+    check_mode(false, |demands, open| conformance::experts(demands, open));
+}
+
+#[test]
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));
 }

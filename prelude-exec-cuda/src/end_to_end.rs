@@ -55,6 +55,10 @@ fn executor(name: &str, config: &CudaConfig) -> Option<CudaExecutor> {
     Some(CudaExecutor::emulated(&checkpoint(name), config, device).unwrap())
 }
 
+fn vocab_of(name: &str) -> u32 {
+    u32::try_from(checkpoint(name).config().vocab_size).unwrap()
+}
+
 /// A golden model's short prompts, all in one step.
 fn check(name: &str) {
     let golden = Golden::open(&folder(name)).unwrap();
@@ -102,21 +106,32 @@ fn bits(row: &RowOutput) -> String {
 /// longer step; in two steps. The same bits everywhere.
 #[test]
 fn a_row_has_the_same_bits_in_every_batch() {
+    check_bits("demo-lm");
+}
+
+/// The same where each token has experts of its own.
+#[test]
+fn so_it_has_in_a_mixture_of_experts() {
+    check_bits("rand-qwen3-moe");
+}
+
+fn check_bits(name: &str) {
     let config = CudaConfig {
         deterministic: true,
         ..small()
     };
-    let Some(mut executor) = executor("demo-lm", &config) else {
+    let Some(mut executor) = executor(name, &config) else {
         return;
     };
-    let tokens: Vec<u32> = (0..70).map(|i| (i * 997 + 31) % 4096).collect();
+    let vocab = vocab_of(name);
+    let tokens: Vec<u32> = (0..70).map(|i| (i * 997 + 31) % vocab).collect();
     let heads = |from: u32| {
-        let labels: Arc<[u32]> = [7, 4000, 9].into();
+        let labels: Arc<[u32]> = [7, vocab - 96, 9].into();
         let normalise = Normalise::OverVocab;
         let embed = OutputHead::Embed {
             pooling: Pooling::Last,
             normalise: true,
-            dimensions: Some(50),
+            dimensions: Some(40),
         };
         let sample = OutputHead::Sample(greedy(Some(3)));
         let scores = OutputHead::LabelScores { labels, normalise };
@@ -157,7 +172,7 @@ fn a_row_has_the_same_bits_in_every_batch() {
         rows: rows(2).to_vec(),
         block_ids: vec![],
     };
-    tree.tokens.extend(500..530);
+    tree.tokens.extend((500..530).map(|token| token % vocab));
     tree.tokens.extend(&tokens[30..]);
     assert_eq!(results(tree), alone, "in a tree");
 
@@ -194,6 +209,17 @@ fn a_row_has_the_same_bits_in_every_batch() {
 /// captured, have the bits that they have without padding.
 #[test]
 fn captured_steps_have_the_same_bits() {
+    check_captured("demo-lm");
+}
+
+/// The same where later steps of a captured shape choose other experts.
+#[test]
+fn so_they_have_in_a_mixture_of_experts() {
+    check_captured("rand-qwen3-moe");
+}
+
+fn check_captured(name: &str) {
+    let vocab = vocab_of(name);
     let plain = CudaConfig {
         chunk_tokens: 128,
         ..small()
@@ -202,18 +228,18 @@ fn captured_steps_have_the_same_bits() {
         graph_tokens: 100,
         ..plain.clone()
     };
-    let Some(mut eager) = executor("demo-lm", &plain) else {
+    let Some(mut eager) = executor(name, &plain) else {
         return;
     };
-    let Some(mut graphs) = executor("demo-lm", &padding) else {
+    let Some(mut graphs) = executor(name, &padding) else {
         return;
     };
     for i in 0..5u32 {
         // 17 to 21 tokens: 24. With one or two rows of heads, which are launched behind.
-        let tokens: Vec<u32> = (0..17 + i).map(|t| (t * 57 + i * 131) % 4096).collect();
+        let tokens: Vec<u32> = (0..17 + i).map(|t| (t * 57 + i * 131) % vocab).collect();
         let last = 16 + i;
         let scores = OutputHead::LabelScores {
-            labels: [i, 4000, 9].into(),
+            labels: [i, vocab - 96, 9].into(),
             normalise: Normalise::OverVocab,
         };
         let sample = OutputHead::Sample(greedy(Some(3)));
@@ -238,8 +264,8 @@ fn captured_steps_have_the_same_bits() {
     assert_eq!(stats.kept, 1);
     assert_eq!(stats.padding, 7 + 6 + 5 + (48 - 40) + 3);
     // Decode rows whose contexts grow, over the edge of a block.
-    let (expected, _) = generate(&mut eager, 6);
-    let (texts, _) = generate(&mut graphs, 6);
+    let (expected, _) = generate(&mut eager, vocab, 6);
+    let (texts, _) = generate(&mut graphs, vocab, 6);
     assert_eq!(texts, expected);
     assert!(graphs.graphs().replays >= 2 + 4);
     assert_eq!(eager.graphs().replays, 0);
@@ -247,8 +273,8 @@ fn captured_steps_have_the_same_bits() {
 
 /// Prompts of two lengths prefilled in one step, then greedy text row by row: tokens of the last
 /// steps, and the smallest lead of the chosen token over the next.
-fn generate(executor: &mut dyn Executor, steps: usize) -> (Vec<Vec<u32>>, f32) {
-    let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % 4096).collect::<Vec<u32>>());
+fn generate(executor: &mut dyn Executor, vocab: u32, steps: usize) -> (Vec<Vec<u32>>, f32) {
+    let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % vocab).collect::<Vec<u32>>());
     let blocks = |r: u32| (0..4).map(|b| BlockId(r * 8 + b)).collect::<Vec<_>>();
     let mut batch = OneShotBatch::default();
     for (r, tokens) in prompts.iter().enumerate() {
@@ -319,7 +345,7 @@ fn greedy_text_is_the_cpu_executors() {
     };
     let pool = Arc::new(ComputePool::new(1));
     let mut cpu = CpuExecutor::new(&checkpoint("demo-lm"), cpu, pool).unwrap();
-    let (expected, lead) = generate(&mut cpu, 4);
+    let (expected, lead) = generate(&mut cpu, 4096, 4);
     // The two executors' log-probabilities of this model differ by up to 0.05; a closer race
     // could be decided either way. Greater leads make the comparison mean something.
     assert!(
@@ -334,7 +360,7 @@ fn greedy_text_is_the_cpu_executors() {
         let Some(mut executor) = executor("demo-lm", &config) else {
             return;
         };
-        let (texts, _) = generate(&mut executor, 4);
+        let (texts, _) = generate(&mut executor, 4096, 4);
         assert_eq!(texts, expected, "deterministic: {deterministic}");
     }
 }
@@ -392,6 +418,11 @@ fn qwen2_tied() {
 #[test]
 fn granite_with_factors() {
     check("rand-granite");
+}
+
+#[test]
+fn qwen3_mixture_of_experts() {
+    check("rand-qwen3-moe");
 }
 
 #[test]

@@ -219,6 +219,29 @@ fn one_prompt() {
     );
 }
 
+/// Layers with experts and one without; the last layer for one token alone.
+#[test]
+fn a_mixture_of_experts() {
+    let batch = OneShotBatch {
+        tokens: (40..60).collect(),
+        segments: vec![segment(
+            0..20,
+            None,
+            0,
+            BlockSpan::EMPTY,
+            Residency::Transient,
+        )],
+        rows: vec![row(0, 19..20, OutputHead::Sample(greedy(None)))],
+        block_ids: vec![],
+    };
+    check(
+        "experts",
+        "rand-qwen3-moe",
+        &small(),
+        ForwardBatch::OneShot(batch),
+    );
+}
+
 /// A cached root that keeps a block, two children of which one is read twice, and a grandchild.
 fn forest() -> OneShotBatch {
     let labels: Arc<[u32]> = Arc::from([7, 9, 4000]);

@@ -3,7 +3,7 @@
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use half::bf16;
 use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
@@ -34,6 +34,14 @@ enum Repr {
         /// bf16 `[rows]`.
         bias: Option<Buffer>,
     },
+    /// bf16 `[rows, width]`: the matrix `index` of `count` equally shaped ones, one behind the other.
+    OfStack {
+        stack: Arc<Buffer>,
+        rows: usize,
+        width: usize,
+        index: usize,
+        count: usize,
+    },
     /// bf16 `[width]`.
     Vector {
         data: Buffer,
@@ -53,6 +61,7 @@ impl Weight {
     const fn kind(&self) -> &'static str {
         match self.0 {
             Repr::Matrix { .. } => "a matrix",
+            Repr::OfStack { .. } => "a matrix of a stack",
             Repr::Vector { .. } => "a vector",
             Repr::Rope { .. } => "rotations",
         }
@@ -74,6 +83,21 @@ impl Weight {
                 (data.view(0, *rows, *width), bias)
             }
             _ => panic!("a matrix was expected, not {}", self.kind()),
+        }
+    }
+
+    /// The whole stack that it is a matrix of, `[count · rows, width]`, and its index and `count`;
+    /// `None` if it is of no stack.
+    pub(crate) fn stack(&self) -> Option<(View<bf16>, (usize, usize))> {
+        match &self.0 {
+            Repr::OfStack {
+                stack,
+                rows,
+                width,
+                index,
+                count,
+            } => Some((stack.view(0, count * rows, *width), (*index, *count))),
+            _ => None,
         }
     }
 
@@ -115,12 +139,25 @@ impl Weight {
     }
 }
 
+/// Matrices that are placed one behind the other.
+#[derive(Debug)]
+struct Stack {
+    data: Arc<Buffer>,
+    /// Rows and width of each.
+    shape: (usize, usize),
+    count: usize,
+    /// The index of the one that is loaded next.
+    next: usize,
+}
+
 /// Converts a checkpoint's tensors and sends them to the GPU.
 #[derive(Debug)]
 pub struct CudaLoader {
     space: Space,
     /// Shapes of the matrices so far, for which products are prepared.
     matrices: BTreeSet<Matrix>,
+    /// The stack whose matrices are being loaded, their shape and number.
+    stack: Option<Stack>,
     /// Bytes of all weights so far.
     bytes: u64,
 }
@@ -130,6 +167,7 @@ impl CudaLoader {
         Self {
             space,
             matrices: BTreeSet::new(),
+            stack: None,
             bytes: 0,
         }
     }
@@ -152,13 +190,23 @@ impl CudaLoader {
     /// `parts` one after the other.
     fn send(&mut self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
         let len: usize = parts.iter().map(TensorView::len).sum();
-        let mut buffer = self.alloc(name, len * size_of::<bf16>())?;
-        let mut offset = 0;
+        let buffer = self.alloc(name, len * size_of::<bf16>())?;
+        Self::fill(&buffer, 0, name, parts)?;
+        Ok(buffer)
+    }
+
+    /// Writes `parts` one after the other, from a byte of a buffer on.
+    fn fill(
+        buffer: &Buffer,
+        mut offset: usize,
+        name: &str,
+        parts: &[TensorView<'_>],
+    ) -> Result<(), Error> {
         let mut converted = Vec::new();
         for part in parts {
             if part.dtype == DType::Bf16 {
                 // As stored; on a little-endian machine, which every host of a GPU is.
-                buffer.write(offset, part.bytes)?;
+                buffer.fill(offset, part.bytes)?;
                 offset += part.bytes.len();
                 continue;
             }
@@ -172,11 +220,26 @@ impl CudaLoader {
                     let what = format!("element {} exceeds the range of bf16", start + i);
                     return Err(Error::weight(name, what));
                 }
-                buffer.write(offset, bytemuck::cast_slice(&converted))?;
+                buffer.fill(offset, bytemuck::cast_slice(&converted))?;
                 offset += size_of_val(&converted[..]);
             }
         }
-        Ok(buffer)
+        Ok(())
+    }
+
+    /// Returns the rows and the width of stacked `parts`, if kernels take them.
+    fn shape(
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<(usize, usize), Error> {
+        let shape = stacked_shape(parts, biases);
+        let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
+        if rows == 0 || width == 0 || !width.is_multiple_of(8) {
+            let what = format!("is [{rows}, {width}]; kernels take rows of a multiple of 8");
+            return Err(Error::weight(name, what));
+        }
+        Ok((rows, width))
     }
 
     fn matrix(
@@ -185,12 +248,7 @@ impl CudaLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let shape = stacked_shape(parts, biases);
-        let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
-        if rows == 0 || width == 0 || !width.is_multiple_of(8) {
-            let what = format!("is [{rows}, {width}]; kernels take rows of a multiple of 8");
-            return Err(Error::weight(name, what));
-        }
+        let (rows, width) = Self::shape(name, parts, biases)?;
         let bias = match biases {
             [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
@@ -219,6 +277,44 @@ impl WeightLoader for CudaLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
         self.matrix(name, parts, biases)
+    }
+
+    fn linear_of_stack(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        parts: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        let shape @ (rows, width) = Self::shape(name, parts, &[])?;
+        let bytes = rows * width * size_of::<bf16>();
+        if index == 0 {
+            self.stack = Some(Stack {
+                data: Arc::new(self.alloc(name, count * bytes)?),
+                shape,
+                count,
+                next: 0,
+            });
+        }
+        let stack = self.stack.as_mut().filter(|stack| {
+            (stack.next, stack.count, stack.shape) == (index, count, shape) && index < count
+        });
+        let Some(stack) = stack else {
+            let what = format!("is [{rows}, {width}], or not the next of {count} alike matrices");
+            return Err(Error::weight(name, what));
+        };
+        stack.next += 1;
+        let data = Arc::clone(&stack.data);
+        if stack.next == count {
+            self.stack = None;
+        }
+        Self::fill(&data, index * bytes, name, parts)?;
+        Ok(Weight(Repr::OfStack {
+            stack: data,
+            rows,
+            width,
+            index,
+            count,
+        }))
     }
 
     fn embedding(
@@ -327,6 +423,29 @@ mod tests {
         let got: Vec<bf16> = device.download(matrix.ptr(), 24).unwrap();
         let expected = q.iter().copied().chain((0..8).map(|i| -(i as f32)));
         assert_eq!(got, expected.map(bf16::from_f32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn stacks_lie_one_behind_the_other() {
+        let Some(device) = emulation() else { return };
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let values = |e: usize| (0..16).map(|i| (16 * e + i) as f32).collect::<Vec<_>>();
+        let mut load = |place: (usize, usize), rows: usize| {
+            let bytes = f32s(&values(place.0)[..rows * 8]);
+            loader.linear_of_stack("e", place, &[view(DType::F32, &[rows, 8], &bytes)])
+        };
+        let weights = [0, 1, 2].map(|e| load((e, 3), 2).unwrap());
+        let (all, place) = weights[1].stack().unwrap();
+        assert_eq!((all.rows(), all.width(), place), (6, 8, (1, 3)));
+        let got: Vec<bf16> = device.download(all.ptr(), 48).unwrap();
+        let expected = (0..48).map(|i| bf16::from_f32(i as f32));
+        assert_eq!(got, expected.collect::<Vec<_>>());
+        // Another shape, one too many, and one out of order.
+        load((0, 2), 2).unwrap();
+        for (place, rows) in [((1, 2), 1), ((2, 2), 2), ((0, 0), 2)] {
+            let error = load(place, rows).unwrap_err().to_string();
+            assert!(error.contains("alike matrices"), "{error}");
+        }
     }
 
     #[test]

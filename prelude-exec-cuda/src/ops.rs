@@ -32,11 +32,13 @@ use crate::{
     },
     plan::{Chunk, PlanConfig},
 };
+use experts::ExpertBuffer;
 use sizes::{partial_row_bytes, pass_room};
 
 pub(crate) use sizes::Sizes;
 
 mod attend;
+mod experts;
 mod sizes;
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
@@ -61,6 +63,8 @@ pub struct CudaOps {
     /// pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
+    /// Of a mixture of experts.
+    experts: Option<ExpertBuffer>,
     metadata: Metadata,
     fields: Fields,
     pub(crate) heads: Heads,
@@ -140,6 +144,8 @@ impl CudaOps {
         let step_bytes = sizes.activation_bytes + sizes.own_kv_bytes;
         let arena = Arena::new(&space, step_bytes, sizes.pass_bytes)?;
         let partial = space.alloc("partial", sizes.partial_bytes)?;
+        let experts = sizes.experts.map(|of| ExpertBuffer::new(&space, of));
+        let experts = experts.transpose()?;
         let products = Products::new(&space, config)?;
         let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
         let heads = Heads::new(&space, model, config, sizes.result_tokens)?;
@@ -168,6 +174,7 @@ impl CudaOps {
             host_kv,
             own_kv: None,
             partial,
+            experts,
             metadata,
             fields: Fields::default(),
             heads,
@@ -265,6 +272,7 @@ impl CudaOps {
     /// The memory that it took, beside weights.
     pub(crate) fn memory(&self, weights_bytes: u64) -> MemoryPlan {
         let (arena, passes) = self.arena.bytes();
+        let arena = arena + self.experts.as_ref().map_or(0, ExpertBuffer::bytes);
         let buffers = self.partial.bytes()
             + self.metadata.bytes()
             + self.heads.bytes()
@@ -612,17 +620,21 @@ impl Ops for CudaOps {
         elementwise::gate_mul(&mut self.launcher, gate_up, Gate::Silu, a)
     }
 
+    fn expert_room_rows(&self, _: usize) -> usize {
+        0
+    }
+
     fn experts_add(
         &mut self,
-        _: &ArenaTensor,
-        _: Range<usize>,
-        _: &Weight,
-        _: &[Expert<Weight>],
-        _: Routing,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        router: &Weight,
+        experts: &[Expert<Weight>],
+        routing: Routing,
         _: &mut ExpertRoom<ArenaTensor>,
-        _: &mut ArenaTensor,
+        h: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("mixtures of experts"))
+        self.add_experts(x, rows, (router, experts), routing, h)
     }
 
     fn gather_rows(

@@ -191,14 +191,17 @@ impl<W> Decoder<W> {
             act: ops.alloc(room, self.intermediate)?,
             experts: match &self.experts {
                 None => None,
-                Some(experts) => Some(ExpertRoom {
-                    logits: ops.alloc(room, experts.count)?,
-                    gathered: ops.alloc(room, self.hidden)?,
-                    gate_up: ops.alloc(room, 2 * experts.intermediate_size)?,
-                    inner: ops.alloc(room, experts.intermediate_size)?,
-                    out: ops.alloc(room, self.hidden)?,
-                    sum: ops.alloc(room, self.hidden)?,
-                }),
+                Some(experts) => {
+                    let room = ops.expert_room_rows(room);
+                    Some(ExpertRoom {
+                        logits: ops.alloc(room, experts.count)?,
+                        gathered: ops.alloc(room, self.hidden)?,
+                        gate_up: ops.alloc(room, 2 * experts.intermediate_size)?,
+                        inner: ops.alloc(room, experts.intermediate_size)?,
+                        out: ops.alloc(room, self.hidden)?,
+                        sum: ops.alloc(room, self.hidden)?,
+                    })
+                }
             },
         })
     }

@@ -448,11 +448,17 @@ pub trait Ops {
         self.linear_add(a, rows, down_weight, h)
     }
 
+    /// Returns the rows of [`ExpertRoom`]'s tensors for a chunk of `rows` tokens: as many, or none on a
+    /// device that has room for all experts together of its own.
+    fn expert_room_rows(&self, rows: usize) -> usize {
+        rows
+    }
+
     /// `h[rows][i] += Σ p · D · (silu(g) · u)` over the experts that `routing` chooses for row `i`, where
     /// `g` and `u` are the halves of an expert's `G · x[i]` and `p` its share of the softmax of
     /// `router · x[i]` over all experts. The sum runs in the order of experts, in f32. `x`: chunk
-    /// tensor; `router`: `[E, H]`; `h`: `[≥ rows.end, H]`. Shazeer et al., Outrageously Large Neural
-    /// Networks (2017), §2.1.
+    /// tensor; `router`: `[E, H]`; the experts' weights: of [`crate::WeightLoader::linear_of_stack`];
+    /// `h`: `[≥ rows.end, H]`. Shazeer et al., Outrageously Large Neural Networks (2017), §2.1.
     ///
     /// # Errors
     /// [`Ops::Error`].

@@ -60,7 +60,26 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
             .iter()
             .map(|part| format!("{}{part}", self.prefix))
             .collect();
-        self.stack(format!("{}{name}.weight", self.prefix), &parts, biased)
+        self.stack(
+            format!("{}{name}.weight", self.prefix),
+            &parts,
+            biased,
+            None,
+        )
+    }
+
+    /// Returns the matrix `index` of `count` that are multiplied together, `parts` of the body
+    /// stacked: see [`WeightLoader::linear_of_stack`].
+    pub(crate) fn linear_of_stack(
+        &mut self,
+        name: &str,
+        place: (usize, usize),
+        parts: &[&str],
+    ) -> Result<L::Weight, Error> {
+        let parts = parts.iter().map(|part| format!("{}{part}", self.prefix));
+        let parts: Vec<String> = parts.collect();
+        let name = format!("{}{name}.weight", self.prefix);
+        self.stack(name, &parts, false, Some(place))
     }
 
     /// Returns the table `name.weight` of the body.
@@ -86,10 +105,17 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
 
     /// Returns a matrix of a head, which lies outside the body, so its name has no prefix.
     pub(crate) fn head(&mut self, name: &str, biased: bool) -> Result<L::Weight, Error> {
-        self.stack(format!("{name}.weight"), &[name.to_owned()], biased)
+        self.stack(format!("{name}.weight"), &[name.to_owned()], biased, None)
     }
 
-    fn stack(&mut self, name: String, parts: &[String], biased: bool) -> Result<L::Weight, Error> {
+    /// `place`: the matrix's index and the number of those that are multiplied together with it.
+    fn stack(
+        &mut self,
+        name: String,
+        parts: &[String],
+        biased: bool,
+        place: Option<(usize, usize)>,
+    ) -> Result<L::Weight, Error> {
         let read = |what: &str| {
             parts
                 .iter()
@@ -100,7 +126,10 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         let biases = if biased { read("bias")? } else { Vec::new() };
         let weights: Vec<_> = weights.iter().map(Tensor::view).collect();
         let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
-        let loaded = self.loader.linear(&name, &weights, &biases);
+        let loaded = match place {
+            None => self.loader.linear(&name, &weights, &biases),
+            Some(place) => self.loader.linear_of_stack(&name, place, &weights),
+        };
         for part in parts {
             self.checkpoint.release(&format!("{part}.weight"));
         }

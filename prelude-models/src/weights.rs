@@ -54,6 +54,22 @@ pub trait WeightLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Self::Weight, Self::Error>;
 
+    /// The matrix `index` of `count` equally shaped ones without biases that a model multiplies in one
+    /// operation, each made of `parts` as in [`WeightLoader::linear`]. Called for each `index` in
+    /// order, with no other matrix between them, so that a device may place them one behind the other.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn linear_of_stack(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        parts: &[TensorView<'_>],
+    ) -> Result<Self::Weight, Self::Error> {
+        let _ = (index, count);
+        self.linear(name, parts, &[])
+    }
+
     /// The embedding table `[V, H]`: rows are gathered by `embed`, and if `is_head` the same
     /// matrix is the output head (one copy serves both).
     ///

@@ -1,5 +1,6 @@
 // gemm_skinny:      y[m, n]  = x[m, k] · w[n, k]ᵀ (+ bias[n])     m ≤ 16, bf16
 // gemm_skinny_add:  y[m, n] += the same                           rounded once
+// gemm_skinny_f32:  y[m, n]  = the same                           y f32, not rounded
 //
 // Products of few rows, whose time is that of reading w. As gemm_mma otherwise: k a multiple of
 // 8, strides in elements, rows of x and w at multiples of 16 bytes. An element's sum runs over the
@@ -116,7 +117,12 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p) {
             sum = add_rn(sum, load(partial + ((w * ROWS + column) * PITCH + row)));
         }
         if (p.bias) sum = add_rn(sum, to_f32(load(p.bias + (first + column))));
-        Global<bf16> y = p.y + (u64(row) * p.y_stride + first + column);
+        u64 at = u64(row) * p.y_stride + first + column;
+        if (Output == GemmOutput::F32) {
+            store(as<float>(p.y) + at, sum);
+            continue;
+        }
+        Global<bf16> y = p.y + at;
         if (Output == GemmOutput::Add) sum = add_rn(sum, to_f32(load(y)));
         store(y, to_bf16(sum));
     }

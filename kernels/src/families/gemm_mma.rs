@@ -2,7 +2,8 @@ use crate::{DevicePtr, Launch, params::params};
 
 params! {
     /// Parameters of `prelude_gemm_mma`, `prelude_gemm_mma_add` and `prelude_gemm_mma_f32`, and of
-    /// `prelude_gemm_skinny_{8,16}` and `prelude_gemm_skinny_add_{8,16}`:
+    /// `prelude_gemm_skinny_{8,16}`, `prelude_gemm_skinny_add_{8,16}` and
+    /// `prelude_gemm_skinny_f32_{8,16}`:
     /// `y = x · wᵀ (+ bias)`, or `y += …`. bf16 unless stated.
     pub struct GemmParams: 64 {
         /// `[m, k]`.
@@ -54,8 +55,7 @@ const TILE: u32 = 128;
 const SHARED_BYTES: u32 = 3 * 2 * 128 * 32 * 2;
 
 impl GemmParams {
-    /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows, and for outputs
-    /// in f32.
+    /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows.
     #[must_use]
     pub const fn launch_skinny(&self, output: GemmOutput) -> Option<Launch> {
         if self.m > SKINNY_ROWS {
@@ -66,7 +66,8 @@ impl GemmParams {
             (GemmOutput::Write, false) => "prelude_gemm_skinny_16",
             (GemmOutput::Add, true) => "prelude_gemm_skinny_add_8",
             (GemmOutput::Add, false) => "prelude_gemm_skinny_add_16",
-            (GemmOutput::F32, _) => return None,
+            (GemmOutput::F32, true) => "prelude_gemm_skinny_f32_8",
+            (GemmOutput::F32, false) => "prelude_gemm_skinny_f32_16",
         };
         let blocks = self.n.div_ceil(SKINNY_TILE);
         let warps = if blocks < SKINNY_BLOCKS { 16 } else { 8 };

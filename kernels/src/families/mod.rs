@@ -5,6 +5,8 @@ mod attn_decode;
 mod attn_varlen;
 mod cap_logits;
 mod dots;
+mod experts;
+mod gemm_experts;
 mod gemm_mma;
 mod label_logits;
 mod logprobs;
@@ -19,6 +21,11 @@ pub use attn_decode::{AttnDecodeParams, DecodeRow};
 pub use attn_varlen::{AttnVarlenParams, NO_WINDOW, Segment, Span, Tile};
 pub use cap_logits::CapLogitsParams;
 pub use dots::{ClassifyParams, LabelDotsParams};
+pub use experts::{
+    EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX, ExpertsOrderParams, ExpertsRouteParams, ExpertsSumParams,
+    expert_tiles,
+};
+pub use gemm_experts::ExpertsGemmParams;
 pub use gemm_mma::{GemmOutput, GemmParams};
 pub use label_logits::{LabelLogitsParams, LabelMergeParams};
 pub use logprobs::{LogprobRow, LogprobsParams};

@@ -227,6 +227,20 @@ fn few_rows() {
             };
             check(device, case);
         }
+        for (m, n, k) in [(3, 40, 24), (16, 17, 1032)] {
+            let output = GemmOutput::F32;
+            let bias = m == 3;
+            let case = Case {
+                m,
+                n,
+                k,
+                output,
+                bias,
+                skinny: true,
+                ..PLAIN
+            };
+            check(device, case);
+        }
     });
 }
 

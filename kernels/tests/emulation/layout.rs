@@ -23,6 +23,10 @@ fn structs_are_mirrored() {
     check::<families::ClassifyParams>(&library, &mut known);
     check::<families::DecodeRow>(&library, &mut known);
     check::<families::EmbedParams>(&library, &mut known);
+    check::<families::ExpertsGemmParams>(&library, &mut known);
+    check::<families::ExpertsOrderParams>(&library, &mut known);
+    check::<families::ExpertsRouteParams>(&library, &mut known);
+    check::<families::ExpertsSumParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);
     check::<families::LabelDotsParams>(&library, &mut known);

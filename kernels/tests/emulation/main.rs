@@ -13,6 +13,8 @@ mod attn_decode;
 mod attn_varlen;
 mod cap_logits;
 mod dots;
+mod experts;
+mod gemm_experts;
 mod gemm_mma;
 mod harness;
 mod label_logits;

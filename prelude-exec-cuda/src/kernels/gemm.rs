@@ -201,6 +201,31 @@ impl Products {
         Ok(self.lt.as_mut().map(|lt| (lt, product)))
     }
 
+    /// The logits of a router: `x · wᵀ` by our own kernels. `x`: `[m, k]`; `w`: `[experts, k]`; `y`:
+    /// `[m, experts]`.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub(crate) fn route(
+        &mut self,
+        launcher: &mut Launcher,
+        x: View<bf16>,
+        w: View<bf16>,
+        y: View<f32>,
+    ) -> Result<(), Error> {
+        let product = Product::new(x, w, None, ProductOutput::Logits(y))?;
+        let few = match self.few_apart {
+            true => product.params.launch_skinny(product.form),
+            false => None,
+        };
+        match few {
+            Some(launch) => {
+                launcher.launch(&launch, &product.params, &product.reads, &product.writes)
+            }
+            None => product.mma(launcher),
+        }
+    }
+
     /// `x · wᵀ (+ bias)`. `x`: `[m, k]`; `w`: `[n, k]`; `bias`: `[1, n]`; output `[m, n]`.
     ///
     /// # Errors
@@ -214,7 +239,8 @@ impl Products {
         output: ProductOutput,
     ) -> Result<(), Error> {
         let product = Product::new(x, w, bias, output)?;
-        let few = match self.few_apart && (self.lt.is_none() || is_for_skinny(&product.params)) {
+        let few = self.few_apart && product.form != GemmOutput::F32;
+        let few = match few && (self.lt.is_none() || is_for_skinny(&product.params)) {
             true => product.params.launch_skinny(product.form),
             false => None,
         };

@@ -5,6 +5,7 @@
 //! | `elementwise` | `embed`, `gather_rows`, `rms_norm`, `silu_mul` |
 //! | `rope` | `qk_norm_rope_store` |
 //! | `attention` | `attn_varlen`, `attn_decode`, `attn_combine` |
+//! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |
 //! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
@@ -30,6 +31,7 @@ macro_rules! rules {
 pub(crate) mod attention;
 pub(crate) mod cuda;
 pub(crate) mod elementwise;
+pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod heads;
 pub(crate) mod image;

@@ -201,6 +201,18 @@ impl Buffer {
     /// # Panics
     /// If they do not fit.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.fill(offset, bytes)
+    }
+
+    /// Writes bytes as [`Buffer::write`] does, of a buffer that is shared already: they are of a part
+    /// that nothing has read.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(crate) fn fill(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.check(&(offset..offset + bytes.len()));
         let to = self.address + offset as u64;
         match &self.space {

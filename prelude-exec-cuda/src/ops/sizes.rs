@@ -6,7 +6,7 @@ use prelude_models::{
     step::{activation_room, kept_room, passes_room, slice_room},
 };
 
-use super::MAX_PARTIAL_BYTES;
+use super::{MAX_PARTIAL_BYTES, experts::ExpertSizes};
 use crate::{CudaConfig, kernels::attention::SPLIT_KEYS, memory::arena::Arena};
 
 /// Bytes of the buffers that are sized by configuration.
@@ -19,6 +19,8 @@ pub(crate) struct Sizes {
     /// The arena's part for passes.
     pub(crate) pass_bytes: usize,
     pub(crate) partial_bytes: usize,
+    /// Of a mixture of experts, whose room is not in the arena.
+    pub(crate) experts: Option<ExpertSizes>,
     /// Most tokens that a step has a result of each.
     pub(crate) result_tokens: usize,
 }
@@ -38,6 +40,11 @@ impl Sizes {
             .max_context_len
             .map_or(longest, |len| longest.min(len as usize));
         let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
+        let of_step = tokens.max(passes.map_or(0, |passes| passes.tokens as usize));
+        let experts = ExpertSizes::new(model, of_step.min(config.chunk_tokens as usize));
+        let mut without_experts = model.clone();
+        without_experts.experts = None;
+        let model = &without_experts;
         let activations = activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room);
         // Of a slice everything but what the pass keeps.
         let of_slice = passes.map_or(0, |passes| {
@@ -56,6 +63,7 @@ impl Sizes {
                     pass_room(model, tokens, outputs)
                 })
             }),
+            experts,
             result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
             partial_bytes: match config.deterministic {
                 true => 0,

@@ -4,7 +4,7 @@ use super::{
     ConformanceDevice, Demands, SMALL_SHAPE, SUM, Spec, idle, spec,
     values::{Stored, Values, assert_within, wide},
 };
-use crate::{Expert, ExpertRoom, Ops, Routing, WeightLoader, naive};
+use crate::{Expert, ExpertRoom, ExpertsConfig, Ops, Routing, WeightLoader, naive};
 
 /// `experts_add`: one expert for each token, some, and all; shares as they are and divided by their
 /// sum; and, if demanded, the same bits for a row in any company.
@@ -48,25 +48,38 @@ impl Case {
     ) -> Vec<f32> {
         let (rows, tall) = (x.len() / HIDDEN, h.len() / HIDDEN);
         let room = self.count + 3 * HIDDEN + 3 * INNER;
-        let mut device = open(&spec(
-            HIDDEN,
-            SMALL_SHAPE,
-            1,
-            (tall + rows) * HIDDEN + rows * room,
-        ));
+        let elements = (tall + rows) * HIDDEN + rows * room;
+        let mut spec = spec(HIDDEN, SMALL_SHAPE, rows, elements);
+        spec.model.experts = Some(ExpertsConfig {
+            count: self.count,
+            intermediate_size: INNER,
+            routing: self.routing,
+            layers: vec![true; spec.model.num_hidden_layers],
+        });
+        let mut device = open(&spec);
         let mut loader = device.loader();
-        let mut matrix = |values: &[f32], outputs: usize| {
-            let stored = Stored::new(values, &[outputs, values.len() / outputs]);
-            let loaded = loader.linear("expert", &[stored.view()], &[]);
-            loaded.expect("a matrix loads")
+        let stored = |values: &[f32], outputs: usize| {
+            Stored::new(values, &[outputs, values.len() / outputs])
         };
-        let router = matrix(&weights.router, self.count);
-        let experts = weights.experts.iter();
+        let router = stored(&weights.router, self.count);
+        let router = loader.linear("router", &[router.view()], &[]);
+        let router = router.expect("a matrix loads");
+        let mut stack = |matrices: Vec<&[f32]>, outputs: usize| {
+            let count = matrices.len();
+            let matrices = matrices.into_iter().enumerate();
+            let loaded = matrices.map(|(e, values)| {
+                let matrix = stored(values, outputs);
+                let loaded = loader.linear_of_stack("expert", (e, count), &[matrix.view()]);
+                loaded.expect("a matrix loads")
+            });
+            loaded.collect::<Vec<_>>()
+        };
+        let experts = &weights.experts;
+        let gate_up = stack(experts.iter().map(|of| &of.0[..]).collect(), 2 * INNER);
+        let down = stack(experts.iter().map(|of| &of.1[..]).collect(), HIDDEN);
+        let experts = gate_up.into_iter().zip(down);
         let experts: Vec<_> = experts
-            .map(|(gate_up, down)| Expert {
-                gate_up: matrix(gate_up, 2 * INNER),
-                down: matrix(down, HIDDEN),
-            })
+            .map(|(gate_up, down)| Expert { gate_up, down })
             .collect();
         let mut got = Vec::new();
         device.step(idle(), &mut |ops, _| {

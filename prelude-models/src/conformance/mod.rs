@@ -1,6 +1,6 @@
 //! One table of cases that every implementation of [`Ops`] passes.
 //!
-//! An executor's tests implement [`ConformanceDevice`] and call the four suites, once per kernel
+//! An executor's tests implement [`ConformanceDevice`] and call the suites, once per kernel
 //! path and precision. Each case computes something with the device and again with naive twins in
 //! f64, and panics with the case's name, the place and both values if they differ by more than a
 //! bound derived from the arithmetic; see [`Precision`].
@@ -9,6 +9,7 @@
 //! elementwise   rms_norm, silu_mul, embed, gather_rows
 //! products      linear (fused parts, biases), linear_add, mlp_add
 //! attention     qk_norm_rope_store and attention over trees, cached blocks, chunks, decode rows
+//! experts       experts_add
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!

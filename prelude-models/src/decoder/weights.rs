@@ -133,17 +133,9 @@ impl<W> Layer<W> {
                 }
                 Some(experts) => {
                     let router = at("mlp.gate");
-                    let expert = |e: usize| {
-                        let name = at(&format!("mlp.experts.{e}"));
-                        let [gate_up, down] = load_mlp(source, &name, false)?;
-                        Ok(Expert { gate_up, down })
-                    };
-                    let all = (0..experts.count)
-                        .map(expert)
-                        .collect::<Result<_, Error>>()?;
                     Mlp::Experts {
                         router: source.linear(&router, &[&router], false)?,
-                        experts: all,
+                        experts: load_experts(source, &at("mlp.experts"), experts.count)?,
                     }
                 }
             },
@@ -163,6 +155,29 @@ fn load_mlp<L: WeightLoader>(
         source.linear(&format!("{name}.gate_up_proj"), &[&gate, &up], biased)?,
         source.linear(&down, &[&down], biased)?,
     ])
+}
+
+/// Returns the products of all experts of a layer, each kind of product in one stack.
+fn load_experts<L: WeightLoader>(
+    source: &mut WeightSource<'_, L>,
+    name: &str,
+    count: usize,
+) -> Result<Vec<Expert<L::Weight>>, Error> {
+    let mut stack = |product: &str, parts: &[&str]| {
+        let matrix = |e: usize| {
+            let parts = parts.iter().map(|part| format!("{name}.{e}.{part}_proj"));
+            let parts: Vec<String> = parts.collect();
+            let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+            source.linear_of_stack(&format!("{name}.{e}.{product}_proj"), (e, count), &parts)
+        };
+        (0..count).map(matrix).collect::<Result<Vec<_>, Error>>()
+    };
+    let gate_up = stack("gate_up", &["gate", "up"])?;
+    let down = stack("down", &["down"])?;
+    let experts = gate_up.into_iter().zip(down);
+    Ok(experts
+        .map(|(gate_up, down)| Expert { gate_up, down })
+        .collect())
 }
 
 /// Returns the prefix of tensors' names: embedding models are saved from the bare body.
