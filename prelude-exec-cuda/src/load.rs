@@ -179,11 +179,13 @@ impl CudaLoader {
         Ok(buffer)
     }
 
+    /// `is_factor`: whether products are made with it.
     fn matrix(
         &mut self,
         name: &str,
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
+        is_factor: bool,
     ) -> Result<Weight, Error> {
         let shape = stacked_shape(parts, biases);
         let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;
@@ -195,7 +197,7 @@ impl CudaLoader {
             [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
-        if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
+        if let (true, Ok(n), Ok(k)) = (is_factor, u32::try_from(rows), u32::try_from(width)) {
             let has_bias = bias.is_some();
             self.matrices.insert(Matrix { n, k, has_bias });
         }
@@ -218,17 +220,17 @@ impl WeightLoader for CudaLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        self.matrix(name, parts, biases)
+        self.matrix(name, parts, biases, true)
     }
 
     fn embedding(
         &mut self,
         name: &str,
         table: &TensorView<'_>,
-        _is_head: bool,
+        is_head: bool,
     ) -> Result<Weight, Error> {
         // One layout serves gathering and products.
-        self.matrix(name, std::slice::from_ref(table), &[])
+        self.matrix(name, std::slice::from_ref(table), &[], is_head)
     }
 
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Error> {

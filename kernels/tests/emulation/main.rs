@@ -8,15 +8,18 @@
     reason = "tests say what they skip and which schedule failed"
 )]
 
+mod activate;
 mod attention;
 mod attn_decode;
 mod attn_varlen;
+mod attn_whole;
 mod cap_logits;
 mod dots;
 mod gemm_mma;
 mod harness;
 mod label_logits;
 mod lanes;
+mod layer_norm;
 mod layout;
 mod logprobs;
 mod pool;
