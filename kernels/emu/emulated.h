@@ -46,11 +46,13 @@
 #define PRELUDE_F22(P, f, ...) PRELUDE_FIELD(P, f) PRELUDE_F21(P, __VA_ARGS__)
 #define PRELUDE_F23(P, f, ...) PRELUDE_FIELD(P, f) PRELUDE_F22(P, __VA_ARGS__)
 #define PRELUDE_F24(P, f, ...) PRELUDE_FIELD(P, f) PRELUDE_F23(P, __VA_ARGS__)
+#define PRELUDE_F25(P, f, ...) PRELUDE_FIELD(P, f) PRELUDE_F24(P, __VA_ARGS__)
+#define PRELUDE_F26(P, f, ...) PRELUDE_FIELD(P, f) PRELUDE_F25(P, __VA_ARGS__)
 #define PRELUDE_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, \
-                     _18, _19, _20, _21, _22, _23, _24, N, ...)                                   \
+                     _18, _19, _20, _21, _22, _23, _24, _25, _26, N, ...)                         \
     PRELUDE_F##N
 #define PRELUDE_FIELDS(P, ...)                                                                   \
-    PRELUDE_EXPAND(PRELUDE_PICK(__VA_ARGS__, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, \
+    PRELUDE_EXPAND(PRELUDE_PICK(__VA_ARGS__, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, \
                                 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1)(P, __VA_ARGS__))
 
 // Exported, so that the Rust mirror's names, offsets and sizes can be compared.

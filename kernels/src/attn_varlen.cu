@@ -20,14 +20,14 @@ PRELUDE_KERNEL_BLOCKS(prelude_attn_varlen_wide_128, prelude::AttnVarlenParams, 1
     prelude::attn_varlen<128, 2>(p);
 }
 PRELUDE_KERNEL(prelude_attn_varlen_near_32, prelude::AttnVarlenParams, 128) {
-    prelude::attn_varlen<32, 1, true>(p);
+    prelude::attn_varlen<32, 1, prelude::Sees::Near>(p);
 }
 PRELUDE_KERNEL(prelude_attn_varlen_near_64, prelude::AttnVarlenParams, 128) {
-    prelude::attn_varlen<64, 1, true>(p);
+    prelude::attn_varlen<64, 1, prelude::Sees::Near>(p);
 }
 PRELUDE_KERNEL(prelude_attn_varlen_near_128, prelude::AttnVarlenParams, 128) {
-    prelude::attn_varlen<128, 1, true>(p);
+    prelude::attn_varlen<128, 1, prelude::Sees::Near>(p);
 }
 PRELUDE_KERNEL(prelude_attn_varlen_near_256, prelude::AttnVarlenParams, 128) {
-    prelude::attn_varlen<256, 1, true>(p);
+    prelude::attn_varlen<256, 1, prelude::Sees::Near>(p);
 }

@@ -48,6 +48,7 @@ macro_rules! families {
 }
 
 headers![
+    "activate.cuh",
     "attention.cuh",
     "attn_decode.cuh",
     "attn_varlen.cuh",
@@ -60,6 +61,7 @@ headers![
     "gemm_mma.cuh",
     "gemm_skinny.cuh",
     "label_logits.cuh",
+    "layer_norm.cuh",
     "logprobs.cuh",
     "maths.h",
     "pool.cuh",
@@ -73,6 +75,14 @@ headers![
 ];
 
 families! {
+    "activate": [
+        "prelude_activate_gelu_erf",
+        "prelude_activate_gelu",
+        "prelude_activate_relu",
+        "prelude_activate_tanh",
+        "prelude_gelu_erf_mul",
+        "prelude_relu_mul",
+    ],
     "attn_decode": [
         "prelude_attn_decode_32",
         "prelude_attn_decode_64",
@@ -95,6 +105,17 @@ families! {
         "prelude_attn_varlen_near_128",
         "prelude_attn_varlen_near_256",
     ],
+    "attn_whole": [
+        "prelude_attn_whole_32",
+        "prelude_attn_whole_64",
+        "prelude_attn_whole_128",
+        "prelude_attn_whole_256",
+        "prelude_attn_whole_wide_32",
+        "prelude_attn_whole_wide_64",
+        "prelude_attn_biased_32",
+        "prelude_attn_biased_64",
+        "prelude_attn_biased_128",
+    ],
     "cap_logits": ["prelude_cap_logits"],
     "dots": ["prelude_classify", "prelude_label_dots"],
     "experts": ["prelude_experts_route", "prelude_experts_order", "prelude_experts_sum"],
@@ -109,11 +130,12 @@ families! {
         "prelude_gemm_skinny_f32_16",
     ],
     "label_logits": ["prelude_label_logits", "prelude_label_merge"],
+    "layer_norm": ["prelude_layer_norm"],
     "logprobs": ["prelude_logprobs"],
-    "pool": ["prelude_pool"],
+    "pool": ["prelude_pool", "prelude_pool_bf16", "prelude_segment_means"],
     "qk_norm_rope_store": ["prelude_qk_norm_rope_store", "prelude_qk_norm_rope_store_wide"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm", "prelude_rms_norm_add"],
-    "rows": ["prelude_embed", "prelude_gather_rows"],
+    "rows": ["prelude_embed", "prelude_embed_sum", "prelude_gather_rows"],
     "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],
     "silu_mul": ["prelude_silu_mul", "prelude_gelu_mul"],
 }

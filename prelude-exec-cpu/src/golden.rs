@@ -248,6 +248,21 @@ fn xlm_roberta_classifier_of_tokens() {
 }
 
 #[test]
+fn distilbert_cross_encoder() {
+    check("rand-distilbert-rank", MAX_LEN);
+}
+
+#[test]
+fn mpnet_classifier_of_tokens() {
+    check("rand-mpnet-token3", MAX_LEN);
+}
+
+#[test]
+fn modernbert_with_heads_of_16() {
+    check("rand-modernbert-token3", MAX_LEN);
+}
+
+#[test]
 fn distilbert_classifier_of_tokens() {
     check("rand-distilbert-token3", MAX_LEN);
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use prelude_core::{Attention, PassCapacity};
 use prelude_kernels::families::{AttnDecodeParams, EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX};
-use prelude_models::{Activation, ExpertsConfig, ModelConfig, step::pass_capacity};
+use prelude_models::{ExpertsConfig, ModelConfig, step::pass_capacity};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -13,6 +13,8 @@ use crate::Error;
 const TILE: u32 = 64;
 /// Largest head that the attention kernels hold in registers.
 const HEAD_DIM_MAX: usize = 256;
+/// The same for attention with a number for each distance.
+const BIASED_HEAD_DIM_MAX: usize = 128;
 /// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
 /// of many rows.
 const SLICE_MS: u32 = 5;
@@ -179,31 +181,40 @@ impl CudaConfig {
         pass_capacity(model, tokens, SLICE_MS)
     }
 
+    /// Returns the settings that a model leaves free. One whose attention sees whole prompts keeps no
+    /// keys and values, on the GPU or on the host, is computed in no slices, and needs chunks that
+    /// hold its longest prompt; an encoder has no logits over the vocabulary.
+    pub(crate) fn for_model(&self, model: &ModelConfig) -> Self {
+        let mut config = self.clone();
+        if model.attention == Attention::Full {
+            let longest = u32::try_from(model.max_position_embeddings).unwrap_or(u32::MAX);
+            let longest = self.max_context_len.unwrap_or(longest);
+            config.chunk_tokens = self.chunk_tokens.max(longest).min(self.max_step_tokens);
+            config.num_blocks = Some(1);
+            config.host_bytes = 0;
+            config.max_pass_tokens = Some(0);
+        }
+        if model.encoder.is_some() {
+            config.logits_rows_max = 1;
+        }
+        config
+    }
+
     /// Refuses what the kernels cannot run of a model; gives its longest context.
     pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<u32, Error> {
-        if model.attention == Attention::Full {
-            let what = "layer norms and attention over whole texts";
+        if model.attention == Attention::Full && model.attn_shape().soft_cap.is_some() {
+            let what = "bounds of scores where a token sees the whole text";
             return Err(Error::no_kernels(what));
-        }
-        if model
-            .gemma
-            .as_ref()
-            .is_some_and(|g| g.activation != Activation::GeluTanh)
-        {
-            let what = "gates of other functions than GELU by tanh";
-            return Err(Error::no_kernels(what));
-        }
-        if model.architecture.ends_with("ForTokenClassification") {
-            return Err(Error::no_kernels("biases of classes"));
-        }
-        if !model.dense.is_empty() {
-            return Err(Error::no_kernels("modules `Dense`"));
         }
         let dim = model.head_dim;
-        if dim > HEAD_DIM_MAX || !dim.is_multiple_of(8) || dim == 0 {
+        let encoder = model.encoder.as_ref();
+        let most = match encoder.is_some_and(|encoder| encoder.relative_buckets > 0) {
+            true => BIASED_HEAD_DIM_MAX,
+            false => HEAD_DIM_MAX,
+        };
+        if dim > most || !dim.is_multiple_of(8) || dim == 0 {
             return Err(Error::Model(format!(
-                "head_dim {dim} has no kernels: it must be a multiple of 8 and at most \
-                 {HEAD_DIM_MAX}"
+                "head_dim {dim} has no kernels: it must be a multiple of 8 and at most {most}"
             )));
         }
         let (heads, kv_heads) = (model.num_attention_heads, model.num_key_value_heads);
@@ -324,18 +335,85 @@ mod tests {
         check(|c| c.num_blocks = Some((1 << 27) - 2), None);
     }
 
-    /// An encoder is refused by what is missing, before anything of it is loaded.
+    /// Encoders and decoders that look ahead, by the size of their heads.
     #[test]
-    fn encoders_are_refused() {
-        let checkpoint = crate::testing::checkpoint("rand-bert-cls3");
-        let refused = CudaConfig::default().check_model(checkpoint.config());
-        let error = refused.unwrap_err();
+    fn heads_without_kernels_are_refused() {
+        let refused = |name: &str, dim| {
+            let checkpoint = crate::testing::checkpoint(name);
+            let mut model = checkpoint.config().clone();
+            model.head_dim = dim;
+            let checked = CudaConfig::default().check_model(&model);
+            checked.err().map(|error| error.to_string())
+        };
+        for (name, largest) in [
+            ("rand-bert-rank", 256),
+            ("rand-modernbert-rank", 256),
+            ("rand-mpnet-cls2", 128),
+            ("rand-qwen2-whole", 256),
+        ] {
+            assert_eq!(refused(name, 64), None, "{name}");
+            assert_eq!(refused(name, largest), None, "{name}");
+            for none in [12, largest + 8] {
+                let error = refused(name, none).unwrap();
+                let says = format!("head_dim {none} has no kernels");
+                assert!(error.contains(&says), "{name}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_of_scores_over_whole_texts_are_refused() {
+        let checkpoint = crate::testing::checkpoint("rand-gemma2");
+        let mut model = checkpoint.config().clone();
+        let config = CudaConfig::default();
+        config.check_model(&model).unwrap();
+        model.attention = Attention::Full;
+        let error = config.check_model(&model).unwrap_err();
         assert!(matches!(error, Error::NoKernels { .. }), "{error}");
         let text = error.to_string();
         assert!(
-            text.contains("layer norms") && text.contains("--device cpu"),
+            text.contains("bounds of scores") && text.contains("--device cpu"),
             "{text}"
         );
+    }
+
+    /// A chunk holds the longest text, as far as a step does.
+    #[test]
+    fn settings_follow_the_model() {
+        let config = CudaConfig {
+            chunk_tokens: 64,
+            max_step_tokens: 128,
+            host_bytes: 1 << 30,
+            kv_bytes: Some(1 << 30),
+            ..CudaConfig::default()
+        };
+        let decoder = crate::testing::checkpoint("demo-lm");
+        assert_eq!(config.for_model(decoder.config()), config);
+        let encoder = crate::testing::checkpoint("rand-bert-rank");
+        let of_encoder = config.for_model(encoder.config());
+        let CudaConfig {
+            chunk_tokens,
+            num_blocks,
+            host_bytes,
+            max_pass_tokens,
+            logits_rows_max,
+            ..
+        } = of_encoder;
+        assert_eq!(
+            (
+                chunk_tokens,
+                num_blocks,
+                host_bytes,
+                max_pass_tokens,
+                logits_rows_max
+            ),
+            (128, Some(1), 0, Some(0), 1)
+        );
+        let all = CudaConfig {
+            max_step_tokens: 8192,
+            ..config
+        };
+        assert_eq!(all.for_model(encoder.config()).chunk_tokens, 160);
     }
 
     #[test]

@@ -72,3 +72,16 @@ fn experts_out_of_deterministic_mode() {
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));
 }
+
+#[test]
+fn encoders() {
+    check(|demands, open| conformance::encoders(demands, open));
+}
+
+/// Products behind a pooling by the kernel for few rows, too.
+#[test]
+fn encoders_out_of_deterministic_mode() {
+    check_mode(false, |demands, open| {
+        conformance::encoders(demands, open);
+    });
+}

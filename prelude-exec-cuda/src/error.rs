@@ -143,7 +143,7 @@ pub enum Error {
     Model(String),
     /// An operation that the model needs and that no kernel computes yet.
     #[error(
-        "the GPU executor has no kernels for {what}, which encoders need; run the model on the CPU \
+        "the GPU executor has no kernels for {what}, which the model needs; run it on the CPU \
          (`--device cpu`)"
     )]
     NoKernels {

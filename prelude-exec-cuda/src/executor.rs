@@ -5,10 +5,10 @@ mod slice;
 use std::{collections::VecDeque, sync::Arc};
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
+    Attention, Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
 };
 use prelude_models::{
-    Checkpoint, Model, ModelConfig, load_model,
+    Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
     step::{Passes, VectorSizes},
 };
 
@@ -165,10 +165,13 @@ impl CudaExecutor {
         config.check()?;
         let model_config = checkpoint.config();
         let max_context_len = config.check_model(model_config)?;
+        let config = &config.for_model(model_config);
         // Kernels take ids as i32, negative ones as indices of sampled tokens.
-        let vocab_size = i32::try_from(model_config.vocab_size)
-            .map_err(|_| Error::Model("a vocabulary beyond 2^31".to_owned()))?
-            .cast_unsigned();
+        let ids = |count: usize| match i32::try_from(count) {
+            Ok(count) => Ok(count.cast_unsigned()),
+            Err(_) => Err(Error::Model("a vocabulary beyond 2^31".to_owned())),
+        };
+        let (vocab_size, num_ids) = (ids(model_config.vocab_size)?, ids(model_config.num_ids())?);
         // Weights first: what is left of a GPU's memory is for KV blocks.
         let mut loader = CudaLoader::new(space.clone());
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
@@ -196,10 +199,10 @@ impl CudaExecutor {
             num_blocks: u32::try_from(ops.num_blocks()).expect("configuration bounds blocks"),
             max_step_tokens: config.max_step_tokens,
             max_context_len,
-            vocab_size,
+            vocab_size: num_ids,
             pipeline_depth: config.pipeline_depth,
             passes,
-            attention: prelude_core::Attention::Causal,
+            attention: model_config.attention,
             host_blocks: ops.host_blocks(),
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
@@ -243,6 +246,10 @@ impl CudaExecutor {
             self.capacity.vocab_size,
             VectorSizes::of(&self.model_config),
         );
+        let encoder = self.model_config.encoder.as_ref();
+        if encoder.is_some_and(EncoderConfig::has_mean_classes) {
+            layout.refuse_token_classes();
+        }
         let tokens = layout.tokens.len();
         let shape = self
             .plan
@@ -351,7 +358,8 @@ impl Drop for CudaExecutor {
     }
 }
 
-/// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds.
+/// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds. Where
+/// attention sees whole prompts nothing is kept: blocks have no layers then.
 pub(crate) fn kv_shape(
     space: &Space,
     model: &ModelConfig,
@@ -365,6 +373,10 @@ pub(crate) fn kv_shape(
         block_size: config.block_size as usize,
         blocks: 0,
     };
+    if model.attention == Attention::Full {
+        (kv.layers, kv.blocks) = (0, 1);
+        return Ok(kv);
+    }
     let block = kv.block_bytes();
     let blocks = match (config.num_blocks, config.kv_bytes) {
         (Some(blocks), _) => u64::from(blocks),

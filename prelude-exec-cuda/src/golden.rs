@@ -242,6 +242,37 @@ fn a_mixture_of_experts() {
     );
 }
 
+/// Prompts that fill a chunk and a part of the next, by a model whose attention sees whole prompts.
+#[test]
+fn prompts_of_an_encoder() {
+    let config = CudaConfig {
+        max_context_len: None,
+        ..small()
+    };
+    let prompt = |tokens| segment(tokens, None, 0, BlockSpan::EMPTY, Residency::Transient);
+    let embed = OutputHead::Embed {
+        pooling: Pooling::First,
+        normalise: true,
+        dimensions: None,
+    };
+    let batch = OneShotBatch {
+        tokens: (100..300).collect(),
+        segments: vec![prompt(0..3), prompt(3..83), prompt(83..200)],
+        rows: vec![
+            row(2, 0..1, OutputHead::Classify),
+            row(0, 0..1, OutputHead::Classify),
+            row(1, 0..1, embed),
+        ],
+        block_ids: vec![],
+    };
+    check(
+        "encoder",
+        "rand-bert-rank",
+        &config,
+        ForwardBatch::OneShot(batch),
+    );
+}
+
 /// A cached root that keeps a block, two children of which one is read twice, and a grandchild.
 fn forest() -> OneShotBatch {
     let labels: Arc<[u32]> = Arc::from([7, 9, 4000]);

@@ -10,6 +10,8 @@ mod config;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod encoders;
+#[cfg(test)]
 mod end_to_end;
 mod error;
 mod executor;

@@ -242,18 +242,20 @@ impl CudaLoader {
         Ok((rows, width))
     }
 
+    /// `is_factor`: whether products are made with it.
     fn matrix(
         &mut self,
         name: &str,
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
+        is_factor: bool,
     ) -> Result<Weight, Error> {
         let (rows, width) = Self::shape(name, parts, biases)?;
         let bias = match biases {
             [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
-        if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
+        if let (true, Ok(n), Ok(k)) = (is_factor, u32::try_from(rows), u32::try_from(width)) {
             let has_bias = bias.is_some();
             self.matrices.insert(Matrix { n, k, has_bias });
         }
@@ -276,7 +278,7 @@ impl WeightLoader for CudaLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        self.matrix(name, parts, biases)
+        self.matrix(name, parts, biases, true)
     }
 
     fn linear_of_stack(
@@ -321,10 +323,10 @@ impl WeightLoader for CudaLoader {
         &mut self,
         name: &str,
         table: &TensorView<'_>,
-        _is_head: bool,
+        is_head: bool,
     ) -> Result<Weight, Error> {
         // One layout serves gathering and products.
-        self.matrix(name, std::slice::from_ref(table), &[])
+        self.matrix(name, std::slice::from_ref(table), &[], is_head)
     }
 
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Weight, Error> {

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_core::KvCopies;
-use prelude_kernels::families::{DecodeRow, Gate, Segment, Span, Tile};
+use prelude_core::{Attention as VisibleTokens, KvCopies};
+use prelude_kernels::families::{DecodeRow, Gate, MeanRow, Segment, Span, Tile};
 use prelude_models::{
     Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ForwardState,
     ModelConfig, Ops, QkNorm, Routing,
@@ -13,9 +13,9 @@ use prelude_models::{
 
 use crate::{
     CudaConfig, Error, MemoryPlan, StepPlan,
-    heads::{Heads, StepResults},
+    heads::{DenseProduct, Heads, StepResults},
     kernels::{
-        elementwise,
+        elementwise, encoder,
         gemm::{ProductOutput, Products},
         launch::Launcher,
         rope::QkNormRopeStore,
@@ -32,12 +32,15 @@ use crate::{
     },
     plan::{Chunk, PlanConfig},
 };
+use deferred::HeadKind;
 use experts::ExpertBuffer;
 use sizes::{partial_row_bytes, pass_room};
 
+pub(crate) use deferred::HeadCall;
 pub(crate) use sizes::Sizes;
 
 mod attend;
+mod deferred;
 mod experts;
 mod sizes;
 
@@ -92,26 +95,6 @@ pub(crate) struct HostBuffers {
     heads: StepResults,
 }
 
-/// A kind of heads, to be run on hidden states.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeadCall {
-    kind: HeadKind,
-    /// `[P, H]`.
-    hidden: View<bf16>,
-    /// `[_, H]`: what hidden states are multiplied with; themselves where nothing is.
-    weight: View<bf16>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum HeadKind {
-    Vocabulary {
-        /// Bound of the logits, or 0.
-        cap: f32,
-    },
-    Pooling,
-    Classes,
-}
-
 /// The places of a plan's arrays in the metadata.
 #[derive(Debug, Default)]
 struct Fields {
@@ -126,6 +109,7 @@ struct Fields {
     tiles: Field<Tile>,
     decode: Field<DecodeRow>,
     outputs: Field<i32>,
+    means: Field<MeanRow>,
 }
 
 impl CudaOps {
@@ -156,14 +140,14 @@ impl CudaOps {
                 block_size: config.block_size,
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
-                // Kernels of windows and bounds, and of large heads, have narrow tiles.
-                wide_tokens: match model.gemma.is_some() || shape.head_dim > 128 {
-                    true => usize::MAX,
-                    false => WIDE_TILES_FROM_ROWS / shape.heads,
+                wide_tokens: match has_wide_tiles(model) {
+                    true => WIDE_TILES_FROM_ROWS / shape.heads,
+                    false => usize::MAX,
                 },
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
+                whole: model.attention == VisibleTokens::Full,
             },
             deferred: None,
             space,
@@ -237,7 +221,8 @@ impl CudaOps {
         self.arena.reset();
         self.own_kv = None;
         let layout = &plan.layout;
-        if plan.slice.is_none() && plan.chunks.len() > 1 {
+        let whole = self.plan_config.whole;
+        if plan.slice.is_none() && plan.chunks.len() > 1 && !whole {
             let (tokens, width) = (layout.tokens.len(), self.kv.shape().row_len());
             let mut half = || self.arena.alloc_kept(tokens, width);
             self.own_kv = Some([half()?, half()?]);
@@ -259,6 +244,7 @@ impl CudaOps {
             tiles: metadata.push(&plan.tiles)?,
             decode: metadata.push(&plan.decode)?,
             outputs: metadata.push(ints(&layout.outputs))?,
+            means: metadata.push(&plan.means(self.plan_config))?,
             // Last of those that a graph reads: its length is not among what makes a step's shape,
             // and all before it must lie where they lay.
             tables: metadata.push(ints(&layout.blocks))?,
@@ -307,57 +293,9 @@ impl CudaOps {
         self.kv.shape().blocks
     }
 
-    /// Defers heads from here on.
-    pub(crate) fn defer_heads(&mut self) {
-        self.deferred = Some(Vec::new());
-    }
-
-    /// Returns the heads that were deferred. From here on heads run at once.
-    pub(crate) fn deferred_heads(&mut self) -> Vec<HeadCall> {
-        self.deferred.take().unwrap_or_default()
-    }
-
-    fn head(
-        &mut self,
-        kind: HeadKind,
-        inputs: &StepPlan,
-        hidden: &ArenaTensor,
-        weight: Option<&Weight>,
-    ) -> Result<(), Error> {
-        let hidden = self
-            .arena
-            .view(hidden)
-            .slice(0..inputs.layout.outputs.len());
-        let call = HeadCall {
-            kind,
-            hidden,
-            weight: weight.map_or(hidden, |w| w.matrix().0),
-        };
-        if let Some(deferred) = &mut self.deferred {
-            deferred.push(call);
-            return Ok(());
-        }
-        self.run_head(call)
-    }
-
-    /// Runs heads of a kind, those of this step's rows that are of it.
-    pub(crate) fn run_head(&mut self, call: HeadCall) -> Result<(), Error> {
-        let HeadCall {
-            kind,
-            hidden,
-            weight,
-        } = call;
-        let (launcher, metadata) = (&mut self.launcher, &self.metadata);
-        match kind {
-            HeadKind::Vocabulary { cap } => {
-                let products = &mut self.products;
-                let head = (weight, cap);
-                self.heads
-                    .vocabulary(launcher, products, metadata, hidden, head)
-            }
-            HeadKind::Pooling => self.heads.pooling(launcher, metadata, hidden),
-            HeadKind::Classes => self.heads.classes(launcher, metadata, hidden, weight),
-        }
+    /// Keys and values of a layer in the pool, if anything is kept there.
+    fn pages(&self, layer: usize) -> Option<(View<bf16>, View<bf16>)> {
+        (!self.plan_config.whole).then(|| self.kv.layer(layer))
     }
 
     fn multiply(
@@ -376,6 +314,18 @@ impl CudaOps {
 /// step samples, and the slot of a token that is not kept, are negative.
 fn ints(values: &[u32]) -> &[i32] {
     bytemuck::cast_slice(values)
+}
+
+/// Returns true if there are kernels with wide tiles for a model's attention: not for windows and
+/// bounds of scores in decoders, for numbers for each distance, and for large heads.
+fn has_wide_tiles(model: &ModelConfig) -> bool {
+    let encoder = model.encoder.as_ref();
+    match model.attention {
+        VisibleTokens::Full => {
+            model.head_dim <= 64 && encoder.is_none_or(|encoder| encoder.relative_buckets == 0)
+        }
+        VisibleTokens::Causal => model.gemma.is_none() && model.head_dim <= 128,
+    }
 }
 
 /// The chunk that a layer method was given.
@@ -427,46 +377,63 @@ impl Ops for CudaOps {
         elementwise::embed(&mut self.launcher, ids, drawn, (table.matrix().0, scale), h)
     }
 
+    /// The plan's chunks, the last of which has the padding of a step too.
     fn whole_segments(&self, inputs: &StepPlan, start: usize) -> usize {
-        let room = self.plan_config.chunk_tokens;
-        inputs.layout.whole_segments(start, room)
+        let mut chunks = inputs.chunks.iter().map(|chunk| &chunk.tokens);
+        let chunk = chunks.find(|tokens| tokens.start == start);
+        chunk.map_or(inputs.layout.tokens.len(), |tokens| tokens.end)
     }
 
     fn embed_sum(
         &mut self,
         _: &StepPlan,
-        _: Range<usize>,
-        _: EmbedTables<'_, Weight>,
-        _: &mut ArenaTensor,
+        rows: Range<usize>,
+        tables: EmbedTables<'_, Weight>,
+        h: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("sums of embedding tables"))
+        let h = self.arena.view(h).slice(0..rows.len());
+        let ids = self.metadata.part(self.fields.tokens, rows.clone());
+        let positions = self.metadata.part(self.fields.positions, rows);
+        let tables = encoder::Tables {
+            words: tables.words.matrix().0,
+            num_words: tables.num_words,
+            positions: tables.positions.map(|table| table.matrix().0),
+            types: tables.types.map(|table| table.matrix().0),
+        };
+        encoder::embed_sum(&mut self.launcher, ids, positions, tables, h)
     }
 
     fn layer_norm(
         &mut self,
-        _: &mut ArenaTensor,
-        _: usize,
-        _: &Weight,
-        _: &Weight,
-        _: f32,
+        h: &mut ArenaTensor,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("layer norms"))
+        let h = self.arena.view(h).slice(0..n);
+        let weights = [weight.vector(), bias.vector()];
+        encoder::layer_norm(&mut self.launcher, None, weights, eps, h)
     }
 
     fn layer_norm_of(
         &mut self,
-        _: &ArenaTensor,
-        _: usize,
-        _: &Weight,
-        _: &Weight,
-        _: f32,
-        _: &mut ArenaTensor,
+        h: &ArenaTensor,
+        n: usize,
+        weight: &Weight,
+        bias: &Weight,
+        eps: f32,
+        x: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("layer norms"))
+        let h = self.arena.view(h).slice(0..n);
+        let x = self.arena.view(x).slice(0..n);
+        let weights = [weight.vector(), bias.vector()];
+        encoder::layer_norm(&mut self.launcher, Some(h), weights, eps, x)
     }
 
-    fn activate(&mut self, _: &mut ArenaTensor, _: usize, _: Activation) -> Result<(), Error> {
-        Err(Error::no_kernels("activations without gates"))
+    fn activate(&mut self, x: &mut ArenaTensor, n: usize, f: Activation) -> Result<(), Error> {
+        let x = self.arena.view(x).slice(0..n);
+        encoder::activate(&mut self.launcher, x, f)
     }
 
     fn activate_mul(
@@ -476,14 +443,15 @@ impl Ops for CudaOps {
         f: Activation,
         a: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        if f != Activation::GeluTanh {
-            return Err(Error::no_kernels(
-                "gates of other functions than GELU by tanh",
-            ));
-        }
+        let gate = match f {
+            Activation::Gelu => Gate::GeluErf,
+            Activation::GeluTanh => Gate::GeluTanh,
+            Activation::Relu => Gate::Relu,
+            Activation::Tanh => return Err(Error::no_kernels("gates of tanh")),
+        };
         let gate_up = self.arena.view(gate_up).slice(0..n);
         let a = self.arena.view(a).slice(0..n);
-        elementwise::gate_mul(&mut self.launcher, gate_up, Gate::GeluTanh, a)
+        elementwise::gate_mul(&mut self.launcher, gate_up, gate, a)
     }
 
     fn attention_by_distance(
@@ -496,22 +464,20 @@ impl Ops for CudaOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        if distances.bias.is_some() {
-            return Err(Error::no_kernels(
-                "attention with a number for each distance",
-            ));
-        }
-        self.attend(inputs, layer, rows, (shape, distances.window), qkv, out)
+        self.attend(inputs, layer, rows, (shape, distances), qkv, out)
     }
 
     fn segment_means(
         &mut self,
-        _: &StepPlan,
-        _: &ArenaTensor,
-        _: Range<usize>,
-        _: &mut ArenaTensor,
+        inputs: &StepPlan,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        Err(Error::no_kernels("means of texts"))
+        let y = self.arena.view(y).slice(0..inputs.layout.outputs.len());
+        let x = self.arena.view(x).slice(0..rows.len());
+        let means = self.metadata.view(self.fields.means);
+        encoder::segment_means(&mut self.launcher, means, x, rows.start, y)
     }
 
     fn rms_norm(
@@ -574,7 +540,12 @@ impl Ops for CudaOps {
         rope: Option<&Weight>,
         qkv: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let rope = rope.ok_or(Error::no_kernels("queries and keys that are not rotated"))?;
+        let rope = match rope {
+            Some(rope) => rope,
+            // Queries, keys and values are where attention finds them.
+            None if self.plan_config.whole && norm.is_none() => return Ok(()),
+            None => return Err(Error::no_kernels("queries and keys that are not rotated")),
+        };
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let step = self.own_kv.as_ref().map(|own| {
             let [k, v] = own.each_ref().map(|t| self.arena.view(t));
@@ -590,7 +561,7 @@ impl Ops for CudaOps {
             norms: norm.map(|norm| [norm.q.vector(), norm.k.vector()]),
             eps: norm.map_or(0.0, |norm| norm.eps),
             offset: norm.map_or(0.0, |norm| norm.q.norm().1),
-            pages: self.kv.layer(layer),
+            pages: self.pages(layer),
             block_size: self.kv.shape().block_size,
             step,
         }
@@ -606,7 +577,11 @@ impl Ops for CudaOps {
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        self.attend(inputs, layer, rows, (shape, None), qkv, out)
+        let distances = Distances {
+            window: None,
+            bias: None,
+        };
+        self.attend(inputs, layer, rows, (shape, distances), qkv, out)
     }
 
     fn silu_mul(
@@ -661,9 +636,10 @@ impl Ops for CudaOps {
         soft_cap: Option<f32>,
     ) -> Result<(), Error> {
         let kind = HeadKind::Vocabulary {
+            head: head.matrix().0,
             cap: soft_cap.unwrap_or(0.0),
         };
-        self.head(kind, inputs, hidden, Some(head))
+        self.head(kind, inputs, hidden)
     }
 
     fn pooling_heads(
@@ -672,10 +648,8 @@ impl Ops for CudaOps {
         hidden: &ArenaTensor,
         dense: &[DenseModule<Weight>],
     ) -> Result<(), Error> {
-        if !dense.is_empty() {
-            return Err(Error::no_kernels("modules `Dense`"));
-        }
-        self.head(HeadKind::Pooling, inputs, hidden, None)
+        let dense = dense.iter().map(DenseProduct::new).collect();
+        self.head(HeadKind::Pooling { dense }, inputs, hidden)
     }
 
     fn class_heads(
@@ -684,9 +658,7 @@ impl Ops for CudaOps {
         hidden: &ArenaTensor,
         score: &Weight,
     ) -> Result<(), Error> {
-        if score.matrix().1.is_some() {
-            return Err(Error::no_kernels("biases of classes"));
-        }
-        self.head(HeadKind::Classes, inputs, hidden, Some(score))
+        let (score, bias) = score.matrix();
+        self.head(HeadKind::Classes { score, bias }, inputs, hidden)
     }
 }

@@ -4,7 +4,8 @@
 //! segments   those of the layout; each has a list of spans
 //! spans      cached blocks ─ ancestors' tokens of this step ─ own tokens: positions 0..end in
 //!            order, without gap or overlap
-//! chunks     ranges of tokens that a layer works on at once; each has its own tiles and decode rows
+//! chunks     ranges of tokens that a layer works on at once; each has its own tiles and decode rows.
+//!            Where attention sees whole prompts, whole segments, whose spans lie in the chunk
 //! tiles      up to 64 / G queries of one segment in one chunk, longest context first; twice as
 //!            many in chunks of many tokens
 //! ```
@@ -15,7 +16,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use bytemuck::Zeroable as _;
 use prelude_core::{ExecutorError, ForwardBatch, SeqId, StepId};
-use prelude_kernels::families::{AttnDecodeParams, DecodeRow, Segment, Span, Tile};
+use prelude_kernels::families::{AttnDecodeParams, DecodeRow, MeanRow, Segment, Span, Tile};
 use prelude_models::{
     SliceWork,
     step::{KvSource, KvSpan, SegmentContext, StepLayout, StepSegment},
@@ -46,6 +47,8 @@ pub(crate) struct PlanConfig {
     pub(crate) pad_tokens: usize,
     /// Upper bound of the splits of all decode rows of one launch.
     pub(crate) splits_max: usize,
+    /// True if attention sees whole prompts.
+    pub(crate) whole: bool,
 }
 
 /// All that a step's launches depend on, up to its heads: steps of one shape differ in the
@@ -162,6 +165,15 @@ impl StepPlan {
         };
         self.add_segments();
         let tokens = self.layout.tokens.len();
+        if config.whole {
+            let mut start = 0;
+            while start < tokens {
+                let end = self.layout.whole_segments(start, config.chunk_tokens);
+                self.add_whole_chunk(start..end, config);
+                start = end;
+            }
+            return Ok(());
+        }
         for start in (0..tokens).step_by(config.chunk_tokens) {
             self.add_chunk(start..tokens.min(start + config.chunk_tokens), config);
         }
@@ -221,6 +233,45 @@ impl StepPlan {
         }
     }
 
+    /// Adds a chunk of whole segments, whose keys and values are the chunk's own rows.
+    fn add_whole_chunk(&mut self, tokens: Range<usize>, config: PlanConfig) {
+        let first = count(tokens.start);
+        let segments = self.segments_in(&tokens);
+        for segment in &self.segments[segments] {
+            // Validation refuses all but roots without a context.
+            let spans = segment.span_first as usize..;
+            for span in &mut self.spans[spans][..segment.span_count as usize] {
+                span.at -= first;
+            }
+        }
+        self.add_chunk(tokens, config);
+    }
+
+    /// Returns the indices of the segments with tokens among these. Segments are in the order of
+    /// their tokens, and none is empty.
+    fn segments_in(&self, tokens: &Range<usize>) -> Range<usize> {
+        let segments = &self.layout.segments;
+        let first = segments.partition_point(|segment| segment.end() <= tokens.start);
+        let end = segments.partition_point(|segment| segment.first < tokens.end);
+        first..end
+    }
+
+    /// Returns the tokens of the segment of each output position, for means over them; none if
+    /// attention does not see whole prompts.
+    pub(crate) fn means(&self, config: PlanConfig) -> Vec<MeanRow> {
+        if !config.whole {
+            return Vec::new();
+        }
+        let of_output = |&token: &u32| {
+            let segment = self.layout.segment_of(token as usize);
+            MeanRow {
+                first: count(segment.start),
+                count: count(segment.len()),
+            }
+        };
+        self.layout.outputs.iter().map(of_output).collect()
+    }
+
     /// Adds a chunk, its queries cut into tiles.
     fn add_chunk(&mut self, tokens: Range<usize>, config: PlanConfig) {
         let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
@@ -231,17 +282,18 @@ impl StepPlan {
         };
         let tile_tokens = Tile::tokens_max(count(config.group), tile_rows);
         let tile_tokens = tile_tokens.map_or(1, |n| n as usize);
-        // Segments are in the order of their tokens, and none is empty.
-        let segments = &self.layout.segments;
-        let first = segments.partition_point(|segment| segment.end() <= tokens.start);
-        let end = segments.partition_point(|segment| segment.first < tokens.end);
-        for index in first..end {
+        for index in self.segments_in(&tokens) {
             let segment = self.layout.segments[index];
             self.add_tiles(index, segment, tokens.clone(), tile_tokens);
         }
         // Longest first, so that the last to finish are short. Stable: equal batches give
         // equal plans.
-        self.tiles[first_tile..].sort_by_key(|t| std::cmp::Reverse(t.q_pos + t.rows));
+        let segments = &self.layout.segments;
+        let keys = |tile: &Tile| match config.whole {
+            true => segments[tile.segment as usize].end_position(),
+            false => tile.q_pos + tile.rows,
+        };
+        self.tiles[first_tile..].sort_by_key(|tile| std::cmp::Reverse(keys(tile)));
         self.chunks.push(Chunk {
             tokens,
             tiles: first_tile..self.tiles.len(),

@@ -25,12 +25,13 @@ const BY_LIBRARY: &str = "cuBLASLt products";
 /// A suite of the conformance table.
 type Suite = fn(Demands, &dyn Fn(&Spec) -> Device);
 
-const SUITES: [(&str, Suite); 5] = [
+const SUITES: [(&str, Suite); 6] = [
     ("products", |d, open| conformance::products(d, open)),
     ("elementwise", |d, open| conformance::elementwise(d, open)),
     ("experts", |d, open| conformance::experts(d, open)),
     ("heads", |d, open| conformance::heads(d, open)),
     ("attention", |d, open| conformance::attention(d, open)),
+    ("encoders", |d, open| conformance::encoders(d, open)),
 ];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {

@@ -11,6 +11,9 @@
 //   step of one chunk a view into its fused qkv.
 // - A query of the near form sees `window` positions before its own at most, and cap > 0 bounds
 //   scores to cap · tanh(scale · q · k / cap).
+// - A query of the whole form sees its whole segment, which is one span, up to `window` positions
+//   on either side. The biased form of it adds bias[h · (2 R + 1) + clamp(key - query, -R, R) + R],
+//   R = bias_reach, to scale · q · k.
 // D is a multiple of 8; the kernel for the next of 32, 64, 128, of the near form also 256, pads it
 // with zeros in shared memory. Strides are multiples of 8 elements, block_size a power of two, scale > 0.
 //
@@ -62,6 +65,7 @@ struct AttnVarlenParams {
     Global<const Span> spans;
     Global<const Tile> tiles;
     Global<const u32> live;  // tiles that count, or null for all
+    Global<const bf16> bias;  // of the biased form alone, as bias_reach
     u32 tiles_max;
     u32 heads;
     u32 kv_heads;
@@ -72,12 +76,17 @@ struct AttnVarlenParams {
     u32 block_size;
     float scale;
     u32 tile_rows;  // 64 M
-    u32 window;     // of the near form alone, as the next
-    float cap;      // or 0
+    u32 window;     // of the near and the whole form
+    float cap;      // of the near form alone, or 0
+    u32 bias_reach;
+    u32 reserved;
 };
-PRELUDE_PARAMS(AttnVarlenParams, 136, q, out, k_step, v_step, k_pages, v_pages, tables, segments,
-               spans, tiles, live, tiles_max, heads, kv_heads, head_dim, q_stride, out_stride,
-               step_stride, block_size, scale, tile_rows, window, cap);
+PRELUDE_PARAMS(AttnVarlenParams, 152, q, out, k_step, v_step, k_pages, v_pages, tables, segments,
+               spans, tiles, live, bias, tiles_max, heads, kv_heads, head_dim, q_stride, out_stride,
+               step_stride, block_size, scale, tile_rows, window, cap, bias_reach, reserved);
+
+// What a query sees, and what is done to its scores.
+enum class Sees { Before, Near, Whole, Biased };
 
 namespace varlen {
 
@@ -156,12 +165,44 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Place fla
     cp_async_commit();
 }
 
+// The position behind the last that a token of a segment of `length` sees.
+PRELUDE_DEVICE u32 end_seen(u32 position, u32 window, u32 length) {
+    return length - position > window ? position + window + 1 : length;
+}
+
+// s = s · scale + what the distances of keys from the queries of rows `low` and low + 8 add.
+template <u32 Tiles>
+PRELUDE_DEVICE void add_bias(float (&s)[Tiles][4], const AttnVarlenParams& p, u32 key, u32 low,
+                             u32 position_low, u32 position_high) {
+    u32 first = key + lane_id() % 4 * 2, reach = p.bias_reach;
+    u32 group = p.heads / p.kv_heads;
+    PRELUDE_UNROLL
+    for (u32 half = 0; half < 2; half++) {
+        u32 head = block_idx().y * group + (low + 8 * half) % group;
+        Global<const bf16> bias = p.bias + u64(head) * (2 * reach + 1);
+        // The key at position + i - reach adds bias[i], 0 ≤ i ≤ 2 · reach.
+        u32 position = half == 0 ? position_low : position_high;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Tiles; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 2; e++) {
+                u32 at = first + 8 * i + e + reach;
+                at = min_u32(at > position ? at - position : 0, 2 * reach);
+                float& x = s[i][2 * half + e];
+                x = fma(x, p.scale, to_f32(load_ro(bias + at)));
+            }
+        }
+    }
+}
+
 }  // namespace varlen
 
-template <u32 Dim, u32 M, bool Near = false>
+template <u32 Dim, u32 M, Sees S = Sees::Before>
 PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     using namespace attention;
     using namespace varlen;
+    constexpr bool Near = S == Sees::Near, Biased = S == Sees::Biased;
+    constexpr bool Whole = S == Sees::Whole || Biased;
     constexpr u32 CHUNKS = Dim / 8, QUERIES = 64 * M;
     // Queries of 256 elements would leave no registers for values.
     constexpr bool HOLDS_QUERY = M == 1 && Dim <= 128;
@@ -178,6 +219,11 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     u32 thread = thread_idx().x, lane = lane_id(), kv_head = block_idx().y;
     u32 group = p.heads / p.kv_heads, rows = tile.rows * group;
     u32 end = tile.q_pos + tile.rows;  // of the keys that some row sees
+    u32 length = 0;
+    if constexpr (Whole) {
+        length = load_ro(p.spans + load_ro(p.segments + tile.segment).span_first).len;
+        end = end_seen(end - 1, p.window, length);
+    }
     Shared<bf16> q = dynamic_shared<bf16>();
     Shared<bf16> k = q + QUERIES * PITCH<Dim>, v = k + KEYS * PITCH<Dim>;
 
@@ -202,7 +248,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     };
     // The first tile that some row sees a key of.
     u32 begin = 0;
-    if constexpr (Near) begin = first_seen(tile.q_pos, p.window) / KEYS * KEYS;
+    if constexpr (Near || Whole) begin = first_seen(tile.q_pos, p.window) / KEYS * KEYS;
     look_up(begin);
     dep_wait();
     // Row r of the block: query r / G, head r % G of the group.
@@ -229,14 +275,25 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     }
     // The keys that a row sees. Rows beyond the tile see what its last query sees; they are not
     // stored. The tile is read again where it is needed again: registers are for rows.
-    auto visible = [&](u32 row) {
+    auto position_of = [&](u32 row) {
         Tile t = load_ro(p.tiles + block_idx().x);
-        return t.q_pos + min_u32(row / (p.heads / p.kv_heads), t.rows - 1) + 1;
+        return t.q_pos + min_u32(row / (p.heads / p.kv_heads), t.rows - 1);
+    };
+    auto visible = [&](u32 row) {
+        if constexpr (Whole) {
+            return end_seen(position_of(row), p.window, length);
+        } else {
+            return position_of(row) + 1;
+        }
     };
     u32 end_first = visible(first_row), end_last = visible(first_row + 16 * M - 1);
     bool is_used = first_row < rows;
     float factor = mul_rn(p.scale, LOG2_E);
     if constexpr (Near) factor = p.cap > 0.0f ? LOG2_E : factor;
+    if constexpr (Biased) factor = LOG2_E;
+    // From this key on the warp's rows see all keys before their ends.
+    u32 begin_last = 0;
+    if constexpr (Whole) begin_last = first_seen(position_of(first_row + 16 * M - 1), p.window);
     Rows<Dim> state[M];
     PRELUDE_UNROLL
     for (u32 m = 0; m < M; m++) state[m].clear();
@@ -264,6 +321,21 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
                                 first_seen(visible(low + 8) - 1, p.window));
                 }
             }
+            if constexpr (Biased) {
+                PRELUDE_UNROLL
+                for (u32 m = 0; m < M; m++) {
+                    u32 low = first_row + 16 * m + lane / 4;
+                    add_bias(s[m], p, key, low, position_of(low), position_of(low + 8));
+                }
+            }
+            if (Whole && key < begin_last) {
+                PRELUDE_UNROLL
+                for (u32 m = 0; m < M; m++) {
+                    u32 low = first_row + 16 * m + lane / 4;
+                    mask_before(s[m], key, first_seen(position_of(low), p.window),
+                                first_seen(position_of(low + 8), p.window));
+                }
+            }
             if (key + KEYS > end_first) {
                 PRELUDE_UNROLL
                 for (u32 m = 0; m < M; m++) {
@@ -277,7 +349,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         fetch_keys(key + KEYS);
         if (sees) {
             PRELUDE_UNROLL
-            for (u32 m = 0; m < M; m++) weigh<Near>(state[m], s[m], factor);
+            for (u32 m = 0; m < M; m++) weigh<Near || Whole>(state[m], s[m], factor);
             add_values<Dim, KEYS>(state, s, v);
         }
     }

@@ -1,6 +1,6 @@
 // Single products of a hidden state with a row of weights, f32, never rounded below it.
 //
-// classify:    out[r · labels + l] = hidden[index[r]] · score[l]
+// classify:    out[r · labels + l] = hidden[index[r]] · score[l] (+ bias[l])
 // label_dots:  out[i] = hidden[pair[i].row] · table[pair[i].id]: label scores that are normalised
 //              over the labels alone, so that nothing else of the vocabulary is read
 //
@@ -19,6 +19,7 @@ struct ClassifyParams {
     Global<const i32> index;
     Global<const bf16> hidden;
     Global<const bf16> score;
+    Global<const bf16> bias;  // [labels], or null
     Global<float> out;
     Global<const u32> live;  // rows that count, or null for all
     u32 rows;
@@ -26,7 +27,7 @@ struct ClassifyParams {
     u32 width;
     u32 hidden_stride;
 };
-PRELUDE_PARAMS(ClassifyParams, 56, index, hidden, score, out, live, rows, labels, width,
+PRELUDE_PARAMS(ClassifyParams, 64, index, hidden, score, bias, out, live, rows, labels, width,
                hidden_stride);
 
 struct LabelDotsParams {
@@ -60,6 +61,7 @@ PRELUDE_DEVICE void classify(const ClassifyParams& p) {
     if (row >= live_rows(p.live, p.rows)) return;
     u64 state = u64(load(p.index + row)) * p.hidden_stride;
     float sum = warp_dot(p.hidden + state, p.score + (i % p.labels) * p.width, p.width);
+    if (p.bias) sum = add_rn(sum, to_f32(load_ro(p.bias + i % p.labels)));
     if (lane_id() == 0) store(p.out + i, sum);
     dep_launch();
 }

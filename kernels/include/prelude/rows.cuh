@@ -1,14 +1,17 @@
-// Copies of rows, exact but for a scale.
+// Copies of rows, exact but for a scale, and sums of rows.
 //
 // embed:        h[t] = scale · E[id[t]]   id `i32 [rows]`, E `[vocab, width]`, h `[rows, width]`;
 //               rounded once, and not at all with a scale of 1
 // gather_rows:  y[r] = x[index[r] - first]    index `i32 [rows]`, x `[x_rows, width]`,
 //               y `[rows, width]`
+// embed_sum:    h[t] = words[id[t] % W] + types[id[t] / W] + positions[position[t]]
+//               W rows of words, all tables `[_, width]`; in f32 in this order, rounded once;
+//               without types, ids are below W
 //
-// A negative id -(r+1) means "row r of the ids sampled by the previous step" (depth 2). An id or
-// index out of range fills its row with NaN, so that the row fails and no other: host code has
-// checked the ids it knows. Where x is a part of what indices name, a row whose index is elsewhere
-// stays as it is: another launch fills it. width and strides are multiples of 8 elements.
+// A negative id -(r+1) of embed means "row r of the ids sampled by the previous step" (depth 2). An
+// id, index or position out of range fills its row with NaN, so that the row fails and no other: host
+// code has checked the ids it knows. Where x is a part of what indices name, a row whose index is
+// elsewhere stays as it is: another launch fills it. width and strides are multiples of 8 elements.
 //
 // Launch: 256 threads, a warp a row: ⌈rows / 8⌉ blocks. Bound: 4 · rows · width bytes.
 #pragma once
@@ -50,6 +53,24 @@ struct GatherRowsParams {
 PRELUDE_PARAMS(GatherRowsParams, 64, index, x, y, live, rows, width, x_rows, x_stride, y_stride,
                first, is_part, reserved);
 
+struct EmbedSumParams {
+    Global<const i32> ids;
+    Global<const i32> positions;       // not read without a table of positions
+    Global<const bf16> words;
+    Global<const bf16> position_table;  // or null
+    Global<const bf16> types;           // or null
+    Global<bf16> h;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 num_words;
+    u32 num_positions;
+    u32 num_types;
+    u32 h_stride;
+};
+PRELUDE_PARAMS(EmbedSumParams, 80, ids, positions, words, position_table, types, h, live, rows,
+               width, num_words, num_positions, num_types, h_stride);
+
 PRELUDE_DEVICE u32 row_of_warp() { return block_idx().x * (block_dim().x / WARP) + warp_id(); }
 
 // One row by one warp; NaN if there is nothing to copy.
@@ -81,6 +102,45 @@ PRELUDE_DEVICE void embed(const EmbedParams& p) {
             for (int j = 0; j < 8; j++) x[j] = to_bf16(mul_rn(p.scale, to_f32(x[j])));
             store(as<bf16x8>(h + i), x);
         }
+    }
+    dep_launch();
+}
+
+PRELUDE_DEVICE void embed_sum(const EmbedSumParams& p) {
+    dep_wait();
+    u32 row = row_of_warp();
+    if (row >= live_rows(p.live, p.rows)) return;
+    i32 id = load(p.ids + row);
+    u32 type = u32(id) / p.num_words, word = u32(id) % p.num_words;
+    bool there = id >= 0 && type < (p.types ? p.num_types : 1);
+    u32 position = 0;
+    if (p.position_table) {
+        // A negative position is above all rows.
+        position = u32(load(p.positions + row));
+        there = there && position < p.num_positions;
+    }
+    Global<bf16> h = p.h + u64(row) * p.h_stride;
+    if (!there) {
+        copy_row(p.words, false, h, p.width);
+        return;
+    }
+    auto row_of = [&](Global<const bf16> table, u32 at, u32 i) {
+        return load_ro(as<const bf16x8>(table + (u64(at) * p.width + i)));
+    };
+    for (u32 i = 8 * lane_id(); i < p.width; i += 8 * WARP) {
+        bf16x8 x = row_of(p.words, word, i);
+        float sum[8];
+        for (int j = 0; j < 8; j++) sum[j] = to_f32(x[j]);
+        if (p.types) {
+            bf16x8 y = row_of(p.types, type, i);
+            for (int j = 0; j < 8; j++) sum[j] = add_rn(sum[j], to_f32(y[j]));
+        }
+        if (p.position_table) {
+            bf16x8 y = row_of(p.position_table, position, i);
+            for (int j = 0; j < 8; j++) sum[j] = add_rn(sum[j], to_f32(y[j]));
+        }
+        for (int j = 0; j < 8; j++) x[j] = to_bf16(sum[j]);
+        store(as<bf16x8>(h + i), x);
     }
     dep_launch();
 }

@@ -72,9 +72,10 @@ impl Tile {
 
 params! {
     /// Parameters of `prelude_attn_varlen_{32,64,128}`, `prelude_attn_varlen_wide_{32,64,128}` and
-    /// `prelude_attn_varlen_near_{32,64,128,256}`: attention of prompts. bf16 unless stated. `D` is
-    /// `head_dim`.
-    pub struct AttnVarlenParams: 136 {
+    /// `prelude_attn_varlen_near_{32,64,128,256}`, and of `prelude_attn_whole_{32,64,128,256}`,
+    /// `prelude_attn_whole_wide_{32,64}` and `prelude_attn_biased_{32,64,128}`: attention of prompts.
+    /// bf16 unless stated. `D` is `head_dim`.
+    pub struct AttnVarlenParams: 152 {
         /// `[rows, heads · D]`.
         pub q: DevicePtr,
         /// `[rows, heads · D]`; may be `q`.
@@ -97,6 +98,9 @@ params! {
         pub tiles: DevicePtr,
         /// Number of tiles that count (u32), or null for all.
         pub live: DevicePtr,
+        /// `[heads · (2 · bias_reach + 1)]`: what distances add to scores, or null. Of
+        /// [`AttnVarlenParams::launch_whole`] alone.
+        pub bias: DevicePtr,
         /// Tiles of the launch.
         pub tiles_max: u32,
         /// Query heads: `kv_heads` times at most 64.
@@ -117,10 +121,15 @@ params! {
         pub scale: f32,
         /// [`Tile::ROWS`] or [`Tile::ROWS_WIDE`]: what tiles were made for.
         pub tile_rows: u32,
-        /// Positions before its own that a query sees at most, or [`NO_WINDOW`].
+        /// Positions before its own that a query sees at most, or [`NO_WINDOW`]; behind it too where
+        /// queries see whole segments.
         pub window: u32,
         /// Bound of the scaled scores, or 0.
         pub cap: f32,
+        /// Distances on either side that have a number of their own in `bias`.
+        pub bias_reach: u32,
+        /// 0.
+        pub reserved: u32,
     }
 }
 
@@ -153,13 +162,40 @@ impl AttnVarlenParams {
             (Some(128), Tile::ROWS_WIDE) => ("prelude_attn_varlen_wide_128", 128),
             _ => return None,
         };
-        Some(Launch {
+        Some(self.launch_of(kernel, padded))
+    }
+
+    /// The same where queries see whole segments, each of one span in the step's K and V. None for a
+    /// `head_dim` or `tile_rows` that no kernel takes, and with a `cap`.
+    #[must_use]
+    pub fn launch_whole(&self) -> Option<Launch> {
+        let padded = padded_head_dim(self.head_dim);
+        let is_biased = self.bias != DevicePtr::NULL;
+        let (kernel, padded) = match (padded, self.tile_rows) {
+            _ if self.cap > 0.0 => return None,
+            (Some(32), Tile::ROWS) if is_biased => ("prelude_attn_biased_32", 32),
+            (Some(64), Tile::ROWS) if is_biased => ("prelude_attn_biased_64", 64),
+            (Some(128), Tile::ROWS) if is_biased => ("prelude_attn_biased_128", 128),
+            _ if is_biased => return None,
+            (Some(32), Tile::ROWS) => ("prelude_attn_whole_32", 32),
+            (Some(64), Tile::ROWS) => ("prelude_attn_whole_64", 64),
+            (Some(128), Tile::ROWS) => ("prelude_attn_whole_128", 128),
+            (Some(256), Tile::ROWS) => ("prelude_attn_whole_256", 256),
+            (Some(32), Tile::ROWS_WIDE) => ("prelude_attn_whole_wide_32", 32),
+            (Some(64), Tile::ROWS_WIDE) => ("prelude_attn_whole_wide_64", 64),
+            _ => return None,
+        };
+        Some(self.launch_of(kernel, padded))
+    }
+
+    fn launch_of(&self, kernel: &'static str, padded: u32) -> Launch {
+        Launch {
             kernel,
             grid: [self.tiles_max, self.kv_heads, 1],
             block: [128, 1, 1],
             // The rows of Q, 64 each of K and V, of bf16, 8 elements apart.
             shared_bytes: (self.tile_rows + 2 * 64) * (padded + 8) * 2,
-        })
+        }
     }
 }
 
@@ -204,6 +240,41 @@ mod tests {
         assert_eq!(kernel_of(256, Tile::ROWS_WIDE), None);
         for none in [0, 4, 36, 264] {
             assert_eq!(kernel(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn whole_segments() {
+        let kernel = |head_dim, tile_rows, bias: u64, cap| {
+            let params = AttnVarlenParams {
+                head_dim,
+                tile_rows,
+                bias: DevicePtr(bias),
+                cap,
+                window: NO_WINDOW,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            params.launch_whole().map(|l| l.kernel)
+        };
+        let (narrow, wide) = (Tile::ROWS, Tile::ROWS_WIDE);
+        assert_eq!(kernel(24, narrow, 0, 0.0), Some("prelude_attn_whole_32"));
+        assert_eq!(kernel(64, wide, 0, 0.0), Some("prelude_attn_whole_wide_64"));
+        assert_eq!(kernel(72, narrow, 8, 0.0), Some("prelude_attn_biased_128"));
+        assert_eq!(kernel(136, narrow, 0, 0.0), Some("prelude_attn_whole_256"));
+        // No kernel of these: too large a head, a bias or a large head in wide tiles, a bound.
+        let none = [
+            (136, narrow, 8, 0.0),
+            (136, wide, 0, 0.0),
+            (64, wide, 8, 0.0),
+            (128, wide, 0, 0.0),
+            (64, narrow, 0, 1.0),
+        ];
+        for (dim, rows, bias, cap) in none {
+            assert_eq!(
+                kernel(dim, rows, bias, cap),
+                None,
+                "{dim} {rows} {bias} {cap}"
+            );
         }
     }
 

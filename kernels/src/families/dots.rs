@@ -2,13 +2,15 @@ use crate::{DevicePtr, Launch, params::params};
 
 params! {
     /// Parameters of `prelude_classify`: every row times every label's weights, f32.
-    pub struct ClassifyParams: 56 {
+    pub struct ClassifyParams: 64 {
         /// i32 `[rows]`: rows of `hidden`.
         pub index: DevicePtr,
         /// bf16 `[_, width]`.
         pub hidden: DevicePtr,
         /// bf16 `[labels, width]`.
         pub score: DevicePtr,
+        /// bf16 `[labels]`, or null.
+        pub bias: DevicePtr,
         /// f32 `[rows, labels]`.
         pub out: DevicePtr,
         /// Number of rows that count (u32), or null for all.

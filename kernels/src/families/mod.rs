@@ -1,6 +1,7 @@
 //! Parameters and launch shape of each family. What a kernel computes, and what its arguments
 //! must satisfy, is said in `include/prelude/<family>.cuh`.
 
+mod activate;
 mod attn_decode;
 mod attn_varlen;
 mod cap_logits;
@@ -9,6 +10,7 @@ mod experts;
 mod gemm_experts;
 mod gemm_mma;
 mod label_logits;
+mod layer_norm;
 mod logprobs;
 mod pool;
 mod qk_norm_rope_store;
@@ -17,6 +19,7 @@ mod rows;
 mod sample;
 mod silu_mul;
 
+pub use activate::{ActivateParams, Function};
 pub use attn_decode::{AttnDecodeParams, DecodeRow};
 pub use attn_varlen::{AttnVarlenParams, NO_WINDOW, Segment, Span, Tile};
 pub use cap_logits::CapLogitsParams;
@@ -28,10 +31,11 @@ pub use experts::{
 pub use gemm_experts::ExpertsGemmParams;
 pub use gemm_mma::{GemmOutput, GemmParams};
 pub use label_logits::{LabelLogitsParams, LabelMergeParams};
+pub use layer_norm::LayerNormParams;
 pub use logprobs::{LogprobRow, LogprobsParams};
-pub use pool::{PoolParams, PoolRow};
+pub use pool::{MeanRow, PoolParams, PoolRow, SegmentMeansParams};
 pub use qk_norm_rope_store::QkNormRopeStoreParams;
 pub use rms_norm::{RmsNormForm, RmsNormParams};
-pub use rows::{EmbedParams, GatherRowsParams};
+pub use rows::{EmbedParams, EmbedSumParams, GatherRowsParams};
 pub use sample::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus};
 pub use silu_mul::{Gate, SiluMulParams};

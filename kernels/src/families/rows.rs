@@ -58,6 +58,38 @@ params! {
     }
 }
 
+params! {
+    /// Parameters of `prelude_embed_sum`: rows of up to three tables, added up. bf16.
+    pub struct EmbedSumParams: 80 {
+        /// i32 `[rows]`: of a token of type `k`, its word's plus `k · num_words`.
+        pub ids: DevicePtr,
+        /// i32 `[rows]`; not read without a table of positions.
+        pub positions: DevicePtr,
+        /// `[num_words, width]`.
+        pub words: DevicePtr,
+        /// `[num_positions, width]`, or null.
+        pub position_table: DevicePtr,
+        /// `[num_types, width]`, or null.
+        pub types: DevicePtr,
+        /// `[rows, width]`; a row is NaN whose id or position is out of range.
+        pub h: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows: u32,
+        /// Elements of a row: a multiple of 8.
+        pub width: u32,
+        /// Rows of `words`.
+        pub num_words: u32,
+        /// Rows of `position_table`.
+        pub num_positions: u32,
+        /// Rows of `types`.
+        pub num_types: u32,
+        /// Elements from one row of `h` to the next: a multiple of 8.
+        pub h_stride: u32,
+    }
+}
+
 /// A warp a row.
 const ROWS_PER_BLOCK: u32 = 8;
 
@@ -66,6 +98,15 @@ impl EmbedParams {
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_embed", self.rows.div_ceil(ROWS_PER_BLOCK), 256)
+    }
+}
+
+impl EmbedSumParams {
+    /// A warp a row.
+    #[must_use]
+    pub const fn launch(&self) -> Launch {
+        let blocks = self.rows.div_ceil(ROWS_PER_BLOCK);
+        Launch::linear("prelude_embed_sum", blocks, 256)
     }
 }
 

@@ -27,6 +27,16 @@ pub enum Gate {
     Silu,
     /// GELU, approximated by tanh.
     GeluTanh,
+    /// GELU by the error function.
+    GeluErf,
+    /// `max(g, 0)`.
+    Relu,
+}
+
+/// Blocks of 256 threads that work on 8 elements each.
+pub(super) fn blocks_of_eights(rows: u32, width: u32) -> u32 {
+    let vectors = u64::from(rows) * u64::from(width / 8);
+    u32::try_from(vectors.div_ceil(256)).unwrap_or(u32::MAX)
 }
 
 impl SiluMulParams {
@@ -36,9 +46,9 @@ impl SiluMulParams {
         let kernel = match gate {
             Gate::Silu => "prelude_silu_mul",
             Gate::GeluTanh => "prelude_gelu_mul",
+            Gate::GeluErf => "prelude_gelu_erf_mul",
+            Gate::Relu => "prelude_relu_mul",
         };
-        let vectors = u64::from(self.rows) * u64::from(self.width / 8);
-        let blocks = u32::try_from(vectors.div_ceil(256)).unwrap_or(u32::MAX);
-        Launch::linear(kernel, blocks, 256)
+        Launch::linear(kernel, blocks_of_eights(self.rows, self.width), 256)
     }
 }

@@ -207,6 +207,9 @@ impl Forest {
             tile_rows: self.tile_rows,
             window: self.near.window(),
             cap: self.near.cap,
+            bias: DevicePtr::NULL,
+            bias_reach: 0,
+            reserved: 0,
         };
         launch(device, params.launch().unwrap(), &params);
 

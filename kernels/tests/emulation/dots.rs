@@ -32,6 +32,7 @@ fn check(device: &Device, rows: usize, labels: usize, width: usize, live: Option
         index: upload(device, &index),
         hidden: hidden_at,
         score: score_at,
+        bias: DevicePtr::NULL,
         out,
         live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
         rows: rows as u32,
@@ -50,6 +51,22 @@ fn check(device: &Device, rows: usize, labels: usize, width: usize, live: Option
         rest.iter().all(|x| x.to_bits() == u32::MAX),
         "{what}: beyond the live rows"
     );
+
+    // The same with a bias for each label.
+    let bias = values.bf16s(labels, -2.0, 2.0);
+    let biased = ClassifyParams {
+        bias: upload(device, &bias),
+        ..params
+    };
+    launch(device, biased.launch(), &biased);
+    let got: Vec<f32> = device.download(out, live_rows * labels).unwrap();
+    let got: Vec<f64> = got.iter().map(|&x| f64::from(x)).collect();
+    let expected = (0..live_rows * labels).map(|i| {
+        let (value, bound) = dot(state(index[i / labels]), weights(i % labels));
+        let bias = bias[i % labels].to_f64();
+        (value + bias, bound + 2.0 * U32 * (value.abs() + bias.abs()))
+    });
+    assert_within(&format!("{what} biased"), &got, expected);
 
     // The same through pairs, in another order.
     let n = rows * labels;

@@ -14,6 +14,7 @@ fn structs_are_mirrored() {
         assert_eq!(library.layout_difference::<P>(), None);
         known.push(P::NAME);
     }
+    check::<families::ActivateParams>(&library, &mut known);
     check::<families::AdjustParams>(&library, &mut known);
     check::<families::AdjustRow>(&library, &mut known);
     check::<families::ArgmaxParams>(&library, &mut known);
@@ -27,13 +28,16 @@ fn structs_are_mirrored() {
     check::<families::ExpertsOrderParams>(&library, &mut known);
     check::<families::ExpertsRouteParams>(&library, &mut known);
     check::<families::ExpertsSumParams>(&library, &mut known);
+    check::<families::EmbedSumParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);
     check::<families::LabelDotsParams>(&library, &mut known);
     check::<families::LabelLogitsParams>(&library, &mut known);
     check::<families::LabelMergeParams>(&library, &mut known);
+    check::<families::LayerNormParams>(&library, &mut known);
     check::<families::LogprobRow>(&library, &mut known);
     check::<families::LogprobsParams>(&library, &mut known);
+    check::<families::MeanRow>(&library, &mut known);
     check::<families::PoolParams>(&library, &mut known);
     check::<families::PoolRow>(&library, &mut known);
     check::<families::QkNormRopeStoreParams>(&library, &mut known);
@@ -41,6 +45,7 @@ fn structs_are_mirrored() {
     check::<families::SampleParams>(&library, &mut known);
     check::<families::SampleRow>(&library, &mut known);
     check::<families::Segment>(&library, &mut known);
+    check::<families::SegmentMeansParams>(&library, &mut known);
     check::<families::SiluMulParams>(&library, &mut known);
     check::<families::Span>(&library, &mut known);
     check::<families::Tile>(&library, &mut known);

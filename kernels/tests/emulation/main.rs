@@ -8,9 +8,11 @@
     reason = "tests say what they skip and which schedule failed"
 )]
 
+mod activate;
 mod attention;
 mod attn_decode;
 mod attn_varlen;
+mod attn_whole;
 mod cap_logits;
 mod dots;
 mod experts;
@@ -19,6 +21,7 @@ mod gemm_mma;
 mod harness;
 mod label_logits;
 mod lanes;
+mod layer_norm;
 mod layout;
 mod logprobs;
 mod pool;

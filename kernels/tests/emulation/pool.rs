@@ -2,10 +2,10 @@ use half::bf16;
 use prelude_kernels::{
     DevicePtr,
     emu::Device,
-    families::{PoolParams, PoolRow},
+    families::{MeanRow, PoolParams, PoolRow, SegmentMeansParams},
 };
 
-use crate::support::{Values, launch, under_all_schedules, upload};
+use crate::support::{Values, assert_untouched, launch, room_bf16, under_all_schedules, upload};
 
 /// The CPU executor's mean: chunks that start at absolute multiples of 256, in f32, in order.
 fn mean(states: &[&[bf16]], first_position: u32, column: usize) -> f32 {
@@ -56,6 +56,34 @@ fn check(device: &Device, width: usize, rows: &[PoolRow], live: Option<u32>) {
         out_stride: width as u32,
     };
     launch(device, params.launch(), &params);
+    let narrow_stride = width + 3;
+    let narrow_at = room_bf16(device, rows.len() * narrow_stride);
+    let narrow_params = PoolParams {
+        out: narrow_at,
+        out_stride: narrow_stride as u32,
+        ..params
+    };
+    launch(device, narrow_params.launch_bf16(), &narrow_params);
+    let narrow: Vec<bf16> = device
+        .download(narrow_at, rows.len() * narrow_stride)
+        .unwrap();
+    for (i, row) in rows.iter().enumerate() {
+        let narrow = &narrow[i * narrow_stride..][..narrow_stride];
+        let mut end = 0;
+        if live.is_none_or(|n| i < n as usize) {
+            end = row.dimensions as usize;
+            let states = &index[row.first as usize..][..row.count as usize];
+            let states: Vec<&[bf16]> = states
+                .iter()
+                .map(|&s| &hidden[s as usize * width..][..width])
+                .collect();
+            let flags = row.flags & PoolRow::MEAN;
+            let plain = expected(&states, &PoolRow { flags, ..*row });
+            let plain: Vec<bf16> = plain.into_iter().map(bf16::from_f32).collect();
+            assert_eq!(narrow[..end], plain, "row {row:?} in bf16");
+        }
+        assert_untouched("a row in bf16", &narrow[end..]);
+    }
     let got: Vec<u32> = device.download(out, rows.len() * width).unwrap();
     for (i, row) in rows.iter().enumerate() {
         let got = &got[i * width..][..width];
@@ -115,6 +143,61 @@ fn embeddings() {
             ];
             check(device, width, &rows, None);
             check(device, width, &rows, Some(3));
+        }
+    });
+}
+
+/// Means of segments in a part of the step's tokens; the others, and rows that do not count, stay.
+#[test]
+fn means_of_segments() {
+    const FIRST: usize = 40;
+    const ROWS: usize = 600;
+    under_all_schedules(|device| {
+        for (width, live) in [(56, None), (264, Some(3))] {
+            let mut values = Values::new(12);
+            let (x_stride, y_stride) = (width + 8, width + 16);
+            let x = values.bf16s(ROWS * x_stride, -2.0, 2.0);
+            let segments = [
+                (40, 1),
+                (41, 530),
+                (41, 530),
+                (571, 69),
+                (30, 20),
+                (630, 11),
+                (640, 4),
+            ];
+            let rows = segments.map(|(first, count)| MeanRow { first, count });
+            let y = room_bf16(device, rows.len() * y_stride);
+            let params = SegmentMeansParams {
+                row: upload(device, &rows),
+                x: upload(device, &x),
+                y,
+                live: live.map_or(DevicePtr::NULL, |n: u32| upload(device, &[n])),
+                rows: rows.len() as u32,
+                width: width as u32,
+                x_rows: ROWS as u32,
+                first: FIRST as u32,
+                x_stride: x_stride as u32,
+                y_stride: y_stride as u32,
+            };
+            launch(device, params.launch(), &params);
+            let got: Vec<bf16> = device.download(y, rows.len() * y_stride).unwrap();
+            for (i, (got, (first, count))) in got.chunks(y_stride).zip(segments).enumerate() {
+                let (first, count) = (first as usize, count as usize);
+                let is_there = first >= FIRST && first + count <= FIRST + ROWS;
+                let mut end = 0;
+                if is_there && live.is_none_or(|n| i < n as usize) {
+                    end = width;
+                    let states: Vec<&[bf16]> = (first..first + count)
+                        .map(|token| &x[(token - FIRST) * x_stride..][..width])
+                        .collect();
+                    for (j, got) in got[..width].iter().enumerate() {
+                        let mean = bf16::from_f32(mean(&states, 0, j));
+                        assert_eq!(*got, mean, "row {i} at {j}");
+                    }
+                }
+                assert_untouched("a row that is elsewhere", &got[end..]);
+            }
         }
     });
 }

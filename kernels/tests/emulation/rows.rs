@@ -2,7 +2,7 @@ use half::bf16;
 use prelude_kernels::{
     DevicePtr,
     emu::Device,
-    families::{EmbedParams, GatherRowsParams},
+    families::{EmbedParams, EmbedSumParams, GatherRowsParams},
 };
 
 use crate::support::{Values, launch, room_bf16, under_all_schedules, upload};
@@ -170,6 +170,101 @@ fn gather_parts(device: &Device, rows: usize, width: usize) {
             None => assert!(row.iter().all(|&bits| bits == 0xffff), "row {r} stays"),
         }
     }
+}
+
+/// Tables in any company; ids and positions at, and behind, the last row.
+fn embed_sum(device: &Device, rows: usize, width: usize, live: Option<u32>, tables: [bool; 2]) {
+    let [has_positions, has_types] = tables;
+    let what = format!("[{rows}, {width}] positions {has_positions} types {has_types}");
+    const POSITIONS: usize = 9;
+    const TYPES: usize = 2;
+    let mut values = Values::new(6);
+    let words = values.bf16s(VOCAB * width, -2.0, 2.0);
+    let position_table = values.bf16s(POSITIONS * width, -2.0, 2.0);
+    let types = values.bf16s(TYPES * width, -2.0, 2.0);
+    let all = (VOCAB * TYPES) as i32;
+    let ids: Vec<i32> = (0..rows)
+        .map(|i| match i % 7 {
+            0 => all - 1,
+            1 => all,
+            2 => -1,
+            3 => VOCAB as i32,
+            4 => VOCAB as i32 - 1,
+            _ => values.below(VOCAB) as i32,
+        })
+        .collect();
+    let positions: Vec<i32> = (0..rows)
+        .map(|i| match i % 11 {
+            5 => POSITIONS as i32,
+            6 => -1,
+            i => i as i32 % POSITIONS as i32,
+        })
+        .collect();
+    let table = |is_there: bool, table: &[bf16]| match is_there {
+        true => upload(device, table),
+        false => DevicePtr::NULL,
+    };
+    let h = room_bf16(device, rows * width);
+    let params = EmbedSumParams {
+        ids: upload(device, &ids),
+        positions: match has_positions {
+            true => upload(device, &positions),
+            false => DevicePtr::NULL,
+        },
+        words: upload(device, &words),
+        position_table: table(has_positions, &position_table),
+        types: table(has_types, &types),
+        h,
+        live: live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+        rows: rows as u32,
+        width: width as u32,
+        num_words: VOCAB as u32,
+        num_positions: POSITIONS as u32,
+        num_types: TYPES as u32,
+        h_stride: width as u32,
+    };
+    launch(device, params.launch(), &params);
+    let got: Vec<bf16> = device.download(h, rows * width).unwrap();
+    for (row, got) in got.chunks_exact(width).enumerate() {
+        if live.is_some_and(|live| row >= live as usize) {
+            let is_untouched = got.iter().all(|x| x.to_bits() == 0xffff);
+            assert!(is_untouched, "{what}: row {row} does not count");
+            continue;
+        }
+        let count = if has_types { all } else { VOCAB as i32 };
+        let is_there = (0..count).contains(&ids[row])
+            && (!has_positions || (0..POSITIONS as i32).contains(&positions[row]));
+        if !is_there {
+            assert!(
+                got.iter().all(|x| x.is_nan()),
+                "{what}: row {row} is not there"
+            );
+            continue;
+        }
+        let (word, kind) = (ids[row] as usize % VOCAB, ids[row] as usize / VOCAB);
+        for (i, got) in got.iter().enumerate() {
+            let mut sum = words[word * width + i].to_f32();
+            if has_types {
+                sum += types[kind * width + i].to_f32();
+            }
+            if has_positions {
+                sum += position_table[positions[row] as usize * width + i].to_f32();
+            }
+            assert_eq!(*got, bf16::from_f32(sum), "{what}: row {row} at {i}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_tables() {
+    under_all_schedules(|device| {
+        for width in [8, 56, 264] {
+            for tables in [[true, true], [true, false], [false, true], [false, false]] {
+                embed_sum(device, 23, width, None, tables);
+                embed_sum(device, 17, width, Some(12), tables);
+            }
+        }
+    });
 }
 
 #[test]

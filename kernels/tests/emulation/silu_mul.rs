@@ -6,7 +6,7 @@ use prelude_kernels::{
 };
 
 use crate::support::{
-    U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,
+    U16, U32, Values, assert_untouched, assert_within, erf, launch, room_bf16, under_all_schedules,
     upload, wide,
 };
 
@@ -19,6 +19,8 @@ fn gate_of(gate: Gate, g: f64) -> f64 {
             // 1 + tanh y = 2 / (1 + e^-2y), which does not cancel.
             g / (1.0 + (-2.0 * inner).exp())
         }
+        Gate::GeluErf => g / 2.0 * (1.0 + erf(g * std::f64::consts::FRAC_1_SQRT_2)),
+        Gate::Relu => g.max(0.0),
     }
 }
 
@@ -51,12 +53,22 @@ fn check(device: &Device, gate: Gate, rows: usize, width: usize, gap: usize, liv
         assert_untouched(&what, &got[end..row * out_stride]);
         end = row * out_stride + width;
         let (gates, up) = gate_up[row * in_stride..][..2 * width].split_at(width);
-        let gates = wide(gates).into_iter().map(|g| gate_of(gate, g));
-        let expected: Vec<f64> = gates.zip(wide(up)).map(|(s, u)| s * u).collect();
+        let gates = wide(gates);
+        let expected: Vec<(f64, f64)> = gates
+            .into_iter()
+            .zip(wide(up))
+            // The error function is within 1.5e-7 of itself.
+            .map(|(g, u)| match gate {
+                Gate::GeluErf => (gate_of(gate, g) * u, 4.0 * U32 * (g * u).abs()),
+                _ => (gate_of(gate, g) * u, 0.0),
+            })
+            .collect();
         // silu and the product are rounded; below 1e-30 silu is flushed to 0.
         // Exponents of GELU grow with g³, and with them the error of the exponential.
         let bound = 2.02 * U16 + 64.0 * U32;
-        let within = expected.iter().map(|&y| (y, bound * y.abs() + 1e-27));
+        let within = expected
+            .iter()
+            .map(|&(y, of_gate)| (y, bound * y.abs() + 1e-27 + of_gate));
         assert_within(
             &format!("{what} row {row}"),
             &wide(&got[row * out_stride..end]),
@@ -72,7 +84,7 @@ fn products() {
         for width in [8, 56, 200, 1024] {
             for rows in [1, 3, 17] {
                 let gap = if rows == 3 { 8 } else { 0 };
-                for gate in [Gate::Silu, Gate::GeluTanh] {
+                for gate in [Gate::Silu, Gate::GeluTanh, Gate::GeluErf, Gate::Relu] {
                     check(device, gate, rows, width, gap, (rows == 17).then_some(9));
                 }
             }

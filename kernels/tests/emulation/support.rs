@@ -126,6 +126,19 @@ pub(crate) const U16: f64 = 1.0 / 256.0;
 /// Unit roundoff of f32.
 pub(crate) const U32: f64 = 1.0 / (1u64 << 24) as f64;
 
+/// The error function by its series of positive terms: `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
+pub(crate) fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= 2.0 * x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}
+
 /// Fails unless each value is within its bound, given with what is expected. NaN fails.
 pub(crate) fn assert_within(
     what: &str,

@@ -3,6 +3,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `pooling` | embeddings and class logits, of whole prompts or of each token |
+//! | `dense` | products behind a pooling |
 //! | `labels` | logits of labels, with or without the sum over the vocabulary |
 //! | `logits` | full rows of logits: sampling and log-probabilities |
 //! | `results` | where kernels leave what the host reads |
@@ -10,6 +11,7 @@
 //! Everything is laid out before the step starts: lists of what to read are part of its metadata,
 //! and each row has a place for its result. A row whose result has no room fails alone.
 
+mod dense;
 mod labels;
 mod logits;
 mod masks;
@@ -24,7 +26,9 @@ use prelude_models::{
     step::{StepLayout, StepRow},
 };
 
+pub(crate) use self::dense::DenseProduct;
 use self::{
+    dense::DenseRoom,
     labels::Labels,
     logits::Logits,
     pooling::{Classes, Pooled, Scope},
@@ -52,6 +56,8 @@ const NO_LIST_ROOM: &str = "the step's lists of labels, positions, past, biased,
 pub(crate) struct Heads {
     results: Results,
     pooled: Pooled,
+    /// Room for products behind a pooling, if the model has some.
+    dense: Option<DenseRoom>,
     token_vectors: Pooled,
     classes: Classes,
     token_classes: Classes,
@@ -92,12 +98,16 @@ impl Heads {
         let bytes = usize::try_from(config.results_bytes)
             .map_err(|_| Error::config("results_bytes", "too large"))?;
         // Whatever else a step answers, its tokens have room for a result each.
-        let width = model.hidden_size.max(model.labels.len());
+        let hidden = model.hidden_size;
+        let width = hidden.max(model.labels.len());
+        let dense = DenseRoom::new(space, model)?;
+        let projected = dense.as_ref().map(|_| model.embedding_size());
         let token_words = result_tokens * width.next_multiple_of(results::ALIGN);
         Ok(Self {
             results: Results::new(space, bytes, token_words)?,
-            pooled: Pooled::new(model.hidden_size, Scope::Rows),
-            token_vectors: Pooled::new(model.hidden_size, Scope::Tokens),
+            pooled: Pooled::new(hidden, projected, Scope::Rows),
+            dense,
+            token_vectors: Pooled::new(hidden, None, Scope::Tokens),
             classes: Classes::new(model.labels.len(), Scope::Rows),
             token_classes: Classes::new(model.labels.len(), Scope::Tokens),
             labels: Labels::new(space, model.vocab_size)?,
@@ -107,8 +117,9 @@ impl Heads {
     }
 
     /// Bytes on the device.
-    pub(crate) const fn bytes(&self) -> usize {
-        self.results.bytes() + self.labels.bytes() + self.logits.bytes()
+    pub(crate) fn bytes(&self) -> usize {
+        let dense = self.dense.as_ref().map_or(0, DenseRoom::bytes);
+        self.results.bytes() + self.labels.bytes() + self.logits.bytes() + dense
     }
 
     /// Room for what another step leaves.
@@ -190,27 +201,37 @@ impl Heads {
             .launch(launcher, products, metadata, results, hidden, head)
     }
 
-    /// Embeddings. `hidden`: `[P, H]`.
+    /// Embeddings, those of rows by way of `dense`. `hidden`: `[P, H]`.
     pub(crate) fn pooling(
         &mut self,
         launcher: &mut Launcher,
+        products: &mut Products,
         metadata: &Metadata,
         hidden: View<bf16>,
+        dense: &[DenseProduct],
     ) -> Result<(), Error> {
         self.ran.pooling = true;
-        for rows in [&self.pooled, &self.token_vectors] {
-            rows.launch(launcher, metadata, &self.results, hidden)?;
+        let results = &self.results;
+        match &self.dense {
+            Some(room) => {
+                let dense = (room, dense);
+                self.pooled
+                    .launch_dense(launcher, products, metadata, results, hidden, dense)?;
+            }
+            None if dense.is_empty() => self.pooled.launch(launcher, metadata, results, hidden)?,
+            None => return Err(Error::Step("products behind a pooling without room".into())),
         }
-        Ok(())
+        self.token_vectors
+            .launch(launcher, metadata, results, hidden)
     }
 
-    /// Class logits. `hidden`: `[P, H]`; `score`: `[labels, H]`.
+    /// Class logits. `hidden`: `[P, H]`; `score`: `[labels, H]`, with its bias.
     pub(crate) fn classes(
         &mut self,
         launcher: &mut Launcher,
         metadata: &Metadata,
         hidden: View<bf16>,
-        score: View<bf16>,
+        score: (View<bf16>, Option<View<bf16>>),
     ) -> Result<(), Error> {
         self.ran.classes = true;
         for rows in [&self.classes, &self.token_classes] {

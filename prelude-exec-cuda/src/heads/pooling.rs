@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use half::bf16;
 use prelude_core::{OutputHead, Pooling, RowOutput, TokenHead};
 use prelude_kernels::families::PoolRow;
-use prelude_models::step::StepLayout;
+use prelude_models::step::{StepLayout, StepRow};
 
 use super::{
-    NO_ROOM, finite,
+    NO_ROOM,
+    dense::{DenseProduct, DenseRoom, GROUP},
+    finite,
     results::{Part, Results},
     rows, word,
 };
 use crate::{
     Error,
-    kernels::{heads, launch::Launcher},
+    kernels::{gemm::Products, heads, launch::Launcher},
     memory::{
         metadata::{Field, Metadata},
         view::View,
@@ -99,10 +101,16 @@ struct Wanted {
 #[derive(Debug)]
 pub(super) struct Pooled {
     hidden: usize,
+    /// The length of a vector behind the products of a model that has some.
+    projected: Option<usize>,
     of: Scope,
     rows: Field<PoolRow>,
     index: Field<i32>,
-    /// `[places, H]`, of which each row uses its first dimensions.
+    /// The rows that end what products make of pooled vectors, if there are products, and what they
+    /// read of a group.
+    ends: Field<PoolRow>,
+    group: Field<i32>,
+    /// `[places, width]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
     places: ResultIndex,
     /// For each row of the step, how much of each result it reads.
@@ -137,12 +145,15 @@ impl Scope {
 }
 
 impl Pooled {
-    pub(super) fn new(hidden: usize, of: Scope) -> Self {
+    pub(super) fn new(hidden: usize, projected: Option<usize>, of: Scope) -> Self {
         Self {
             hidden,
+            projected,
             of,
             rows: Field::default(),
             index: Field::default(),
+            ends: Field::default(),
+            group: Field::default(),
             out: None,
             places: ResultIndex::default(),
             dimensions: BTreeMap::new(),
@@ -151,7 +162,52 @@ impl Pooled {
 
     /// Returns empty lists for another step.
     pub(super) fn spare(&self) -> Self {
-        Self::new(self.hidden, self.of)
+        Self::new(self.hidden, self.projected, self.of)
+    }
+
+    /// The length of a vector before it is cut.
+    fn width(&self) -> usize {
+        self.projected.unwrap_or(self.hidden)
+    }
+
+    /// Returns the vectors that row `i` of a step wants of its outputs, and how much of each it reads.
+    fn vectors(&self, i: usize, row: &StepRow, outputs: &[u32]) -> Option<(usize, Vec<Wanted>)> {
+        let (pooling, normalise, dimensions) = match row.head {
+            OutputHead::Embed {
+                pooling,
+                normalise,
+                dimensions,
+            } => (pooling, normalise, dimensions),
+            OutputHead::Tokens(TokenHead::Embed {
+                normalise,
+                dimensions,
+            }) => (Pooling::First, normalise, dimensions),
+            _ => return None,
+        };
+        let dimensions = dimensions.map_or_else(|| self.width(), |d| d as usize);
+        let mut flags = 0;
+        if pooling == Pooling::Mean {
+            flags |= PoolRow::MEAN;
+        }
+        if normalise {
+            flags |= PoolRow::NORMALISE;
+        }
+        let vector = |whole_row, output, position| Wanted {
+            whole_row,
+            output,
+            position,
+            flags,
+            dimensions: word(dimensions),
+        };
+        // Each output by itself, the first alone where a row is pooled.
+        let singles = outputs.iter().zip(row.first_position..);
+        let singles = singles.map(|(&output, position)| vector(None, output, position));
+        let vectors = match (self.of, pooling) {
+            (Scope::Rows, Pooling::First) => singles.take(1).collect(),
+            (Scope::Rows, _) => vec![vector(Some(i), 0, row.first_position)],
+            (Scope::Tokens, _) => singles.collect(),
+        };
+        Some((dimensions, vectors))
     }
 
     pub(super) fn begin(
@@ -167,43 +223,13 @@ impl Pooled {
             Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Embed { .. })),
         };
         for (i, row) in rows(layout, is_wanted) {
-            let (mean, normalise, dimensions) = match row.head {
-                OutputHead::Embed {
-                    pooling,
-                    normalise,
-                    dimensions,
-                } => (pooling == Pooling::Mean, normalise, dimensions),
-                OutputHead::Tokens(TokenHead::Embed {
-                    normalise,
-                    dimensions,
-                }) => (false, normalise, dimensions),
-                _ => continue,
-            };
-            let dimensions = dimensions.map_or(self.hidden, |d| d as usize);
-            self.dimensions.insert(i, dimensions);
-            let mean = if mean { PoolRow::MEAN } else { 0 };
-            let unit = if normalise { PoolRow::NORMALISE } else { 0 };
-            let vector = |whole_row, output, position| Wanted {
-                whole_row,
-                output,
-                position,
-                flags: mean | unit,
-                dimensions: word(dimensions),
-            };
-            let vectors = match self.of {
-                Scope::Rows => vec![vector(Some(i), 0, row.first_position)],
-                Scope::Tokens => {
-                    let outputs = layout.outputs_of(row).iter();
-                    let positions = row.first_position..;
-                    { outputs.zip(positions) }
-                        .map(|(&output, position)| vector(None, output, position))
-                        .collect()
-                }
-            };
-            wanted.push((i, vectors));
+            if let Some((dimensions, vectors)) = self.vectors(i, row, layout.outputs_of(row)) {
+                self.dimensions.insert(i, dimensions);
+                wanted.push((i, vectors));
+            }
         }
         let (mut list, mut index) = (Vec::new(), Vec::new());
-        let room = self.of.room(results, self.hidden);
+        let room = self.of.room(results, self.width());
         let refused = self.places.lay_out(wanted, room, |vector: Wanted| {
             let outputs = match vector.whole_row {
                 Some(row) => layout.outputs_of(&layout.rows[row]),
@@ -222,10 +248,57 @@ impl Pooled {
         for row in refused {
             layout.rows[row].refused = Some(NO_ROOM);
         }
-        let part = self.of.take(results, list.len() * self.hidden);
+        let part = self.of.take(results, list.len() * self.width());
         self.out = part.map(|part| (part, list.len()));
+        if self.projected.is_some() {
+            let (ends, group) = self.put_products_between(&mut list);
+            self.ends = metadata.push(&ends)?;
+            self.group = metadata.push(&group)?;
+        }
         self.rows = metadata.push(&list)?;
         self.index = metadata.push(&index)?;
+        Ok(())
+    }
+
+    /// Leaves the pooling itself in `list`; returns the rows that cut and scale what products make
+    /// of it, a group after the other, and the vectors of a group.
+    fn put_products_between(&self, list: &mut [PoolRow]) -> (Vec<PoolRow>, Vec<i32>) {
+        let mut ends = list.to_vec();
+        for (i, (row, end)) in list.iter_mut().zip(&mut ends).enumerate() {
+            row.flags &= PoolRow::MEAN;
+            row.dimensions = word(self.hidden);
+            end.flags &= PoolRow::NORMALISE;
+            (end.first, end.count, end.first_position) = (word(i % GROUP), 1, 0);
+        }
+        let group = 0..word(list.len().min(GROUP)).cast_signed();
+        (ends, group.collect())
+    }
+
+    /// Pools, multiplies and ends the vectors of rows, group by group.
+    pub(super) fn launch_dense(
+        &self,
+        launcher: &mut Launcher,
+        products: &mut Products,
+        metadata: &Metadata,
+        results: &Results,
+        hidden: View<bf16>,
+        (room, dense): (&DenseRoom, &[DenseProduct]),
+    ) -> Result<(), Error> {
+        let Some((part, rows)) = self.out.filter(|(_, rows)| *rows > 0) else {
+            return Ok(());
+        };
+        let index = metadata.view(self.index);
+        for start in (0..rows).step_by(GROUP) {
+            let group = start..rows.min(start + GROUP);
+            let pooled = room.pooled(group.len(), hidden.width())?;
+            let list = metadata.part(self.rows, group.clone());
+            heads::pool_bf16(launcher, list, index, hidden, pooled)?;
+            let states = room.multiply(launcher, products, pooled, dense)?;
+            let ends = metadata.part(self.ends, group.clone());
+            let of_group = metadata.view(self.group);
+            let out = results.view(part, rows).slice(group);
+            heads::pool(launcher, ends, of_group, states, out)?;
+        }
         Ok(())
     }
 
@@ -258,7 +331,7 @@ impl Pooled {
 
     fn parts(&self, row: usize) -> Option<Vec<Part>> {
         let ((part, _), &len) = (self.out?, self.dimensions.get(&row)?);
-        self.places.parts(row, part, self.hidden, len)
+        self.places.parts(row, part, self.width(), len)
     }
 }
 
@@ -299,7 +372,15 @@ impl Classes {
             Scope::Rows => |head| matches!(head, OutputHead::Classify),
             Scope::Tokens => |head| matches!(head, OutputHead::Tokens(TokenHead::Classify)),
         };
-        let wanted = rows(layout, is_wanted).map(|(i, row)| (i, layout.outputs_of(row).to_vec()));
+        let outputs = |row| {
+            let outputs = layout.outputs_of(row);
+            match self.of {
+                // The classes of a text are those of its first position that is read.
+                Scope::Rows => &outputs[..outputs.len().min(1)],
+                Scope::Tokens => outputs,
+            }
+        };
+        let wanted = rows(layout, is_wanted).map(|(i, row)| (i, outputs(row).to_vec()));
         let (wanted, mut index) = (wanted.collect(), Vec::new());
         let room = self.of.room(results, self.labels);
         let add = |output: u32| index.push(output.cast_signed());
@@ -318,7 +399,7 @@ impl Classes {
         metadata: &Metadata,
         results: &Results,
         hidden: View<bf16>,
-        score: View<bf16>,
+        score: (View<bf16>, Option<View<bf16>>),
     ) -> Result<(), Error> {
         let Some((part, rows)) = self.out.filter(|(_, rows)| *rows > 0) else {
             return Ok(());

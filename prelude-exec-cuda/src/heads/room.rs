@@ -88,7 +88,8 @@ fn need<'a>(
     let outputs = layout.outputs_of(row).len();
     let mut shared = None;
     let own = match &row.head {
-        OutputHead::Embed { .. } => size_of::<PoolRow>() + WORD * outputs,
+        // Products behind the pooling take a second row and an index.
+        OutputHead::Embed { .. } => 2 * size_of::<PoolRow>() + WORD * (outputs + 1),
         OutputHead::Tokens(TokenHead::Embed { .. }) => (size_of::<PoolRow>() + WORD) * outputs,
         OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => WORD * outputs,
         // A state and an id for each product.
@@ -138,7 +139,7 @@ fn padding(layout: &StepLayout, group_rows: usize) -> usize {
     }
     // A group ends where its rows of logits, or the changed copies, would be too many.
     let groups = 2 * of_logits / group_rows.max(1) + 1;
-    let arrays = 8 + 4 * over_vocab.div_ceil(labels::GROUP_ROWS) + 6 * groups + 4;
+    let arrays = 10 + 4 * over_vocab.div_ceil(labels::GROUP_ROWS) + 6 * groups + 4;
     arrays * Metadata::PADDING
 }
 

@@ -1,6 +1,7 @@
-//! `attn_varlen` for prompts, `attn_decode` and `attn_combine` for rows of one token.
+//! `attn_varlen` and `attn_whole` for prompts, `attn_decode` and `attn_combine` for rows of one token.
 
 use half::bf16;
+use prelude_core::Attention as VisibleTokens;
 use prelude_kernels::{
     DevicePtr,
     families::{AttnDecodeParams, AttnVarlenParams, DecodeRow, NO_WINDOW, Segment, Span, Tile},
@@ -9,7 +10,7 @@ use prelude_models::AttnShape;
 
 use super::{
     int,
-    launch::{Launcher, access},
+    launch::{Access, Launcher, access},
 };
 use crate::{Error, memory::view::View};
 
@@ -24,13 +25,16 @@ pub(crate) struct Attention {
     pub(crate) q: View<bf16>,
     /// `[n, Hq · D]`.
     pub(crate) out: View<bf16>,
-    /// This layer's keys and values in the pool, a row for each block.
-    pub(crate) pages: (View<bf16>, View<bf16>),
+    /// This layer's keys and values in the pool, a row for each block; none if nothing is kept.
+    pub(crate) pages: Option<(View<bf16>, View<bf16>)>,
     pub(crate) block_size: usize,
     /// Block tables, `[1, _]`.
     pub(crate) tables: View<i32>,
-    /// Positions before its own that a query sees at most, if not all.
+    /// Positions before its own that a query sees at most, if not all; behind it as well where
+    /// queries see whole segments.
     pub(crate) window: Option<u32>,
+    /// Numbers that distances add to scores, `[1, Hq · (2 R + 1)]`. For whole segments alone.
+    pub(crate) bias: Option<View<bf16>>,
 }
 
 /// Queries of prompts.
@@ -75,10 +79,35 @@ impl Attention {
         let page = self.block_size * shape.kv_heads * dim;
         rules! {
             kernel;
-            self.pages.0.width() == page && self.pages.1.width() == page
+            self.pages.is_none_or(|(k, v)| k.width() == page && v.width() == page)
                 => "pages of another shape",
         }
         Ok(())
+    }
+
+    /// The addresses of the pages, and what a launch reads of them.
+    fn pages(&self) -> ([DevicePtr; 2], Vec<Access>) {
+        match self.pages {
+            Some((k, v)) => {
+                let reads = vec![access("k_pages", k), access("v_pages", v)];
+                ([k.ptr(), v.ptr()], reads)
+            }
+            None => ([DevicePtr::NULL; 2], Vec::new()),
+        }
+    }
+
+    /// Distances on either side that have a number of their own.
+    fn bias_reach(&self, kernel: &'static str) -> Result<usize, Error> {
+        let Some(bias) = self.bias else {
+            return Ok(0);
+        };
+        let numbers = bias.width() / self.shape.heads;
+        rules! {
+            kernel;
+            numbers % 2 == 1 && numbers * self.shape.heads == bias.width()
+                => "not an odd count of numbers for each head",
+        }
+        Ok(numbers / 2)
     }
 
     /// The window and the cap as kernels take them.
@@ -100,30 +129,36 @@ impl Attention {
                 => "the step's K/V have another width",
             k_step.stride() == v_step.stride() => "K and V differ in stride",
         }
-        let reads = [
+        let is_whole = shape.attention == VisibleTokens::Full;
+        rules! {
+            KERNEL;
+            is_whole || self.bias.is_none() => "a bias for queries that do not see whole segments",
+        }
+        let ([k_pages, v_pages], mut reads) = self.pages();
+        reads.extend([
             access("q", self.q),
             access("k_step", k_step),
             access("v_step", v_step),
-            access("k_pages", self.pages.0),
-            access("v_pages", self.pages.1),
             access("tables", self.tables),
             access("segments", on.segments),
             access("spans", on.spans),
             access("tiles", on.tiles),
-        ];
+        ]);
+        reads.extend(self.bias.map(|bias| access("bias", bias)));
         let (window, cap) = self.near();
         let params = AttnVarlenParams {
             q: self.q.ptr(),
             out: self.out.ptr(),
             k_step: k_step.ptr(),
             v_step: v_step.ptr(),
-            k_pages: self.pages.0.ptr(),
-            v_pages: self.pages.1.ptr(),
+            k_pages,
+            v_pages,
             tables: self.tables.ptr(),
             segments: on.segments.ptr(),
             spans: on.spans.ptr(),
             tiles: on.tiles.ptr(),
             live: DevicePtr::NULL,
+            bias: self.bias.map_or(DevicePtr::NULL, |bias| bias.ptr()),
             tiles_max: int(on.tiles.width()),
             heads: int(shape.heads),
             kv_heads: int(shape.kv_heads),
@@ -136,10 +171,14 @@ impl Attention {
             tile_rows: on.tile_rows,
             window,
             cap,
+            bias_reach: int(self.bias_reach(KERNEL)?),
+            reserved: 0,
         };
-        let launch = params
-            .launch()
-            .ok_or_else(|| Error::launch(KERNEL, "no such head_dim"))?;
+        let launch = match is_whole {
+            true => params.launch_whole(),
+            false => params.launch(),
+        };
+        let launch = launch.ok_or_else(|| Error::launch(KERNEL, "no such head_dim or form"))?;
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
     }
 
@@ -151,16 +190,18 @@ impl Attention {
         let rows = on.rows.width();
         rules! {
             KERNEL;
+            self.pages.is_some() => "rows of one token without pages",
             on.partial.rows() >= rows * shape.heads * on.splits
                 && on.partial.width() >= shape.head_dim + 2
                 => "no room for the splits",
         }
         let (window, cap) = self.near();
+        let ([k_pages, v_pages], mut reads) = self.pages();
         let params = AttnDecodeParams {
             q: self.q.ptr(),
             out: self.out.ptr(),
-            k_pages: self.pages.0.ptr(),
-            v_pages: self.pages.1.ptr(),
+            k_pages,
+            v_pages,
             tables: self.tables.ptr(),
             rows: on.rows.ptr(),
             partial: on.partial.ptr(),
@@ -178,13 +219,11 @@ impl Attention {
             cap,
             reserved: 0,
         };
-        let reads = [
+        reads.extend([
             access("q", self.q),
-            access("k_pages", self.pages.0),
-            access("v_pages", self.pages.1),
             access("tables", self.tables),
             access("rows", on.rows),
-        ];
+        ]);
         let launch = params
             .launch()
             .ok_or_else(|| Error::launch(KERNEL, "no such head_dim"))?;

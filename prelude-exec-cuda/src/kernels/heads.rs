@@ -38,15 +38,9 @@ pub(crate) fn pool(
         out.width() == hidden.width() => "out and hidden differ in width",
     }
     let params = PoolParams {
-        row: rows.ptr(),
-        index: index.ptr(),
-        hidden: hidden.ptr(),
         out: out.ptr(),
-        live: DevicePtr::NULL,
-        rows: int(out.rows()),
-        width: int(out.width()),
-        hidden_stride: int(hidden.stride()),
         out_stride: int(out.stride()),
+        ..pool_params(rows, index, hidden)
     };
     let reads = [
         access("rows", rows),
@@ -56,13 +50,56 @@ pub(crate) fn pool(
     launcher.launch(&params.launch(), &params, &reads, &[access("out", out)])
 }
 
-/// Class logits. `index`: `[1, R]`, rows of `hidden`; `score`: `[labels, H]`; `out`:
-/// `[R, labels]`.
+/// The same for vectors that products follow, in bf16 and not scaled to length 1. `out`: `[R, H]`.
+pub(crate) fn pool_bf16(
+    launcher: &mut Launcher,
+    rows: View<PoolRow>,
+    index: View<i32>,
+    hidden: View<bf16>,
+    out: View<bf16>,
+) -> Result<(), Error> {
+    const KERNEL: &str = "pool_bf16";
+    rules! {
+        KERNEL;
+        out.rows() == rows.width() => "not a row of out for each row",
+        out.width() == hidden.width() => "out and hidden differ in width",
+    }
+    let params = PoolParams {
+        out: out.ptr(),
+        out_stride: int(out.stride()),
+        ..pool_params(rows, index, hidden)
+    };
+    let reads = [
+        access("rows", rows),
+        access("index", index),
+        access("hidden", hidden),
+    ];
+    let writes = [access("out", out)];
+    launcher.launch(&params.launch_bf16(), &params, &reads, &writes)
+}
+
+/// Parameters but for the output.
+fn pool_params(rows: View<PoolRow>, index: View<i32>, hidden: View<bf16>) -> PoolParams {
+    PoolParams {
+        row: rows.ptr(),
+        index: index.ptr(),
+        hidden: hidden.ptr(),
+        out: DevicePtr::NULL,
+        live: DevicePtr::NULL,
+        rows: int(rows.width()),
+        width: int(hidden.width()),
+        hidden_stride: int(hidden.stride()),
+        out_stride: 0,
+    }
+}
+
+/// Class logits. `index`: `[1, R]`, rows of `hidden`; `score`: `[labels, H]`, with a bias
+/// `[1, labels]` if there is one; `out`: `[R, labels]`.
 pub(crate) fn classify(
     launcher: &mut Launcher,
     index: View<i32>,
     hidden: View<bf16>,
-    score: View<bf16>,
+    (score, bias): (View<bf16>, Option<View<bf16>>),
     out: View<f32>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "classify";
@@ -73,11 +110,13 @@ pub(crate) fn classify(
         out.rows() == index.width() && out.width() == score.rows() && out.stride() == out.width()
             => "out has another shape",
         score.stride() == score.width() => "score has gaps",
+        bias.is_none_or(|bias| bias.width() == score.rows()) => "the bias has another width",
     }
     let params = ClassifyParams {
         index: index.ptr(),
         hidden: hidden.ptr(),
         score: score.ptr(),
+        bias: bias.map_or(DevicePtr::NULL, |bias| bias.ptr()),
         out: out.ptr(),
         live: DevicePtr::NULL,
         rows: int(out.rows()),
@@ -85,11 +124,12 @@ pub(crate) fn classify(
         width: int(hidden.width()),
         hidden_stride: int(hidden.stride()),
     };
-    let reads = [
+    let mut reads = vec![
         access("index", index),
         access("hidden", hidden),
         access("score", score),
     ];
+    reads.extend(bias.map(|bias| access("bias", bias)));
     launcher.launch(&params.launch(), &params, &reads, &[access("out", out)])
 }
 

@@ -3,8 +3,9 @@
 //! | file | |
 //! | --- | --- |
 //! | `elementwise` | `embed`, `gather_rows`, `rms_norm`, `silu_mul` |
+//! | `encoder` | `embed_sum`, `layer_norm`, `activate`, `segment_means` |
 //! | `rope` | `qk_norm_rope_store` |
-//! | `attention` | `attn_varlen`, `attn_decode`, `attn_combine` |
+//! | `attention` | `attn_varlen`, `attn_whole`, `attn_decode`, `attn_combine` |
 //! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |
@@ -31,6 +32,7 @@ macro_rules! rules {
 pub(crate) mod attention;
 pub(crate) mod cuda;
 pub(crate) mod elementwise;
+pub(crate) mod encoder;
 pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod heads;

@@ -27,8 +27,8 @@ pub(crate) struct QkNormRopeStore {
     pub(crate) eps: f32,
     /// Added to the weights of both norms.
     pub(crate) offset: f32,
-    /// This layer's keys and values in the pool, a row for each block.
-    pub(crate) pages: (View<bf16>, View<bf16>),
+    /// This layer's keys and values in the pool, a row for each block; none if no token is kept.
+    pub(crate) pages: Option<(View<bf16>, View<bf16>)>,
     pub(crate) block_size: usize,
     /// Second copies of K and V of these rows, for steps of several chunks: `[n, Hkv · D]` each.
     pub(crate) step: Option<(View<bf16>, View<bf16>)>,
@@ -50,17 +50,16 @@ impl QkNormRopeStore {
             self.norms.iter().flatten().all(|norm| norm.width() == dim)
                 => "norms of another width",
         }
-        let (k_pages, v_pages) = self.pages;
-        rules! {
-            KERNEL;
-            k_pages.width() == self.block_size * kv_width && v_pages.width() == k_pages.width()
-                => "pages of another shape",
+        let mut writes = vec![access("qkv", qkv)];
+        if let Some((k, v)) = self.pages {
+            let page = self.block_size * kv_width;
+            rules! {
+                KERNEL;
+                k.width() == page && v.width() == page => "pages of another shape",
+            }
+            writes.extend([access("k_pages", k), access("v_pages", v)]);
         }
-        let mut writes = vec![
-            access("qkv", qkv),
-            access("k_pages", k_pages),
-            access("v_pages", v_pages),
-        ];
+        let (k_pages, v_pages) = self.pages.unzip();
         if let Some((k, v)) = self.step {
             rules! {
                 KERNEL;
@@ -87,8 +86,8 @@ impl QkNormRopeStore {
             rope: self.rope.ptr(),
             q_norm: norm_ptr(0),
             k_norm: norm_ptr(1),
-            k_pages: k_pages.ptr(),
-            v_pages: v_pages.ptr(),
+            k_pages: k_pages.map_or(DevicePtr::NULL, |k| k.ptr()),
+            v_pages: v_pages.map_or(DevicePtr::NULL, |v| v.ptr()),
             k_step: k_step.map_or(DevicePtr::NULL, |k| k.ptr()),
             v_step: v_step.map_or(DevicePtr::NULL, |v| v.ptr()),
             live: DevicePtr::NULL,

@@ -2,7 +2,7 @@
 //! time.
 
 use half::bf16;
-use prelude_core::{ForwardBatch, StepId, StepOutput};
+use prelude_core::{Attention, ForwardBatch, StepId, StepOutput};
 use prelude_models::{
     ModelConfig, Ops as _,
     conformance::{Body, ConformanceDevice, Spec},
@@ -40,8 +40,10 @@ pub struct Room {
 
 impl From<&Spec> for Room {
     fn from(spec: &Spec) -> Self {
+        let mut model = spec.model.clone();
+        model.attention = spec.capacity.attention;
         Self {
-            model: spec.model.clone(),
+            model,
             blocks: spec.capacity.num_blocks as usize,
             block_size: spec.capacity.block_size,
             step_tokens: spec.capacity.max_step_tokens,
@@ -94,14 +96,15 @@ impl Device {
             &room.model,
             &config,
             sizes,
-            |_| {
-                Ok(KvShape {
+            |space| match room.model.attention {
+                Attention::Full => executor::kv_shape(space, &room.model, &config),
+                Attention::Causal => Ok(KvShape {
                     layers: room.model.num_hidden_layers,
                     kv_heads: shape.kv_heads,
                     head_dim: shape.head_dim,
                     block_size: room.block_size as usize,
                     blocks: room.blocks,
-                })
+                }),
             },
         )?;
         Ok(Self {

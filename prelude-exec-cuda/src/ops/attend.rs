@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_core::Attention as VisibleTokens;
 use prelude_kernels::families::DecodeRow;
-use prelude_models::{AttnShape, step::ArenaTensor};
+use prelude_models::{AttnShape, Distances, step::ArenaTensor};
 
 use super::{CudaOps, chunk, sizes::partial_row_bytes};
 use crate::{
-    Error, StepPlan,
+    Error, StepPlan, Weight,
     kernels::attention::{Attention, Decode, Prompts, SPLIT_KEYS},
     memory::view::View,
 };
@@ -25,29 +24,27 @@ impl CudaOps {
         }
     }
 
-    /// Attention of a chunk, within a window if there is one.
+    /// Attention of a chunk, as far as `distances` let it see.
     pub(super) fn attend(
         &mut self,
         inputs: &StepPlan,
         layer: usize,
         rows: Range<usize>,
-        (shape, window): (AttnShape, Option<u32>),
+        (shape, distances): (AttnShape, Distances<'_, Weight>),
         qkv: &ArenaTensor,
         out: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        if shape.attention == VisibleTokens::Full {
-            return Err(Error::no_kernels("attention over whole texts"));
-        }
         let chunk = chunk(inputs, &rows)?;
         let qkv = self.arena.view(qkv).slice(0..rows.len());
         let attention = Attention {
             shape,
             q: qkv.columns(0..shape.out_width()),
             out: self.arena.view(out).slice(0..rows.len()),
-            pages: self.kv.layer(layer),
+            pages: self.pages(layer),
             block_size: self.kv.shape().block_size,
             tables: self.metadata.view(self.fields.tables),
-            window,
+            window: distances.window,
+            bias: distances.bias.map(Weight::vector),
         };
         let prompts = Prompts {
             step: self.step_kv(shape, qkv),

@@ -1,6 +1,6 @@
 //! Sizes of the buffers that are taken once, for all steps.
 
-use prelude_core::PassCapacity;
+use prelude_core::{Attention, PassCapacity};
 use prelude_models::{
     AttnShape, ModelConfig,
     step::{activation_room, kept_room, passes_room, slice_room},
@@ -34,7 +34,9 @@ impl Sizes {
     ) -> Self {
         let shape = model.attn_shape();
         let tokens = config.max_step_tokens as usize;
-        let chunked = config.max_step_tokens > config.chunk_tokens;
+        // What attention of whole texts sees is in its chunk, and no row of it decodes.
+        let is_whole = model.attention == Attention::Full;
+        let chunked = config.max_step_tokens > config.chunk_tokens && !is_whole;
         let longest = model.max_position_embeddings;
         let longest = config
             .max_context_len
@@ -65,7 +67,7 @@ impl Sizes {
             }),
             experts,
             result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
-            partial_bytes: match config.deterministic {
+            partial_bytes: match config.deterministic || is_whole {
                 true => 0,
                 false => row.max(MAX_PARTIAL_BYTES.min(tokens * row)),
             },

@@ -20,6 +20,7 @@ fn config(chunk_tokens: usize, group: usize) -> PlanConfig {
         wide_tokens: 128,
         pad_tokens: 1024,
         splits_max: 1024,
+        whole: false,
     }
 }
 
@@ -320,6 +321,72 @@ proptest! {
         };
         let config = PlanConfig { decode_as_segments, ..config(chunk * 64, group) };
         check(&batch, config);
+    }
+}
+
+/// Chunks are runs of whole prompts; each query is in one tile, which shows it its prompt's tokens in
+/// the rows of its chunk; means are those of the prompts that are read.
+fn check_whole_plan(lens: &[u32], config: PlanConfig, pad: bool) {
+    let shape: Vec<_> = lens.iter().map(|&len| (0, len, 0, false)).collect();
+    let batch = forest(&shape);
+    let mut plan = StepPlan::default();
+    let step = ForwardBatch::OneShot(batch.clone());
+    plan.rebuild(step, config, |_, _| None).unwrap();
+    let tokens = plan.layout.tokens.len();
+    let means = plan.means(config);
+    assert_eq!(means.len(), plan.layout.outputs.len());
+    for (mean, &token) in means.iter().zip(&plan.layout.outputs) {
+        let segment = batch.segments.iter().find(|s| s.tokens.contains(&token));
+        let segment = segment.unwrap().tokens.clone();
+        assert_eq!(
+            (mean.first, mean.first + mean.count),
+            (segment.start, segment.end)
+        );
+    }
+    if pad && plan.pad(config, 1000).is_none() {
+        return;
+    }
+    let mut seen = vec![0; plan.layout.tokens.len()];
+    let mut end = 0;
+    for chunk in &plan.chunks {
+        assert_eq!(chunk.tokens.start, end, "chunks follow each other");
+        end = chunk.tokens.end;
+        assert!(chunk.tokens.len() <= config.chunk_tokens);
+        let tiles = plan.tiles[chunk.tiles.clone()].iter();
+        for tile in tiles.filter(|tile| tile.segment != Tile::NO_SEGMENT) {
+            let segment = &batch.segments[tile.segment as usize].tokens;
+            let Segment {
+                span_first,
+                span_count,
+            } = plan.segments[tile.segment as usize];
+            assert_eq!(span_count, 1);
+            let span = plan.spans[span_first as usize];
+            let first = segment.start - count(chunk.tokens.start);
+            assert_eq!(
+                (span.kv_start, span.len, span.at, span.kind),
+                (0, segment.end - segment.start, first, Span::STEP)
+            );
+            for i in 0..tile.rows {
+                assert_eq!(first + tile.q_pos + i, tile.q_row + i);
+                seen[chunk.tokens.start + (tile.q_row + i) as usize] += 1;
+            }
+        }
+    }
+    assert_eq!(end, plan.layout.tokens.len());
+    assert!(seen[..tokens].iter().all(|&tiles| tiles == 1));
+    assert!(seen[tokens..].iter().all(|&tiles| tiles == 0));
+}
+
+proptest! {
+    #[test]
+    fn every_query_sees_its_whole_prompt(
+        lens in prop::collection::vec(1u32..200, 0..9),
+        room in 200usize..500,
+        group in prop_oneof![Just(1usize), Just(3)],
+        pad: bool,
+    ) {
+        let config = PlanConfig { whole: true, ..config(room, group) };
+        check_whole_plan(&lens, config, pad);
     }
 }
 

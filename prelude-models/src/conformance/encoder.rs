@@ -14,7 +14,7 @@ use super::{
     values::{Stored, Values, assert_within, wide},
 };
 use crate::{
-    Activation, AttnShape, DenseModule, Distances, EmbedTables, Ops, WeightLoader,
+    Activation, AttnShape, DenseConfig, DenseModule, Distances, EmbedTables, Ops, WeightLoader,
     naive::{self, layout::lay_out},
 };
 
@@ -199,7 +199,19 @@ fn dense_modules<D: ConformanceDevice>(
     let first = values.many(INNER * width, -0.2, 0.2);
     let bias = values.many(INNER, -0.5, 0.5);
     let second = values.many(OUTER * INNER, -0.4, 0.4);
-    let mut device = open(&spec(width, SMALL_SHAPE, 3, 3 * width));
+    let mut spec = spec(width, SMALL_SHAPE, 3, 3 * width);
+    let module = |inputs, outputs, activation: Option<Activation>| DenseConfig {
+        folder: String::new(),
+        inputs,
+        outputs,
+        bias: activation.is_some(),
+        activation,
+    };
+    spec.model.dense = vec![
+        module(width, INNER, Some(Activation::Tanh)),
+        module(INNER, OUTER, None),
+    ];
+    let mut device = open(&spec);
     let mut loader = device.loader();
     let mut matrix = |values: &[f32], rows, columns, bias: Option<&[f32]>| {
         let stored = Stored::new(values, &[rows, columns]);
