@@ -32,10 +32,27 @@ struct Mutant {
     test: String,
 }
 
+impl Mutants {
+    fn read() -> Result<Self> {
+        let text = fs::read_to_string(root().join("kernels/mutants.toml"));
+        toml::from_str(&text.context("kernels/mutants.toml")?).context("kernels/mutants.toml")
+    }
+}
+
+impl Mutant {
+    /// Returns the file with the mistake.
+    fn apply(&self, text: &str) -> Result<String> {
+        let found = text.matches(&self.find).count();
+        if found != 1 {
+            bail!("`{}` occurs {found} times in {}", self.find, self.file);
+        }
+        Ok(text.replace(&self.find, &self.replace))
+    }
+}
+
 pub(super) fn run(filter: Option<&str>) -> Result<()> {
     let kernels = root().join("kernels");
-    let text = fs::read_to_string(kernels.join("mutants.toml")).context("kernels/mutants.toml")?;
-    let mutants: Mutants = toml::from_str(&text).context("kernels/mutants.toml")?;
+    let mutants = Mutants::read()?;
     let binary = super::test_binary()?;
     let copy = root().join("target/kernels-mutant");
     let mut survivors = Vec::new();
@@ -73,11 +90,7 @@ fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Resu
     }
     let path = copy.join(&mutant.file);
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-    let found = text.matches(&mutant.find).count();
-    if found != 1 {
-        bail!("`{}` occurs {found} times in {}", mutant.find, mutant.file);
-    }
-    fs::write(&path, text.replace(&mutant.find, &mutant.replace))?;
+    fs::write(&path, mutant.apply(&text)?)?;
     let output = Command::new(binary)
         .arg(&mutant.test)
         .env("PRELUDE_EMU_SOURCES", copy)
@@ -92,4 +105,23 @@ fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Resu
         bail!("nothing was run:\n{said}");
     }
     Ok(!output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that is rewritten takes its mistakes along.
+    #[test]
+    fn every_mistake_has_its_place() {
+        let mutants = Mutants::read().unwrap();
+        assert!(!mutants.mutant.is_empty());
+        for mutant in &mutants.mutant {
+            let path = root().join("kernels").join(&mutant.file);
+            let text = fs::read_to_string(path).unwrap();
+            let changed = mutant.apply(&text);
+            let changed = changed.unwrap_or_else(|why| panic!("{}: {why:#}", mutant.name));
+            assert_ne!(changed, text, "{} changes nothing", mutant.name);
+        }
+    }
 }
