@@ -37,7 +37,6 @@
 mod ablation;
 mod added;
 mod alphabet;
-mod base64;
 mod bpe;
 mod byte_level;
 mod cache;
