@@ -67,10 +67,6 @@ fast_paths! {
     HugePages,
     /// Proofs of tokens at load, in place of merging each.
     Proofs,
-    /// Reading a usual byte-level file in one pass.
-    QuickJson,
-    /// Reading a usual SentencePiece-style file in one pass.
-    QuickSentencePiece,
     /// Encoding of SentencePiece-style models in runs of characters.
     Runes,
     /// Reading the text of SentencePiece-style models without normalizing it.
