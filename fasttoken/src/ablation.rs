@@ -71,8 +71,6 @@ fast_paths! {
     Runes,
     /// Reading the text of SentencePiece-style models without normalizing it.
     Direct,
-    /// Merging several words of SentencePiece-style models at a time.
-    MergeBatch,
 }
 
 #[cfg(feature = "ablation")]

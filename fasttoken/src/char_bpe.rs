@@ -15,7 +15,6 @@ mod compiled_char_bpe;
 mod cut_table;
 mod direct_text;
 mod letter_table;
-mod merge_batch;
 mod merge_rules;
 mod run_encoder;
 mod unmerged_tokens;

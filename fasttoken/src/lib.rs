@@ -73,6 +73,7 @@ mod prefetch;
 mod premerge;
 mod pretokenize;
 mod scan;
+mod scan_merge;
 mod short_tokens;
 mod special_tokens;
 mod spm;
