@@ -11,7 +11,6 @@
 mod category_table;
 mod han;
 mod old;
-mod old_table;
 
 pub(crate) use han::{HAN, is_han};
 pub(crate) use old::{is_old_mark, is_old_other, is_old_punctuation};
