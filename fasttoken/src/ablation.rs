@@ -67,16 +67,10 @@ fast_paths! {
     HugePages,
     /// Proofs of tokens at load, in place of merging each.
     Proofs,
-    /// Reading a usual byte-level file in one pass.
-    QuickJson,
-    /// Reading a usual SentencePiece-style file in one pass.
-    QuickSentencePiece,
     /// Encoding of SentencePiece-style models in runs of characters.
     Runes,
     /// Reading the text of SentencePiece-style models without normalizing it.
     Direct,
-    /// Merging several words of SentencePiece-style models at a time.
-    MergeBatch,
 }
 
 #[cfg(feature = "ablation")]

@@ -56,6 +56,14 @@ pub(crate) fn byte(c: char) -> Option<u8> {
 /// Appends the bytes that `token` spells and returns true. Appends nothing and returns false if a
 /// character is not in the alphabet.
 pub(crate) fn append_bytes(token: &str, out: &mut Vec<u8>) -> bool {
+    // Most tokens are a word, with or without a space before it.
+    let word = token.as_bytes().strip_prefix("Ġ".as_bytes());
+    let rest = word.unwrap_or(token.as_bytes());
+    if rest.iter().all(u8::is_ascii_graphic) {
+        out.extend(word.map(|_| b' '));
+        out.extend_from_slice(rest);
+        return true;
+    }
     let before = out.len();
     for c in token.chars() {
         let Some(byte) = byte(c) else {

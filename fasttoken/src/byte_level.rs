@@ -1,7 +1,6 @@
 //! Byte-level models: a text is split into words by a pattern, and the bytes of a word are merged.
 
 mod byte_offsets;
-mod byte_prefix;
 mod held_bytes;
 mod word_collector;
 

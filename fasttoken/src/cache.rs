@@ -2,7 +2,7 @@
 //!
 //! A line holds two short words, or one word that is long or has many tokens. Lines come in pairs.
 //! A word is in the line that its hash selects, in the other line of the pair, or not cached, so
-//! the cache needs no upkeep and has a fixed size of 1.75 MiB per thread. A word that a newer word
+//! the cache needs no upkeep and has a fixed size of 2 MiB per thread. A word that a newer word
 //! evicts from its line moves to the other line of the pair, unless the entry there is worth more.
 //! Words of one token are worth the least, since the word table has them as well; other words would
 //! have to be merged again.
@@ -11,9 +11,8 @@
 //! English and code need few. With half of the lines for each kind, four in ten words that code
 //! merged had been merged before, and a megabyte of English took 1.2 times as long.
 //!
-//! Where Linux gives huge pages, the caches of eight threads share seven of them ([`cache_slot`]).
-//! Elsewhere a text touches the pages of its own words' lines. Entries name the tokenizer that made
-//! them, so tokenizers share the memory of a thread, and an ending thread hands its cache on.
+//! Where the system gives huge pages, a cache is one ([`cache_slot`]). Entries name the tokenizer that
+//! made them, so tokenizers share the memory of a thread, and an ending thread hands its cache on.
 
 mod cache_slot;
 mod line;
@@ -29,12 +28,9 @@ pub(crate) use long_key::LongKey;
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of lines: seven eighths of a huge page, so that eight threads take 1.84 MB each
-/// instead of 2.10. Compared with a whole huge page per thread, known texts take 1.04 times as
-/// long, known English and Korean 1.05 times, and new texts 1.01 times. In small pages new English
-/// took 1.05 times as long and new Korean 1.15 times; with half of a huge page, known texts took
-/// 1.25 times as long.
-const LINES: usize = 7 << 12;
+/// The number of lines: a huge page. In small pages new English took 1.05 times as long and new Korean
+/// 1.15 times; with half of a huge page, known texts took 1.25 times as long.
+const LINES: usize = 1 << 15;
 
 /// A token count that says that the word has more tokens than a short entry holds.
 pub(crate) const MANY_TOKENS: u8 = 7;

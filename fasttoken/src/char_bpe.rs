@@ -15,15 +15,12 @@ mod compiled_char_bpe;
 mod cut_table;
 mod direct_text;
 mod letter_table;
-mod merge_batch;
 mod merge_rules;
-mod one_pass_reader;
 mod run_encoder;
 mod unmerged_tokens;
 
 pub(crate) use direct_text::Direct;
 pub(crate) use merge_rules::MergeRules;
-pub(crate) use one_pass_reader::read_in_one_pass;
 
 use crate::cache::Owner;
 use crate::compare::Scalar;

@@ -3,6 +3,7 @@
 use crate::encoding::Encoding;
 use crate::normalize::Normalizer;
 use crate::text_walk::TextSteps;
+use crate::window::Windows;
 use std::ops::{ControlFlow, Range};
 
 /// The ids collected so far, and the limits at which collecting ends.
@@ -82,7 +83,7 @@ impl<'a> Collected<'a> {
 
     /// Ends a word. Breaks if there are enough ids.
     pub(crate) fn end_word(&self) -> ControlFlow<()> {
-        if self.out.ids.len() >= self.stop_at {
+        if self.out.ids.len() >= self.stop_at.min(self.break_at) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -187,17 +188,29 @@ pub(crate) trait Collect {
         collected: &mut Collected<'_>,
     ) -> ControlFlow<()>;
 
-    /// Returns the first `max` ids of `text`, and the number of bytes before the next id.
-    fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
-        let mut collected = Collected::new(steps.normalizer, text, true);
-        collected.break_at = max.saturating_add(1);
-        // The number of ids tells whether the limit was reached.
-        let _ = self.collect(steps, text, &mut collected);
-        let Encoding {
-            mut ids, offsets, ..
-        } = collected.out;
-        let covered = offsets.get(max).map_or(text.len(), |next| next.0);
-        ids.truncate(max);
-        (ids, covered)
+    /// Returns the first `max` ids of `text`, and the number of bytes before the next id. `safe_cuts`
+    /// says whether texts can be cut at the places of [`crate::window`].
+    fn prefix(
+        &self,
+        steps: TextSteps<'_>,
+        text: &str,
+        max: usize,
+        safe_cuts: bool,
+    ) -> (Vec<u32>, usize) {
+        for (window, whole) in Windows::new(safe_cuts, text, max) {
+            let mut collected = Collected::new(steps.normalizer, window, true);
+            collected.break_at = max.saturating_add(1);
+            // The number of ids tells whether the limit was reached.
+            let _ = self.collect(steps, window, &mut collected);
+            let Encoding {
+                mut ids, offsets, ..
+            } = collected.out;
+            let next = offsets.get(max).map(|next| next.0);
+            if whole || next.is_some() {
+                ids.truncate(max);
+                return (ids, next.unwrap_or(text.len()));
+            }
+        }
+        unreachable!("the last window is the whole text")
     }
 }

@@ -55,7 +55,7 @@ impl Family {
 
     /// Returns the first `max` ids of `text`, and the number of bytes that they cover.
     pub(crate) fn prefix(&self, steps: TextSteps<'_>, text: &str, max: usize) -> (Vec<u32>, usize) {
-        each!(self, family => family.prefix(steps, text, max))
+        each!(self, family => family.prefix(steps, text, max, self.has_safe_cuts()))
     }
 
     /// Collects the ids of `text` with their offsets. Breaks if a limit was reached.

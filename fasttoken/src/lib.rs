@@ -37,7 +37,6 @@
 mod ablation;
 mod added;
 mod alphabet;
-mod base64;
 mod bpe;
 mod byte_level;
 mod cache;
@@ -74,6 +73,7 @@ mod prefetch;
 mod premerge;
 mod pretokenize;
 mod scan;
+mod scan_merge;
 mod short_tokens;
 mod special_tokens;
 mod spm;

@@ -2,13 +2,11 @@
 
 mod byte_level_model;
 mod file_settings;
-mod one_pass_byte_level;
 
-use crate::ablation::FastPath;
 use crate::added::{AddedToken, AddedTokens};
 use crate::bpe::Bpe;
 use crate::byte_level::ByteLevel;
-use crate::char_bpe::{MergeRules, read_in_one_pass};
+use crate::char_bpe::MergeRules;
 use crate::error::Error;
 use crate::family::Family;
 use crate::format::{Reader, Section};
@@ -23,7 +21,6 @@ use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 use byte_level_model::Model;
 use file_settings::Settings;
-use one_pass_byte_level::Quick;
 use std::ops::Deref;
 use std::path::Path;
 use std::str::FromStr;
@@ -67,7 +64,7 @@ impl Tokenizer {
     /// # Errors
     /// The errors of [`Tokenizer::from_bytes`].
     pub fn from_bytes_with_added(json: &[u8], added: &[AddedToken]) -> Result<Self, Error> {
-        let mut file: File<'_> = serde_json::from_slice(json)?;
+        let mut file: File = serde_json::from_slice(json)?;
         file.added_tokens
             .extend(added.iter().map(|token| AddedTokenJson {
                 id: NOT_STATED,
@@ -78,7 +75,7 @@ impl Tokenizer {
                 normalized: token.normalized,
                 special: token.special,
             }));
-        let mut tokenizer = load_parsed(&file)?;
+        let mut tokenizer = load_parsed(&file, ZeroedBuffer::default())?;
         let reassigned = &mut tokenizer.added.reassigned;
         reassigned.retain(|token| token.stated != NOT_STATED);
         Ok(tokenizer)
@@ -114,58 +111,37 @@ impl FromStr for Tokenizer {
     }
 }
 
-/// Loads a `tokenizer.json`. `reuse` makes memory for tables of a usual file that has been read.
+/// Loads a `tokenizer.json`. `reuse` makes memory for tables of the file that was read.
 fn load<J: Deref<Target = [u8]>>(
     json: J,
     reuse: impl FnOnce(J) -> ZeroedBuffer<u8>,
 ) -> Result<Tokenizer, Error> {
-    // The quick ways read only BPE, and would give up after having read all tokens.
-    if names_other_model(&json) {
-        return load_slowly(&json);
-    }
-    if FastPath::QuickJson.is_taken()
-        && let Some(quick) = Quick::read(&json)
-        && let Ok(file) = serde_json::from_slice::<File<'_>>(&quick.config)
-        && !is_char_bpe(&file)
-    {
-        return load_file(&file, Some((quick.model, quick.rules)), reuse(json));
-    }
-    load_char_bpe_quickly(&json).map_or_else(|| load_slowly(&json), Ok)
+    let file = serde_json::from_slice(&json)?;
+    load_parsed(&file, reuse(json))
 }
 
-/// Returns true if a file seems to have another model than BPE, by the usual place of its type.
-fn names_other_model(json: &[u8]) -> bool {
-    let model = memchr::memmem::find(json, b"\"model\"").map(|at| &json[at..]);
-    let head = model.map(|model| &model[..model.len().min(64)]);
-    head.is_some_and(|head| {
-        let has = |name: &[u8]| memchr::memmem::find(head, name).is_some();
-        has(b"\"WordPiece\"") || has(b"\"Unigram\"")
-    })
-}
-
-pub(crate) fn load_slowly(json: &[u8]) -> Result<Tokenizer, Error> {
-    load_parsed(&serde_json::from_slice(json)?)
-}
-
-fn load_parsed(file: &File<'_>) -> Result<Tokenizer, Error> {
+/// Builds the tokenizer of a file. `spare` is memory that is no longer needed.
+fn load_parsed(file: &File, spare: ZeroedBuffer<u8>) -> Result<Tokenizer, Error> {
     if let Some((model, tokens)) = AnyTextModel::read(&file.model)? {
         return finish_text_model(file, model, &tokens);
     }
     if is_char_bpe(file) {
         check_model(&file.model)?;
-        return finish_char_bpe(file, &MergeRules::read(&file.model)?);
+        let rules = MergeRules::read(&file.model)?;
+        let model = AnyTextModel::Bpe(Box::new(rules.build()?));
+        return finish_text_model(file, model, &rules.tokens);
     }
-    load_file(file, None, ZeroedBuffer::default())
+    load_byte_level(file, spare)
 }
 
-fn is_char_bpe(file: &File<'_>) -> bool {
+fn is_char_bpe(file: &File) -> bool {
     text_model::is_char_bpe(file.pre_tokenizer.as_ref(), file.decoder.as_ref())
 }
 
 /// Builds the tokenizer of a SentencePiece `.model` file.
 fn finish_spm(model: Spm) -> Result<Tokenizer, Error> {
     // Everything besides the model is as in a file that says nothing.
-    let file: File<'_> = serde_json::from_str(r#"{"model": {}}"#)?;
+    let file: File = serde_json::from_str(r#"{"model": {}}"#)?;
     let settings = Settings::load_for_text(&file)?;
     let added = settings.added_tokens(&file, 0, |_| None)?;
     settings.finish(added, Family::Spm(Box::new(model)))
@@ -180,8 +156,8 @@ pub(crate) fn load_spm_with_config(model: &[u8]) -> Result<(Tokenizer, Vec<u8>),
 
 /// Loads a `tokenizer.json`. Returns the configuration for [`from_compiled`] as well.
 pub(crate) fn load_with_config(json: &[u8]) -> Result<(Tokenizer, Vec<u8>), Error> {
-    let file: File<'_> = serde_json::from_slice(json)?;
-    let tokenizer = load_parsed(&file)?;
+    let file: File = serde_json::from_slice(json)?;
+    let tokenizer = load_parsed(&file, ZeroedBuffer::default())?;
     Ok((tokenizer, serde_json::to_vec(&file)?))
 }
 
@@ -192,7 +168,7 @@ pub(crate) fn from_compiled(reader: &Reader) -> Result<Tokenizer, Error> {
         problem,
     };
     let config = reader.get::<u8>(Section::Config).map_err(damaged)?;
-    let file: File<'_> = serde_json::from_slice(&config)?;
+    let file: File = serde_json::from_slice(&config)?;
     if file.model.kind.as_deref() == Some(spm::KIND) {
         return finish_spm(Spm::read_compiled(reader, &config).map_err(damaged)?);
     }
@@ -230,26 +206,15 @@ fn check_added(added: &AddedTokens, is_added: impl Fn(u32) -> bool) -> Result<()
     })
 }
 
-/// Loads a byte-level model, whose vocabulary and merges may have been read already. `spare` is
-/// memory that is no longer needed.
-fn load_file(
-    file: &File<'_>,
-    read: Option<(Model, Vec<[u32; 3]>)>,
-    spare: ZeroedBuffer<u8>,
-) -> Result<Tokenizer, Error> {
+/// Builds the tokenizer of a file with a byte-level model.
+fn load_byte_level(file: &File, spare: ZeroedBuffer<u8>) -> Result<Tokenizer, Error> {
     let options = &file.model;
     check_model(options)?;
     let settings = Settings::load_for_bytes(file)?;
     let pre_tokenizer = PreTokenizer::load(file.pre_tokenizer.as_ref(), "$.pre_tokenizer")?;
-    let (model, rules) = match read {
-        Some(read) => read,
-        None => {
-            let (vocab, merges) = options.vocab_and_merges()?;
-            let model = Model::load(vocab)?;
-            let rules = model.rules(merges)?;
-            (model, rules)
-        }
-    };
+    let (vocab, merges) = options.vocab_and_merges()?;
+    let model = Model::load(vocab)?;
+    let rules = model.rules(merges)?;
     let shared = |_| Error::too_many_collisions("$.model.merges", "a pair");
     let pairs = PairTable::build(&rules).map_err(shared)?;
     // Both settings decide about bytes that the vocabulary lacks.
@@ -272,31 +237,9 @@ fn load_file(
     settings.finish(added, Family::ByteLevel(Box::new(model)))
 }
 
-/// Loads a usual file with BPE of characters in one pass, or returns `None` for a file with anything
-/// unusual.
-pub(crate) fn load_char_bpe_quickly(json: &[u8]) -> Option<Tokenizer> {
-    if !FastPath::QuickSentencePiece.is_taken() {
-        return None;
-    }
-    let (config, tokens, rules) = read_in_one_pass(json)?;
-    let file: File<'_> = serde_json::from_slice(&config).ok()?;
-    if !is_char_bpe(&file) {
-        return None;
-    }
-    check_model(&file.model).ok()?;
-    let rules = MergeRules::from_one_pass(&file.model, tokens, rules)?;
-    finish_char_bpe(&file, &rules).ok()
-}
-
-/// Builds the tokenizer of a file with BPE of characters, whose vocabulary and merges were read.
-fn finish_char_bpe(file: &File<'_>, rules: &MergeRules) -> Result<Tokenizer, Error> {
-    let model = AnyTextModel::Bpe(Box::new(rules.build()?));
-    finish_text_model(file, model, &rules.tokens)
-}
-
 /// Builds the tokenizer of a file with a model whose tokens are text.
 fn finish_text_model(
-    file: &File<'_>,
+    file: &File,
     model: AnyTextModel,
     tokens: &Tokens,
 ) -> Result<Tokenizer, Error> {
@@ -307,7 +250,7 @@ fn finish_text_model(
     settings.finish(added, Family::Text(Box::new(family)))
 }
 
-fn check_model(model: &ModelJson<'_>) -> Result<(), Error> {
+fn check_model(model: &ModelJson) -> Result<(), Error> {
     match model.kind.as_deref() {
         Some("BPE") => {}
         // Files from before models had a type: only BPE has merges.

@@ -61,15 +61,6 @@ const FREE: u64 = u64::MAX;
 #[repr(C, align(64))]
 pub(crate) struct PairBucket([u64; SLOTS]);
 
-/// A pair of tokens that is being looked up.
-#[derive(Debug, Clone, Copy, Default, Zeroable)]
-pub(crate) struct Query {
-    key: u64,
-    bucket: usize,
-    /// True if the query is for a real pair.
-    wanted: bool,
-}
-
 /// A table from pairs of tokens to the rank of their merge, and from ranks to products.
 #[derive(Debug)]
 pub(crate) struct PairTable {
@@ -179,55 +170,6 @@ impl PairTable {
             return NO_RANK;
         }
         self.look_up(key, home(hash, self.buckets.len()))
-    }
-
-    /// Begins a lookup, which [`PairTable::prefetch_bucket`] and then [`PairTable::find`] continue.
-    /// `wanted` is false for a query that stands for no pair.
-    ///
-    /// The square and the filter are left out, because they are as far away as the buckets.
-    #[inline(always)]
-    pub(crate) fn query(&self, left: u32, right: u32, wanted: bool) -> Query {
-        let key = key(left, right);
-        Query {
-            key,
-            bucket: home(hash(left, right), self.buckets.len()),
-            wanted: wanted & (left.max(right) < TOKEN_END),
-        }
-    }
-
-    /// Prefetches the memory that [`PairTable::find`] reads.
-    #[inline(always)]
-    pub(crate) fn prefetch_bucket(&self, query: &Query) {
-        crate::prefetch::prefetch(&self.buckets, query.bucket);
-    }
-
-    /// Returns the rank of the merge, or [`NO_RANK`].
-    #[inline(always)]
-    pub(crate) fn find(&self, query: &Query) -> u32 {
-        const FOUND: u64 = 1 << RANK_BITS;
-        let Some(PairBucket(slots)) = self.buckets.get(query.bucket) else {
-            return NO_RANK;
-        };
-        // No two slots have the same key.
-        let found = slots.iter().fold(0, |found, slot| {
-            let is = slot >> RANK_BITS == query.key;
-            found | if is { slot & (FOUND - 1) | FOUND } else { 0 }
-        });
-        if (found == 0) & query.wanted & (slots[SLOTS - 1] != FREE) {
-            return self.look_up(query.key, query.bucket);
-        }
-        let rank = (found & (FOUND - 1)) as u32;
-        if (found != 0) & query.wanted {
-            rank
-        } else {
-            NO_RANK
-        }
-    }
-
-    /// Prefetches the memory that [`PairTable::product`] reads.
-    #[inline(always)]
-    pub(crate) fn prefetch_product(&self, rank: u32) {
-        crate::prefetch::prefetch(&self.products, rank as usize);
     }
 
     #[inline(always)]

@@ -11,7 +11,7 @@ mod wordpiece_decoder;
 pub(crate) use decoder::{Decoder, Stream};
 pub(crate) use metaspace::{Metaspace, Prepend};
 pub(crate) use stored::StoredVocab;
-pub(crate) use tokens::{Builder as TokensBuilder, Tokens, read_scored, read_tokens};
+pub(crate) use tokens::{Tokens, read_scored, read_tokens};
 pub(crate) use vocabulary::{Builder as VocabBuilder, Info as VocabInfo, Vocab, vocabulary};
 
 /// A token of a word.

@@ -18,7 +18,6 @@ mod score_merge;
 mod spm_decoder;
 mod symbols;
 mod viterbi;
-mod wire;
 
 use crate::added::Recognise;
 use crate::collect::{Collect, Collected};

@@ -141,37 +141,10 @@ impl StringTable {
     }
 }
 
-/// A lookup in progress.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sought {
-    tag: u32,
-    start: usize,
-}
-
 impl<S: Deref<Target = [StringSlot]>> StringTable<S> {
     #[inline]
     pub(crate) fn get<'a>(&self, key: &[u8], resolve: impl Fn(u32) -> &'a [u8]) -> Option<u32> {
         let (tag, start) = self.start(key);
-        self.found(Sought { tag, start }, key, resolve)
-    }
-
-    /// Begins to look up `key`, and prefetches the memory that [`StringTable::found`] reads.
-    #[inline]
-    pub(crate) fn seek(&self, key: &[u8]) -> Sought {
-        let (tag, start) = self.start(key);
-        crate::prefetch::prefetch(&self.slots, start);
-        Sought { tag, start }
-    }
-
-    /// Completes a lookup.
-    #[inline]
-    pub(crate) fn found<'a>(
-        &self,
-        sought: Sought,
-        key: &[u8],
-        resolve: impl Fn(u32) -> &'a [u8],
-    ) -> Option<u32> {
-        let Sought { tag, start } = sought;
         for step in 0..MAX_PROBES {
             let slot = self.slots[(start + step) & (self.slots.len() - 1)];
             if slot.id == EMPTY {

@@ -67,10 +67,11 @@ fn is_byte_level(component: &Component) -> bool {
 impl Model {
     /// Reads the WordPiece or Unigram model of a file and its tokens. Returns `None` for a model of
     /// another kind.
-    pub(crate) fn read(json: &ModelJson<'_>) -> Result<Option<(Self, Tokens)>, Error> {
+    pub(crate) fn read(json: &ModelJson) -> Result<Option<(Self, Tokens)>, Error> {
         let vocab = |kind: &str, shape: &str| {
             let problem = format!("a {kind} model needs a {shape} \"vocab\"");
-            json.vocab.ok_or_else(|| Error::invalid("$.model", problem))
+            let vocab = json.vocab.as_ref();
+            vocab.ok_or_else(|| Error::invalid("$.model", problem))
         };
         match json.kind.as_deref() {
             Some("WordPiece") => {

@@ -1,17 +1,15 @@
 //! Character classes as the reference's regular expressions see them.
 //!
 //! The reference matches with Oniguruma, whose Unicode version is not the one of
-//! the Rust standard library. The generated [`category_table`] records, for every code
-//! point, its general category and whether `\s` matches it there, and whether
-//! `\w` of the `regex` crate matches it (used for `single_word` added tokens), and
+//! the Rust standard library, and no crate's that may have a newer one tomorrow. The generated
+//! [`TABLE`] records, for every code point, its general category and whether `\s` matches it there,
+//! and whether `\w` of the `regex` crate matches it (used for `single_word` added tokens), and
 //! whether NFC leaves it alone: it neither changes nor changes place, in any text.
 //! `scripts/unicode_table.rs` writes it; `tests/suite/category_table_gate.rs` compares it
 //! with the reference over all code points.
 
-mod category_table;
 mod han;
 mod old;
-mod old_table;
 
 pub(crate) use han::{HAN, is_han};
 pub(crate) use old::{is_old_mark, is_old_other, is_old_punctuation};
@@ -26,6 +24,18 @@ pub(crate) const CATEGORIES: [&str; 29] = [
     "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi",
     "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cn",
 ];
+
+/// The runs of code points of equal classes: four bytes for each run, the class and above it the first
+/// code point, little-endian. A class has the category number in bits 0 to 4, `\s` in bit 5, `\w` in bit
+/// 6, left by NFC in bit 7.
+static TABLE: &[u8] = include_bytes!("unicode/category_table.bin");
+
+/// Returns the first code point and the class of each run of [`TABLE`].
+fn runs() -> impl Iterator<Item = (u32, u8)> {
+    let (runs, _) = TABLE.as_chunks::<4>();
+    let runs = runs.iter().map(|run| u32::from_le_bytes(*run));
+    runs.map(|run| (run >> 8, run as u8))
+}
 
 const CATEGORY_BITS: u8 = 0x1F;
 const SPACE: u8 = 0x20;
@@ -100,7 +110,7 @@ pub(crate) fn classes_with_marks() -> &'static Classes {
 impl Classes {
     /// Builds the table; with `marks`, the kind of marks is [`Kind::Letter`].
     fn build(marks: bool) -> Self {
-        let (index, blocks) = blocks(category_table::RUNS);
+        let (index, blocks) = blocks();
         let mut kinds = [Kind::Other; Class::COUNT as usize];
         for (n, kind) in kinds.iter_mut().enumerate() {
             let class = Class(n as u8);
@@ -160,21 +170,21 @@ impl Classes {
     }
 }
 
-/// Returns the values of all characters in blocks of 256, equal blocks once, and the number of the block
-/// of each 256 characters. `runs` are the first characters of runs of one value, with that value.
-fn blocks(runs: &[(u32, u8)]) -> (Vec<u16>, Vec<u8>) {
+/// Returns the classes of all characters in blocks of 256, equal blocks once, and the number of the block
+/// of each 256 characters.
+fn blocks() -> (Vec<u16>, Vec<u8>) {
     let mut index = Vec::with_capacity(0x1100);
     let mut blocks: Vec<u8> = Vec::new();
     let mut seen = HashMap::new();
-    let mut runs = runs.iter().peekable();
+    let mut runs = runs().peekable();
     // The value where the block begins, and the block before, which most are equal to.
     let mut value = 0;
     let mut last = None;
     for begin in (0..0x11_0000).step_by(256) {
         let mut block = [value; 256];
         while let Some((start, next)) = runs.next_if(|(start, _)| *start < begin + 256) {
-            block[(start - begin) as usize..].fill(*next);
-            value = *next;
+            block[(start - begin) as usize..].fill(next);
+            value = next;
         }
         let at = match last {
             Some((before, at)) if before == block => at,
@@ -229,11 +239,11 @@ mod tests {
 
     #[test]
     fn every_character_has_the_class_of_its_run() {
-        let mut runs = category_table::RUNS.iter().peekable();
+        let mut runs = runs().peekable();
         let mut class = 0;
         for c in '\0'..=char::MAX {
             while let Some((_, next)) = runs.next_if(|(start, _)| *start <= c as u32) {
-                class = *next;
+                class = next;
             }
             assert_eq!(classes().class(c), Class(class & !INERT), "{c:?}");
             assert_eq!(classes().is_inert(c), class & INERT != 0, "{c:?}");

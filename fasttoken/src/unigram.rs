@@ -34,11 +34,7 @@ fn unk_score(scores: &[f64]) -> f64 {
 
 impl Unigram {
     /// Creates the model of `tokens`, which have `scores` by id.
-    pub(crate) fn new(
-        model: &ModelJson<'_>,
-        tokens: &Tokens,
-        scores: Vec<f64>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(model: &ModelJson, tokens: &Tokens, scores: Vec<f64>) -> Result<Self, Error> {
         let path = "$.model.unk_id";
         let Some(unk) = model.unk_id else {
             return Err(Error::unsupported(
@@ -77,7 +73,7 @@ impl Unigram {
     /// configuration.
     pub(crate) fn read(
         reader: &Reader,
-        model: &ModelJson<'_>,
+        model: &ModelJson,
         unk: u32,
         end: u32,
     ) -> Result<Self, CompiledError> {
@@ -218,8 +214,8 @@ mod tests {
             "type": "Unigram", "unk_id": 0, "byte_fallback": byte_fallback, "vocab": vocab,
         }});
         let json = json.to_string();
-        let file: File<'_> = serde_json::from_str(&json).unwrap();
-        let (tokens, scores) = read_scored(file.model.vocab.unwrap()).unwrap();
+        let file: File = serde_json::from_str(&json).unwrap();
+        let (tokens, scores) = read_scored(file.model.vocab.as_ref().unwrap()).unwrap();
         let model = Unigram::new(&file.model, &tokens, scores).unwrap();
         let reference =
             tokenizers::models::unigram::Unigram::from(vocab.clone(), Some(0), byte_fallback)

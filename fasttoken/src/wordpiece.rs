@@ -18,7 +18,7 @@ pub(crate) struct WordPiece {
 }
 
 impl WordPiece {
-    pub(crate) fn new(model: &ModelJson<'_>, tokens: &Tokens) -> Result<Self, Error> {
+    pub(crate) fn new(model: &ModelJson, tokens: &Tokens) -> Result<Self, Error> {
         let missing = |name: &str| {
             let problem = format!("a WordPiece model needs {name:?}");
             Error::invalid("$.model", problem)
@@ -52,7 +52,7 @@ impl WordPiece {
     /// configuration.
     pub(crate) fn read(
         reader: &Reader,
-        model: &ModelJson<'_>,
+        model: &ModelJson,
         unk: u32,
         end: u32,
     ) -> Result<Self, CompiledError> {
@@ -150,8 +150,8 @@ mod tests {
             "max_input_chars_per_word": max, "vocab": map,
         }});
         let json = json.to_string();
-        let file: File<'_> = serde_json::from_str(&json).unwrap();
-        let tokens = read_tokens(file.model.vocab.unwrap()).unwrap();
+        let file: File = serde_json::from_str(&json).unwrap();
+        let tokens = read_tokens(file.model.vocab.as_ref().unwrap()).unwrap();
         let model = WordPiece::new(&file.model, &tokens).unwrap();
         let mut found = Vec::new();
         for word in words {

@@ -6,7 +6,6 @@ use crate::run::{self, cargo_nightly};
 
 /// Tests of fasttoken's leaves that it can run, and that end within minutes.
 const TESTS: &[&str] = &[
-    "cache::slot::",
     "compare::",
     "parallel::job::",
     "parallel::pool::",

@@ -1,16 +1,14 @@
 //! Merging of one word.
 //!
-//! A word of a few dozen bytes finds the best pair by a linear scan over arrays on the stack. A
-//! longer word keeps its pairs in a heap, so that n bytes take O(n log n) steps. A run of one
-//! repeated byte takes O(log n) steps.
+//! A word of a few dozen bytes is merged by scanning ([`crate::scan_merge`]). A longer word keeps its
+//! pairs in a heap, so that n bytes take O(n log n) steps. A run of one repeated byte takes O(log n)
+//! steps.
 
 use super::{Bpe, NO_TOKEN};
 use crate::ablation::FastPath;
 use crate::heap_merge::HeapMerge;
 use crate::pairs::NO_RANK;
-
-/// The largest number of symbols that are merged by scanning. At this length the heap is as fast.
-pub(super) const MAX_SCAN_SYMBOLS: usize = 48;
+use crate::scan_merge::{MAX_SCAN_SYMBOLS, merge_by_scan};
 
 /// The largest number of bytes after a run of one byte with which the run is still merged by
 /// halving.
@@ -72,39 +70,14 @@ impl Bpe {
     pub(super) fn merge_by_scan<const N: usize>(
         &self,
         ids: &mut [u32; MAX_SCAN_SYMBOLS],
-        mut len: usize,
+        len: usize,
     ) -> usize {
         let mut ranks = [NO_RANK; N];
         let len_max = len.min(N);
         for at in 1..len_max {
             ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
         }
-        while len > 1 {
-            let (mut best, mut at) = (NO_RANK, 0);
-            for (n, &rank) in ranks[..(len - 1).min(N)].iter().enumerate() {
-                if rank < best {
-                    (best, at) = (rank, n);
-                }
-            }
-            if best == NO_RANK {
-                break;
-            }
-            ids[at] = self.pairs.product(best);
-            len -= 1;
-            // Plain loops: calls for moves of a few numbers cost more than the moves.
-            for n in at + 1..len {
-                ids[n] = ids[n + 1];
-                ranks[n - 1] = ranks[n];
-            }
-            ranks[len - 1] = NO_RANK;
-            if at + 1 < len {
-                ranks[at] = self.pairs.rank(ids[at], ids[at + 1]);
-            }
-            if at > 0 {
-                ranks[at - 1] = self.pairs.rank(ids[at - 1], ids[at]);
-            }
-        }
-        len
+        merge_by_scan(&self.pairs, ids, ranks, len)
     }
 
     /// Merges a long word that begins with a run of one byte and ends in a short tail, such as a

@@ -2,11 +2,12 @@
 //!
 //! A word falls into pieces at the places that no merge crosses ([`crate::premerge`]).
 
-use super::byte_merge::{MAX_SCAN_SYMBOLS, Symbols};
+use super::byte_merge::Symbols;
 use super::{Bpe, NO_TOKEN};
 use crate::ablation::FastPath;
 use crate::heap_merge::HeapMerge;
 use crate::premerge::{self, NOT_PREMERGED};
+use crate::scan_merge::MAX_SCAN_SYMBOLS;
 use std::ops::Range;
 
 /// The largest number of symbols of a piece that is merged in line.

@@ -11,7 +11,7 @@ use std::ops::{ControlFlow, Range};
 
 /// Returns the byte of the normalized segment that byte `at` of the word stands for. An inserted
 /// space stands for the character after it.
-pub(super) fn position(word: &PreToken<'_>, at: usize) -> usize {
+fn position(word: &PreToken<'_>, at: usize) -> usize {
     word.start + at.saturating_sub(usize::from(word.prefixed))
 }
 

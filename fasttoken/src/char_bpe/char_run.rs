@@ -2,11 +2,11 @@
 
 use super::characters::{Characters, IDS, RUN};
 use super::letter_table::META_BYTES;
-use super::merge_batch::{BATCH_WORDS, Batch, MAX_SYMBOLS};
 use super::{CharBpe, NO_ID, Scratch};
-use crate::ablation::FastPath;
 use crate::cache::{Cache, LongKey, MANY_TOKENS, SHORT_TOKENS, ShortProbe};
 use crate::compare::Compare;
+use crate::pairs::{NO_RANK, RANK_MAX};
+use crate::scan_merge::{MAX_SCAN_SYMBOLS, merge_by_scan};
 use crate::short_tokens::{Key, MAX_KEY_BYTES};
 use bytemuck::Zeroable;
 use std::ops::Range;
@@ -46,7 +46,6 @@ pub(super) struct Run {
     /// The position in [`Characters::ids`] of the next tokens.
     made: usize,
     staged: [u32; STAGED],
-    batch: Batch,
 }
 
 /// See [`Run::missing`].
@@ -203,57 +202,46 @@ impl Run {
         scratch: &mut Scratch,
         missing: usize,
     ) {
-        let mut done = 0;
-        while done < missing {
-            let words = if FastPath::MergeBatch.is_taken() {
-                BATCH_WORDS
+        for n in 0..missing {
+            let missing = self.missing[n];
+            let (piece, range) = self.missing(missing);
+            let begin = self.made;
+            let Characters { ids, joins, .. } = &mut self.characters;
+            let len = range.len();
+            if len <= MAX_SCAN_SYMBOLS {
+                let mut symbols = [0; MAX_SCAN_SYMBOLS];
+                symbols[..len].copy_from_slice(&ids[range.clone()]);
+                let mut ranks = [NO_RANK; MAX_SCAN_SYMBOLS];
+                let joins = joins[range].iter().skip(1);
+                for (rank, join) in ranks.iter_mut().zip(joins) {
+                    // What is above all ranks joins more than these two characters.
+                    *rank = if *join > RANK_MAX as u32 {
+                        NO_RANK
+                    } else {
+                        *join
+                    };
+                }
+                let len = merge_by_scan(&model.pairs, &mut symbols, ranks, len);
+                ids[begin..begin + len].copy_from_slice(&symbols[..len]);
+                self.made += len;
             } else {
-                1
-            };
-            let group = done..missing.min(done + words);
-            self.batch.clear();
-            for n in group.clone() {
-                let (_, range) = self.missing(self.missing[n]);
-                // Longer pieces are merged by a heap, and add an empty word here.
-                let range = if range.len() <= MAX_SYMBOLS {
-                    range
-                } else {
-                    0..0
-                };
-                let Characters { ids, joins, .. } = &self.characters;
-                let ranks = joins[range.clone()].get(1..).unwrap_or_default();
-                self.batch.push(&ids[range], ranks);
+                let long = ids[range].to_vec();
+                model.merge_many(long.into_iter(), scratch, |id| {
+                    ids[self.made] = id;
+                    self.made += 1;
+                });
             }
-            self.batch.merge(&model.pairs);
-            for n in group.clone() {
-                let missing = self.missing[n];
-                let (piece, range) = self.missing(missing);
-                let begin = self.made;
-                let ids = &mut self.characters.ids;
-                let long = (range.len() > MAX_SYMBOLS).then(|| ids[range].to_vec());
-                let mut made = begin;
-                let each = |id| {
-                    ids[made] = id;
-                    made += 1;
-                };
-                match long {
-                    Some(long) => model.merge_many(long.into_iter(), scratch, each),
-                    None => self.batch.tokens(n - done, each),
-                }
-                self.made = made;
-                self.sources[piece % RUN] = [begin as u16, (made - begin) as u16];
-                let ids = &self.characters.ids[begin..made];
-                if let Some(long) = missing.checked_sub(LONG) {
-                    cache.insert_long(model.owner, &self.keys[usize::from(long)], ids);
-                    continue;
-                }
-                let Probe { wanted, hash } = &self.probes[usize::from(missing)];
-                let key = key_of(wanted);
-                if !cache.insert_short(model.owner, key, *hash, ids) {
-                    cache.insert_long(model.owner, &LongKey::of_short(key, *hash), ids);
-                }
+            self.sources[piece % RUN] = [begin as u16, (self.made - begin) as u16];
+            let ids = &self.characters.ids[begin..self.made];
+            if let Some(long) = missing.checked_sub(LONG) {
+                cache.insert_long(model.owner, &self.keys[usize::from(long)], ids);
+                continue;
             }
-            done = group.end;
+            let Probe { wanted, hash } = &self.probes[usize::from(missing)];
+            let key = key_of(wanted);
+            if !cache.insert_short(model.owner, key, *hash, ids) {
+                cache.insert_long(model.owner, &LongKey::of_short(key, *hash), ids);
+            }
         }
     }
 

@@ -16,8 +16,7 @@ const WINDOW: usize = 64;
 /// The extra bytes of a window, so that the first bytes of any character can be read in one move.
 const MARGIN: usize = 3;
 
-/// The number of characters of a run: enough that some dozens of its pieces are new and are merged
-/// together. With 256 characters there were three, and new Russian text took a fifth more time.
+/// The number of characters of a run.
 pub(super) const RUN: usize = 32 * WINDOW;
 
 /// The number of tokens of the characters of a run and of its pieces, which share one array so that

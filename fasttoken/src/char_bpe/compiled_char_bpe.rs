@@ -24,7 +24,7 @@ impl CharBpe {
     /// [`NO_ID`].
     pub(crate) fn read(
         reader: &Reader,
-        json: &ModelJson<'_>,
+        json: &ModelJson,
         unk: u32,
         stored: &StoredVocab,
     ) -> Result<Self, CompiledError> {

@@ -4,10 +4,9 @@ use super::CharBpe;
 use super::char_bpe_builder::build;
 use super::unmerged_tokens::UnmergedTokens;
 use crate::error::Error;
-use crate::json::{ModelJson, for_each_merge};
+use crate::json::{MergesJson, ModelJson};
 use crate::pairs::{RANK_MAX, TOKEN_END};
 use crate::pieces::{Tokens, read_tokens};
-use serde_json::value::RawValue;
 
 /// The contents of a file's model: its tokens, its rules, and what stands for unknown text.
 pub(crate) struct MergeRules {
@@ -20,38 +19,19 @@ pub(crate) struct MergeRules {
 }
 
 impl MergeRules {
-    /// Makes a file of `tokens`, without rules.
-    fn new(model: &ModelJson<'_>, tokens: Tokens) -> Result<Self, Error> {
-        Ok(Self {
+    /// Reads the vocabulary and the merges of `model`.
+    pub(crate) fn read(model: &ModelJson) -> Result<Self, Error> {
+        let (vocab, merges) = model.vocab_and_merges()?;
+        let tokens = read_tokens(vocab)?;
+        let mut this = Self {
             unmerged: UnmergedTokens::new(model, &tokens)?,
             tokens,
             rules: Vec::new(),
             fuse_unk: model.fuse_unk.unwrap_or(false),
             ignore_merges: model.ignore_merges.unwrap_or(false),
-        })
-    }
-
-    /// Reads the vocabulary and the merges of `model`.
-    pub(crate) fn read(model: &ModelJson<'_>) -> Result<Self, Error> {
-        let (vocab, merges) = model.vocab_and_merges()?;
-        let mut this = Self::new(model, read_tokens(vocab)?)?;
+        };
         this.rules = this.read_rules(merges)?;
         Ok(this)
-    }
-
-    /// Takes the tokens and the rules of [`super::read_in_one_pass`]. Returns `None` if anything is unusual.
-    pub(crate) fn from_one_pass(
-        model: &ModelJson<'_>,
-        tokens: Tokens,
-        rules: Vec<[u32; 3]>,
-    ) -> Option<Self> {
-        let mut this = Self::new(model, tokens).ok()?;
-        let mut parts = rules.iter().flat_map(|rule| &rule[..2]);
-        if parts.any(|id| this.unmerged.contains(*id)) {
-            return None;
-        }
-        this.rules = rules;
-        Some(this)
     }
 
     /// Builds the tables of the model.
@@ -59,14 +39,15 @@ impl MergeRules {
         build(self)
     }
 
-    fn read_rules(&self, merges: &RawValue) -> Result<Vec<[u32; 3]>, Error> {
+    fn read_rules(&self, merges: &MergesJson) -> Result<Vec<[u32; 3]>, Error> {
         let path = "$.model.merges";
-        let mut rules = Vec::new();
+        if merges.len() > RANK_MAX {
+            return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
+        }
+        let mut rules = Vec::with_capacity(merges.len());
         let mut joined = String::new();
-        for_each_merge(merges, |index, left, right| {
-            if rules.len() == RANK_MAX {
-                return Err(Error::invalid(path, format!("more than {RANK_MAX} merges")));
-            }
+        for merge in merges.iter() {
+            let (index, left, right) = merge?;
             let id = |token: &str| {
                 self.tokens
                     .id(token)
@@ -92,8 +73,7 @@ impl MergeRules {
             joined.push_str(left);
             joined.push_str(right);
             rules.push([left_id, right_id, id(&joined)?]);
-            Ok(())
-        })?;
+        }
         Ok(rules)
     }
 }

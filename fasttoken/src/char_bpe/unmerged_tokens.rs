@@ -15,7 +15,7 @@ pub(super) struct UnmergedTokens {
 }
 
 impl UnmergedTokens {
-    pub(super) fn new(model: &ModelJson<'_>, tokens: &Tokens) -> Result<Self, Error> {
+    pub(super) fn new(model: &ModelJson, tokens: &Tokens) -> Result<Self, Error> {
         let mut bytes = [NO_ID; 256];
         if model.byte_fallback == Some(true) {
             for (byte, id) in bytes.iter_mut().enumerate() {

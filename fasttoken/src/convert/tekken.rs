@@ -1,8 +1,8 @@
 //! `tekken.json`, the format of Mistral's models since Nemo.
 
 use super::byte_level_json::ByteLevel;
-use crate::base64;
 use crate::error::Error;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -91,11 +91,9 @@ pub fn tekken_to_json(json: &[u8]) -> Result<Vec<u8>, Error> {
         if token.rank as usize != n {
             return Err(invalid("the rank is not the place in the list"));
         }
-        let bytes = base64::decode(token.token_bytes.as_bytes());
-        tokens.push((
-            bytes.ok_or_else(|| invalid("token_bytes is not Base64"))?,
-            token.rank,
-        ));
+        let bytes = BASE64.decode(&token.token_bytes);
+        let bytes = bytes.map_err(|_| invalid("token_bytes is not Base64"))?;
+        tokens.push((bytes, token.rank));
     }
     let special_tokens = special_tokens(&file, *reserved)?;
     let file = ByteLevel {

@@ -1,9 +1,9 @@
 //! `*.tiktoken` files: one token in Base64 and its rank in each line.
 
 use super::byte_level_json::ByteLevel;
-use crate::base64;
 use crate::error::Error;
 use crate::scan::{GPT2, O200K};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
 /// The parts of a tiktoken encoding that are not in its file of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub fn tiktoken_to_json(ranks: &[u8], encoding: &TiktokenEncoding) -> Result<Vec
 
 fn read_line(line: &[u8]) -> Option<(Vec<u8>, u32)> {
     let space = line.iter().position(|byte| *byte == b' ')?;
-    let token = base64::decode(&line[..space])?;
+    let token = BASE64.decode(&line[..space]).ok()?;
     let rank = std::str::from_utf8(&line[space + 1..]).ok()?;
     Some((token, rank.parse().ok()?))
 }

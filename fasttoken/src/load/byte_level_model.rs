@@ -3,10 +3,14 @@
 use crate::added::AddedTokens;
 use crate::alphabet;
 use crate::error::Error;
-use crate::json::{for_each_merge, for_each_token, id_limit};
+use crate::json::{MergesJson, VocabJson};
 use crate::pairs::{RANK_MAX, TOKEN_END};
-use crate::vocab::{Builder, Clash, NO_TOKEN, Names, Unindexed, Vocab};
-use serde_json::value::RawValue;
+use crate::vocab::{Builder, Clash, NO_TOKEN, Names, Sought, Unindexed, Vocab};
+
+/// The number of rules whose tokens are looked up together: the index and the tokens are megabytes,
+/// and their memory is prefetched before it is read. With the table of pairs, the rules of Qwen 3
+/// take 14 ms; looked up one by one they took 21 ms.
+const GROUP: usize = 32;
 
 /// The model's own vocabulary.
 pub(super) struct Model {
@@ -15,53 +19,19 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn load(vocab: &RawValue) -> Result<Self, Error> {
-        // No entry is shorter than `"":0,`: until all have been counted, this bounds
-        // the room that one of them can ask for.
-        let shortest = 5;
-        let most = id_limit(vocab.get().len() / shortest + 1);
+    pub(super) fn load(vocab: &VocabJson) -> Result<Self, Error> {
+        vocab.check_map()?;
         let mut builder = Builder::default();
-        let mut largest = 0;
-        let mut outlier: Option<(String, u64)> = None;
-        let mut count = 0;
-        let mut text_bytes = 0;
-        for_each_token(vocab, |token, id| {
-            count += 1;
-            text_bytes += token.len();
-            let Some(near) = u32::try_from(id).ok().filter(|_| id <= most) else {
-                outlier.get_or_insert_with(|| (token.to_owned(), id));
-                return Ok(());
-            };
-            if text_bytes > u32::MAX as usize / 4 {
-                return Err(Error::invalid(
-                    "$.model.vocab",
-                    "more than a gigabyte of text",
-                ));
-            }
-            largest = largest.max(near);
-            builder.add_model(token, near).map_err(|clash| match clash {
+        builder.reserve(vocab.len());
+        for (token, id) in vocab.iter() {
+            builder.add_model(token, id).map_err(|clash| match clash {
                 Clash::Same => duplicate(token),
                 Clash::Other(first) => Error::DuplicateId {
-                    id: near,
+                    id,
                     first,
                     second: token.to_owned(),
                 },
-            })
-        })?;
-        let limit = id_limit(count);
-        if u64::from(largest) > limit {
-            outlier.get_or_insert_with(|| {
-                let token = builder.spelling(largest).unwrap_or_default();
-                (token.into_owned(), u64::from(largest))
-            });
-        }
-        if let Some((token, id)) = outlier {
-            return Err(Error::IdOutOfRange {
-                token,
-                id,
-                tokens: count,
-                limit,
-            });
+            })?;
         }
         let names = builder.index().map_err(|problem| match problem {
             Unindexed::Twice(id) => duplicate(&builder.spelling(id).unwrap_or_default()),
@@ -99,44 +69,74 @@ impl Model {
 
     /// Returns the merge rules of `$.model.merges`: the ids of the left token, the right token and
     /// the product. Of two rules for one pair, the later wins, as in the reference.
-    pub(super) fn rules(&self, merges: &RawValue) -> Result<Vec<[u32; 3]>, Error> {
-        let mut rules = Vec::new();
-        let mut bytes = Vec::new();
-        let mut joined = String::new();
-        for_each_merge(merges, |index, left, right| {
-            if rules.len() == RANK_MAX {
-                return Err(Error::invalid(
-                    "$.model.merges",
-                    format!("more than {RANK_MAX} merges"),
-                ));
+    pub(super) fn rules(&self, merges: &MergesJson) -> Result<Vec<[u32; 3]>, Error> {
+        if merges.len() > RANK_MAX {
+            let problem = format!("more than {RANK_MAX} merges");
+            return Err(Error::invalid("$.model.merges", problem));
+        }
+        let mut rules: Vec<[u32; 3]> = Vec::with_capacity(merges.len());
+        let (mut merges, mut group) = (merges.iter(), Vec::with_capacity(GROUP));
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            group.clear();
+            for merge in merges.by_ref().take(GROUP) {
+                let (index, left, right) = merge?;
+                let lookups = self.seek_rule(left, right, &mut text);
+                group.push((index, [left, right], lookups));
             }
-            bytes.clear();
-            let mut ids = [None; 3];
-            if alphabet::append_bytes(left, &mut bytes) {
-                let cut = bytes.len();
-                if alphabet::append_bytes(right, &mut bytes) {
-                    let word = |bytes| self.tokens.word_id(&self.names, bytes);
-                    ids = [word(&bytes[..cut]), word(&bytes[cut..]), word(&bytes)];
-                }
+            if group.is_empty() {
+                return Ok(rules);
             }
-            let [Some(left_id), Some(right_id), Some(id)] = ids else {
-                // Not spelled by the alphabet, or not there.
-                joined.clear();
-                joined.push_str(left);
-                joined.push_str(right);
-                let id = |token: &str| {
-                    self.id(token).ok_or_else(|| Error::UnknownMergeToken {
-                        index,
-                        token: token.to_owned(),
-                    })
-                };
-                rules.push([id(left)?, id(right)?, id(&joined)?]);
-                return check_merge_ids(index, [left, right], rules[rules.len() - 1]);
-            };
-            rules.push([left_id, right_id, id]);
-            check_merge_ids(index, [left, right], [left_id, right_id, id])
-        })?;
-        Ok(rules)
+            for lookup in group.iter().flat_map(|rule| &rule.2).flatten() {
+                self.tokens.seek_slot(&self.names, lookup);
+            }
+            for (index, tokens, lookups) in &group {
+                let last = rules.last().map_or(0, |rule| rule[2]);
+                let found = lookups
+                    .as_ref()
+                    .and_then(|lookups| self.find_rule(lookups, &text, last));
+                let rule = found.map_or_else(|| self.find_rule_by_spelling(*index, *tokens), Ok)?;
+                check_merge_ids(*index, *tokens, rule)?;
+                rules.push(rule);
+            }
+        }
+    }
+
+    /// Begins to look up both tokens of a rule, whose bytes are appended to `text`. Returns `None` if
+    /// they are not spelled by the alphabet.
+    fn seek_rule(&self, left: &str, right: &str, text: &mut Vec<u8>) -> Option<[Sought; 2]> {
+        let start = text.len();
+        alphabet::append_bytes(left, text).then_some(())?;
+        let cut = text.len();
+        alphabet::append_bytes(right, text).then_some(())?;
+        let seek = |range| self.tokens.seek(&self.names, text, range);
+        Some([seek(start..cut), seek(cut..text.len())])
+    }
+
+    /// Completes these lookups and finds the product; `last` is that of the rule before.
+    fn find_rule(&self, lookups: &[Sought; 2], text: &[u8], last: u32) -> Option<[u32; 3]> {
+        let [left, right] = lookups;
+        let product = left.range().start..right.range().end;
+        let found = |lookup| self.tokens.found(&self.names, text, lookup);
+        // Most rules make the token after the product of the rule before, or the same one.
+        let mut near = [last.wrapping_add(1), last].into_iter();
+        let near = near.find(|id| self.tokens.is_word(*id, text, product.clone()));
+        let id = near.or_else(|| self.tokens.word_id(&self.names, &text[product]));
+        Some([found(left)?, found(right)?, id?])
+    }
+
+    /// Finds the tokens of a rule that are not spelled by the alphabet, or not there.
+    #[cold]
+    fn find_rule_by_spelling(&self, index: usize, tokens: [&str; 2]) -> Result<[u32; 3], Error> {
+        let id = |token: &str| {
+            self.id(token).ok_or_else(|| Error::UnknownMergeToken {
+                index,
+                token: token.to_owned(),
+            })
+        };
+        let [left, right] = tokens;
+        Ok([id(left)?, id(right)?, id(&tokens.concat())?])
     }
 
     /// Returns the vocabulary with the added tokens.

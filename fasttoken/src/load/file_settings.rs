@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// Returns true if no token of a word begins or ends with what `trim_offsets` counts as blank, as in
 /// MPNet's files: BERT's pre-tokenizer cuts words at blanks, and lower case has no `Ġ`.
-fn words_have_no_blanks(file: &File<'_>) -> Result<bool, Error> {
+fn words_have_no_blanks(file: &File) -> Result<bool, Error> {
     let (Some(normalizer), Some(pre_tokenizer)) = (&file.normalizer, &file.pre_tokenizer) else {
         return Ok(false);
     };
@@ -33,7 +33,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    fn load(file: &File<'_>) -> Result<Self, Error> {
+    fn load(file: &File) -> Result<Self, Error> {
         check_version(file.version.as_deref())?;
         let (truncation, padding) = read_lengths(file)?;
         Ok(Self {
@@ -45,7 +45,7 @@ impl Settings {
     }
 
     /// Reads the settings of a file with a byte-level model.
-    pub(super) fn load_for_bytes(file: &File<'_>) -> Result<Self, Error> {
+    pub(super) fn load_for_bytes(file: &File) -> Result<Self, Error> {
         let this = Self::load(file)?;
         this.normalizer.only_forms()?;
         check_decoder(file.decoder.as_ref())?;
@@ -53,7 +53,7 @@ impl Settings {
     }
 
     /// Reads the settings of a file whose model is not byte-level.
-    pub(super) fn load_for_text(file: &File<'_>) -> Result<Self, Error> {
+    pub(super) fn load_for_text(file: &File) -> Result<Self, Error> {
         let this = Self::load(file)?;
         if this.post_processor.trims() && !words_have_no_blanks(file)? {
             return Err(Error::unsupported(
@@ -66,7 +66,7 @@ impl Settings {
 
     pub(super) fn added_tokens(
         &self,
-        file: &File<'_>,
+        file: &File,
         model_len: usize,
         model_id: impl Fn(&str) -> Option<u32>,
     ) -> Result<AddedTokens, Error> {
@@ -91,7 +91,7 @@ impl Settings {
 }
 
 /// Reads truncation and padding.
-fn read_lengths(file: &File<'_>) -> Result<(Option<Truncation>, Option<Padding>), Error> {
+fn read_lengths(file: &File) -> Result<(Option<Truncation>, Option<Padding>), Error> {
     let truncation = read_setting::<Truncation>(file.truncation.as_ref(), "$.truncation")?;
     let padding = read_setting::<Padding>(file.padding.as_ref(), "$.padding")?;
     if let Some(padding) = &padding {

@@ -5,9 +5,9 @@
 //! by character.
 
 use super::aligned::Aligned;
-use crate::base64;
 use crate::error::Error;
 use crate::json::Component;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use unicode_segmentation::UnicodeSegmentation as _;
 
 /// The replacements of a SentencePiece model.
@@ -38,7 +38,7 @@ impl Charsmap {
             .get("precompiled_charsmap")
             .and_then(|map| map.as_str());
         let text = text.ok_or_else(|| invalid("must be a string in Base64"))?;
-        let bytes = base64::decode(text.as_bytes()).ok_or_else(|| invalid("is not Base64"))?;
+        let bytes = BASE64.decode(text).map_err(|_| invalid("is not Base64"))?;
         Self::parse(&bytes).map_err(invalid)
     }
 

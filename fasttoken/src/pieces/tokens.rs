@@ -1,9 +1,8 @@
 //! The tokens of a model at load: spellings in one allocation, and their index.
 
 use crate::error::Error;
-use crate::json::{for_each_token, id_limit};
-use crate::string_table::{Sought, StringTable, StringTableBuilder};
-use serde_json::value::RawValue;
+use crate::json::VocabJson;
+use crate::string_table::{StringTable, StringTableBuilder};
 
 /// Tokens by id and by spelling; no two have either in common.
 pub(crate) struct Tokens {
@@ -16,93 +15,39 @@ pub(crate) struct Tokens {
 
 const HOLE: [u32; 2] = [u32::MAX; 2];
 
-/// [`Tokens`] that are being collected.
-#[derive(Default)]
-pub(crate) struct Builder {
-    text: Vec<u8>,
-    /// The end of each token's spelling, and its id.
-    tokens: Vec<(u32, u32)>,
-}
-
-/// The reason why tokens do not form a vocabulary.
-#[derive(Debug)]
-pub(crate) enum Clash {
-    /// A token that is there twice.
-    Token(String),
-    /// An id that two tokens have.
-    Id(u32, String, String),
-    /// A token that shares its place in a table with too many others.
-    TooManyCollisions(String),
-    /// Spellings that are not UTF-8.
-    Text,
-}
-
-impl Builder {
-    /// Returns the buffer to which the spelling of the next token is appended.
-    pub(crate) fn text(&mut self) -> &mut Vec<u8> {
-        &mut self.text
-    }
-
-    /// Returns the number of bytes of all spellings.
-    pub(crate) fn bytes(&self) -> usize {
-        self.text.len()
-    }
-
-    /// Returns the spelling of the token that was added as number `at`.
-    pub(crate) fn spelling(&self, at: usize) -> String {
-        let start = at.checked_sub(1).map_or(0, |last| self.tokens[last].0);
-        let end = self.tokens[at].0;
-        String::from_utf8_lossy(&self.text[start as usize..end as usize]).into_owned()
-    }
-
-    /// Makes a token of the appended bytes; all tokens together must have less than a gigabyte.
-    pub(crate) fn push(&mut self, id: u32) {
-        self.tokens.push((self.text.len() as u32, id));
-    }
-
-    /// Returns the number of tokens and their largest id.
-    pub(crate) fn extent(&self) -> (usize, u32) {
-        let ids = self.tokens.iter().map(|(_, id)| *id);
-        (self.tokens.len(), ids.max().unwrap_or(0))
-    }
-
-    pub(crate) fn finish(self) -> Result<Tokens, Clash> {
-        let Self { text, tokens } = self;
-        let text = String::from_utf8(text).map_err(|_| Clash::Text)?;
-        let ends = tokens.iter().map(|(_, id)| *id as usize + 1);
-        let mut places = vec![HOLE; ends.max().unwrap_or(0)];
-        let mut names = StringTableBuilder::with_capacity(tokens.len());
+impl Tokens {
+    /// Indexes the tokens of a file, whose ids are bounded.
+    fn new(vocab: &VocabJson) -> Result<Self, Error> {
+        let text = vocab.text().to_owned();
+        let id_end = vocab.iter().map(|(_, id)| id as usize + 1).max();
+        let mut places = vec![HOLE; id_end.unwrap_or(0)];
+        let mut names = StringTableBuilder::with_capacity(vocab.len());
         let mut start = 0;
-        for &(end, id) in &tokens {
-            // Two halves of a character make one.
-            let of = |place: [u32; 2]| text.get(place[0] as usize..place[1] as usize);
-            let Some(token) = of([start, end]) else {
-                return Err(Clash::Text);
-            };
-            let resolve = |id: u32| of(places[id as usize]).unwrap_or_default().as_bytes();
+        for (token, id) in vocab.iter() {
+            let of = |[start, end]: [u32; 2]| &text[start as usize..end as usize];
+            let resolve = |id: u32| of(places[id as usize]).as_bytes();
             let other = places[id as usize];
-            match names.insert(token.as_bytes(), id, resolve) {
-                Ok(None) if other == HOLE => {}
-                Ok(None) => {
-                    let first = of(other).unwrap_or_default().to_owned();
-                    return Err(Clash::Id(id, first, token.to_owned()));
-                }
-                Ok(Some(_)) => return Err(Clash::Token(token.to_owned())),
-                Err(_) => return Err(Clash::TooManyCollisions(token.to_owned())),
+            let inserted = names.insert(token.as_bytes(), id, resolve);
+            if inserted.map_err(|_| token_collides(token))?.is_some() {
+                let token = token.to_owned();
+                return Err(Error::DuplicateToken { token });
             }
+            if other != HOLE {
+                let [first, second] = [of(other), token].map(str::to_owned);
+                return Err(Error::DuplicateId { id, first, second });
+            }
+            let end = start + token.len() as u32;
             places[id as usize] = [start, end];
             start = end;
         }
-        Ok(Tokens {
+        Ok(Self {
             text,
             places,
             names: names.finish(),
-            count: tokens.len(),
+            count: vocab.len(),
         })
     }
-}
 
-impl Tokens {
     /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.count
@@ -124,25 +69,8 @@ impl Tokens {
         self.get(id).unwrap_or_default().as_bytes()
     }
 
-    /// Returns true if a token has this spelling.
-    #[inline]
-    pub(crate) fn is(&self, id: u32, spelling: &[u8]) -> bool {
-        self.bytes(id) == spelling && !spelling.is_empty()
-    }
-
     pub(crate) fn id(&self, token: &str) -> Option<u32> {
         self.names.get(token.as_bytes(), |id| self.bytes(id))
-    }
-
-    /// Begins to look up a token, and prefetches the memory that the lookup reads.
-    #[inline]
-    pub(crate) fn seek(&self, token: &[u8]) -> Sought {
-        self.names.seek(token)
-    }
-
-    #[inline]
-    pub(crate) fn found(&self, sought: Sought, token: &[u8]) -> Option<u32> {
-        self.names.found(sought, token, |id| self.bytes(id))
     }
 
     /// Returns the tokens by rising id.
@@ -153,61 +81,15 @@ impl Tokens {
 }
 
 /// Reads a vocabulary that is a map from tokens to ids.
-pub(crate) fn read_tokens(vocab: &RawValue) -> Result<Tokens, Error> {
-    let path = "$.model.vocab";
-    let mut tokens = Builder::default();
-    let mut ids = Vec::new();
-    for_each_token(vocab, |token, id| {
-        if tokens.bytes() + token.len() > u32::MAX as usize / 4 {
-            return Err(Error::invalid(path, "more than a gigabyte of text"));
-        }
-        tokens.text().extend_from_slice(token.as_bytes());
-        // An id that does not fit is refused below.
-        tokens.push(u32::try_from(id).unwrap_or(u32::MAX));
-        ids.push(id);
-        Ok(())
-    })?;
-    let limit = id_limit(ids.len());
-    if let Some(at) = ids.iter().position(|id| *id > limit) {
-        return Err(Error::IdOutOfRange {
-            token: tokens.spelling(at),
-            id: ids[at],
-            tokens: ids.len(),
-            limit,
-        });
-    }
-    finish(tokens)
+pub(crate) fn read_tokens(vocab: &VocabJson) -> Result<Tokens, Error> {
+    vocab.check_map()?;
+    Tokens::new(vocab)
 }
 
 /// Reads a vocabulary that is a list of tokens with their scores. Returns the scores as well.
-pub(crate) fn read_scored(vocab: &RawValue) -> Result<(Tokens, Vec<f64>), Error> {
-    let path = "$.model.vocab";
-    let list: Vec<(String, f64)> = serde_json::from_str(vocab.get()).map_err(|problem| {
-        Error::invalid(
-            path,
-            format!("must be a list of tokens with their scores: {problem}"),
-        )
-    })?;
-    let mut tokens = Builder::default();
-    let mut scores = Vec::with_capacity(list.len());
-    for (id, (token, score)) in (0..).zip(&list) {
-        if tokens.bytes() + token.len() > u32::MAX as usize / 4 {
-            return Err(Error::invalid(path, "more than a gigabyte of text"));
-        }
-        tokens.text().extend_from_slice(token.as_bytes());
-        tokens.push(id);
-        scores.push(*score);
-    }
-    Ok((finish(tokens)?, scores))
-}
-
-fn finish(tokens: Builder) -> Result<Tokens, Error> {
-    tokens.finish().map_err(|clash| match clash {
-        Clash::Token(token) => Error::DuplicateToken { token },
-        Clash::Id(id, first, second) => Error::DuplicateId { id, first, second },
-        Clash::TooManyCollisions(token) => token_collides(&token),
-        Clash::Text => unreachable!("strings are UTF-8"),
-    })
+pub(crate) fn read_scored(vocab: &VocabJson) -> Result<(Tokens, Vec<f64>), Error> {
+    let scores = vocab.scores()?.to_owned();
+    Ok((Tokens::new(vocab)?, scores))
 }
 
 pub(crate) fn token_collides(token: &str) -> Error {

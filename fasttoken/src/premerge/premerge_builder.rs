@@ -15,7 +15,7 @@ use super::{
 use crate::pairs::PairTable;
 use crate::vocab::Vocab;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The first code point that is never premerged. Above it are rare scripts and emoji.
@@ -115,7 +115,7 @@ pub(super) struct Builder {
     excluded: Vec<PackedContext>,
     excluded_chars: Vec<u64>,
     followers: Vec<u64>,
-    known: HashMap<Context, u32>,
+    known: BTreeMap<Context, u32>,
 }
 
 impl Builder {
@@ -128,7 +128,7 @@ impl Builder {
             excluded: vec![PackedContext::default()],
             excluded_chars: vec![0; EXCLUDED_CHAR_BITS / 64],
             followers: vec![0; FOLLOWER_BITS / 64],
-            known: HashMap::from([(Context::default(), 0)]),
+            known: BTreeMap::from([(Context::default(), 0)]),
         }
     }
 
@@ -195,7 +195,7 @@ impl Builder {
 
     /// Returns the index of a context that is stored already.
     fn number_of(&self, context: &Context) -> Option<u32> {
-        // Nearly all contexts are empty, which is tested without hashing.
+        // Nearly all contexts are empty, which is tested without a search.
         let empty = *context == Context::default();
         if empty {
             Some(0)

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::ops::Deref;
 
 /// The neighbours next to which a character is not premerged, and its facts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Context {
     /// The last bytes of all previous characters that exclude it. This set alone decides nearly
     /// always.

@@ -1,7 +1,7 @@
 //! The contents of a `.model` file: the message `ModelProto` of SentencePiece, checked.
 
-use super::wire::Fields;
 use crate::error::Error;
+use prost::Message;
 use serde::{Deserialize, Serialize};
 
 /// The parts of a file that encoding and decoding need.
@@ -10,7 +10,7 @@ pub(super) struct ModelFile {
     /// The pieces in the order of their ids.
     pub(super) pieces: Vec<Piece>,
     /// The number of the model's type; see [`UNIGRAM`] and [`BPE`].
-    pub(super) model_type: u64,
+    pub(super) model_type: i32,
     /// True if unknown characters become the pieces of their bytes.
     pub(super) byte_fallback: bool,
     /// The text that decoding writes for the unknown piece.
@@ -22,8 +22,56 @@ pub(super) struct ModelFile {
     denormalizes: bool,
 }
 
-pub(super) const UNIGRAM: u64 = 1;
-pub(super) const BPE: u64 = 2;
+pub(super) const UNIGRAM: i32 = 1;
+pub(super) const BPE: i32 = 2;
+
+/// The message of a whole file, by its names in `sentencepiece_model.proto`. Fields that decide
+/// nothing here are left out.
+#[derive(Clone, PartialEq, Message)]
+struct ModelProto {
+    #[prost(message, repeated, tag = "1")]
+    pieces: Vec<PieceProto>,
+    #[prost(message, required, tag = "2")]
+    trainer_spec: TrainerSpec,
+    #[prost(message, required, tag = "3")]
+    normalizer_spec: NormalizerSpec,
+    #[prost(message, required, tag = "5")]
+    denormalizer_spec: NormalizerSpec,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PieceProto {
+    #[prost(string, required, tag = "1")]
+    piece: String,
+    #[prost(float, required, tag = "2")]
+    score: f32,
+    #[prost(int32, required, tag = "3", default = "1")]
+    kind: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrainerSpec {
+    #[prost(int32, required, tag = "3", default = "1")]
+    model_type: i32,
+    #[prost(bool, required, tag = "24")]
+    treat_whitespace_as_suffix: bool,
+    #[prost(bool, required, tag = "35")]
+    byte_fallback: bool,
+    #[prost(string, required, tag = "44", default = " \u{2047} ")]
+    unk_surface: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct NormalizerSpec {
+    #[prost(bytes = "vec", required, tag = "2")]
+    precompiled_charsmap: Vec<u8>,
+    #[prost(bool, required, tag = "3", default = "true")]
+    add_dummy_prefix: bool,
+    #[prost(bool, required, tag = "4", default = "true")]
+    remove_extra_whitespaces: bool,
+    #[prost(bool, required, tag = "5", default = "true")]
+    escape_whitespaces: bool,
+}
 
 /// The settings about spaces.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -65,65 +113,32 @@ const MAX_FILE_BYTES: usize = 1 << 30;
 
 impl ModelFile {
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Error> {
+        let invalid = |problem| Error::invalid("the SentencePiece model", problem);
         if bytes.len() > MAX_FILE_BYTES {
             let problem = format!("{} bytes, more than {MAX_FILE_BYTES}", bytes.len());
-            return Err(Error::invalid("the SentencePiece model", problem));
+            return Err(invalid(problem));
         }
-        let mut this = Self {
-            pieces: Vec::new(),
-            model_type: UNIGRAM,
-            byte_fallback: false,
-            unk_surface: " \u{2047} ".to_owned(),
+        let file = ModelProto::decode(bytes).map_err(|problem| invalid(problem.to_string()))?;
+        let (trainer, normalizer) = (file.trainer_spec, file.normalizer_spec);
+        let pieces = file.pieces.into_iter().enumerate();
+        let this = Self {
+            pieces: pieces
+                .map(|(id, piece)| Piece::new(piece, id))
+                .collect::<Result<_, _>>()?,
+            model_type: trainer.model_type,
+            byte_fallback: trainer.byte_fallback,
+            unk_surface: trainer.unk_surface,
             spaces: Spaces {
-                add_dummy_prefix: true,
-                remove_extra: true,
-                escape: true,
-                as_suffix: false,
+                add_dummy_prefix: normalizer.add_dummy_prefix,
+                remove_extra: normalizer.remove_extra_whitespaces,
+                escape: normalizer.escape_whitespaces,
+                as_suffix: trainer.treat_whitespace_as_suffix,
             },
-            charsmap: Vec::new(),
-            denormalizes: false,
+            charsmap: normalizer.precompiled_charsmap,
+            denormalizes: !file.denormalizer_spec.precompiled_charsmap.is_empty(),
         };
-        let mut fields = Fields::new(bytes);
-        while let Some(field) = fields.next()? {
-            match field.number {
-                1 => {
-                    let piece = Piece::read(field.message()?, this.pieces.len())?;
-                    this.pieces.push(piece);
-                }
-                2 => this.read_trainer(field.message()?)?,
-                3 => this.read_normalizer(field.message()?)?,
-                5 => this.denormalizes |= has_charsmap(field.message()?)?,
-                _ => {}
-            }
-        }
         this.check()?;
         Ok(this)
-    }
-
-    fn read_trainer(&mut self, mut fields: Fields<'_>) -> Result<(), Error> {
-        while let Some(field) = fields.next()? {
-            match field.number {
-                3 => self.model_type = field.number()?,
-                24 => self.spaces.as_suffix = field.bool()?,
-                35 => self.byte_fallback = field.bool()?,
-                44 => self.unk_surface = field.text()?.to_owned(),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn read_normalizer(&mut self, mut fields: Fields<'_>) -> Result<(), Error> {
-        while let Some(field) = fields.next()? {
-            match field.number {
-                2 => self.charsmap = field.bytes()?.to_vec(),
-                3 => self.spaces.add_dummy_prefix = field.bool()?,
-                4 => self.spaces.remove_extra = field.bool()?,
-                5 => self.spaces.escape = field.bool()?,
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -183,34 +198,25 @@ impl ModelFile {
 }
 
 impl Piece {
-    fn read(mut fields: Fields<'_>, id: usize) -> Result<Self, Error> {
-        let mut this = Self {
-            text: String::new(),
-            score: 0.0,
-            kind: Kind::Normal,
-        };
+    fn new(proto: PieceProto, id: usize) -> Result<Self, Error> {
         let path = || format!("pieces[{id}]");
-        while let Some(field) = fields.next()? {
-            match field.number {
-                1 => this.text = field.text()?.to_owned(),
-                2 => this.score = field.float()?,
-                3 => {
-                    this.kind = match field.number()? {
-                        1 => Kind::Normal,
-                        2 => Kind::Unknown,
-                        3 => Kind::Control,
-                        4 => Kind::UserDefined,
-                        5 => Kind::Unused,
-                        6 => Kind::Byte,
-                        other => {
-                            let problem = format!("a piece has no type {other}");
-                            return Err(Error::invalid(path(), problem));
-                        }
-                    }
-                }
-                _ => {}
+        let kind = match proto.kind {
+            1 => Kind::Normal,
+            2 => Kind::Unknown,
+            3 => Kind::Control,
+            4 => Kind::UserDefined,
+            5 => Kind::Unused,
+            6 => Kind::Byte,
+            other => {
+                let problem = format!("a piece has no type {other}");
+                return Err(Error::invalid(path(), problem));
             }
-        }
+        };
+        let this = Self {
+            text: proto.piece,
+            score: proto.score,
+            kind,
+        };
         let text = &this.text;
         let problem = if text.is_empty() || text.contains('\0') {
             format!("the piece {text:?} is empty or has a NUL")
@@ -235,13 +241,4 @@ impl Piece {
         let byte = u8::from_str_radix(digits, 16).ok()?;
         (digits == format!("{byte:02X}")).then_some(byte)
     }
-}
-
-fn has_charsmap(mut fields: Fields<'_>) -> Result<bool, Error> {
-    while let Some(field) = fields.next()? {
-        if field.number == 2 && !field.bytes()?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

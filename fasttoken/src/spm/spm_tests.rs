@@ -83,7 +83,7 @@ fn settings_and_pieces_that_are_not_supported_are_refused_by_name() {
     ] {
         let error = Tokenizer::from_sentencepiece(bytes).unwrap_err();
         assert!(
-            error.to_string().contains("of the SentencePiece model"),
+            error.to_string().contains("the SentencePiece model"),
             "{error}"
         );
     }

@@ -42,7 +42,7 @@ impl Tables {
     /// model is one of characters. Returns `None` for a model of another kind.
     pub(crate) fn read(
         reader: &Reader,
-        json: &ModelJson<'_>,
+        json: &ModelJson,
         is_char_bpe: bool,
     ) -> Result<Option<Self>, CompiledError> {
         let kind = json.kind.as_deref();

@@ -1,21 +1,41 @@
 //! General categories of an older Unicode version, as the reference's `BertNormalizer`,
 //! `BertPreTokenizer` and `Punctuation` have them from the crate `unicode_categories`.
 
-use super::old_table::RUNS;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
+use unicode_categories::UnicodeCategories as _;
 
 const OTHER: u8 = 1;
 const MARK: u8 = 2;
 const PUNCTUATION: u8 = 4;
 
-/// The blocks of the flags of all characters.
-static FLAGS: LazyLock<(Vec<u16>, Vec<u8>)> = LazyLock::new(|| super::blocks(RUNS));
+/// The flags of each 256 characters, made when one of them is first asked for: the crate searches a
+/// list of characters for each of eleven categories.
+static BLOCKS: [OnceLock<[u8; 256]>; 0x1100] = [const { OnceLock::new() }; 0x1100];
 
 #[inline]
 fn has(c: char, flag: u8) -> bool {
-    let (index, blocks) = &*FLAGS;
-    let block = usize::from(index[c as usize >> 8]);
-    blocks[block << 8 | c as usize & 0xFF] & flag != 0
+    // Ideographs and syllables of Hangul, of which texts are full, have no flags.
+    if matches!(c, '\u{4E00}'..='\u{9FA5}' | '\u{AC00}'..='\u{D7A3}') {
+        return false;
+    }
+    let code = c as usize;
+    let known = BLOCKS[code >> 8].get();
+    let block = known.unwrap_or_else(|| make_block(code >> 8));
+    block[code & 0xFF] & flag != 0
+}
+
+#[cold]
+fn make_block(n: usize) -> &'static [u8; 256] {
+    BLOCKS[n].get_or_init(|| {
+        std::array::from_fn(|at| char::from_u32((n << 8 | at) as u32).map_or(0, flags))
+    })
+}
+
+fn flags(c: char) -> u8 {
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    flag(c.is_other(), OTHER)
+        | flag(c.is_mark_nonspacing(), MARK)
+        | flag(c.is_punctuation(), PUNCTUATION)
 }
 
 /// Returns true for control, format and private-use characters.
@@ -36,7 +56,6 @@ pub(crate) fn is_old_punctuation(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unicode_categories::UnicodeCategories as _;
 
     #[test]
     fn categories_are_those_of_the_reference() {

@@ -28,6 +28,13 @@ pub(crate) struct Sought {
     range: Range<usize>,
 }
 
+impl Sought {
+    /// Returns the range of the piece in its text.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
 /// The reason why a token cannot have an id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Clash {
@@ -58,36 +65,10 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds one of the model's own tokens by its piece. Returns false if the id is taken.
-    #[inline]
-    pub(crate) fn add_piece(&mut self, piece: &[u8], id: u32) -> bool {
-        let at = id as usize;
-        if at >= self.flags.len() {
-            self.flags.resize(at + 1, 0);
-            self.slots.resize(at + 1, Slot([0; SLOT]));
-        } else if self.flags[at] & PRESENT != 0 {
-            return false;
-        }
-        self.tokens += 1;
-        self.slots[at] = Slot::new(piece, &mut self.long);
-        self.flags[at] = PRESENT | MODEL;
-        true
-    }
-
     /// Reserves memory for `ids` ids.
     pub(crate) fn reserve(&mut self, ids: usize) {
         self.flags.reserve(ids);
         self.slots.reserve(ids);
-    }
-
-    /// Returns one more than the largest id.
-    pub(crate) fn id_end(&self) -> usize {
-        self.flags.len()
-    }
-
-    /// Returns true if the alphabet spells the token `id`.
-    pub(crate) fn is_spelled(&self, id: u32) -> bool {
-        self.flags.get(id as usize).is_some_and(|f| f & RAW == 0)
     }
 
     /// Returns true if the alphabet spells the token `id` and its piece is this range of `text`.

@@ -15,8 +15,19 @@ pub(crate) const SPACE: u8 = 0x20;
 pub(crate) const WORD: u8 = 0x40;
 pub(crate) const INERT: u8 = 0x80;
 
+/// The first code point of each run of equal class bytes, and the class byte.
+pub(crate) fn class_runs() -> Vec<(u32, u8)> {
+    let mut runs: Vec<(u32, u8)> = Vec::new();
+    for (code, class) in (0..).zip(class_bytes()) {
+        if runs.last().is_none_or(|run| run.1 != class) {
+            runs.push((code, class));
+        }
+    }
+    runs
+}
+
 /// Class byte of every code point; surrogates hold the class of unassigned ones.
-pub(crate) fn class_bytes() -> Vec<u8> {
+fn class_bytes() -> Vec<u8> {
     let all: String = ('\0'..=char::MAX).collect();
     let code_at: Vec<u32> = {
         let mut codes = vec![0; all.len() + 1];
