@@ -135,7 +135,7 @@ families! {
     "pool": ["prelude_pool", "prelude_pool_bf16", "prelude_segment_means"],
     "qk_norm_rope_store": ["prelude_qk_norm_rope_store", "prelude_qk_norm_rope_store_wide"],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm", "prelude_rms_norm_add"],
-    "rows": ["prelude_embed", "prelude_embed_sum", "prelude_gather_rows"],
+    "rows": ["prelude_embed", "prelude_gather_rows", "prelude_embed_sum"],
     "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],
     "silu_mul": ["prelude_silu_mul", "prelude_gelu_mul"],
 }
