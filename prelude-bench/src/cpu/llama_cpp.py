@@ -19,7 +19,9 @@ import numpy as np
 
 STEPS = 16
 SEQUENCES = 16
+# The tokens of a call, and those that a sequence has room for.
 TOKENS = 4096
+LONGEST = 512
 
 
 class Engine:
@@ -29,7 +31,9 @@ class Engine:
         params = api.llama_context_default_params()
         threads = len(os.sched_getaffinity(0))
         params.n_threads = params.n_threads_batch = threads
-        params.n_ctx = params.n_batch = TOKENS
+        params.n_batch = TOKENS
+        # Sequences that do not share cells have equal parts of them.
+        params.n_ctx = TOKENS if unified else SEQUENCES * LONGEST
         # Of 256, 512, 1,024 and 2,048 tokens in a pass, this is the fastest here.
         params.n_ubatch = 512
         params.n_seq_max = SEQUENCES

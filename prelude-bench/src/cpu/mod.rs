@@ -146,12 +146,10 @@ pub fn run(config: &Config) -> Result<Report> {
                 config.rounds, case.name
             ));
             let seconds = ours.measure(case.work)?;
-            let theirs: Result<Vec<f64>> = peers
-                .iter_mut()
-                .map(|peer| peer.measure(case.work))
-                .collect();
+            let theirs = peers.iter_mut().map(|peer| peer.measure(case.work));
+            let theirs = theirs.collect::<Result<Vec<f64>>>()?;
             if round > 0 {
-                result.push(seconds, &theirs?);
+                result.push(seconds, &theirs);
             }
         }
         let seconds = mapped.measure(Work::Decode { rows: 1 })?;

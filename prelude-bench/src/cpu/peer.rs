@@ -121,7 +121,9 @@ impl Running {
     /// Returns the seconds that the work takes; of decoding, those of a step on average.
     pub(super) fn measure(&mut self, work: Work) -> Result<f64> {
         thread::sleep(REST);
-        writeln!(self.input, "{}", asked(work))?;
+        let asked = writeln!(self.input, "{}", asked(work));
+        let (title, log) = (self.title(), self.log.display());
+        asked.with_context(|| format!("{title} ended; see {log}"))?;
         self.seconds()
     }
 
