@@ -66,7 +66,7 @@ pub struct CudaOps {
     /// pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
-    /// Of a mixture of experts.
+    /// The room for a mixture of experts; `None` for other models.
     experts: Option<ExpertBuffer>,
     metadata: Metadata,
     fields: Fields,

@@ -153,7 +153,7 @@ pub(crate) struct ChunkTensors<T> {
     pub(crate) attn: T,
     pub(crate) gate_up: T,
     pub(crate) act: T,
-    /// Of a mixture of experts.
+    /// The room for a mixture of experts; `None` for other models.
     pub(crate) experts: Option<crate::ExpertRoom<T>>,
 }
 

@@ -140,7 +140,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
     fetch_slab(1);
     for (u32 slab = 0; slab < slabs; slab++) {
         cp_async_wait<1>();
-        // This slab is there for all threads, and nobody reads the stage refilled next any more.
+        // All threads see this slab, and all have read the stage that is refilled next.
         sync_block();
         fetch_slab(slab + 2);
         if (!useful) continue;

@@ -123,7 +123,7 @@ impl ExpertBuffer {
         rows.columns(0..experts)
     }
 
-    /// Of `n` tokens.
+    /// Returns the parts of the room in which the choices of `n` tokens are put into order.
     fn order(&self, n: usize) -> Order {
         let (data, parts) = (&self.data, &self.parts);
         let ExpertSizes {

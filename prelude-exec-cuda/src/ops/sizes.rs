@@ -19,7 +19,7 @@ pub(crate) struct Sizes {
     /// The arena's part for passes.
     pub(crate) pass_bytes: usize,
     pub(crate) partial_bytes: usize,
-    /// Of a mixture of experts, whose room is not in the arena.
+    /// The sizes of the room for a mixture of experts, which is not in the arena; `None` for other models.
     pub(crate) experts: Option<ExpertSizes>,
     /// Most tokens that a step has a result of each.
     pub(crate) result_tokens: usize,
