@@ -70,8 +70,9 @@ fn unpack_all(packages: &[&Package], into: &Path) -> Result<()> {
     for package in packages {
         let folder = format!("{}-{}", package.name, package.version);
         let archive = root().join(format!("target/package/{folder}.crate"));
+        // Files in archives are of one old time, by which cargo would think them built already.
         program("tar")
-            .args(["-xzf".as_ref(), archive.as_os_str()])
+            .args(["-xmzf".as_ref(), archive.as_os_str()])
             .args(["-C".as_ref(), into.as_os_str()])
             .run()?;
         manifest += &format!("{} = {{ path = \"{folder}\" }}\n", package.name);
