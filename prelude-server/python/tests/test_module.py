@@ -91,7 +91,8 @@ class Loading(unittest.TestCase):
         hub = FakeHub(DEMO, stalls=True)
         self.addCleanup(hub.close)
         script = (
-            "import _thread, threading, sys\n"
+            "import _thread, signal, threading, sys\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from prelude_serve import LLM\n"
             "threading.Thread(target=lambda: (sys.stdin.readline(), _thread.interrupt_main()), daemon=True).start()\n"
             "try:\n"
@@ -339,6 +340,9 @@ class Threads(unittest.TestCase):
         self.assertEqual(found, {i: [text] * 5 for i, text in enumerate(expected)})
 
     def test_ctrl_c_ends_what_is_waited_for(self):
+        # A shell starts what runs in its background with the signal ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         llm = common.model("lm")
         long = {"max_tokens": 400, "ignore_eos": True}
         for call in (
