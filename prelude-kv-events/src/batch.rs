@@ -258,7 +258,8 @@ impl<'a> Fields<'a> {
         });
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
         let block_size = self.field(STORED, 3)?.uint()?;
-        if hashes.len() as u64 * block_size != tokens.len() as u64 {
+        let expected = (hashes.len() as u64).checked_mul(block_size);
+        if expected != Some(tokens.len() as u64) {
             return Err(DecodeError::Tokens {
                 tokens: tokens.len(),
                 blocks: hashes.len(),
@@ -377,6 +378,37 @@ mod tests {
                 let _ = Batch::decode(&bytes);
             }
         }
+    }
+
+    #[test]
+    fn a_block_size_no_memory_could_hold_is_refused() {
+        let hashes = vec![1, 2];
+        let tokens = vec![3, 4];
+        let stored = KvEvent::Stored(StoredBlocks {
+            hashes,
+            parent: None,
+            tokens,
+            salt: None,
+        });
+        let batch = Batch {
+            time: 1.0,
+            events: vec![stored],
+        };
+        let bytes = batch.encode(Format::Maps);
+        let name = b"block_size";
+        let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len();
+        let mut changed = bytes[..at].to_vec();
+        changed.push(0xcf);
+        changed.extend(u64::MAX.to_be_bytes());
+        changed.extend(&bytes[at + 1..]);
+        assert_eq!(
+            Batch::decode(&changed),
+            Err(DecodeError::Tokens {
+                tokens: 2,
+                blocks: 2,
+                block_size: u64::MAX,
+            })
+        );
     }
 
     /// The bytes of vLLM's own encoder for the same events, by msgspec 0.22.
