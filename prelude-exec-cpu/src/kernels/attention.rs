@@ -351,7 +351,7 @@ impl<E: KvElement> Attention<'_, E> {
         for start in (begin..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
             let head = kv_head * dim..(kv_head + 1) * dim;
-            let mut tile_keys: [&[E]; NR] = [&[]; NR];
+            let (mut tile_keys, mut tile_values) = ([[].as_slice(); NR], [[].as_slice(); NR]);
             let range = start..start + keys;
             for_locations(
                 self.layout,
@@ -362,11 +362,12 @@ impl<E: KvElement> Attention<'_, E> {
                     let (k, v) = self.row(location).split_at(half);
                     let lane = (position - start) as usize;
                     tile_keys[lane] = &k[head.clone()];
-                    E::pack_value(&v[head.clone()], lane, &mut scratch.values);
+                    tile_values[lane] = &v[head.clone()];
                 },
             );
             let keys = keys as usize;
             pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
+            E::pack_values(isa, &tile_values[..keys], &mut scratch.values);
             let queries = RowBlocks {
                 first_position: self.layout.positions[tokens.start],
                 group,
@@ -380,9 +381,7 @@ impl<E: KvElement> Attention<'_, E> {
             let token = tokens.start + r / group;
             let out = tile.row(token - self.rows.start - tile.first_row);
             let out = &mut out[r % group * dim..][..dim];
-            for (out, x) in out.iter_mut().zip(&scratch.out[r * dim..][..dim]) {
-                *out = x / scratch.sum[r];
-            }
+            simd::divide(isa, &scratch.out[r * dim..][..dim], scratch.sum[r], out);
         }
     }
 
@@ -444,7 +443,7 @@ impl<E: KvElement> Attention<'_, E> {
             };
             let mut scores = Tile::ZERO;
             let panel = E::panel(&scratch.keys[..panel]);
-            multiply(isa, rows, stride, count, panel, &mut scores);
+            multiply(isa, rows, stride, count, (panel, keys), &mut scores);
             let mut factors = [None; MR];
             for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
                 // A row whose last key lies before this tile is finished, and one whose first key
@@ -530,7 +529,8 @@ impl<E: KvElement> Attention<'_, E> {
         for (j, first_col) in (0..dim).step_by(NR).enumerate() {
             let cols = NR.min(dim - first_col);
             let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
-            multiply(isa, weights, stride, count, E::panel(panel), &mut sums);
+            let panel = (E::panel(panel), cols);
+            multiply(isa, weights, stride, count, panel, &mut sums);
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 if let Some(factor) = factors[i] {
                     let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];

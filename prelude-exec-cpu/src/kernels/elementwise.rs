@@ -1,25 +1,32 @@
 //! Everything that is not a product, as plain loops over rows.
 //!
-//! `super::simd` compiles each function once per instruction family. No function uses fused
-//! multiply-add, and sums run over 16 lanes that are folded in one fixed order, so every family
-//! computes the same bits.
+//! `super::simd` compiles each function once per instruction family. A multiplication and an
+//! addition are fused only where the source says `mul_add`, and sums run over 16 lanes that are
+//! folded in one fixed order, so every family computes the same bits. x86-64 processors older than
+//! 2013 have no instruction for `mul_add`: a function of the C library computes it there, slowly.
 
 use super::panel::NR;
 
 /// Lanes of a sum.
 const LANES: usize = 16;
 
-/// Sums 16 lanes pairwise.
+/// Combines 16 lanes pairwise.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
+fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] += lanes[i + half];
+            lanes[i] = combine(lanes[i], lanes[i + half]);
         }
         half /= 2;
     }
     lanes[0]
+}
+
+/// Returns the larger number, and `a` if `b` is NaN.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
 }
 
 /// `Σ f(x)` over 16 lanes.
@@ -35,25 +42,30 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (lane, &v) in lanes.iter_mut().zip(tail) {
         *lane += f(v);
     }
-    fold(lanes)
+    fold(lanes, |a, b| a + b)
 }
 
 /// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, ∞ above; NaN stays.
 /// `exp(0)` is exactly 1. After Moshier's Cephes: reduction by ln 2 in two parts, degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    const LOW: f32 = -87.0;
-    const HIGH: f32 = 88.0;
+    if x > 88.0 {
+        f32::INFINITY
+    } else {
+        exp_to_88(x)
+    }
+}
+
+/// [`exp`] for x of at most 88; a wrong number above.
+#[inline(always)]
+fn exp_to_88(x: f32) -> f32 {
     // 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
     const MAGIC: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Written so that NaN passes through both.
-    let clamped = if x < LOW { LOW } else { x };
-    let clamped = if clamped > HIGH { HIGH } else { clamped };
-    let t = clamped * std::f32::consts::LOG2_E + MAGIC;
+    let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
     let n = t - MAGIC;
-    let r = clamped - n * LN2_HIGH - n * LN2_LOW;
+    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
     let mut p = 1.987_569_1e-4;
     for coefficient in [
         1.398_199_9e-3,
@@ -62,13 +74,12 @@ pub(crate) fn exp(x: f32) -> f32 {
         1.666_666_5e-1,
         0.5,
     ] {
-        p = p * r + coefficient;
+        p = r.mul_add(p, coefficient);
     }
-    let value = p * r * r + r + 1.0;
+    let value = p.mul_add(r * r, r) + 1.0;
     let power = f32::from_bits((t.to_bits() << 23).wrapping_add(127 << 23));
-    let result = value * power;
-    let result = if x < LOW { 0.0 } else { result };
-    if x > HIGH { f32::INFINITY } else { result }
+    // Of a smaller x the power is no power of two.
+    if x < -87.0 { 0.0 } else { value * power }
 }
 
 /// bf16 bits of `x`, rounded to nearest, ties to even; NaN stays NaN.
@@ -197,7 +208,7 @@ fn erf(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
     let mut p = 1.061_405_4;
     for coefficient in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
-        p = p * t + coefficient;
+        p = t.mul_add(p, coefficient);
     }
     (1.0 - p * t * exp(-x * x)).copysign(x)
 }
@@ -263,32 +274,27 @@ pub(crate) fn softmax_tile(
     max: &mut f32,
     sum: &mut f32,
 ) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for (first, chunk) in scores.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        for (i, (score, lane)) in chunk.iter_mut().zip(&mut lanes).enumerate() {
-            let scaled = *score * scale;
-            *score = if first * LANES + i < visible {
-                scaled
-            } else {
-                f32::NEG_INFINITY
-            };
-            *lane = if *score > *lane { *score } else { *lane };
+    for score in &mut *scores {
+        *score *= scale;
+    }
+    scores[visible..].fill(f32::NEG_INFINITY);
+    let mut lanes = [*max; LANES];
+    for chunk in scores.as_chunks::<LANES>().0 {
+        for (lane, &score) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, score);
         }
     }
-    let mut new = *max;
-    for lane in lanes {
-        new = if lane > new { lane } else { new };
-    }
-    let factor = exp(*max - new);
+    let new = fold(lanes, larger);
+    let factor = exp_to_88(*max - new);
     let mut lanes = [0.0; LANES];
     for chunk in scores.as_chunks_mut::<LANES>().0 {
         for (score, lane) in chunk.iter_mut().zip(&mut lanes) {
-            *score = exp(*score - new);
+            *score = exp_to_88(*score - new);
             *lane += *score;
         }
     }
     *max = new;
-    *sum = *sum * factor + fold(lanes);
+    *sum = *sum * factor + fold(lanes, |a, b| a + b);
     factor
 }
 
@@ -300,11 +306,42 @@ pub(crate) fn scale_add(out: &mut [f32], factor: f32, x: &[f32]) {
     }
 }
 
-/// `out += x`.
+/// `out = x / divisor`.
 #[inline(always)]
-pub(crate) fn add(out: &mut [f32], x: &[f32]) {
+pub(crate) fn divide(x: &[f32], divisor: f32, out: &mut [f32]) {
     for (out, &v) in out.iter_mut().zip(x) {
-        *out += v;
+        *out = v / divisor;
+    }
+}
+
+/// `out = sums + bias`, or `out += sums + bias`; without a bias that is `sums`.
+#[inline(always)]
+pub(crate) fn put_sums(sums: &[f32], bias: Option<&[f32]>, add: bool, out: &mut [f32]) {
+    match (add, bias) {
+        (false, None) => out.copy_from_slice(sums),
+        (true, None) => {
+            for (out, &sum) in out.iter_mut().zip(sums) {
+                *out += sum;
+            }
+        }
+        (false, Some(bias)) => {
+            for ((out, &sum), &bias) in out.iter_mut().zip(sums).zip(bias) {
+                *out = sum + bias;
+            }
+        }
+        (true, Some(bias)) => {
+            for ((out, &sum), &bias) in out.iter_mut().zip(sums).zip(bias) {
+                *out += sum + bias;
+            }
+        }
+    }
+}
+
+/// Packs two rows of bf16 bits: `out[c]` holds element `c` of both.
+#[inline(always)]
+pub(crate) fn interleave(low: &[u16], high: &[u16], out: &mut [u32]) {
+    for ((out, &low), &high) in out.iter_mut().zip(low).zip(high) {
+        *out = u32::from(low) | u32::from(high) << 16;
     }
 }
 

@@ -270,25 +270,10 @@ impl Matrix {
         }
     }
 
-    /// Adds bias and tile row, or writes them.
-    fn finish(&self, first: usize, sums: &[f32], add: bool, out: &mut [f32]) {
-        let bias = self
-            .bias
-            .as_ref()
-            .map(|bias| &bias[first..first + sums.len()]);
-        match (add, bias) {
-            (false, None) => out.copy_from_slice(sums),
-            (true, None) => elementwise::add(out, sums),
-            (false, Some(bias)) => {
-                out.copy_from_slice(sums);
-                elementwise::add(out, bias);
-            }
-            (true, Some(bias)) => {
-                for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
-                    *out += sum + bias;
-                }
-            }
-        }
+    /// Writes a tile's row and the bias to outputs from `first` on, or adds them.
+    fn finish(&self, isa: Supported, first: usize, sums: &[f32], add: bool, out: &mut [f32]) {
+        let bias = self.bias.as_ref().map(|bias| &bias[first..][..sums.len()]);
+        simd::put_sums(isa, sums, bias, add, out);
     }
 }
 
@@ -398,7 +383,7 @@ impl Multiplier {
                 int8::multiply(isa, rows, stride, count, matrix.dwords(panel), sums);
             };
             // About 300 operations per nanosecond and core.
-            run_tiles(pool, matrix, (output, out), 150, product);
+            run_tiles(pool, isa, matrix, (output, out), 150, product);
         }
     }
 
@@ -470,15 +455,16 @@ fn run_panels(
     // About 100 flops per nanosecond and core.
     let product = |first: usize, count, panel, sums: &mut Tile| {
         let rows = rows.skip(first * stride);
-        multiply(isa, rows, stride, count, matrix.panel(panel), sums);
+        multiply(isa, rows, stride, count, (matrix.panel(panel), NR), sums);
     };
-    run_tiles(pool, matrix, (output, out), 50, product);
+    run_tiles(pool, isa, matrix, (output, out), 50, product);
 }
 
 /// Cuts a product into tiles: `product(first row, rows, panel, tile)` computes one. A nanosecond and
 /// core suffice for `rate` multiply-adds, or for 16 bytes of weights.
 fn run_tiles(
     pool: &ComputePool,
+    isa: Supported,
     matrix: &Matrix,
     (output, out): (ProductOutput, &mut [f32]),
     rate: usize,
@@ -500,7 +486,8 @@ fn run_tiles(
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 let (first_col, cols) = (tile.first_col, tile.cols);
                 let out = tile.row(first + i);
-                matrix.finish(first_col, &sums[..cols], output == ProductOutput::Add, out);
+                let add = output == ProductOutput::Add;
+                matrix.finish(isa, first_col, &sums[..cols], add, out);
             }
         }
     });
@@ -518,7 +505,8 @@ fn run_reference(
         let x = &x[i * inputs..][..inputs];
         for (o, out) in out.chunks_mut(1).enumerate() {
             let sum = reference::dot(x, matrix.row(o));
-            matrix.finish(o, &[sum], output == ProductOutput::Add, out);
+            let bias = matrix.bias.as_ref().map(|bias| &bias[o..=o]);
+            elementwise::put_sums(&[sum], bias, output == ProductOutput::Add, out);
         }
     });
 }

@@ -36,17 +36,12 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
     fn widen(self) -> f32;
     /// Writes a key to column `lane` of a panel `[head_dim / PER_DWORD][64]`.
     fn pack_key(key: &[Self], lane: usize, panel: &mut [u32]);
-    /// Writes a value to row `lane` of panels `[64 / PER_DWORD][64]` of 64 components each. Rows
-    /// are written in order.
-    fn pack_value(value: &[Self], lane: usize, panels: &mut [u32]);
+    /// Writes up to 64 values to the rows of panels `[64 / PER_DWORD][64]` of 64 components each.
+    fn pack_values(isa: Supported, values: &[&[Self]], panels: &mut [u32]);
     /// The bits of bf16 numbers.
     ///
     /// # Panics
     /// If these are none.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(dead_code, reason = "tiles exist on x86-64 alone")
-    )]
     fn bf16_bits(x: &[Self]) -> &[u16];
     /// Returns packed dwords as a panel of their type.
     fn panel(dwords: &[u32]) -> Panel<'_>;
@@ -70,10 +65,12 @@ impl KvElement for f32 {
         }
     }
 
-    fn pack_value(value: &[Self], lane: usize, panels: &mut [u32]) {
-        for (j, part) in value.chunks(NR).enumerate() {
-            let line = &mut panels[(j * NR + lane) * NR..][..part.len()];
-            line.copy_from_slice(bytemuck::cast_slice(part));
+    fn pack_values(_: Supported, values: &[&[Self]], panels: &mut [u32]) {
+        for (lane, value) in values.iter().enumerate() {
+            for (j, part) in value.chunks(NR).enumerate() {
+                let line = &mut panels[(j * NR + lane) * NR..][..part.len()];
+                line.copy_from_slice(bytemuck::cast_slice(part));
+            }
         }
     }
 
@@ -105,17 +102,21 @@ impl KvElement for bf16 {
         }
     }
 
-    fn pack_value(value: &[Self], lane: usize, panels: &mut [u32]) {
-        for (j, part) in value.chunks(NR).enumerate() {
-            let line = &mut panels[(j * NR / 2 + lane / 2) * NR..][..part.len()];
-            for (pair, x) in line.iter_mut().zip(part) {
-                let bits = u32::from(x.to_bits());
-                // The even row clears what the line held before.
-                *pair = if lane.is_multiple_of(2) {
-                    bits
-                } else {
-                    *pair | (bits << 16)
-                };
+    fn pack_values(isa: Supported, values: &[&[Self]], panels: &mut [u32]) {
+        for (pair, rows) in values.chunks(2).enumerate() {
+            for (j, low) in rows[0].chunks(NR).enumerate() {
+                let low = Self::bf16_bits(low);
+                let line = &mut panels[(j * NR / 2 + pair) * NR..][..low.len()];
+                match rows.get(1) {
+                    Some(high) => {
+                        let high = &Self::bf16_bits(high)[j * NR..][..low.len()];
+                        simd::interleave(isa, low, high, line);
+                    }
+                    None => line
+                        .iter_mut()
+                        .zip(low)
+                        .for_each(|(x, &low)| *x = low.into()),
+                }
             }
         }
     }
@@ -318,6 +319,49 @@ mod tests {
     fn keys_are_packed_in_groups_as_one_by_one() {
         check_packing::<f32>();
         check_packing::<bf16>();
+    }
+
+    fn check_values<E: KvElement>() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for (dim, count) in [(24, 64), (64, 1), (72, 35), (128, 64)] {
+                let number = |lane: usize, component: usize| (lane * 3 + component) as f32;
+                let rows: Vec<Vec<E>> = (0..count)
+                    .map(|lane| {
+                        let numbers: Vec<f32> = (0..dim).map(|c| number(lane, c)).collect();
+                        let mut row = vec![E::default(); dim];
+                        E::round(isa, &numbers, &mut row);
+                        row
+                    })
+                    .collect();
+                let values: Vec<&[E]> = rows.iter().map(|row| &row[..]).collect();
+                // What an earlier tile left.
+                let mut panels = vec![u32::MAX; dim.next_multiple_of(NR) * NR / E::PER_DWORD];
+                E::pack_values(isa, &values, &mut panels);
+                for lane in 0..count.next_multiple_of(E::PER_DWORD) {
+                    for c in 0..dim {
+                        let line = c / NR * NR / E::PER_DWORD + lane / E::PER_DWORD;
+                        let dword = panels[line * NR + c % NR];
+                        let found = match (E::PER_DWORD, lane % 2) {
+                            (1, _) => f32::from_bits(dword),
+                            (_, 0) => f32::from_bits(dword << 16),
+                            _ => f32::from_bits(dword & 0xffff_0000),
+                        };
+                        let expected = if lane < count {
+                            rows[lane][c].widen()
+                        } else {
+                            0.0
+                        };
+                        assert_eq!(found, expected, "{isa:?} {dim} {lane} {c}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_packed_in_pairs_with_zeros_behind_the_last() {
+        check_values::<f32>();
+        check_values::<bf16>();
     }
 
     #[test]

@@ -75,10 +75,11 @@ impl Panel<'_> {
     }
 }
 
-/// `out[r][c] = Σ_k rows[r][k] · panel[k][c]` for `count` rows, `stride` apart.
+/// `out[r][c] = Σ_k rows[r][k] · panel[k][c]` for `count` rows, `stride` apart, and at least for the
+/// first `columns` columns. What the others hold afterwards is not defined.
 ///
 /// # Panics
-/// If `count` is not in `1..=MR`, the rows are shorter than the panel is deep, or the machine's
+/// If `count` is not in `1..=MR`, `columns` is more than [`NR`], the rows are shorter than the panel is deep, or the machine's
 /// family has no product of these formats (bf16 rows need bf16 instructions).
 #[inline]
 pub(crate) fn multiply(
@@ -86,7 +87,7 @@ pub(crate) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    panel: Panel<'_>,
+    (panel, columns): (Panel<'_>, usize),
     out: &mut Tile,
 ) {
     let dwords = panel.len() / NR;
@@ -95,12 +96,13 @@ pub(crate) fn multiply(
         _ => 1,
     };
     assert!((1..=MR).contains(&count), "a tile has 1 to {MR} rows");
+    assert!(columns <= NR, "a panel has {NR} columns");
     assert!(
         panel.len().is_multiple_of(NR) && (count - 1) * stride + dwords * per_dword <= rows.len(),
         "rows shorter than the panel is deep"
     );
     match (rows, panel) {
-        _ if native::multiply(isa, rows, stride, count, panel, out) => {}
+        _ if native::multiply(isa, rows, stride, count, (panel, columns), out) => {}
         (Rows::F32(a), Panel::Bf16(b)) => scalar_bf16(a, stride, count, b, out),
         (Rows::F32(a), Panel::F32(b)) => scalar_f32(a, stride, count, b, out),
         (Rows::Bf16(_), _) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
@@ -174,7 +176,7 @@ mod tests {
                 }
                 for (rows, panel, stride_dwords) in cases {
                     let mut full = Tile::ZERO;
-                    multiply(isa, rows, stride_dwords, MR, panel, &mut full);
+                    multiply(isa, rows, stride_dwords, MR, (panel, NR), &mut full);
                     for (r, row) in full.0.iter().enumerate() {
                         for (c, &got) in row.iter().enumerate() {
                             let exact: f64 = (0..depth)
@@ -188,8 +190,16 @@ mod tests {
                         for count in 1..=MR - r {
                             let mut part = Tile::ZERO;
                             let skipped = rows.skip(r * stride_dwords);
-                            multiply(isa, skipped, stride_dwords, count, panel, &mut part);
+                            multiply(isa, skipped, stride_dwords, count, (panel, NR), &mut part);
                             assert_eq!(part.0[..count], full.0[r..r + count]);
+                            for columns in [1, 16, 32, 33, 48] {
+                                let mut narrow = Tile([[f32::NAN; NR]; MR]);
+                                let part = (panel, columns);
+                                multiply(isa, skipped, stride_dwords, count, part, &mut narrow);
+                                for (narrow, full) in narrow.0.iter().zip(&full.0[r..r + count]) {
+                                    assert_eq!(narrow[..columns], full[..columns], "{isa:?}");
+                                }
+                            }
                         }
                     }
                 }
@@ -238,7 +248,7 @@ mod tests {
                         for count in 1..=MR - first {
                             let mut out = Tile([[f32::NAN; NR]; MR]);
                             let rows = Rows::F32(&a[first * stride..]);
-                            multiply(isa, rows, stride, count, panel, &mut out);
+                            multiply(isa, rows, stride, count, (panel, NR), &mut out);
                             for (r, row) in (first..).zip(&out.0[..count]) {
                                 for (c, got) in row.iter().enumerate() {
                                     let expected = chain(r, c);
@@ -274,12 +284,12 @@ mod tests {
                 }
                 let mut full = Tile::ZERO;
                 let panel = Panel::Bf16(&b);
-                multiply(isa, Rows::Bf16(&a), stride, MR, panel, &mut full);
+                multiply(isa, Rows::Bf16(&a), stride, MR, (panel, NR), &mut full);
                 for first in 0..MR {
                     for count in 1..=MR - first {
                         let mut part = Tile([[f32::NAN; NR]; MR]);
                         let rows = Rows::Bf16(&a[first * stride..]);
-                        multiply(isa, rows, stride, count, panel, &mut part);
+                        multiply(isa, rows, stride, count, (panel, NR), &mut part);
                         let rows = part.0[..count].iter().zip(&full.0[first..]);
                         for (part, full) in rows {
                             assert_eq!(part.map(f32::to_bits), full.map(f32::to_bits), "{isa:?}");
@@ -290,7 +300,7 @@ mod tests {
                 longer.resize(b.len() + NR, 0);
                 let mut part = Tile::ZERO;
                 let panel = Panel::Bf16(&longer);
-                multiply(isa, Rows::Bf16(&a), stride, MR, panel, &mut part);
+                multiply(isa, Rows::Bf16(&a), stride, MR, (panel, NR), &mut part);
                 assert_eq!(part.0, full.0, "{isa:?}");
             }
         }

@@ -22,7 +22,7 @@ pub(super) fn multiply(
     _: Rows<'_>,
     _: usize,
     _: usize,
-    _: Panel<'_>,
+    _: (Panel<'_>, usize),
     _: &mut Tile,
 ) -> bool {
     false

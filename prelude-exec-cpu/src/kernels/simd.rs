@@ -82,6 +82,12 @@ multiversion! { elementwise:
     ) -> f32;
     /// [`elementwise::scale_add`].
     scale_add(out: &mut [f32], factor: f32, x: &[f32]);
+    /// [`elementwise::divide`].
+    divide(x: &[f32], divisor: f32, out: &mut [f32]);
+    /// [`elementwise::put_sums`].
+    put_sums(sums: &[f32], bias: Option<&[f32]>, add: bool, out: &mut [f32]);
+    /// [`elementwise::interleave`].
+    interleave(low: &[u16], high: &[u16], out: &mut [u32]);
     /// [`elementwise::max_finite`].
     max_finite(x: &[f32]) -> (f32, bool);
     /// [`elementwise::sum_exp`].
@@ -96,7 +102,7 @@ mod tests {
     use crate::Isa;
 
     /// The sum over what each function computed, by FNV-1a.
-    const CHECKSUM: u64 = 0xd647_fa60_a705_2e85;
+    const CHECKSUM: u64 = 0xc1f9_af31_27f6_1663;
 
     /// Numbers from 1e-9 to 64, of both signs, with all bits of the mantissa.
     fn number(i: usize) -> f32 {
@@ -155,6 +161,8 @@ mod tests {
             changed("relu", &|out| relu(isa, out)),
             changed("tanh", &|out| tanh(isa, out)),
             changed("scale_add", &|out| scale_add(isa, out, 0.3, &y)),
+            changed("divide", &|out| divide(isa, &y, 0.7, out)),
+            changed("put_sums", &|out| put_sums(isa, &y, Some(&z), true, out)),
         ]
     }
 

@@ -73,7 +73,7 @@ pub(super) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    panel: Panel<'_>,
+    (panel, _): (Panel<'_>, usize),
     out: &mut Tile,
 ) -> bool {
     match (rows, panel, isa.isa()) {

@@ -15,10 +15,10 @@ use super::{MR, NR, Tile, by_count};
 const REGS: usize = NR / 16;
 
 /// # Safety
-/// AVX-512F; `out` holds M rows (M ≤ MR).
+/// AVX-512F; `out` holds M rows (M ≤ MR) of R registers (R ≤ REGS).
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store<const M: usize>(acc: &[[__m512; REGS]; M], out: &mut Tile) {
+unsafe fn store<const M: usize, const R: usize>(acc: &[[__m512; R]; M], out: &mut Tile) {
     for (row, acc) in out.0.iter_mut().zip(acc) {
         for (lanes, &sum) in row.chunks_exact_mut(16).zip(acc) {
             // SAFETY: `lanes` has room for 16 f32.
@@ -28,11 +28,11 @@ unsafe fn store<const M: usize>(acc: &[[__m512; REGS]; M], out: &mut Tile) {
 }
 
 /// # Safety
-/// AVX-512F; `line` points to 64 dwords.
+/// AVX-512F; `line` points to R times 16 dwords.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(line: *const u32) -> [__m512i; REGS] {
-    let mut registers = [_mm512_setzero_si512(); REGS];
+unsafe fn load<const R: usize>(line: *const u32) -> [__m512i; R] {
+    let mut registers = [_mm512_setzero_si512(); R];
     for (j, register) in registers.iter_mut().enumerate() {
         // SAFETY: 16 of the line's dwords.
         *register = unsafe { _mm512_loadu_si512(line.add(j * 16).cast()) };
@@ -45,25 +45,47 @@ unsafe fn load(line: *const u32) -> [__m512i; REGS] {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 pub(super) unsafe fn bf16_bf16(a: &[u32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
     // SAFETY: our caller's promises.
-    unsafe { by_count!(count, bf16_bf16_rows(a, stride, b, out)) }
+    unsafe { by_count!(count, bf16_bf16_rows::<REGS>(a, stride, b, out)) }
+}
+
+/// The first half of the columns of [`bf16_bf16`].
+///
+/// # Safety
+/// As [`bf16_bf16`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn bf16_bf16_half(
+    a: &[u32],
+    stride: usize,
+    count: usize,
+    b: &[u32],
+    out: &mut Tile,
+) {
+    const HALF: usize = REGS / 2;
+    // SAFETY: our caller's promises.
+    unsafe { by_count!(count, bf16_bf16_rows::<HALF>(a, stride, b, out)) }
 }
 
 /// # Safety
-/// As [`bf16_bf16`], with `M` rows.
+/// As [`bf16_bf16`], with `M` rows and `R` registers of columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn bf16_bf16_rows<const M: usize>(a: &[u32], stride: usize, b: &[u32], out: &mut Tile) {
-    let mut acc = [[_mm512_setzero_ps(); REGS]; M];
+unsafe fn bf16_bf16_rows<const M: usize, const R: usize>(
+    a: &[u32],
+    stride: usize,
+    b: &[u32],
+    out: &mut Tile,
+) {
+    let mut acc = [[_mm512_setzero_ps(); R]; M];
     for p in 0..b.len() / NR {
         // SAFETY: line p of the panel.
-        let line = unsafe { load(b.as_ptr().add(p * NR)) };
-        // SAFETY: both types are as many times 64 bytes, without invalid values.
-        let line = unsafe { std::mem::transmute::<[__m512i; REGS], [__m512bh; REGS]>(line) };
+        let line: [__m512i; R] = unsafe { load(b.as_ptr().add(p * NR)) };
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_epi32(unsafe { *a.get_unchecked(r * stride + p) }.cast_signed());
             // SAFETY: both types are 64 bytes without invalid values.
             let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(x) };
             for (sum, &w) in acc.iter_mut().zip(&line) {
+                // SAFETY: as above.
+                let w = unsafe { std::mem::transmute::<__m512i, __m512bh>(w) };
                 *sum = _mm512_dpbf16_ps(*sum, x, w);
             }
         }
@@ -132,7 +154,7 @@ unsafe fn f32_f32_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out:
     let mut acc = [[_mm512_setzero_ps(); REGS]; M];
     for k in 0..b.len() / NR {
         // SAFETY: line k of the panel.
-        let line = unsafe { load(b.as_ptr().add(k * NR)) };
+        let line: [__m512i; REGS] = unsafe { load(b.as_ptr().add(k * NR)) };
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + k) });

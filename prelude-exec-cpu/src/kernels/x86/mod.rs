@@ -21,16 +21,16 @@ use super::{
     panel::{MR, NR, Panel, Rows, Tile},
 };
 
-/// Calls `$kernel::<count>` with a count known at compile time.
+/// Calls `$kernel::<count>`, or `$kernel::<count, $more>`, with a count known at compile time.
 macro_rules! by_count {
-    ($count:expr, $kernel:ident ( $($arg:expr),* )) => {
+    ($count:expr, $kernel:ident $(::<$more:ident>)? ( $($arg:expr),* )) => {
         match $count {
-            1 => $kernel::<1>($($arg),*),
-            2 => $kernel::<2>($($arg),*),
-            3 => $kernel::<3>($($arg),*),
-            4 => $kernel::<4>($($arg),*),
-            5 => $kernel::<5>($($arg),*),
-            _ => $kernel::<MR>($($arg),*),
+            1 => $kernel::<1 $(, $more)?>($($arg),*),
+            2 => $kernel::<2 $(, $more)?>($($arg),*),
+            3 => $kernel::<3 $(, $more)?>($($arg),*),
+            4 => $kernel::<4 $(, $more)?>($($arg),*),
+            5 => $kernel::<5 $(, $more)?>($($arg),*),
+            _ => $kernel::<MR $(, $more)?>($($arg),*),
         }
     };
 }
@@ -81,10 +81,13 @@ pub(super) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    panel: Panel<'_>,
+    (panel, columns): (Panel<'_>, usize),
     out: &mut Tile,
 ) -> bool {
     match (rows, panel, isa.isa()) {
+        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) if columns <= NR / 2 => {
+            bf16_bf16_half(isa, a, stride, count, b, out);
+        }
         (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
             bf16_bf16(isa, a, stride, count, b, out);
         }
@@ -165,6 +168,10 @@ macro_rules! entry {
 entry!(
     /// bf16 rows, bf16 panel: `vdpbf16ps`.
     bf16_bf16, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16
+);
+entry!(
+    /// The same for the first 32 columns.
+    bf16_bf16_half, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16_half
 );
 entry!(
     /// f32 rows, bf16 panel widened by shift and mask.
