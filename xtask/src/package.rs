@@ -57,6 +57,9 @@ pub(crate) fn publish() -> Result<String> {
     files::remove(&folder)?;
     unpack_all(&published, &folder)?;
     check_unpacked(&folder)?;
+    // Gigabytes that nothing else uses.
+    files::remove(&folder)?;
+    files::remove(&files::target().join("packaged"))?;
     check_names(&published)
 }
 
@@ -142,8 +145,8 @@ fn is_foreign(info: &str, ours: Option<&str>) -> bool {
     !info.trim().is_empty() && (repository.is_none() || repository != ours)
 }
 
-/// Builds `fasttoken` with the oldest compiler it promises. Returns a line that says so, or why the check was skipped. Clippy's `incompatible_msrv` looks
-/// at every call in any case.
+/// Builds `fasttoken` with the oldest compiler it promises. Returns a line that says so, or why the
+/// check was skipped. Clippy's `incompatible_msrv` looks at every call in any case.
 pub(crate) fn oldest_compiler() -> Result<String> {
     let toolchain = |args: &[&str]| crate::run::cargo_of(FASTTOKEN_RUST, args);
     if !toolchain(&["--version"]).succeeds() {
