@@ -51,9 +51,7 @@ PRELUDE_DEVICE void gemm_experts(const ExpertsGemmParams& p) {
     using gemm::CHUNKS;
     using gemm::place;
     using gemm::SLAB;
-    using gemm::STAGES;
-    constexpr u32 X_ROWS = EXPERT_TILE, W_ROWS = 128, STAGE = (X_ROWS + W_ROWS) * SLAB;
-    constexpr u32 COLUMNS = Gated ? W_ROWS / 2 : W_ROWS;
+    constexpr u32 COLUMNS = Gated ? gemm::TILE / 2 : gemm::TILE;
     dep_wait();
     if (block_idx().y >= load(p.tile_count)) return;
     u32x4 tile = load(p.tiles + block_idx().y);
@@ -79,19 +77,14 @@ PRELUDE_DEVICE void gemm_experts(const ExpertsGemmParams& p) {
         w_from[i] = w + u64(w_there[i] ? at : 0) * p.k;
     }
     u32 slabs = div_up(p.k, SLAB);
-    // Empty groups are committed too, so that waiting for "all but one" always means this slab.
-    auto fetch_slab = [&](u32 slab) {
-        if (slab < slabs) {
-            Shared<bf16> x_to = ring + slab % STAGES * STAGE;
-            Shared<bf16> w_to = x_to + X_ROWS * SLAB;
-            u32 column = slab * SLAB + 8 * chunk;
-            bool there = column < p.k;
-            u32 offset = there ? column : 0;
-            cp_async_16(x_to + place(own, chunk), x_from + offset, there && x_there);
-            cp_async_16(w_to + place(own, chunk), w_from[0] + offset, there && w_there[0]);
-            cp_async_16(w_to + place(own + 64, chunk), w_from[1] + offset, there && w_there[1]);
-        }
-        cp_async_commit();
+    auto fetch_slab = [&](u32 slab, Shared<bf16> stage) {
+        Shared<bf16> w_to = stage + EXPERT_TILE * SLAB;
+        u32 column = slab * SLAB + 8 * chunk;
+        bool there = column < p.k;
+        u32 offset = there ? column : 0;
+        cp_async_16(stage + place(own, chunk), x_from + offset, there && x_there);
+        cp_async_16(w_to + place(own, chunk), w_from[0] + offset, there && w_there[0]);
+        cp_async_16(w_to + place(own + 64, chunk), w_from[1] + offset, there && w_there[1]);
     };
 
     u32 lane = lane_id();
@@ -100,40 +93,8 @@ PRELUDE_DEVICE void gemm_experts(const ExpertsGemmParams& p) {
     // A warp with nothing to write multiplies nothing; it copies like the others.
     bool useful = warp_row < rows && column_of_warp < p.n;
     float sums[2][4][4];
-    PRELUDE_UNROLL
-    for (u32 i = 0; i < 32; i++) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
-
-    fetch_slab(0);
-    fetch_slab(1);
-    for (u32 slab = 0; slab < slabs; slab++) {
-        cp_async_wait<1>();
-        // All threads see this slab, and all have read the stage that is refilled next.
-        sync_block();
-        fetch_slab(slab + 2);
-        if (!useful) continue;
-        Shared<const bf16> x = ring + slab % STAGES * STAGE;
-        Shared<const bf16> w_slab = x + X_ROWS * SLAB;
-        PRELUDE_UNROLL
-        for (u32 step = 0; step < SLAB / 16; step++) {
-            u32 a[2][4], b[2][4];
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < 2; i++) {
-                ldmatrix_x4(a[i], x + place(warp_row + 16 * i + lane % 16, 2 * step + lane / 16));
-            }
-            PRELUDE_UNROLL
-            for (u32 j = 0; j < 2; j++) {
-                u32 row = warp_column + 16 * j + lane / 16 * 8 + lane % 8;
-                ldmatrix_x4(b[j], w_slab + place(row, 2 * step + lane / 8 % 2));
-            }
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < 2; i++) {
-                PRELUDE_UNROLL
-                for (u32 j = 0; j < 4; j++) {
-                    mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                }
-            }
-        }
-    }
+    gemm::multiply_slabs<2, EXPERT_TILE>(sums, ring, slabs, warp_row, warp_column, useful,
+                                         fetch_slab);
     dep_launch();
     if (!useful) return;
     PRELUDE_UNROLL

@@ -68,6 +68,54 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 stride, 
     }
 }
 
+// Multiplies all slabs: 16·M rows of x from `warp_row` on by 32 rows of w from `warp_column` on, of a
+// ring whose stages are [x X rows | w TILE rows]. `fetch(slab, stage)` starts copying one of `slabs`.
+// All threads of a block call this; those of a warp that is not `useful` copy alone.
+template <u32 M, u32 X, class Fetch>
+PRELUDE_DEVICE void multiply_slabs(float (&sums)[M][4][4], Shared<bf16> ring, u32 slabs, u32 warp_row,
+                                   u32 warp_column, bool useful, Fetch fetch) {
+    constexpr u32 STAGE = (X + TILE) * SLAB;
+    u32 lane = lane_id();
+    // Empty groups are committed too, so that waiting for "all but one" always means this slab.
+    auto fetch_slab = [&](u32 slab) {
+        if (slab < slabs) fetch(slab, ring + slab % STAGES * STAGE);
+        cp_async_commit();
+    };
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < 16 * M; i++) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
+    fetch_slab(0);
+    fetch_slab(1);
+    for (u32 slab = 0; slab < slabs; slab++) {
+        cp_async_wait<1>();
+        // All threads see this slab, and all have read the stage that is refilled next.
+        sync_block();
+        fetch_slab(slab + 2);
+        if (!useful) continue;
+        Shared<const bf16> x = ring + slab % STAGES * STAGE;
+        Shared<const bf16> w = x + X * SLAB;
+        PRELUDE_UNROLL
+        for (u32 step = 0; step < SLAB / 16; step++) {
+            u32 a[M][4], b[2][4];
+            PRELUDE_UNROLL
+            for (u32 i = 0; i < M; i++) {
+                ldmatrix_x4(a[i], x + place(warp_row + 16 * i + lane % 16, 2 * step + lane / 16));
+            }
+            PRELUDE_UNROLL
+            for (u32 j = 0; j < 2; j++) {
+                u32 row = warp_column + 16 * j + lane / 16 * 8 + lane % 8;
+                ldmatrix_x4(b[j], w + place(row, 2 * step + lane / 8 % 2));
+            }
+            PRELUDE_UNROLL
+            for (u32 i = 0; i < M; i++) {
+                PRELUDE_UNROLL
+                for (u32 j = 0; j < 4; j++) {
+                    mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                }
+            }
+        }
+    }
+}
+
 // Two neighbours, or one and 0.
 PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
     if (!pair) return {{to_f32(load(from)), 0.0f}};
@@ -118,14 +166,9 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
     if (first_row >= rows) return;
     Shared<bf16> ring = dynamic_shared<bf16>();
     u32 slabs = div_up(p.k, SLAB);
-    // Empty groups are committed too, so that waiting for "all but one" always means this slab.
-    auto fetch_slab = [&](u32 slab) {
-        if (slab < slabs) {
-            Shared<bf16> stage = ring + slab % STAGES * (2 * SIDE);
-            fetch(stage, p.x, p.x_stride, first_row, rows, slab * SLAB, p.k);
-            fetch(stage + SIDE, p.w, p.w_stride, first_column, p.n, slab * SLAB, p.k);
-        }
-        cp_async_commit();
+    auto fetch_slab = [&](u32 slab, Shared<bf16> stage) {
+        fetch(stage, p.x, p.x_stride, first_row, rows, slab * SLAB, p.k);
+        fetch(stage + SIDE, p.w, p.w_stride, first_column, p.n, slab * SLAB, p.k);
     };
 
     u32 lane = lane_id();
@@ -133,40 +176,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
     // A warp with nothing to write multiplies nothing; it copies like the others.
     bool useful = first_row + warp_row < rows && first_column + warp_column < p.n;
     float sums[4][4][4];
-    PRELUDE_UNROLL
-    for (u32 i = 0; i < 64; i++) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
-
-    fetch_slab(0);
-    fetch_slab(1);
-    for (u32 slab = 0; slab < slabs; slab++) {
-        cp_async_wait<1>();
-        // All threads see this slab, and all have read the stage that is refilled next.
-        sync_block();
-        fetch_slab(slab + 2);
-        if (!useful) continue;
-        Shared<const bf16> x = ring + slab % STAGES * (2 * SIDE);
-        Shared<const bf16> w = x + SIDE;
-        PRELUDE_UNROLL
-        for (u32 step = 0; step < SLAB / 16; step++) {
-            u32 a[4][4], b[2][4];
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < 4; i++) {
-                ldmatrix_x4(a[i], x + place(warp_row + 16 * i + lane % 16, 2 * step + lane / 16));
-            }
-            PRELUDE_UNROLL
-            for (u32 j = 0; j < 2; j++) {
-                u32 row = warp_column + 16 * j + lane / 16 * 8 + lane % 8;
-                ldmatrix_x4(b[j], w + place(row, 2 * step + lane / 8 % 2));
-            }
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < 4; i++) {
-                PRELUDE_UNROLL
-                for (u32 j = 0; j < 4; j++) {
-                    mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                }
-            }
-        }
-    }
+    multiply_slabs<4, TILE>(sums, ring, slabs, warp_row, warp_column, useful, fetch_slab);
     dep_launch();
     if (!useful) return;
     PRELUDE_UNROLL
