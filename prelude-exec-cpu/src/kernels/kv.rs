@@ -346,11 +346,7 @@ mod tests {
                             (_, 0) => f32::from_bits(dword << 16),
                             _ => f32::from_bits(dword & 0xffff_0000),
                         };
-                        let expected = if lane < count {
-                            rows[lane][c].widen()
-                        } else {
-                            0.0
-                        };
+                        let expected = rows.get(lane).map_or(0.0, |row| row[c].widen());
                         assert_eq!(found, expected, "{isa:?} {dim} {lane} {c}");
                     }
                 }
