@@ -79,8 +79,9 @@ impl Panel<'_> {
 /// first `columns` columns. What the others hold afterwards is not defined.
 ///
 /// # Panics
-/// If `count` is not in `1..=MR`, `columns` is more than [`NR`], the rows are shorter than the panel is deep, or the machine's
-/// family has no product of these formats (bf16 rows need bf16 instructions).
+/// If `count` is not in `1..=MR`, `columns` is more than [`NR`], the rows are shorter than the panel
+/// is deep, or the machine's family has no product of these formats (bf16 rows need bf16
+/// instructions).
 #[inline]
 pub(crate) fn multiply(
     isa: Supported,
