@@ -1,4 +1,4 @@
-//! Merging of a long list of symbols, by a heap of its pairs: n symbols take O(n log n) steps.
+//! Merging of a long list of symbols, by a queue of its pairs: n symbols take O(n log n) steps.
 
 use crate::pairs::{NO_RANK, PairTable};
 use std::cmp::Reverse;
@@ -8,8 +8,43 @@ use std::collections::BinaryHeap;
 #[derive(Debug, Default)]
 pub(crate) struct HeapMerge {
     symbols: Vec<Symbol>,
-    /// Rank in the upper 24 bits, position in the lower 40.
-    heap: BinaryHeap<Reverse<u64>>,
+    queue: PairQueue,
+}
+
+/// The pairs that may be merged, smallest first: rank in the upper 24 bits, position in the lower 40.
+#[derive(Debug, Default)]
+struct PairQueue {
+    /// Sorted pairs, the smallest last: most pairs are known before the first is merged, and a list is
+    /// sorted faster than a heap is emptied.
+    sorted: Vec<u64>,
+    /// Pairs that were added since the list was sorted.
+    added: BinaryHeap<Reverse<u64>>,
+}
+
+impl PairQueue {
+    fn bytes(&self) -> usize {
+        (self.sorted.capacity() + self.added.capacity()) * size_of::<u64>()
+    }
+
+    /// Takes the smallest pair.
+    fn pop(&mut self) -> Option<u64> {
+        if self.sorted.is_empty() {
+            // What is sorted never returns to the heap, so each pair is sorted once.
+            self.sorted
+                .extend(self.added.drain().map(|Reverse(pair)| pair));
+            self.sort();
+        }
+        match self.added.peek() {
+            Some(Reverse(added)) if self.sorted.last().is_none_or(|last| added < last) => {
+                self.added.pop().map(|Reverse(pair)| pair)
+            }
+            _ => self.sorted.pop(),
+        }
+    }
+
+    fn sort(&mut self) {
+        self.sorted.sort_unstable_by_key(|&pair| Reverse(pair));
+    }
 }
 
 /// A symbol in a doubly linked list.
@@ -30,7 +65,7 @@ const NONE: usize = usize::MAX;
 impl HeapMerge {
     /// Returns the bytes of allocated memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.symbols.capacity() * size_of::<Symbol>() + self.heap.capacity() * size_of::<u64>()
+        self.symbols.capacity() * size_of::<Symbol>() + self.queue.bytes()
     }
 
     /// Merges `symbols`, fewer than 2^40 tokens with the number of bytes that each stands for.
@@ -62,19 +97,16 @@ impl HeapMerge {
     }
 
     fn merge_all(&mut self, pairs: &PairTable) {
-        let Self { symbols, heap } = self;
-        // Filling a vector and heapifying is linear; pushing one by one is not.
-        let mut entries = std::mem::take(heap).into_vec();
-        entries.clear();
+        let Self { symbols, queue } = self;
         for at in 1..symbols.len() {
             let rank = pairs.rank(symbols[at - 1].id, symbols[at].id);
             symbols[at - 1].rank = rank;
             if rank != NO_RANK {
-                entries.push(Reverse(entry(rank, at - 1)));
+                queue.sorted.push(entry(rank, at - 1));
             }
         }
-        *heap = BinaryHeap::from(entries);
-        while let Some(Reverse(top)) = heap.pop() {
+        queue.sort();
+        while let Some(top) = queue.pop() {
             let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
             let Symbol {
                 rank: now,
@@ -94,27 +126,22 @@ impl HeapMerge {
             if right.next != NONE {
                 symbols[right.next].previous = at;
             }
-            update(pairs, symbols, heap, at);
+            update(pairs, symbols, queue, at);
             if previous != NONE {
-                update(pairs, symbols, heap, previous);
+                update(pairs, symbols, queue, previous);
             }
         }
     }
 }
 
 /// Looks up the merge of symbol `at` with its right neighbour after one of the two changed.
-fn update(
-    pairs: &PairTable,
-    symbols: &mut [Symbol],
-    heap: &mut BinaryHeap<Reverse<u64>>,
-    at: usize,
-) {
+fn update(pairs: &PairTable, symbols: &mut [Symbol], queue: &mut PairQueue, at: usize) {
     let Symbol { id, next, .. } = symbols[at];
     let right = symbols.get(next);
     let rank = right.map_or(NO_RANK, |right| pairs.rank(id, right.id));
     symbols[at].rank = rank;
     if rank != NO_RANK {
-        heap.push(Reverse(entry(rank, at)));
+        queue.added.push(Reverse(entry(rank, at)));
     }
 }
 
