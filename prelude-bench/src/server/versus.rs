@@ -28,7 +28,8 @@ pub(crate) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
     }
 }
 
-/// One-token answers, vectors, classes, and decisions over a fresh state of 500 tokens.
+/// One-token answers, fifty prompts that share most of their tokens, vectors, classes, and decisions
+/// over a fresh state of 500 tokens.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let tokenizer = tokenizer()?;
     let make = workload(&tokenizer);
@@ -48,7 +49,13 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
         alone(completion, make.completion(DISTINCT), 6.0),
         crowd(completion, make.completion(DISTINCT), 4.0),
     ];
-    for (questions, target) in [(1, 2.0), (16, 7.0), (50, 8.0)] {
+    let ids = "POST /v1/completions, one token of 128 token ids";
+    cases.push(alone(ids, make.ids(DISTINCT / 10, 128), 3.0));
+    cases.push(crowd(ids, make.ids(DISTINCT / 10, 128), 3.0));
+    let forest = "POST /v1/completions, 50 prompts of 600 shared and 24 own token ids";
+    let prompts = make.forest(DISTINCT_STATES / 10, 50, (600, 24));
+    cases.push(alone(forest, prompts, 10.0));
+    for (questions, target) in [(1, 5.0), (16, 9.0), (50, 12.0)] {
         let name = format!("POST /v1/systemone, fresh state of 500 tokens, yes/no x {questions}");
         let jobs = make.decide(DISTINCT_STATES, 500, questions);
         cases.push(alone(&name, jobs, target));

@@ -81,6 +81,11 @@ fn state(random: &mut Random, tokenizer: &Tokenizer, tokens: usize) -> String {
     text
 }
 
+/// Token ids of the demo model, special ones left out.
+fn ids(random: &mut Random, count: usize) -> Vec<usize> {
+    (0..count).map(|_| 10 + random.below(3_990)).collect()
+}
+
 /// Different yes/no questions, the same ones in every request: at most 120.
 fn questions(count: usize) -> Map<String, serde_json::Value> {
     let pairs = THINGS
@@ -144,6 +149,31 @@ impl Workload<'_> {
                 message(random)
             );
             json!({"model": self.lm, "prompt": prompt, "max_tokens": 1, "temperature": 0})
+        })
+    }
+
+    /// One-token answers to prompts of `tokens` token ids each, which share nothing.
+    pub(super) fn ids(&self, count: usize, tokens: usize) -> Jobs {
+        Self::jobs(11, count, "/v1/completions", |random| {
+            json!({"model": self.lm, "prompt": ids(random, tokens), "max_tokens": 1,
+                "temperature": 0})
+        })
+    }
+
+    /// Requests of `prompts` prompts each, which begin with the same `shared` fresh token ids and have
+    /// `own` more: one token and its log-probability for each prompt.
+    pub(super) fn forest(
+        &self,
+        count: usize,
+        prompts: usize,
+        (shared, own): (usize, usize),
+    ) -> Jobs {
+        Self::jobs(12, count, "/v1/completions", |random| {
+            let shared = ids(random, shared);
+            let prompt = |_| [shared.clone(), ids(random, own)].concat();
+            let prompts: Vec<_> = (0..prompts).map(prompt).collect();
+            json!({"model": self.lm, "prompt": prompts, "max_tokens": 1, "temperature": 0,
+                "logprobs": 1})
         })
     }
 
@@ -312,6 +342,13 @@ mod tests {
                 .count(body["state"].as_str().unwrap(), false);
             assert!((500..560).contains(&tokens), "{tokens}");
             assert_eq!(body["questions"].as_object().unwrap().len(), 16);
+        }
+        let forest = &bodies(&workload.forest(3, 5, (20, 4)))[2]["prompt"];
+        let prompts: Vec<Vec<u32>> = serde_json::from_value(forest.clone()).unwrap();
+        assert_eq!(prompts.len(), 5);
+        for prompt in &prompts[1..] {
+            assert_eq!((prompt.len(), &prompt[..20]), (24, &prompts[0][..20]));
+            assert_ne!(prompt[20..], prompts[0][20..]);
         }
         for word in WORDS {
             assert_eq!(assets.tokenizer.count(word, false), 1, "{word}");
