@@ -35,6 +35,22 @@ const SELF_CONTAINED: &[&str] = &[
 /// which packages cannot have.
 const TEST_FEATURES: &str = "prelude-kernels/emu,prelude-exec-cuda/emu,prelude-exec-cuda/measure";
 
+/// The manifest of the workspace of unpacked crates, up to its list of packages. Dependencies have the
+/// profile that they have in the repository, so that those built there are used again.
+const WORKSPACE: &str = r#"[workspace]
+resolver = "3"
+members = ["*-*"]
+
+[profile.dev]
+opt-level = 1
+debug = false
+
+[profile.dev.package."*"]
+opt-level = 2
+
+[patch.crates-io]
+"#;
+
 /// Makes the package of every crate that is published, and unpacks all of them into a workspace of
 /// their own, where the repository's files beside a package do not exist. Type-checks libraries,
 /// programs, tests and examples there, and runs the tests of [`SELF_CONTAINED`] crates. Then asks the
@@ -57,9 +73,7 @@ pub(crate) fn publish() -> Result<String> {
     files::remove(&folder)?;
     unpack_all(&published, &folder)?;
     check_unpacked(&folder)?;
-    // Gigabytes that nothing else uses.
     files::remove(&folder)?;
-    files::remove(&files::target().join("packaged"))?;
     check_names(&published)
 }
 
@@ -67,9 +81,7 @@ pub(crate) fn publish() -> Result<String> {
 /// other as they would in the registry.
 fn unpack_all(packages: &[&Package], into: &Path) -> Result<()> {
     fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
-    let mut manifest = "[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n\
-        [profile.dev]\nopt-level = 1\ndebug = false\n\n[patch.crates-io]\n"
-        .to_owned();
+    let mut manifest = WORKSPACE.to_owned();
     for package in packages {
         let folder = format!("{}-{}", package.name, package.version);
         let archive = root().join(format!("target/package/{folder}.crate"));
@@ -93,13 +105,9 @@ fn unpack_all(packages: &[&Package], into: &Path) -> Result<()> {
 fn check_unpacked(folder: &Path) -> Result<()> {
     let manifest = folder.join("Cargo.toml");
     let there = |command: &str| {
-        cargo([
-            command,
-            "--target-dir",
-            "target/packaged",
-            "--manifest-path",
-        ])
-        .args([manifest.as_os_str()])
+        cargo([command, "--target-dir"])
+            .args([files::target()])
+            .args(["--manifest-path".as_ref(), manifest.as_os_str()])
     };
     there("check")
         .args(["--workspace", "--all-targets"])
