@@ -49,7 +49,9 @@ pub(crate) fn wheel(
 
 /// Builds the wheel, installs it, and runs its tests. Returns what was left out.
 pub(super) fn ci(folder: &Path) -> Result<Vec<String>> {
-    cargo(["build", "-p", "prelude-server"]).run()?;
+    // The program and the module at once: alone, the program would be built with fewer features of
+    // what procedural macros use, and nearly all crates would be built again for the module.
+    cargo(["build", "-p", "prelude-server", "-p", "prelude-python"]).run()?;
     let built = files::target().join("debug/prelude");
     let wheel = wheel(&folder.join("wheels"), &built, Some("dev"), |builder| {
         builder
