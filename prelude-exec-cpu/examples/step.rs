@@ -68,9 +68,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             dimensions: None,
         },
     };
-    for len in [1u32, 20, 128, 512] {
-        let times = time(&mut executor, || prompt(len, head.clone()))?;
-        times.print(&format!("prompt of {len:>4}"), len, one);
+    for (count, len) in [
+        (1, 1),
+        (1, 20),
+        (1, 128),
+        (1, 512),
+        (4, 128),
+        (16, 128),
+        (64, 128),
+    ] {
+        let times = time(&mut executor, || prompts(count, len, &head))?;
+        times.print(&format!("{count:>2} prompts of {len:>4}"), count * len, one);
     }
     if matches!(checkpoint.kind(), ModelKind::CausalLm) {
         for (rows, context) in [(1, 30), (1, 500), (4, 500), (32, 30)] {
@@ -146,21 +154,23 @@ fn greedy() -> SampleHead {
     }
 }
 
-fn prompt(len: u32, head: OutputHead) -> ForwardBatch {
+fn prompts(count: u32, len: u32, head: &OutputHead) -> ForwardBatch {
+    let segment = |at: u32| Segment {
+        tokens: at * len..(at + 1) * len,
+        parent: None,
+        context_len: 0,
+        cached: BlockSpan::EMPTY,
+        residency: Residency::Transient,
+    };
+    let row = |at: u32| OutputRow {
+        segment: SegmentIdx(at),
+        positions: len - 1..len,
+        head: head.clone(),
+    };
     ForwardBatch::OneShot(OneShotBatch {
-        tokens: (0..len).map(|i| i * 37 % 4000).collect(),
-        segments: vec![Segment {
-            tokens: 0..len,
-            parent: None,
-            context_len: 0,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        }],
-        rows: vec![OutputRow {
-            segment: SegmentIdx(0),
-            positions: len - 1..len,
-            head,
-        }],
+        tokens: (0..count * len).map(|i| i * 37 % 4000).collect(),
+        segments: (0..count).map(segment).collect(),
+        rows: (0..count).map(row).collect(),
         block_ids: vec![],
     })
 }
