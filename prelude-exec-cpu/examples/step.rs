@@ -18,7 +18,8 @@ use prelude_core::{
     TokenSource,
 };
 use prelude_exec_cpu::{
-    ComputePool, CpuConfig, CpuExecutor, Isa, Quantization, measure::handover_ns,
+    ComputePool, CpuConfig, CpuExecutor, Isa, Quantization,
+    measure::{handover_ns, peak_flops_per_second},
 };
 use prelude_models::{Checkpoint, ModelKind};
 
@@ -52,13 +53,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..CpuConfig::default()
     };
     let one = pool.threads() == 1;
-    let mut executor = CpuExecutor::new(&checkpoint, config, Arc::new(pool))?;
+    let pool = Arc::new(pool);
+    let mut executor = CpuExecutor::new(&checkpoint, config, Arc::clone(&pool))?;
     println!("{executor:?}, loaded in {:.0?}", start.elapsed());
     println!("{:?}", executor.memory());
     println!(
         "a cache line to another core and back: {:.0} ns",
         handover_ns()
     );
+    let (isa, dtype) = (executor.path(), executor.dtype());
+    // On a virtual machine the peak changes while this runs, and times with it.
+    let print_peak = || {
+        if let Some(peak) = isa.and_then(|isa| peak_flops_per_second(&pool, isa, dtype)) {
+            println!("peak of the units: {:.0} GFLOP/s", peak / 1e9);
+        }
+    };
+    print_peak();
     let head = match checkpoint.kind() {
         ModelKind::CausalLm => OutputHead::Sample(greedy()),
         ModelKind::SequenceClassification { .. } => OutputHead::Classify,
@@ -86,6 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             times.print(&format!("{rows:>2} decode rows at {context:>3}"), rows, one);
         }
     }
+    print_peak();
     Ok(())
 }
 
