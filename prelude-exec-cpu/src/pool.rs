@@ -57,7 +57,7 @@ const EPOCH_SHIFT: u32 = 32;
 
 /// A job: tasks `0..tasks` of one closure. Each worker begins with its own part of them, the same in
 /// every job over the same rows: what it reads lies in its own cache then, since it wrote it. Reading
-/// what another core wrote takes up to ten times as long where the two share no cache. A worker whose
+/// what another core wrote takes about five times as long where the two share no cache. A worker whose
 /// part is done takes tasks of the others' parts.
 struct Job<'a> {
     run: &'a (dyn Fn(usize, usize) + Sync),
