@@ -19,8 +19,12 @@ use crate::{
     pool::ComputePool,
 };
 
-/// Rows of a task.
+/// Most rows of a task.
 const ROW_BLOCK: usize = 16 * MR;
+
+/// Least rows of a task where a product has more: with fewer, reading the panel takes longer than
+/// multiplying it.
+const LEAST_ROWS: usize = 4 * MR;
 
 /// Pairs of bf16 of a row that are packed at once: a cache line.
 const PAIRS_AT_ONCE: usize = 16;
@@ -460,6 +464,15 @@ fn run_panels(
     run_tiles(pool, isa, matrix, (output, out), 50, product);
 }
 
+/// Returns the number of rows of a task: blocks of equal height, as many for one worker as for
+/// another, so that each reads the rows which it wrote in the operation before.
+fn row_block(rows: usize, workers: usize) -> usize {
+    let least = rows.div_ceil(ROW_BLOCK).max(1);
+    let most = (rows / LEAST_ROWS).max(least);
+    let blocks = least.next_multiple_of(workers).min(most);
+    rows.div_ceil(blocks).max(1).next_multiple_of(MR)
+}
+
 /// Cuts a product into tiles: `product(first row, rows, panel, tile)` computes one. A nanosecond and
 /// core suffice for `rate` multiply-adds, or for 16 bytes of weights.
 fn run_tiles(
@@ -473,7 +486,8 @@ fn run_tiles(
     let outputs = matrix.outputs;
     let m = out.len() / outputs;
     let cost_ns = (m * matrix.inputs * outputs / rate).max(matrix.data.len() / 4);
-    pool.tiles(out, outputs, (ROW_BLOCK, NR), cost_ns, |_, mut tile| {
+    let block = row_block(m, pool.threads());
+    pool.tiles(out, outputs, (block, NR), cost_ns, |_, mut tile| {
         let mut sums = Tile::ZERO;
         for first in (0..tile.rows).step_by(MR) {
             let count = MR.min(tile.rows - first);
@@ -533,6 +547,28 @@ mod tests {
         check(103, 150, 2);
         check(64, 192, 128);
         check(50, 150, 300);
+    }
+
+    #[test]
+    fn workers_have_as_many_blocks_of_rows_as_each_other() {
+        for (rows, workers, block) in [
+            (0, 2, 6),
+            (1, 2, 6),
+            (20, 2, 24),
+            (47, 2, 48),
+            (48, 2, 24),
+            (128, 1, 66),
+            (128, 2, 66),
+            (128, 8, 30),
+            (192, 2, 96),
+            (8192, 2, 96),
+        ] {
+            assert_eq!(
+                row_block(rows, workers),
+                block,
+                "{rows} rows, {workers} workers"
+            );
+        }
     }
 
     #[test]
