@@ -25,6 +25,7 @@ use self::locations::{KvLocation, for_locations};
 
 use super::{
     Backend, InputForm, Supported,
+    elementwise::RowScores,
     kv::{Kv, KvElement, pack_keys},
     panel::{MR, NR, Rows, Tile, multiply},
     reference, simd,
@@ -51,6 +52,12 @@ pub(crate) struct Scratch {
     /// Queries, rounded to pairs or as they are.
     pairs: Vec<u32>,
     queries: Vec<f32>,
+    /// The first and the last position that each query sees.
+    seen: Vec<(u32, u32)>,
+    /// Scores of six queries with a tile's keys, then their weights.
+    scores: Tile,
+    /// Sums of values, weighted by `scores`.
+    sums: Tile,
     /// Weights of a tile, rounded to pairs.
     weights: Vec<u32>,
     out: Vec<f32>,
@@ -121,6 +128,7 @@ impl Scratch {
         grow(&mut self.values, NR * dim.next_multiple_of(NR));
         grow(&mut self.pairs, rows * dim.div_ceil(2));
         grow(&mut self.queries, rows * dim);
+        grow(&mut self.seen, rows);
         grow(&mut self.weights, MR * NR / 2);
         grow(&mut self.out, rows * dim);
         grow(&mut self.max, rows);
@@ -343,8 +351,15 @@ impl<E: KvElement> Attention<'_, E> {
         let SegmentPart { tokens, path, .. } = part;
         let rows = tokens.len() * group;
         let end = part.last_seen(self.layout, tokens.end - 1) + 1;
+        let queries = RowBlocks {
+            first_position: self.layout.positions[tokens.start],
+            group,
+            rows,
+            first_head: kv_head * group,
+            sight: part.sight,
+        };
         scratch.fit(self.shape, rows);
-        self.put_queries(isa, act, tokens.start, kv_head, rows, scratch);
+        self.put_queries(isa, act, tokens.start, queries, scratch);
         let key_panel = dim / E::PER_DWORD * NR;
         let mut cursor = 0;
         let begin = part.first_seen(self.layout, tokens.start) / NR as u32 * NR as u32;
@@ -368,13 +383,6 @@ impl<E: KvElement> Attention<'_, E> {
             let keys = keys as usize;
             pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
             E::pack_values(isa, &tile_values[..keys], &mut scratch.values);
-            let queries = RowBlocks {
-                first_position: self.layout.positions[tokens.start],
-                group,
-                rows,
-                first_head: kv_head * group,
-                sight: part.sight,
-            };
             self.attend_keys(isa, act, (start, keys), queries, scratch);
         }
         for r in 0..rows {
@@ -392,14 +400,15 @@ impl<E: KvElement> Attention<'_, E> {
         isa: Supported,
         act: InputForm,
         first_token: usize,
-        kv_head: usize,
-        rows: usize,
+        queries: RowBlocks,
         scratch: &mut Scratch,
     ) {
         let dim = self.shape.head_dim;
-        let group = self.shape.heads / self.shape.kv_heads;
+        let rows = queries.rows;
         for r in 0..rows {
-            let q = self.query(first_token + r / group, kv_head * group + r % group);
+            let head = queries.first_head + r % queries.group;
+            let q = self.query(first_token + r / queries.group, head);
+            scratch.seen[r] = (queries.first_seen(r), queries.last_seen(r));
             match act {
                 InputForm::F32 | InputForm::Tiles => {
                     scratch.queries[r * dim..][..dim].copy_from_slice(q);
@@ -430,9 +439,9 @@ impl<E: KvElement> Attention<'_, E> {
         let panel = dim / E::PER_DWORD * NR;
         for first in (0..queries.rows).step_by(MR) {
             let count = MR.min(queries.rows - first);
-            let last_seen = |i: usize| queries.last_seen(first + i);
-            let is_before = |i: usize| queries.first_seen(first + i) >= start + NR as u32;
-            if last_seen(count - 1) < start || is_before(0) {
+            let all = first..first + count;
+            let seen = &scratch.seen[all.clone()];
+            if seen[count - 1].1 < start || seen[0].0 >= start + NR as u32 {
                 continue;
             }
             let (rows, stride) = match act {
@@ -441,47 +450,49 @@ impl<E: KvElement> Attention<'_, E> {
                 }
                 InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
             };
-            let mut scores = Tile::ZERO;
+            let scores = &mut scratch.scores;
             let panel = E::panel(&scratch.keys[..panel]);
-            multiply(isa, rows, stride, count, (panel, keys), &mut scores);
-            let mut factors = [None; MR];
-            for (i, scores) in scores.0.iter_mut().enumerate().take(count) {
+            multiply(isa, rows, stride, count, (panel, keys), scores);
+            let scores = &mut scores.0[..count];
+            let mut softened = [RowScores::default(); MR];
+            for (i, (scores, &(first_seen, last_seen))) in scores.iter_mut().zip(seen).enumerate() {
                 // A row whose last key lies before this tile is finished, and one whose first key
                 // lies behind it has not begun: leave it alone.
-                if let Some(before) = last_seen(i).checked_sub(start)
-                    && !is_before(i)
-                {
-                    let scale = self.weigh_distances(isa, scores, start, queries, first + i);
-                    factors[i] = Some(simd::softmax_tile(
-                        isa,
-                        scores,
-                        scale,
-                        (before as usize + 1).min(NR),
-                        &mut scratch.max[first + i],
-                        &mut scratch.sum[first + i],
-                    ));
-                }
-                if act == InputForm::Bf16 {
-                    let weights = &mut scratch.weights[i * NR / 2..][..NR / 2];
-                    simd::round_to_pairs(isa, scores, weights);
+                if last_seen >= start && first_seen < start + NR as u32 {
+                    let unseen = first_seen.saturating_sub(start) as usize;
+                    softened[i] = RowScores {
+                        scale: self.weigh_distances(
+                            isa,
+                            scores,
+                            (start, unseen),
+                            queries,
+                            first + i,
+                        ),
+                        visible: ((last_seen - start) as usize + 1).min(NR),
+                    };
                 }
             }
-            self.add_values(isa, act, keys, (first, count), &scores, factors, scratch);
+            let (max, sum) = (&mut scratch.max[all.clone()], &mut scratch.sum[all]);
+            let factors = simd::softmax_tile(isa, scores, &softened, max, sum);
+            if act == InputForm::Bf16 {
+                let weights = &mut scratch.weights[..count * NR / 2];
+                simd::round_to_pairs(isa, scores.as_flattened(), weights);
+            }
+            self.add_values(isa, act, keys, (first, count), factors, scratch);
         }
     }
 
     /// Takes windows, biases and caps into account in the scores of a row with the keys of positions
-    /// from `start` on. Returns the factor that the scores still lack.
+    /// from `start` on, the first `unseen` of which it does not see. Returns the factor that the scores still lack.
     #[inline]
     fn weigh_distances(
         &self,
         isa: Supported,
         scores: &mut [f32; NR],
-        start: u32,
+        (start, unseen): (u32, usize),
         queries: RowBlocks,
         row: usize,
     ) -> f32 {
-        let unseen = queries.first_seen(row).saturating_sub(start) as usize;
         let mut scale = self.shape.scale;
         if let Some(cap) = self.shape.soft_cap {
             simd::soft_cap(isa, scores, scale, cap);
@@ -504,10 +515,6 @@ impl<E: KvElement> Attention<'_, E> {
     }
 
     /// Adds the packed values, weighted by `scores`, to the sums of queries `first..first + count`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of a loop that is too long for one function"
-    )]
     #[inline]
     fn add_values(
         &self,
@@ -515,23 +522,21 @@ impl<E: KvElement> Attention<'_, E> {
         act: InputForm,
         keys: usize,
         (first, count): (usize, usize),
-        scores: &Tile,
         factors: [Option<f32>; MR],
         scratch: &mut Scratch,
     ) {
         let dim = self.shape.head_dim;
         let (weights, stride) = match act {
-            InputForm::F32 | InputForm::Tiles => (Rows::F32(scores.0.as_flattened()), NR),
+            InputForm::F32 | InputForm::Tiles => (Rows::F32(scratch.scores.0.as_flattened()), NR),
             InputForm::Bf16 => (Rows::Bf16(&scratch.weights), NR / 2),
         };
-        let mut sums = Tile::ZERO;
         let depth = keys.div_ceil(E::PER_DWORD) * NR;
         for (j, first_col) in (0..dim).step_by(NR).enumerate() {
             let cols = NR.min(dim - first_col);
             let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
             let panel = (E::panel(panel), cols);
-            multiply(isa, weights, stride, count, panel, &mut sums);
-            for (i, sums) in sums.0.iter().enumerate().take(count) {
+            multiply(isa, weights, stride, count, panel, &mut scratch.sums);
+            for (i, sums) in scratch.sums.0.iter().enumerate().take(count) {
                 if let Some(factor) = factors[i] {
                     let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
                     simd::scale_add(isa, out, factor, &sums[..cols]);

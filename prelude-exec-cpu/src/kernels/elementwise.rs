@@ -5,7 +5,7 @@
 //! folded in one fixed order, so every family computes the same bits. x86-64 processors older than
 //! 2013 have no instruction for `mul_add`: a function of the C library computes it there, slowly.
 
-use super::panel::NR;
+use super::panel::{MR, NR};
 
 /// Lanes of a sum.
 const LANES: usize = 16;
@@ -45,8 +45,25 @@ fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
+/// The numbers of [`exp`], after Moshier's Cephes.
+pub(super) mod exp_terms {
+    /// 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
+    pub(crate) const MAGIC: f32 = 12_582_912.0;
+    pub(crate) const LN2_HIGH: f32 = 0.693_359_4;
+    pub(crate) const LN2_LOW: f32 = -2.121_944_4e-4;
+    pub(crate) const COEFFICIENTS: [f32; 6] = [
+        1.987_569_1e-4,
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ];
+}
+use exp_terms::{COEFFICIENTS, LN2_HIGH, LN2_LOW, MAGIC};
+
 /// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, ∞ above; NaN stays.
-/// `exp(0)` is exactly 1. After Moshier's Cephes: reduction by ln 2 in two parts, degree 6.
+/// `exp(0)` is exactly 1: reduction by ln 2 in two parts, degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     if x > 88.0 {
@@ -59,21 +76,11 @@ pub(crate) fn exp(x: f32) -> f32 {
 /// [`exp`] for x of at most 88; a wrong number above.
 #[inline(always)]
 fn exp_to_88(x: f32) -> f32 {
-    // 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
-    const MAGIC: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
     let n = t - MAGIC;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
-    let mut p = 1.987_569_1e-4;
-    for coefficient in [
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
+    let mut p = COEFFICIENTS[0];
+    for &coefficient in &COEFFICIENTS[1..] {
         p = r.mul_add(p, coefficient);
     }
     let value = p.mul_add(r * r, r) + 1.0;
@@ -263,39 +270,49 @@ pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: f32) {
     }
 }
 
-/// One step of the running softmax: turns a tile's scores into weights `e^(score · scale - max)`
-/// with the new running maximum, 0 from lane `visible` on, updates `max` and `sum`, and returns
-/// the factor for what was accumulated under the old maximum.
+/// What the scores of a row lack to become weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RowScores {
+    /// The factor of the scores.
+    pub(crate) scale: f32,
+    /// The number of leading scores that count. A row in which none counts is left as it is.
+    pub(crate) visible: usize,
+}
+
+/// Turns the scores of up to [`MR`] rows into weights `e^(score · scale - max)`, and 0 from lane
+/// `visible` on, where `max` becomes the largest product if that is larger. `sum` becomes the sum of
+/// the weights. Where no score counts, scores and `max` stay, and `sum` is not defined.
 #[inline(always)]
-pub(crate) fn softmax_tile(
-    scores: &mut [f32; NR],
-    scale: f32,
-    visible: usize,
-    max: &mut f32,
-    sum: &mut f32,
-) -> f32 {
-    for score in &mut *scores {
-        *score *= scale;
-    }
-    scores[visible..].fill(f32::NEG_INFINITY);
-    let mut lanes = [*max; LANES];
-    for chunk in scores.as_chunks::<LANES>().0 {
-        for (lane, &score) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, score);
+pub(crate) fn softmax_rows(
+    scores: &mut [[f32; NR]],
+    rows: &[RowScores; MR],
+    max: &mut [f32; MR],
+    sum: &mut [f32; MR],
+) {
+    for (((scores, row), max), sum) in scores.iter_mut().zip(rows).zip(max).zip(sum) {
+        if row.visible == 0 {
+            continue;
         }
-    }
-    let new = fold(lanes, larger);
-    let factor = exp_to_88(*max - new);
-    let mut lanes = [0.0; LANES];
-    for chunk in scores.as_chunks_mut::<LANES>().0 {
-        for (score, lane) in chunk.iter_mut().zip(&mut lanes) {
-            *score = exp_to_88(*score - new);
-            *lane += *score;
+        for score in &mut *scores {
+            *score *= row.scale;
         }
+        scores[row.visible..].fill(f32::NEG_INFINITY);
+        let mut lanes = [*max; LANES];
+        for chunk in scores.as_chunks::<LANES>().0 {
+            for (lane, &score) in lanes.iter_mut().zip(chunk) {
+                *lane = larger(*lane, score);
+            }
+        }
+        *max = fold(lanes, larger);
+        let mut lanes = [0.0; LANES];
+        for chunk in scores.as_chunks_mut::<LANES>().0 {
+            for (score, lane) in chunk.iter_mut().zip(&mut lanes) {
+                *score = exp_to_88(*score - *max);
+                *lane += *score;
+            }
+        }
+        *sum = fold(lanes, |a, b| a + b);
     }
-    *max = new;
-    *sum = *sum * factor + fold(lanes, |a, b| a + b);
-    factor
 }
 
 /// `out = out · factor + x`.
@@ -417,24 +434,6 @@ mod tests {
                 got == expected || got.is_nan() && expected.is_nan(),
                 "{x:e}"
             );
-        }
-    }
-
-    /// Two tiles in turn against one softmax over both.
-    #[test]
-    fn softmax_over_tiles_is_softmax() {
-        let score = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
-        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
-        let mut first: [f32; NR] = std::array::from_fn(score);
-        let mut second: [f32; NR] = std::array::from_fn(|i| score(NR + i));
-        assert_eq!(softmax_tile(&mut first, 0.5, NR, &mut max, &mut sum), 0.0);
-        let factor = softmax_tile(&mut second, 0.5, 10, &mut max, &mut sum);
-        assert!(second[10..].iter().all(|&p| p == 0.0));
-        let weights = first.iter().map(|p| p * factor).chain(second);
-        let total: f64 = (0..NR + 10).map(|i| f64::from(score(i) * 0.5).exp()).sum();
-        for (i, weight) in weights.enumerate().take(NR + 10) {
-            let exact = f64::from(score(i) * 0.5).exp() / total;
-            assert!((f64::from(weight / sum) - exact).abs() < 1e-6);
         }
     }
 }

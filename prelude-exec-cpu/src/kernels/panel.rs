@@ -24,12 +24,18 @@ pub(crate) const NR: usize = 64;
 pub(crate) const MR: usize = 6;
 
 /// The product of up to [`MR`] rows with a panel.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct Tile(pub(crate) [[f32; NR]; MR]);
 
 impl Tile {
     pub(crate) const ZERO: Self = Self([[0.0; NR]; MR]);
+}
+
+impl Default for Tile {
+    fn default() -> Self {
+        Self::ZERO
+    }
 }
 
 /// Left-hand rows.

@@ -2,7 +2,8 @@
 
 use super::{
     Isa, Supported,
-    panel::{Panel, Rows, Tile},
+    elementwise::RowScores,
+    panel::{MR, NR, Panel, Rows, Tile},
 };
 
 pub(super) fn is_available(_: Isa) -> bool {
@@ -38,6 +39,16 @@ pub(super) fn multiply_int8(
 }
 
 pub(super) fn transpose(_: Supported, _: &[&[u8]], _: usize, _: &mut [u32]) -> bool {
+    false
+}
+
+pub(super) fn softmax_rows(
+    _: Supported,
+    _: &mut [[f32; NR]],
+    _: &[RowScores; MR],
+    _: &mut [f32; MR],
+    _: &mut [f32; MR],
+) -> bool {
     false
 }
 

@@ -11,7 +11,12 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::Isa;
-use super::{Supported, elementwise, int8, panel::NR};
+use super::{
+    Supported,
+    elementwise::{self, RowScores},
+    int8, native,
+    panel::{MR, NR},
+};
 
 macro_rules! multiversion {
     ($module:ident: $($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
@@ -76,10 +81,12 @@ multiversion! { elementwise:
     relu(x: &mut [f32]);
     /// [`elementwise::tanh`].
     tanh(x: &mut [f32]);
-    /// [`elementwise::softmax_tile`].
-    softmax_tile(
-        scores: &mut [f32; NR], scale: f32, visible: usize, max: &mut f32, sum: &mut f32
-    ) -> f32;
+    /// [`elementwise::softmax_rows`].
+    softmax_rows(
+        scores: &mut [[f32; NR]], rows: &[RowScores; MR], max: &mut [f32; MR], sum: &mut [f32; MR]
+    );
+    /// [`elementwise::exp`].
+    exp(x: f32) -> f32;
     /// [`elementwise::scale_add`].
     scale_add(out: &mut [f32], factor: f32, x: &[f32]);
     /// [`elementwise::divide`].
@@ -94,6 +101,39 @@ multiversion! { elementwise:
     sum_exp(x: &[f32], max: f32) -> f64;
     /// [`elementwise::count_above`].
     count_above(x: &[f32], bound: f32) -> u32;
+}
+
+/// One step of the running softmax of up to [`MR`] rows: turns a tile's scores into weights, as
+/// [`elementwise::softmax_rows`] does, updates the running `max` and `sum` of each row, and returns
+/// the factors for what was accumulated under the old maxima; `None` for a row in which no score
+/// counts.
+#[inline]
+pub(crate) fn softmax_tile(
+    isa: Supported,
+    scores: &mut [[f32; NR]],
+    rows: &[RowScores; MR],
+    max: &mut [f32],
+    sum: &mut [f32],
+) -> [Option<f32>; MR] {
+    let (mut new, mut added) = ([0.0; MR], [0.0; MR]);
+    let count = scores.len();
+    new[..count].copy_from_slice(max);
+    if !native::softmax_rows(isa, scores, rows, &mut new, &mut added) {
+        softmax_rows(isa, scores, rows, &mut new, &mut added);
+    }
+    let mut factors = [None; MR];
+    for i in (0..count).filter(|&i| rows[i].visible > 0) {
+        // The power of 0 is exactly 1.
+        let factor = if max[i] == new[i] {
+            1.0
+        } else {
+            exp(isa, max[i] - new[i])
+        };
+        max[i] = new[i];
+        sum[i] = sum[i] * factor + added[i];
+        factors[i] = Some(factor);
+    }
+    factors
 }
 
 #[cfg(test)]
@@ -128,14 +168,21 @@ mod tests {
         round_to_pairs(isa, &x, &mut pairs);
         let mut halves = [0; N];
         round_to_bf16(isa, &x, &mut halves);
-        let (mut max, mut sum) = (1.0, 2.0);
-        let mut scores = numbers(3001);
-        let factor = softmax_tile(isa, &mut scores, 0.3, 50, &mut max, &mut sum);
+        let (mut max, mut sum) = ([0.0, 1.0], [0.0, 2.0]);
+        // The first row of the tile is left as it is.
+        let mut scores = [[0.0; NR], numbers(3001)];
+        let mut rows = [RowScores::default(); MR];
+        rows[1] = RowScores {
+            scale: 0.3,
+            visible: 50,
+        };
+        let factors = softmax_tile(isa, &mut scores, &rows, &mut max, &mut sum);
+        assert_eq!((scores[0], max[0], sum[0]), ([0.0; NR], 0.0, 0.0));
         let (largest, finite) = max_finite(isa, &x);
         let values = [
-            factor,
-            max,
-            sum,
+            factors[1].unwrap(),
+            max[1],
+            sum[1],
             largest,
             f32::from(u8::from(finite)),
             sum_exp(isa, &x, 3.0) as f32,
@@ -144,7 +191,7 @@ mod tests {
         vec![
             ("round_to_pairs", pairs.map(f32::from_bits).to_vec()),
             ("round_to_bf16", halves.map(f32::from).to_vec()),
-            ("softmax_tile", scores.to_vec()),
+            ("softmax_tile", scores[1].to_vec()),
             ("sums", values.to_vec()),
             changed("soften", &|out| soften(isa, out, 60.0, 0.7)),
             changed("rms_norm", &|out| rms_norm(isa, &x, &y, 1e-6, out)),
@@ -181,6 +228,79 @@ mod tests {
                 each.push((name, all));
             }
             assert_eq!(all, CHECKSUM, "{isa:?}; after each: {each:x?}");
+        }
+    }
+
+    /// Two tiles in turn against one softmax over both.
+    #[test]
+    fn softmax_over_tiles_is_softmax() {
+        let score = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 7.0;
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            let (mut max, mut sum) = ([f32::NEG_INFINITY], [0.0]);
+            let mut step = |first, visible| {
+                let mut scores = [std::array::from_fn(|i| score(first + i))];
+                let mut rows = [RowScores::default(); MR];
+                rows[0] = RowScores {
+                    scale: 0.5,
+                    visible,
+                };
+                let factors = softmax_tile(isa, &mut scores, &rows, &mut max, &mut sum);
+                (factors[0].unwrap(), scores[0])
+            };
+            let (factor, first) = step(0, NR);
+            assert_eq!(factor, 0.0);
+            let (factor, second) = step(NR, 10);
+            assert!(second[10..].iter().all(|&p| p == 0.0));
+            let weights = first.iter().map(|p| p * factor).chain(second);
+            let total: f64 = (0..NR + 10).map(|i| f64::from(score(i) * 0.5).exp()).sum();
+            for (i, weight) in weights.enumerate().take(NR + 10) {
+                let exact = f64::from(score(i) * 0.5).exp() / total;
+                assert!((f64::from(weight / sum[0]) - exact).abs() < 1e-6, "{isa:?}");
+            }
+        }
+    }
+
+    /// The instructions of a family against portable code: every number of rows and of scores that
+    /// count, and scores that are no numbers.
+    #[test]
+    fn softmax_of_a_family_has_the_bits_of_portable_code() {
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for case in 0..500 {
+                let count = 1 + case % MR;
+                let mut scores: Vec<[f32; NR]> =
+                    (0..count).map(|i| numbers(case * 1000 + i * NR)).collect();
+                match case % 5 {
+                    0 => scores[count - 1][case % NR] = f32::NAN,
+                    1 => scores[0][case % NR] = f32::INFINITY,
+                    2 => scores[0].fill(f32::NEG_INFINITY),
+                    _ => {}
+                }
+                let rows = std::array::from_fn(|i| RowScores {
+                    scale: number(case).abs(),
+                    visible: (case * 7 + i * 11) % (NR + 1),
+                });
+                let mut max: [f32; MR] = numbers(case);
+                max[case % MR] = f32::NEG_INFINITY;
+                let (mut of_family, mut new, mut sum) = (scores.clone(), max, [0.0; MR]);
+                if !native::softmax_rows(isa, &mut of_family, &rows, &mut new, &mut sum) {
+                    continue;
+                }
+                let mut sum_of_portable = [0.0; MR];
+                elementwise::softmax_rows(&mut scores, &rows, &mut max, &mut sum_of_portable);
+                let bits = |x: &[f32]| {
+                    x.iter()
+                        .map(|x| {
+                            // Which NaN it is depends on the order of an addition's operands.
+                            if x.is_nan() { u32::MAX } else { x.to_bits() }
+                        })
+                        .collect::<Vec<u32>>()
+                };
+                assert_eq!(bits(of_family.as_flattened()), bits(scores.as_flattened()));
+                assert_eq!(bits(&new), bits(&max), "case {case}");
+                for i in (0..count).filter(|&i| rows[i].visible > 0) {
+                    assert_eq!(bits(&[sum[i]]), bits(&[sum_of_portable[i]]), "case {case}");
+                }
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use std::arch::is_aarch64_feature_detected;
 
 use super::{
     Isa, Supported,
+    elementwise::RowScores,
     int8::GROUP_QUADS,
     panel::{MR, NR, Panel, Rows, Tile},
 };
@@ -145,6 +146,17 @@ pub(super) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
     // bytes, and the length of `out` was checked.
     unsafe { transpose::transpose(&rows, out.as_mut_ptr()) };
     true
+}
+
+/// Returns false: portable code is NEON's code here.
+pub(super) fn softmax_rows(
+    _: Supported,
+    _: &mut [[f32; NR]],
+    _: &[RowScores; MR],
+    _: &mut [f32; MR],
+    _: &mut [f32; MR],
+) -> bool {
+    false
 }
 
 /// Runs `rounds` rounds of multiplications in registers, in bf16 or f32, and returns how many

@@ -13,10 +13,12 @@ mod avx2;
 mod avx512;
 mod int8;
 mod peak;
+mod softmax;
 mod transpose;
 
 use super::{
     Isa, Supported,
+    elementwise::RowScores,
     int8::GROUP_QUADS,
     panel::{MR, NR, Panel, Rows, Tile},
 };
@@ -204,6 +206,23 @@ pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
     // SAFETY: `Supported` was made only after the features were detected; each row was cut to 64
     // bytes, and the length of `out` was checked.
     unsafe { transpose::transpose(&rows, out.as_mut_ptr()) };
+    true
+}
+
+/// `super::elementwise::softmax_rows`; `false` if the family has no instructions for it.
+#[inline]
+pub(super) fn softmax_rows(
+    isa: Supported,
+    scores: &mut [[f32; NR]],
+    rows: &[RowScores; MR],
+    max: &mut [f32; MR],
+    sum: &mut [f32; MR],
+) -> bool {
+    if !matches!(isa.isa(), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) {
+        return false;
+    }
+    // SAFETY: `Supported` was made only after the features were detected.
+    unsafe { softmax::softmax_rows(scores, rows, max, sum) };
     true
 }
 
