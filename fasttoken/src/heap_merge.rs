@@ -47,7 +47,7 @@ impl PairQueue {
     }
 }
 
-/// A symbol in a doubly linked list.
+/// A symbol in a doubly linked list, which stays at the place of the first of those it was merged from.
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     id: u32,
@@ -56,11 +56,11 @@ struct Symbol {
     /// The rank of the merge with the next symbol. `NO_RANK` marks a symbol without such a merge,
     /// and a symbol that was swallowed, so that outdated heap entries no longer match.
     rank: u32,
-    previous: usize,
-    next: usize,
+    /// The distance to the next symbol: the number of symbols that this one was merged from.
+    to_next: u32,
+    /// The distance to the previous symbol; 0 for the first.
+    to_previous: u32,
 }
-
-const NONE: usize = usize::MAX;
 
 impl HeapMerge {
     /// Returns the bytes of allocated memory.
@@ -77,22 +77,21 @@ impl HeapMerge {
         mut each: impl FnMut(u32, u32),
     ) {
         self.symbols.clear();
-        self.symbols
-            .extend(symbols.zip(0..).map(|((id, len), at): (_, usize)| Symbol {
-                id,
-                len,
-                rank: NO_RANK,
-                previous: at.wrapping_sub(1),
-                next: at + 1,
-            }));
-        if let Some(last) = self.symbols.last_mut() {
-            last.next = NONE;
+        self.symbols.extend(symbols.map(|(id, len)| Symbol {
+            id,
+            len,
+            rank: NO_RANK,
+            to_next: 1,
+            to_previous: 1,
+        }));
+        if let Some(first) = self.symbols.first_mut() {
+            first.to_previous = 0;
         }
         self.merge_all(pairs);
         let mut at = 0;
         while let Some(symbol) = self.symbols.get(at) {
             each(symbol.id, symbol.len);
-            at = symbol.next;
+            at += symbol.to_next as usize;
         }
     }
 
@@ -108,27 +107,24 @@ impl HeapMerge {
         queue.sort();
         while let Some(top) = queue.pop() {
             let (rank, at) = ((top >> 40) as u32, (top & ((1 << 40) - 1)) as usize);
-            let Symbol {
-                rank: now,
-                next,
-                previous,
-                ..
-            } = symbols[at];
-            if now != rank {
+            let left = symbols[at];
+            if left.rank != rank {
                 continue;
             }
+            let next = at + left.to_next as usize;
             let right = symbols[next];
             symbols[next].rank = NO_RANK;
             let symbol = &mut symbols[at];
             symbol.id = pairs.product(rank);
             symbol.len += right.len;
-            symbol.next = right.next;
-            if right.next != NONE {
-                symbols[right.next].previous = at;
+            symbol.to_next += right.to_next;
+            let to_next = symbol.to_next;
+            if let Some(after) = symbols.get_mut(at + to_next as usize) {
+                after.to_previous = to_next;
             }
             update(pairs, symbols, queue, at);
-            if previous != NONE {
-                update(pairs, symbols, queue, previous);
+            if left.to_previous > 0 {
+                update(pairs, symbols, queue, at - left.to_previous as usize);
             }
         }
     }
@@ -136,8 +132,8 @@ impl HeapMerge {
 
 /// Looks up the merge of symbol `at` with its right neighbour after one of the two changed.
 fn update(pairs: &PairTable, symbols: &mut [Symbol], queue: &mut PairQueue, at: usize) {
-    let Symbol { id, next, .. } = symbols[at];
-    let right = symbols.get(next);
+    let Symbol { id, to_next, .. } = symbols[at];
+    let right = symbols.get(at + to_next as usize);
     let rank = right.map_or(NO_RANK, |right| pairs.rank(id, right.id));
     symbols[at].rank = rank;
     if rank != NO_RANK {
