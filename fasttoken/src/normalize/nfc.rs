@@ -2,23 +2,32 @@
 
 use crate::compare::{self, Compare, Work};
 use crate::unicode::{char_at, classes};
+use std::iter::once;
 use std::ops::Range;
+use unicode_normalization_alignments::char::{
+    canonical_combining_class, compose, decompose_canonical,
+};
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 /// `text` in NFC, unless it is. Only what is around characters that NFC could change is
 /// normalized: Arabic text has some in every line and changes in none of them.
 pub(super) fn nfc(text: &str) -> Option<String> {
-    let mut normalized = String::new();
+    let (mut normalized, mut changed) = (String::new(), String::new());
     let mut done = 0;
     for doubtful in Doubtful::new(text) {
         // The character before it can be composed with it, and with nothing before.
         let before = text[..doubtful.start].char_indices().next_back();
         let start = before.map_or(0, |(at, _)| at);
         let part = &text[start..doubtful.end];
-        if part.nfc().map(|(c, _)| c).ne(part.chars()) {
+        if is_plainly_composed(part) {
+            continue;
+        }
+        changed.clear();
+        changed.extend(part.nfc().map(|(c, _)| c));
+        if changed != part {
             normalized.reserve(text.len() - done + 8);
             normalized.push_str(&text[done..start]);
-            normalized.extend(part.nfc().map(|(c, _)| c));
+            normalized.push_str(&changed);
             done = doubtful.end;
         }
     }
@@ -26,6 +35,47 @@ pub(super) fn nfc(text: &str) -> Option<String> {
         normalized.push_str(&text[done..]);
         normalized
     })
+}
+
+/// Returns true for text in NFC in which no mark follows a character that has a decomposition;
+/// false where NFC has to be made to know it. Marks are in order, and neither a mark nor a second
+/// character composes with the character before.
+fn is_plainly_composed(text: &str) -> bool {
+    let mut starter: Option<char> = None;
+    // Of the character before.
+    let (mut previous, mut class) = ('\0', 0);
+    for c in text.chars() {
+        if c == previous && class > 0 {
+            // The first of several equal marks keeps the others from the character.
+            continue;
+        }
+        let class_before = std::mem::replace(&mut class, canonical_combining_class(c));
+        previous = c;
+        let is_in_order = class == 0 || class >= class_before;
+        let is_next = class_before == 0 || class > class_before;
+        let composes = || starter.is_some_and(|starter| compose(starter, c).is_some());
+        if !is_in_order || !stays_alone(c) || is_next && composes() {
+            return false;
+        }
+        if class == 0 {
+            starter = Some(c);
+        } else if starter.is_some_and(|starter| !is_whole_in_nfd(starter)) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Returns true if NFC leaves a character as it is that stands alone, whatever it does beside others.
+fn stays_alone(c: char) -> bool {
+    is_nfc_quick(once(c)) != IsNormalized::No
+}
+
+/// Returns true for a character without a canonical decomposition.
+fn is_whole_in_nfd(c: char) -> bool {
+    let mut is_whole = true;
+    decompose_canonical(c, |part| is_whole &= part == c);
+    is_whole
 }
 
 /// The parts of a text that are not known to be in NFC, given what is before them. Most
@@ -68,7 +118,11 @@ impl Iterator for Doubtful<'_> {
             {
                 self.at += c.len_utf8();
             }
-            if start < end && is_nfc_quick(self.text[start..end].chars()) != IsNormalized::Yes {
+            // Of equal characters in a row the check says what it says of one.
+            let mut previous = None;
+            let chars = self.text[start..end].chars();
+            let chars = chars.filter(|&c| previous.replace(c) != Some(c));
+            if start < end && is_nfc_quick(chars) != IsNormalized::Yes {
                 return Some(start..end);
             }
         }
