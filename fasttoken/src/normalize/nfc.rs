@@ -66,7 +66,7 @@ fn is_plainly_composed(text: &str) -> bool {
     true
 }
 
-/// Returns true if NFC leaves a character as it is that stands alone, whatever it does beside others.
+/// Returns true if NFC does not change the text that consists of this character alone.
 fn stays_alone(c: char) -> bool {
     is_nfc_quick(once(c)) != IsNormalized::No
 }

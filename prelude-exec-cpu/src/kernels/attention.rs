@@ -70,7 +70,8 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: boo
     let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
     let in_panels =
-        (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + rows) * size_of::<f32>();
+        (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + 4 * rows + 2 * MR * NR)
+            * size_of::<f32>();
     #[cfg(target_arch = "x86_64")]
     if on_tiles(backend).is_some() {
         let in_panels = if by_distance { in_panels } else { 0 };

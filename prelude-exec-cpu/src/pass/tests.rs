@@ -87,6 +87,11 @@ fn check_slices(
 #[test]
 fn slices_give_the_bits_of_one_step() {
     for (name, config) in variants() {
+        // Two forests of six nodes of 89 tokens.
+        let config = CpuConfig {
+            max_pass_tokens: Some(2 * 6 * 89),
+            ..config
+        };
         let executor = RefCell::new(executor("demo-lm", config, 2));
         let input = (nodes(), rows(), nodes(), rows());
         let sizes = prop::collection::vec(prop_oneof![1u32..20, 20u32..400], 1..6);
