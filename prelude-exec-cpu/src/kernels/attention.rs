@@ -27,7 +27,7 @@ use super::{
     Backend, InputForm, Supported,
     elementwise::RowScores,
     kv::{Kv, KvElement, pack_keys},
-    panel::{MR, NR, Rows, Tile, multiply},
+    panel::{MR, NR, Right, Rows, Tile, multiply},
     reference, simd,
 };
 use crate::{
@@ -453,7 +453,7 @@ impl<E: KvElement> Attention<'_, E> {
             };
             let scores = &mut scratch.scores;
             let panel = E::panel(&scratch.keys[..panel]);
-            multiply(isa, rows, stride, count, (panel, keys), scores);
+            multiply(isa, rows, stride, count, Right::new(panel, keys), scores);
             let scores = &mut scores.0[..count];
             let mut softened = [RowScores::default(); MR];
             for (i, (scores, &(first_seen, last_seen))) in scores.iter_mut().zip(seen).enumerate() {
@@ -535,8 +535,8 @@ impl<E: KvElement> Attention<'_, E> {
         for (j, first_col) in (0..dim).step_by(NR).enumerate() {
             let cols = NR.min(dim - first_col);
             let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
-            let panel = (E::panel(panel), cols);
-            multiply(isa, weights, stride, count, panel, &mut scratch.sums);
+            let right = Right::new(E::panel(panel), cols);
+            multiply(isa, weights, stride, count, right, &mut scratch.sums);
             for (i, sums) in scratch.sums.0.iter().enumerate().take(count) {
                 if let Some(factor) = factors[i] {
                     let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];

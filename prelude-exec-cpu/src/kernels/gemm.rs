@@ -12,7 +12,7 @@ use crate::{
     kernels::{
         elementwise, int8,
         lines::Lines,
-        panel::{MR, NR, Panel, Rows, Tile, multiply},
+        panel::{MR, NR, Panel, Right, Rows, Tile, multiply},
         reference, simd, tiles,
         words::Words,
     },
@@ -25,6 +25,12 @@ const ROW_BLOCK: usize = 16 * MR;
 /// Least rows of a task where a product has more: with fewer, reading the panel takes longer than
 /// multiplying it.
 const LEAST_ROWS: usize = 4 * MR;
+
+/// Dwords of a cache line.
+const LINE: usize = 16;
+
+/// Least rows of a task that fetches the next panel.
+const FETCH_ROWS: usize = 2 * MR;
 
 /// Pairs of bf16 of a row that are packed at once: a cache line.
 const PAIRS_AT_ONCE: usize = 16;
@@ -382,7 +388,7 @@ impl Multiplier {
                 }
             });
             let bytes = &*bytes;
-            let product = |first: usize, count, panel, sums: &mut Tile| {
+            let product = |first: usize, count, panel, _: &[u32], sums: &mut Tile| {
                 let rows = &bytes[first * stride..];
                 int8::multiply(isa, rows, stride, count, matrix.dwords(panel), sums);
             };
@@ -457,9 +463,13 @@ fn run_panels(
     out: &mut [f32],
 ) {
     // About 100 flops per nanosecond and core.
-    let product = |first: usize, count, panel, sums: &mut Tile| {
+    let product = |first: usize, count, panel, next: &[u32], sums: &mut Tile| {
         let rows = rows.skip(first * stride);
-        multiply(isa, rows, stride, count, (matrix.panel(panel), NR), sums);
+        let right = Right {
+            next,
+            ..Right::new(matrix.panel(panel), NR)
+        };
+        multiply(isa, rows, stride, count, right, sums);
     };
     run_tiles(pool, isa, matrix, (output, out), 50, product);
 }
@@ -473,15 +483,16 @@ fn row_block(rows: usize, workers: usize) -> usize {
     rows.div_ceil(blocks).max(1).next_multiple_of(MR)
 }
 
-/// Cuts a product into tiles: `product(first row, rows, panel, tile)` computes one. A nanosecond and
-/// core suffice for `rate` multiply-adds, or for 16 bytes of weights.
+/// Cuts a product into tiles: `product(first row, rows, panel, next, tile)` computes one, and may fetch
+/// the part `next` of the panel after it. A nanosecond and core suffice for `rate` multiply-adds, or
+/// for 16 bytes of weights.
 fn run_tiles(
     pool: &ComputePool,
     isa: Supported,
     matrix: &Matrix,
     (output, out): (ProductOutput, &mut [f32]),
     rate: usize,
-    product: impl Fn(usize, usize, usize, &mut Tile) + Sync,
+    product: impl Fn(usize, usize, usize, &[u32], &mut Tile) + Sync,
 ) {
     let outputs = matrix.outputs;
     let m = out.len() / outputs;
@@ -489,14 +500,19 @@ fn run_tiles(
     let block = row_block(m, pool.threads());
     pool.tiles(out, outputs, (block, NR), cost_ns, |_, mut tile| {
         let mut sums = Tile::ZERO;
+        let panel = tile.first_col / NR;
+        let next = match tile.rows {
+            // Reading this panel is all that memory can do meanwhile.
+            0..FETCH_ROWS => &[],
+            // Most likely this worker's next task.
+            _ => matrix.dwords(panel + 1),
+        };
+        let share = next.len().div_ceil(tile.rows.div_ceil(MR));
+        let mut next = next.chunks(share.max(1).next_multiple_of(LINE));
         for first in (0..tile.rows).step_by(MR) {
             let count = MR.min(tile.rows - first);
-            product(
-                tile.first_row + first,
-                count,
-                tile.first_col / NR,
-                &mut sums,
-            );
+            let next = next.next().unwrap_or_default();
+            product(tile.first_row + first, count, panel, next, &mut sums);
             for (i, sums) in sums.0.iter().enumerate().take(count) {
                 let (first_col, cols) = (tile.first_col, tile.cols);
                 let out = tile.row(first + i);

@@ -81,6 +81,28 @@ impl Panel<'_> {
     }
 }
 
+/// The right-hand side of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Right<'a> {
+    pub(crate) panel: Panel<'a>,
+    /// The number of columns to compute, from the first on; at most [`NR`].
+    pub(crate) columns: usize,
+    /// Dwords that a later product reads. Where a family has the instructions, the product fetches
+    /// them into the second-level cache meanwhile: one cache line for each line of its panel.
+    pub(crate) next: &'a [u32],
+}
+
+impl<'a> Right<'a> {
+    /// Returns the first `columns` columns of `panel`, with nothing to fetch.
+    pub(crate) const fn new(panel: Panel<'a>, columns: usize) -> Self {
+        Self {
+            panel,
+            columns,
+            next: &[],
+        }
+    }
+}
+
 /// `out[r][c] = Σ_k rows[r][k] · panel[k][c]` for `count` rows, `stride` apart, and at least for the
 /// first `columns` columns. What the others hold afterwards is not defined.
 ///
@@ -94,9 +116,10 @@ pub(crate) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    (panel, columns): (Panel<'_>, usize),
+    right: Right<'_>,
     out: &mut Tile,
 ) {
+    let Right { panel, columns, .. } = right;
     let dwords = panel.len() / NR;
     let per_dword = match (rows, panel) {
         (Rows::F32(_), Panel::Bf16(_)) => 2,
@@ -109,7 +132,7 @@ pub(crate) fn multiply(
         "rows shorter than the panel is deep"
     );
     match (rows, panel) {
-        _ if native::multiply(isa, rows, stride, count, (panel, columns), out) => {}
+        _ if native::multiply(isa, rows, stride, count, right, out) => {}
         (Rows::F32(a), Panel::Bf16(b)) => scalar_bf16(a, stride, count, b, out),
         (Rows::F32(a), Panel::F32(b)) => scalar_f32(a, stride, count, b, out),
         (Rows::Bf16(_), _) => panic!("bf16 rows need bf16 panels and bf16 instructions"),
@@ -183,7 +206,8 @@ mod tests {
                 }
                 for (rows, panel, stride_dwords) in cases {
                     let mut full = Tile::ZERO;
-                    multiply(isa, rows, stride_dwords, MR, (panel, NR), &mut full);
+                    let right = Right::new(panel, NR);
+                    multiply(isa, rows, stride_dwords, MR, right, &mut full);
                     for (r, row) in full.0.iter().enumerate() {
                         for (c, &got) in row.iter().enumerate() {
                             let exact: f64 = (0..depth)
@@ -197,11 +221,16 @@ mod tests {
                         for count in 1..=MR - r {
                             let mut part = Tile::ZERO;
                             let skipped = rows.skip(r * stride_dwords);
-                            multiply(isa, skipped, stride_dwords, count, (panel, NR), &mut part);
+                            // What is fetched meanwhile changes nothing.
+                            let right = Right {
+                                next: &b_f32,
+                                ..right
+                            };
+                            multiply(isa, skipped, stride_dwords, count, right, &mut part);
                             assert_eq!(part.0[..count], full.0[r..r + count]);
                             for columns in [1, 16, 32, 33, 48] {
                                 let mut narrow = Tile([[f32::NAN; NR]; MR]);
-                                let part = (panel, columns);
+                                let part = Right::new(panel, columns);
                                 multiply(isa, skipped, stride_dwords, count, part, &mut narrow);
                                 for (narrow, full) in narrow.0.iter().zip(&full.0[r..r + count]) {
                                     assert_eq!(narrow[..columns], full[..columns], "{isa:?}");
@@ -255,7 +284,7 @@ mod tests {
                         for count in 1..=MR - first {
                             let mut out = Tile([[f32::NAN; NR]; MR]);
                             let rows = Rows::F32(&a[first * stride..]);
-                            multiply(isa, rows, stride, count, (panel, NR), &mut out);
+                            multiply(isa, rows, stride, count, Right::new(panel, NR), &mut out);
                             for (r, row) in (first..).zip(&out.0[..count]) {
                                 for (c, got) in row.iter().enumerate() {
                                     let expected = chain(r, c);
@@ -291,12 +320,19 @@ mod tests {
                 }
                 let mut full = Tile::ZERO;
                 let panel = Panel::Bf16(&b);
-                multiply(isa, Rows::Bf16(&a), stride, MR, (panel, NR), &mut full);
+                multiply(
+                    isa,
+                    Rows::Bf16(&a),
+                    stride,
+                    MR,
+                    Right::new(panel, NR),
+                    &mut full,
+                );
                 for first in 0..MR {
                     for count in 1..=MR - first {
                         let mut part = Tile([[f32::NAN; NR]; MR]);
                         let rows = Rows::Bf16(&a[first * stride..]);
-                        multiply(isa, rows, stride, count, (panel, NR), &mut part);
+                        multiply(isa, rows, stride, count, Right::new(panel, NR), &mut part);
                         let rows = part.0[..count].iter().zip(&full.0[first..]);
                         for (part, full) in rows {
                             assert_eq!(part.map(f32::to_bits), full.map(f32::to_bits), "{isa:?}");
@@ -307,7 +343,14 @@ mod tests {
                 longer.resize(b.len() + NR, 0);
                 let mut part = Tile::ZERO;
                 let panel = Panel::Bf16(&longer);
-                multiply(isa, Rows::Bf16(&a), stride, MR, (panel, NR), &mut part);
+                multiply(
+                    isa,
+                    Rows::Bf16(&a),
+                    stride,
+                    MR,
+                    Right::new(panel, NR),
+                    &mut part,
+                );
                 assert_eq!(part.0, full.0, "{isa:?}");
             }
         }

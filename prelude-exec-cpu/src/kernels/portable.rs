@@ -3,7 +3,7 @@
 use super::{
     Isa, Supported,
     elementwise::RowScores,
-    panel::{MR, NR, Panel, Rows, Tile},
+    panel::{MR, NR, Right, Rows, Tile},
 };
 
 pub(super) fn is_available(_: Isa) -> bool {
@@ -23,7 +23,7 @@ pub(super) fn multiply(
     _: Rows<'_>,
     _: usize,
     _: usize,
-    _: (Panel<'_>, usize),
+    _: Right<'_>,
     _: &mut Tile,
 ) -> bool {
     false

@@ -19,7 +19,7 @@ use super::{
     Isa, Supported,
     elementwise::RowScores,
     int8::GROUP_QUADS,
-    panel::{MR, NR, Panel, Rows, Tile},
+    panel::{MR, NR, Panel, Right, Rows, Tile},
 };
 
 /// Columns of a register.
@@ -74,10 +74,10 @@ pub(super) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    (panel, _): (Panel<'_>, usize),
+    right: Right<'_>,
     out: &mut Tile,
 ) -> bool {
-    match (rows, panel, isa.isa()) {
+    match (rows, right.panel, isa.isa()) {
         (Rows::Bf16(a), Panel::Bf16(b), Isa::NeonBf16) => {
             assert!(fits(count, stride, b.len() / NR, a.len()));
             // SAFETY: `Supported` was made only after the features of its family were detected,

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm256_storeu_ps,
 };
 
-use super::{MR, NR, Tile, by_count};
+use super::{MR, NR, PanelAndNext, Tile, by_count};
 
 /// Registers of 8 columns in a strip.
 const REGS: usize = 2;
@@ -41,9 +41,15 @@ unsafe fn load(at: *const u32) -> [__m256i; REGS] {
 }
 
 /// # Safety
-/// The instructions; `count` rows of `2 · b.len() / 64` elements within `a`.
+/// The instructions; `count` rows of `2 · b.0.len() / 64` elements within `a`.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f32_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+pub(super) unsafe fn f32_bf16(
+    a: &[f32],
+    stride: usize,
+    count: usize,
+    (b, _): PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, f32_bf16_rows(a, stride, b, out)) }
 }
@@ -81,9 +87,15 @@ unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out
 }
 
 /// # Safety
-/// The instructions; `count` rows of `b.len() / 64` elements within `a`.
+/// The instructions; `count` rows of `b.0.len() / 64` elements within `a`.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn f32_f32(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+pub(super) unsafe fn f32_f32(
+    a: &[f32],
+    stride: usize,
+    count: usize,
+    (b, _): PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, f32_f32_rows(a, stride, b, out)) }
 }

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
-use super::{MR, NR, Tile, by_count};
+use super::{MR, NR, PanelAndNext, Tile, by_count, fetch};
 
 /// Registers of 16 columns.
 const REGS: usize = NR / 16;
@@ -41,9 +41,15 @@ unsafe fn load<const R: usize>(line: *const u32) -> [__m512i; R] {
 }
 
 /// # Safety
-/// The instructions; `count` rows of `b.len() / 64` dwords within `a`.
+/// The instructions; `count` rows of `b.0.len() / 64` dwords within `a`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn bf16_bf16(a: &[u32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+pub(super) unsafe fn bf16_bf16(
+    a: &[u32],
+    stride: usize,
+    count: usize,
+    b: PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, bf16_bf16_rows::<REGS>(a, stride, b, out)) }
 }
@@ -57,7 +63,7 @@ pub(super) unsafe fn bf16_bf16_half(
     a: &[u32],
     stride: usize,
     count: usize,
-    b: &[u32],
+    b: PanelAndNext<'_>,
     out: &mut Tile,
 ) {
     const HALF: usize = REGS / 2;
@@ -71,13 +77,14 @@ pub(super) unsafe fn bf16_bf16_half(
 unsafe fn bf16_bf16_rows<const M: usize, const R: usize>(
     a: &[u32],
     stride: usize,
-    b: &[u32],
+    (b, next): PanelAndNext<'_>,
     out: &mut Tile,
 ) {
     let mut acc = [[_mm512_setzero_ps(); R]; M];
     for p in 0..b.len() / NR {
         // SAFETY: line p of the panel.
         let line: [__m512i; R] = unsafe { load(b.as_ptr().add(p * NR)) };
+        fetch(next, p);
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_epi32(unsafe { *a.get_unchecked(r * stride + p) }.cast_signed());
@@ -95,9 +102,15 @@ unsafe fn bf16_bf16_rows<const M: usize, const R: usize>(
 }
 
 /// # Safety
-/// The instructions; `count` rows of `2 · b.len() / 64` elements within `a`.
+/// The instructions; `count` rows of `2 · b.0.len() / 64` elements within `a`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub(super) unsafe fn f32_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+pub(super) unsafe fn f32_bf16(
+    a: &[f32],
+    stride: usize,
+    count: usize,
+    b: PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, f32_bf16_rows(a, stride, b, out)) }
 }
@@ -105,10 +118,16 @@ pub(super) unsafe fn f32_bf16(a: &[f32], stride: usize, count: usize, b: &[u32],
 /// # Safety
 /// As [`f32_bf16`], with `M` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out: &mut Tile) {
+unsafe fn f32_bf16_rows<const M: usize>(
+    a: &[f32],
+    stride: usize,
+    (b, next): PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     let mut acc = [[_mm512_setzero_ps(); REGS]; M];
     let high = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
     for p in 0..b.len() / NR {
+        fetch(next, p);
         // Two registers of columns at a time: four widened ones and a broadcast fit beside the
         // sums, eight do not.
         for half in (0..REGS).step_by(2) {
@@ -140,9 +159,15 @@ unsafe fn f32_bf16_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out
 }
 
 /// # Safety
-/// The instructions; `count` rows of `b.len() / 64` elements within `a`.
+/// The instructions; `count` rows of `b.0.len() / 64` elements within `a`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-pub(super) unsafe fn f32_f32(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
+pub(super) unsafe fn f32_f32(
+    a: &[f32],
+    stride: usize,
+    count: usize,
+    b: PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     // SAFETY: our caller's promises.
     unsafe { by_count!(count, f32_f32_rows(a, stride, b, out)) }
 }
@@ -150,11 +175,17 @@ pub(super) unsafe fn f32_f32(a: &[f32], stride: usize, count: usize, b: &[u32], 
 /// # Safety
 /// As [`f32_f32`], with `M` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-unsafe fn f32_f32_rows<const M: usize>(a: &[f32], stride: usize, b: &[u32], out: &mut Tile) {
+unsafe fn f32_f32_rows<const M: usize>(
+    a: &[f32],
+    stride: usize,
+    (b, next): PanelAndNext<'_>,
+    out: &mut Tile,
+) {
     let mut acc = [[_mm512_setzero_ps(); REGS]; M];
     for k in 0..b.len() / NR {
         // SAFETY: line k of the panel.
         let line: [__m512i; REGS] = unsafe { load(b.as_ptr().add(k * NR)) };
+        fetch(next, k);
         for (r, acc) in acc.iter_mut().enumerate() {
             // SAFETY: row r reaches as far as the panel is deep.
             let x = _mm512_set1_ps(unsafe { *a.get_unchecked(r * stride + k) });

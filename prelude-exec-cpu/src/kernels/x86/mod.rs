@@ -16,11 +16,16 @@ mod peak;
 mod softmax;
 mod transpose;
 
+use std::{
+    arch::x86_64::{_MM_HINT_T1, _mm_prefetch},
+    ptr,
+};
+
 use super::{
     Isa, Supported,
     elementwise::RowScores,
     int8::GROUP_QUADS,
-    panel::{MR, NR, Panel, Rows, Tile},
+    panel::{MR, NR, Panel, Right, Rows, Tile},
 };
 
 /// Calls `$kernel::<count>`, or `$kernel::<count, $more>`, with a count known at compile time.
@@ -83,27 +88,28 @@ pub(super) fn multiply(
     rows: Rows<'_>,
     stride: usize,
     count: usize,
-    (panel, columns): (Panel<'_>, usize),
+    right: Right<'_>,
     out: &mut Tile,
 ) -> bool {
-    match (rows, panel, isa.isa()) {
-        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) if columns <= NR / 2 => {
-            bf16_bf16_half(isa, a, stride, count, b, out);
+    let next = right.next;
+    match (rows, right.panel, isa.isa()) {
+        (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) if right.columns <= NR / 2 => {
+            bf16_bf16_half(isa, a, stride, count, (b, next), out);
         }
         (Rows::Bf16(a), Panel::Bf16(b), Isa::Avx512Bf16) => {
-            bf16_bf16(isa, a, stride, count, b, out);
+            bf16_bf16(isa, a, stride, count, (b, next), out);
         }
         (Rows::F32(a), Panel::Bf16(b), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) => {
-            f32_bf16_512(isa, a, stride, count, b, out);
+            f32_bf16_512(isa, a, stride, count, (b, next), out);
         }
         (Rows::F32(a), Panel::F32(b), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) => {
-            f32_f32_512(isa, a, stride, count, b, out);
+            f32_f32_512(isa, a, stride, count, (b, next), out);
         }
         (Rows::F32(a), Panel::Bf16(b), Isa::Avx2) => {
-            f32_bf16_256(isa, a, stride, count, b, out);
+            f32_bf16_256(isa, a, stride, count, (b, next), out);
         }
         (Rows::F32(a), Panel::F32(b), Isa::Avx2) => {
-            f32_f32_256(isa, a, stride, count, b, out);
+            f32_f32_256(isa, a, stride, count, (b, next), out);
         }
         _ => return false,
     }
@@ -146,6 +152,18 @@ pub(super) fn multiply_int8(
     true
 }
 
+/// The dwords of a panel, and those to fetch meanwhile.
+type PanelAndNext<'a> = (&'a [u32], &'a [u32]);
+
+/// Fetches cache line `line` of `next`, if it has so many, into the second-level cache.
+#[inline(always)]
+fn fetch(next: &[u32], line: usize) {
+    if let Some(dword) = next.get(line * 16) {
+        // SAFETY: a hint; the address is one of a slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(ptr::from_ref(dword).cast()) };
+    }
+}
+
 macro_rules! entry {
     ($(#[$doc:meta])* $name:ident, $element:ty, $per_dword:literal, $isas:pat, $kernel:path) => {
         $(#[$doc])*
@@ -155,11 +173,11 @@ macro_rules! entry {
             a: &[$element],
             stride: usize,
             count: usize,
-            b: &[u32],
+            b: PanelAndNext<'_>,
             out: &mut Tile,
         ) {
             assert!(matches!(isa.isa(), $isas), "kernel of another family");
-            assert!(fits(count, stride, b.len() / NR * $per_dword, a.len()));
+            assert!(fits(count, stride, b.0.len() / NR * $per_dword, a.len()));
             // SAFETY: `Supported` was made only after the features of its family were detected,
             // and the lengths were checked above.
             unsafe { $kernel(a, stride, count, b, out) }
