@@ -2,7 +2,6 @@
 
 use crate::compare::{self, Compare, Work};
 use crate::unicode::{char_at, classes};
-use std::iter::once;
 use std::ops::Range;
 use unicode_normalization_alignments::char::{
     canonical_combining_class, compose, decompose_canonical,
@@ -16,10 +15,10 @@ pub(super) fn nfc(text: &str) -> Option<String> {
     let mut done = 0;
     for doubtful in Doubtful::new(text) {
         // The character before it can be composed with it, and with nothing before.
-        let before = text[..doubtful.start].char_indices().next_back();
+        let before = text[..doubtful.at.start].char_indices().next_back();
         let start = before.map_or(0, |(at, _)| at);
-        let part = &text[start..doubtful.end];
-        if is_plainly_composed(part) {
+        let part = &text[start..doubtful.at.end];
+        if doubtful.may_be_nfc && is_plainly_composed(part) {
             continue;
         }
         changed.clear();
@@ -28,7 +27,7 @@ pub(super) fn nfc(text: &str) -> Option<String> {
             normalized.reserve(text.len() - done + 8);
             normalized.push_str(&text[done..start]);
             normalized.push_str(&changed);
-            done = doubtful.end;
+            done = doubtful.at.end;
         }
     }
     (done > 0).then(|| {
@@ -38,8 +37,9 @@ pub(super) fn nfc(text: &str) -> Option<String> {
 }
 
 /// Returns true for text in NFC in which no mark follows a character that has a decomposition;
-/// false where NFC has to be made to know it. Marks are in order, and neither a mark nor a second
-/// character composes with the character before.
+/// false where NFC has to be made to know it. The quick check of `text` must not have said `No`:
+/// its marks are in order, and NFC leaves each of its characters alone. What remains to be seen is
+/// whether a mark or a second character composes with the character before.
 fn is_plainly_composed(text: &str) -> bool {
     let mut starter: Option<char> = None;
     // Of the character before.
@@ -51,24 +51,17 @@ fn is_plainly_composed(text: &str) -> bool {
         }
         let class_before = std::mem::replace(&mut class, canonical_combining_class(c));
         previous = c;
-        let is_in_order = class == 0 || class >= class_before;
         let is_next = class_before == 0 || class > class_before;
-        let composes = || starter.is_some_and(|starter| compose(starter, c).is_some());
-        if !is_in_order || !stays_alone(c) || is_next && composes() {
+        if is_next && starter.is_some_and(|starter| compose(starter, c).is_some()) {
             return false;
         }
         if class == 0 {
             starter = Some(c);
-        } else if starter.is_some_and(|starter| !is_whole_in_nfd(starter)) {
+        } else if class_before == 0 && starter.is_some_and(|starter| !is_whole_in_nfd(starter)) {
             return false;
         }
     }
     true
-}
-
-/// Returns true if NFC does not change the text that consists of this character alone.
-fn stays_alone(c: char) -> bool {
-    is_nfc_quick(once(c)) != IsNormalized::No
 }
 
 /// Returns true for a character without a canonical decomposition.
@@ -96,10 +89,17 @@ impl<'t> Doubtful<'t> {
     }
 }
 
-impl Iterator for Doubtful<'_> {
-    type Item = Range<usize>;
+/// A part of a text that is not known to be in NFC.
+pub(super) struct DoubtfulPart {
+    at: Range<usize>,
+    /// False if the part is known not to be in NFC.
+    may_be_nfc: bool,
+}
 
-    fn next(&mut self) -> Option<Range<usize>> {
+impl Iterator for Doubtful<'_> {
+    type Item = DoubtfulPart;
+
+    fn next(&mut self) -> Option<DoubtfulPart> {
         let classes = classes();
         while let Some(start) = next_unsure(self.text.as_bytes(), self.at) {
             let mut end = start;
@@ -122,8 +122,15 @@ impl Iterator for Doubtful<'_> {
             let mut previous = None;
             let chars = self.text[start..end].chars();
             let chars = chars.filter(|&c| previous.replace(c) != Some(c));
-            if start < end && is_nfc_quick(chars) != IsNormalized::Yes {
-                return Some(start..end);
+            if start == end {
+                continue;
+            }
+            let quick = is_nfc_quick(chars);
+            if quick != IsNormalized::Yes {
+                return Some(DoubtfulPart {
+                    at: start..end,
+                    may_be_nfc: quick == IsNormalized::Maybe,
+                });
             }
         }
         self.at = self.text.len();
