@@ -5,16 +5,19 @@
 //! of 1024 inputs is 128 KiB in bf16 and stays in a core's second-level cache while the rows pass
 //! by; the 12 KiB of six rows stay in the first.
 
+mod gated;
+mod matrix;
 mod tiled;
+
+pub(crate) use matrix::{Format, Matrix};
 
 use super::{Backend, InputForm, Supported};
 use crate::{
     kernels::{
         elementwise, int8,
         lines::Lines,
-        panel::{MR, NR, Panel, Right, Rows, Tile, multiply},
-        reference, simd, tiles,
-        words::Words,
+        panel::{MR, NR, Right, Rows, Tile, multiply},
+        reference, simd,
     },
     pool::ComputePool,
 };
@@ -25,286 +28,6 @@ const ROW_BLOCK: usize = 16 * MR;
 /// Least rows of a task where a product has more: with fewer, reading the panel takes longer than
 /// multiplying it.
 const LEAST_ROWS: usize = 4 * MR;
-
-/// Dwords of a cache line.
-const LINE: usize = 16;
-
-/// Least rows of a task that fetches the next panel.
-const FETCH_ROWS: usize = 2 * MR;
-
-/// Pairs of bf16 of a row that are packed at once: a cache line.
-const PAIRS_AT_ONCE: usize = 16;
-
-/// Element type of packed weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Pairs of bf16.
-    Bf16,
-    /// Pairs of bf16, with zeros up to a whole number of AMX tiles.
-    Tiles,
-    /// f32.
-    F32,
-    /// int8 with a scale per output; see [`int8`].
-    Int8,
-    /// Not packed: f32 rows for the reference.
-    Rows,
-}
-
-impl Format {
-    /// Outputs of a panel.
-    const fn block(self) -> usize {
-        match self {
-            Self::Rows => 1,
-            _ => NR,
-        }
-    }
-
-    /// Dwords of a row of `inputs`, which are even for bf16.
-    const fn dwords(self, inputs: usize) -> usize {
-        match self {
-            Self::Tiles => inputs.div_ceil(tiles::DEPTH) * tiles::DEPTH / 2,
-            Self::Bf16 => inputs / 2,
-            Self::Int8 => int8::panel_lines(inputs),
-            Self::F32 | Self::Rows => inputs,
-        }
-    }
-}
-
-/// A weight matrix `[outputs, inputs]`.
-#[derive(Debug)]
-pub(crate) struct Matrix {
-    outputs: usize,
-    inputs: usize,
-    format: Format,
-    /// Panels, the last one padded with zero columns; or rows.
-    data: Words,
-    bias: Option<Vec<f32>>,
-}
-
-impl Matrix {
-    /// Packs the matrix whose row `o` is appended to a vector by `read(o, &mut row)`.
-    ///
-    /// # Panics
-    /// If `inputs` is odd and the format bf16.
-    pub(crate) fn new(
-        pool: &ComputePool,
-        format: Format,
-        (outputs, inputs): (usize, usize),
-        read: impl Fn(usize, &mut Vec<f32>) + Sync,
-    ) -> Self {
-        let paired = matches!(format, Format::Bf16 | Format::Tiles);
-        assert!(!paired || inputs.is_multiple_of(2), "half a pair");
-        let block = format.block();
-        let width = format.dwords(inputs) * block;
-        let mut data = Lines::zeroed(Self::len(format, (outputs, inputs)));
-        // Reading and transposing take about a nanosecond per element.
-        let cost_ns = outputs * inputs;
-        pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
-            let mut row = Vec::with_capacity(inputs);
-            for lane in 0..block.min(outputs - i * block) {
-                row.clear();
-                read(i * block + lane, &mut row);
-                assert_eq!(row.len(), inputs, "a row of another length");
-                pack_row(format, &row, lane, part);
-            }
-        });
-        Self {
-            outputs,
-            inputs,
-            format,
-            data: data.into(),
-            bias: None,
-        }
-    }
-
-    /// Packs the matrix of little-endian bf16 whose row `o` is `row(o)`, as [`Self::new`] does, but
-    /// without a detour through f32.
-    ///
-    /// # Panics
-    /// If `inputs` is odd, or the format not of pairs of bf16.
-    pub(crate) fn of_bf16<'a>(
-        pool: &ComputePool,
-        format: Format,
-        (outputs, inputs): (usize, usize),
-        row: impl Fn(usize) -> &'a [u8] + Sync,
-    ) -> Self {
-        assert!(matches!(format, Format::Bf16 | Format::Tiles), "no pairs");
-        assert!(inputs.is_multiple_of(2), "half a pair");
-        let width = format.dwords(inputs) * NR;
-        let mut data = Lines::zeroed(Self::len(format, (outputs, inputs)));
-        // Copying takes about a quarter of a nanosecond per element.
-        let cost_ns = outputs * inputs / 4;
-        pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, panel| {
-            let rows = (i * NR..outputs).take(NR).map(&row);
-            let rows: Vec<&[[u8; 4]]> = rows.map(|row| row.as_chunks().0).collect();
-            // A cache line of each row at a time, so that what is written stays in the first cache.
-            for (block, lines) in panel.chunks_mut(PAIRS_AT_ONCE * NR).enumerate() {
-                let first = block * PAIRS_AT_ONCE;
-                for (lane, row) in rows.iter().enumerate() {
-                    let pairs = row.iter().skip(first).take(PAIRS_AT_ONCE);
-                    for (line, pair) in lines.chunks_exact_mut(NR).zip(pairs) {
-                        line[lane] = u32::from_le_bytes(*pair);
-                    }
-                }
-            }
-        });
-        Self {
-            outputs,
-            inputs,
-            format,
-            data: data.into(),
-            bias: None,
-        }
-    }
-
-    /// Returns the length in dwords of a matrix in memory.
-    pub(crate) const fn len(format: Format, (outputs, inputs): (usize, usize)) -> usize {
-        let block = format.block();
-        outputs.div_ceil(block) * format.dwords(inputs) * block
-    }
-
-    /// Returns the matrix whose panels or rows `data` holds, as [`Self::data`] returned them.
-    ///
-    /// # Panics
-    /// If they are not as long as such a matrix is.
-    pub(crate) fn of_packed(format: Format, size: (usize, usize), data: Words) -> Self {
-        assert_eq!(data.len(), Self::len(format, size), "another shape");
-        Self {
-            outputs: size.0,
-            inputs: size.1,
-            format,
-            data,
-            bias: None,
-        }
-    }
-
-    /// Panels or rows, as they lie in memory.
-    pub(crate) const fn data(&self) -> &Words {
-        &self.data
-    }
-
-    /// With `bias[o]` added to output `o`.
-    pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
-        assert!(bias.as_ref().is_none_or(|b| b.len() == self.outputs));
-        self.bias = bias;
-        self
-    }
-
-    pub(crate) const fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    /// Bytes of its elements as they lie in memory, padding included.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.data)
-    }
-
-    fn panel_dwords(&self) -> usize {
-        self.format.dwords(self.inputs) * NR
-    }
-
-    /// A panel; empty beyond the last.
-    fn dwords(&self, index: usize) -> &[u32] {
-        let len = self.panel_dwords();
-        self.data.get(index * len..(index + 1) * len).unwrap_or(&[])
-    }
-
-    fn panel(&self, index: usize) -> Panel<'_> {
-        let dwords = self.dwords(index);
-        match self.format {
-            Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
-            Format::F32 => Panel::F32(dwords),
-            Format::Int8 => unreachable!("int8 panels are multiplied by int8 rows"),
-            Format::Rows => unreachable!("rows are multiplied by the reference"),
-        }
-    }
-
-    /// Writes row `output` of the matrix.
-    pub(crate) fn read_row(&self, output: usize, out: &mut [f32]) {
-        assert_eq!(out.len(), self.inputs, "a row of another length");
-        if self.format == Format::Rows {
-            out.copy_from_slice(self.row(output));
-            return;
-        }
-        let len = self.panel_dwords();
-        let panel = &self.data[output / NR * len..][..len];
-        let column = panel[output % NR..].iter().step_by(NR);
-        match self.format {
-            Format::Int8 => int8::read_column(panel, output % NR, out),
-            Format::Bf16 | Format::Tiles => {
-                for (pair, &dword) in out.chunks_exact_mut(2).zip(column) {
-                    pair[0] = f32::from_bits(dword << 16);
-                    pair[1] = f32::from_bits(dword & 0xffff_0000);
-                }
-            }
-            _ => {
-                for (x, &dword) in out.iter_mut().zip(column) {
-                    *x = f32::from_bits(dword);
-                }
-            }
-        }
-    }
-
-    /// Row `output` of an unpacked matrix.
-    fn row(&self, output: usize) -> &[f32] {
-        let first = output * self.inputs;
-        bytemuck::cast_slice(&self.data[first..first + self.inputs])
-    }
-
-    /// A matrix of chosen rows of this one. Products with it have the same bits: columns of panels
-    /// are copied as they lie.
-    pub(crate) fn select(&self, pool: &ComputePool, outputs: &[u32]) -> Self {
-        let block = self.format.block();
-        let width = self.format.dwords(self.inputs) * block;
-        let mut data = Lines::zeroed(outputs.len().div_ceil(block) * width);
-        let cost_ns = outputs.len() * self.inputs;
-        pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
-            let chosen = outputs[i * block..].iter().take(block);
-            for (lane, &output) in chosen.enumerate() {
-                let output = output as usize;
-                let from = &self.data[output / block * width..][..width];
-                let from = from.iter().skip(output % block).step_by(block);
-                let to = part.iter_mut().skip(lane).step_by(block);
-                to.zip(from).for_each(|(to, &from)| *to = from);
-            }
-        });
-        let bias = self.bias.as_ref();
-        let bias = bias.map(|bias| outputs.iter().map(|&o| bias[o as usize]).collect());
-        Self {
-            outputs: outputs.len(),
-            inputs: self.inputs,
-            format: self.format,
-            data: data.into(),
-            bias,
-        }
-    }
-
-    /// Writes a tile's row and the bias to outputs from `first` on, or adds them.
-    fn finish(&self, isa: Supported, first: usize, sums: &[f32], add: bool, out: &mut [f32]) {
-        let bias = self.bias.as_ref().map(|bias| &bias[first..][..sums.len()]);
-        simd::put_sums(isa, sums, bias, add, out);
-    }
-}
-
-/// Writes one row of a matrix to its place: row 0 of `part`, or column `lane` of a panel.
-fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
-    match format {
-        Format::Rows => part.copy_from_slice(bytemuck::cast_slice(row)),
-        Format::Int8 => int8::pack_column(row, lane, part),
-        Format::F32 => {
-            for (line, &x) in part.chunks_exact_mut(NR).zip(row) {
-                line[lane] = x.to_bits();
-            }
-        }
-        Format::Bf16 | Format::Tiles => {
-            for (line, pair) in part.chunks_exact_mut(NR).zip(row.as_chunks::<2>().0) {
-                line[lane] =
-                    elementwise::bf16_bits(pair[0]) | (elementwise::bf16_bits(pair[1]) << 16);
-            }
-        }
-    }
-}
 
 /// The use of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,7 +44,7 @@ pub(crate) struct Multiplier {
     backend: Backend,
     /// Rounded rows, or left tiles.
     pairs: Lines,
-    /// Left tiles between two products.
+    /// Rounded rows, or left tiles, between two products.
     gated: Lines,
     /// Rows in int8.
     bytes: Lines,
@@ -339,7 +62,7 @@ impl Multiplier {
             Backend::Fast {
                 act: InputForm::Bf16,
                 ..
-            } => (chunk * widest.div_ceil(2), 0),
+            } => (chunk * widest.div_ceil(2), chunk * gated.div_ceil(2)),
             Backend::Fast {
                 act: InputForm::Tiles,
                 ..
@@ -397,6 +120,15 @@ impl Multiplier {
         }
     }
 
+    /// Rounds rows of `inputs` elements to pairs of bf16.
+    fn round(&mut self, pool: &ComputePool, isa: Supported, x: &[f32], inputs: usize) {
+        let pairs = &mut self.pairs[..x.len() / 2];
+        pool.rows(pairs, inputs / 2, 16, x.len() / 8, |_, first, part| {
+            let rows = &x[first * inputs..][..part.len() * 2];
+            simd::round_to_pairs(isa, rows, part);
+        });
+    }
+
     /// `out[i] (+)= matrix · x[i] (+ bias)`. `x`: `[m, inputs]`, `out`: `[m, outputs]`.
     pub(crate) fn run(
         &mut self,
@@ -441,11 +173,7 @@ impl Multiplier {
                     .chunks(chunk * inputs)
                     .zip(out.chunks_mut(chunk * outputs));
                 for (x, out) in chunks {
-                    let pairs = &mut self.pairs[..x.len() / 2];
-                    pool.rows(pairs, half, 16, x.len() / 8, |_, first, part| {
-                        let rows = &x[first * inputs..][..part.len() * 2];
-                        simd::round_to_pairs(isa, rows, part);
-                    });
+                    self.round(pool, isa, x, inputs);
                     let rows = Rows::Bf16(&self.pairs[..x.len() / 2]);
                     run_panels(pool, isa, (rows, half), matrix, output, out);
                 }
@@ -496,19 +224,13 @@ fn run_tiles(
 ) {
     let outputs = matrix.outputs;
     let m = out.len() / outputs;
-    let cost_ns = (m * matrix.inputs * outputs / rate).max(matrix.data.len() / 4);
+    let cost_ns = matrix.cost_ns(m, rate);
     let block = row_block(m, pool.threads());
     pool.tiles(out, outputs, (block, NR), cost_ns, |_, mut tile| {
         let mut sums = Tile::ZERO;
         let panel = tile.first_col / NR;
-        let next = match tile.rows {
-            // Reading this panel is all that memory can do meanwhile.
-            0..FETCH_ROWS => &[],
-            // Most likely this worker's next task.
-            _ => matrix.dwords(panel + 1),
-        };
-        let share = next.len().div_ceil(tile.rows.div_ceil(MR));
-        let mut next = next.chunks(share.max(1).next_multiple_of(LINE));
+        // Most likely this worker's next task.
+        let mut next = matrix.shares(panel + 1, tile.rows);
         for first in (0..tile.rows).step_by(MR) {
             let count = MR.min(tile.rows - first);
             let next = next.next().unwrap_or_default();

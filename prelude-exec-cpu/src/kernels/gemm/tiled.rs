@@ -3,7 +3,7 @@
 
 use super::{Format, Matrix, Multiplier, ProductOutput};
 use crate::{
-    kernels::{Backend, InputForm, Supported, lines::Lines, panel::NR, tiles},
+    kernels::{Supported, lines::Lines, panel::NR, tiles},
     pool::ComputePool,
 };
 
@@ -125,37 +125,22 @@ impl Multiplier {
         }
     }
 
-    /// `out[i] += down · (silu(g) · u)`, where `g` and `u` are the halves of `gate_up · x[i]`, if
-    /// that can be done without writing `g` and `u` to memory; `false` if not.
-    pub(crate) fn run_gated(
+    /// [`Self::run_gated`] with both matrices in tiles.
+    pub(super) fn run_gated_tiles(
         &mut self,
         pool: &ComputePool,
+        isa: Supported,
         x: &[f32],
-        gate_up: &Matrix,
-        down: &Matrix,
+        (gate_up, down): (&Matrix, &Matrix),
         out: &mut [f32],
     ) -> bool {
-        let Backend::Fast {
-            act: InputForm::Tiles,
-            isa,
-        } = self.backend
-        else {
-            return false;
-        };
-        if (gate_up.format, down.format) != (Format::Tiles, Format::Tiles) {
-            return false;
-        }
         let (inputs, width) = (gate_up.inputs, down.inputs);
         let rows = x.len() / inputs;
         let fits =
             left_len(rows, inputs) <= self.pairs.len() && left_len(rows, width) <= self.gated.len();
-        if !width.is_multiple_of(NR) || gate_up.bias.is_some() || !fits {
+        if !fits {
             return false;
         }
-        assert!(
-            gate_up.outputs == 2 * width && out.len() == rows * down.outputs,
-            "matrices of another model"
-        );
         let left = cut(pool, isa, x, inputs, &mut self.pairs);
         let panels = width / NR;
         let block = left.block(pool.threads(), panels) / tiles::ROWS;
@@ -186,81 +171,5 @@ impl Multiplier {
         };
         gated.multiply(pool, isa, down, ProductOutput::Add, out);
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use half::bf16;
-
-    use super::*;
-    use crate::Isa;
-
-    fn number(i: usize) -> f32 {
-        ((i as u32).wrapping_mul(2_654_435_761) >> 24) as f32 / 128.0 - 1.0
-    }
-
-    /// Against f64, for numbers of rows that fill tiles and that do not, with rows alone.
-    #[test]
-    fn gated_products_are_right_and_rows_do_not_depend_on_each_other() {
-        let Some(isa) = Supported::new(Isa::AmxBf16) else {
-            eprintln!("SKIP: no AMX on this machine");
-            return;
-        };
-        let backend = Backend::Fast {
-            isa,
-            act: InputForm::Tiles,
-        };
-        let pool = ComputePool::new(2);
-        for (rows, inputs, width, outputs) in [(1, 2, 64, 1), (49, 70, 128, 96), (96, 64, 192, 70)]
-        {
-            let x: Vec<f32> = (0..rows * inputs).map(number).collect();
-            let gate_weight = |o: usize, i: usize| number(o * 1009 + i * 31 + 5);
-            let down_weight = |o: usize, i: usize| number(o * 811 + i * 17 + 3);
-            let matrix = |shape: (usize, usize), weight: &(dyn Fn(usize, usize) -> f32 + Sync)| {
-                Matrix::new(&pool, Format::Tiles, shape, |o, row| {
-                    row.extend((0..shape.1).map(|i| weight(o, i)));
-                })
-            };
-            let gate_up = matrix((2 * width, inputs), &gate_weight);
-            let down = matrix((outputs, width), &down_weight);
-            let mut multiplier = Multiplier::new(backend, rows, inputs, width);
-            let mut run = |x: &[f32], out: &mut [f32]| {
-                assert!(multiplier.run_gated(&pool, x, &gate_up, &down, out));
-            };
-            let mut out = vec![0.5; rows * outputs];
-            run(&x, &mut out);
-            for (r, out) in out.chunks_exact(outputs).enumerate() {
-                let x = &x[r * inputs..][..inputs];
-                let product = |o: usize| -> f64 {
-                    let terms = x.iter().enumerate();
-                    terms
-                        .map(|(i, &x)| f64::from(x) * f64::from(gate_weight(o, i)))
-                        .sum()
-                };
-                let gated: Vec<f64> = (0..width)
-                    .map(|i| {
-                        let (g, u) = (product(i), product(width + i));
-                        g / (1.0 + (-g).exp()) * u
-                    })
-                    .collect();
-                for (o, &got) in out.iter().enumerate() {
-                    let terms = gated.iter().enumerate();
-                    let terms = terms.map(|(i, &a)| a * f64::from(down_weight(o, i)));
-                    let (exact, magnitude) = terms.fold((0.5, 0.0), |(sum, size), term| {
-                        (sum + term, size + term.abs())
-                    });
-                    // What is between the products was rounded to bf16 once.
-                    let bound = magnitude * f64::from(bf16::EPSILON) / 2.0 * 1.01 + 1e-6;
-                    assert!(
-                        (f64::from(got) - exact).abs() <= bound,
-                        "{rows} by {inputs}: {r} {o}: {got} {exact}"
-                    );
-                }
-                let mut alone = vec![0.5; outputs];
-                run(x, &mut alone);
-                assert_eq!(alone, out);
-            }
-        }
     }
 }
