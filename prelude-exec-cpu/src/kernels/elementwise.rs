@@ -394,15 +394,23 @@ pub(crate) fn max_finite(x: &[f32]) -> (f32, bool) {
 /// `Σ e^(x - max)`: f32 within runs of 1024, f64 across them, in order.
 #[inline(always)]
 pub(crate) fn sum_exp(x: &[f32], max: f32) -> f64 {
-    x.chunks(1024)
-        .map(|run| f64::from(sum_of(run, |v| exp(v - max))))
-        .sum()
+    // A loop: the closure of an iterator's `sum` is not compiled for the caller's instructions, and
+    // calls a function for each multiply-add.
+    let mut sum = 0.0;
+    for run in x.chunks(1024) {
+        sum += f64::from(sum_of(run, |v| exp(v - max)));
+    }
+    sum
 }
 
 /// Returns the number of elements of `x` that are larger than `bound`.
 #[inline(always)]
 pub(crate) fn count_above(x: &[f32], bound: f32) -> u32 {
-    x.iter().map(|&v| u32::from(v > bound)).sum()
+    let mut count = 0;
+    for &v in x {
+        count += u32::from(v > bound);
+    }
+    count
 }
 
 #[cfg(test)]

@@ -101,8 +101,8 @@ impl Multiplier {
             multiply(panels + index, index + 1, &mut up[..used]);
             let gate = gate.iter().flat_map(|tile| &tile.0);
             let up = up.iter().flat_map(|tile| &tile.0);
+            let mut row = [0.0; NR];
             for (i, (gate, up)) in gate.zip(up).enumerate().take(tile.rows) {
-                let mut row = [0.0; NR];
                 simd::silu_mul(isa, gate, up, &mut row);
                 simd::round_to_pairs(isa, &row, tile.row(i));
             }
