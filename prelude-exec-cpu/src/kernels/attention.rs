@@ -416,7 +416,7 @@ impl<E: KvElement> Attention<'_, E> {
                 }
                 InputForm::Bf16 => {
                     let pairs = &mut scratch.pairs[r * dim / 2..][..dim / 2];
-                    simd::round_to_pairs(isa, q, pairs);
+                    simd::bf16_pairs(isa, q, pairs);
                 }
             }
         }
@@ -477,7 +477,7 @@ impl<E: KvElement> Attention<'_, E> {
             let factors = simd::softmax_tile(isa, scores, &softened, max, sum);
             if act == InputForm::Bf16 {
                 let weights = &mut scratch.weights[..count * NR / 2];
-                simd::round_to_pairs(isa, scores.as_flattened(), weights);
+                simd::bf16_pairs(isa, scores.as_flattened(), weights);
             }
             self.add_values(isa, act, keys, (first, count), factors, scratch);
         }

@@ -125,7 +125,7 @@ impl Multiplier {
         let pairs = &mut self.pairs[..x.len() / 2];
         pool.rows(pairs, inputs / 2, 16, x.len() / 8, |_, first, part| {
             let rows = &x[first * inputs..][..part.len() * 2];
-            simd::round_to_pairs(isa, rows, part);
+            simd::bf16_pairs(isa, rows, part);
         });
     }
 

@@ -42,6 +42,10 @@ pub(super) fn transpose(_: Supported, _: &[&[u8]], _: usize, _: &mut [u32]) -> b
     false
 }
 
+pub(super) fn round_to_pairs(_: Supported, _: &[f32], _: &mut [u32]) -> bool {
+    false
+}
+
 pub(super) fn softmax_rows(
     _: Supported,
     _: &mut [[f32; NR]],

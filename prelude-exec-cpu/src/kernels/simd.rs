@@ -103,6 +103,15 @@ multiversion! { elementwise:
     count_above(x: &[f32], bound: f32) -> u32;
 }
 
+/// Rounds a row to pairs of bf16, as [`elementwise::round_to_pairs`] does, but where a family has an
+/// instruction for it, numbers smaller than 2^-126 become zeros.
+#[inline]
+pub(crate) fn bf16_pairs(isa: Supported, x: &[f32], out: &mut [u32]) {
+    if !native::round_to_pairs(isa, x, out) {
+        round_to_pairs(isa, x, out);
+    }
+}
+
 /// One step of the running softmax of up to [`MR`] rows: turns a tile's scores into weights, as
 /// [`elementwise::softmax_rows`] does, updates the running `max` and `sum` of each row, and returns
 /// the factors for what was accumulated under the old maxima; `None` for a row in which no score
@@ -299,6 +308,35 @@ mod tests {
                 assert_eq!(bits(&new), bits(&max), "case {case}");
                 for i in (0..count).filter(|&i| rows[i].visible > 0) {
                     assert_eq!(bits(&[sum[i]]), bits(&[sum_of_portable[i]]), "case {case}");
+                }
+            }
+        }
+    }
+
+    /// All bits of bf16 and what lies between them, and ragged ends.
+    #[test]
+    fn pairs_by_instructions_are_those_of_portable_code() {
+        let numbers: Vec<f32> = (0..1 << 20)
+            .map(|i: u32| f32::from_bits(i.wrapping_mul(2_654_435_761)))
+            .chain((0..1 << 16).map(|i: u32| f32::from_bits(i << 16 | 0x8000)))
+            .map(|x| if x.is_subnormal() { 0.0 } else { x })
+            .collect();
+        let is_nan = |bits: u32| f32::from_bits(bits << 16).is_nan();
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            for len in [0, 2, 30, 32, 34, 190, numbers.len()] {
+                let (mut found, mut expected) = (vec![0; len / 2], vec![0; len / 2]);
+                bf16_pairs(isa, &numbers[..len], &mut found);
+                elementwise::round_to_pairs(&numbers[..len], &mut expected);
+                for (found, expected) in found.iter().zip(&expected) {
+                    for shift in [0, 16] {
+                        let (found, expected) =
+                            (found >> shift & 0xffff, expected >> shift & 0xffff);
+                        let both_nan = is_nan(found) && is_nan(expected);
+                        assert!(
+                            both_nan || found == expected,
+                            "{isa:?}: {found:x} {expected:x}"
+                        );
+                    }
                 }
             }
         }

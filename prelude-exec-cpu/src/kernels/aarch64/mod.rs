@@ -148,6 +148,11 @@ pub(super) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
     true
 }
 
+/// Returns false: rounding is portable code, which is NEON's here.
+pub(super) fn round_to_pairs(_: Supported, _: &[f32], _: &mut [u32]) -> bool {
+    false
+}
+
 /// Returns false: portable code is NEON's code here.
 pub(super) fn softmax_rows(
     _: Supported,

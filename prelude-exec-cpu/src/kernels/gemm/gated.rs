@@ -104,7 +104,7 @@ impl Multiplier {
             let mut row = [0.0; NR];
             for (i, (gate, up)) in gate.zip(up).enumerate().take(tile.rows) {
                 simd::silu_mul(isa, gate, up, &mut row);
-                simd::round_to_pairs(isa, &row, tile.row(i));
+                simd::bf16_pairs(isa, &row, tile.row(i));
             }
         });
         let gated = Rows::Bf16(&self.gated[..rows * gated_depth]);

@@ -12,6 +12,7 @@ pub(super) mod amx_attention;
 mod avx2;
 mod avx512;
 mod int8;
+mod pairs;
 mod peak;
 mod softmax;
 mod transpose;
@@ -224,6 +225,19 @@ pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut 
     // SAFETY: `Supported` was made only after the features were detected; each row was cut to 64
     // bytes, and the length of `out` was checked.
     unsafe { transpose::transpose(&rows, out.as_mut_ptr()) };
+    true
+}
+
+/// Rounds a row to pairs of bf16; `false` if the family has no instructions for it. Numbers smaller
+/// than 2^-126 become zeros.
+#[inline]
+pub(super) fn round_to_pairs(isa: Supported, x: &[f32], out: &mut [u32]) -> bool {
+    if isa.isa() != Isa::Avx512Bf16 {
+        return false;
+    }
+    assert_eq!(x.len(), 2 * out.len(), "another number of pairs");
+    // SAFETY: `Supported` was made only after the features were detected.
+    unsafe { pairs::round_to_pairs(x, out) };
     true
 }
 
