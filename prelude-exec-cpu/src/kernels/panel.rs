@@ -89,6 +89,10 @@ pub(crate) struct Right<'a> {
     pub(crate) columns: usize,
     /// Dwords that a later product reads. Where a family has the instructions, the product fetches
     /// them into the second-level cache meanwhile: one cache line for each line of its panel.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "only the products of x86-64 fetch ahead")
+    )]
     pub(crate) next: &'a [u32],
 }
 
