@@ -13,7 +13,7 @@ use prelude_core::{
     StepId, TokenSource,
 };
 use prelude_exec_cpu::{
-    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, PackedUse,
+    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, PackedUse, Quantization,
     measure::{Product, peak_flops_per_second},
 };
 use prelude_models::Checkpoint;
@@ -61,6 +61,15 @@ impl Ours {
 
     pub(super) fn load(model: &Path) -> Result<Self> {
         Self::load_with(model, CpuConfig::default())
+    }
+
+    /// Loads the model and rounds its weights to int8.
+    pub(super) fn load_int8(model: &Path) -> Result<Self> {
+        let config = CpuConfig {
+            quantization: Some(Quantization::Int8),
+            ..CpuConfig::default()
+        };
+        Self::load_with(model, config)
     }
 
     fn load_with(model: &Path, config: CpuConfig) -> Result<Self> {
