@@ -30,7 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="demo-lm")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--sentences", type=int, nargs="+", default=[1, 8, 40], help="lengths of states")
+    parser.add_argument("--sentences", type=int, nargs="+", default=[1, 8, 24, 40], help="lengths of states")
     args = parser.parse_args()
     questions = {f"q{i}": Noul(f"Is it true that number {i} was asked for?") for i in range(QUESTIONS)}
     with LLM(args.model) as llm:
