@@ -10,7 +10,7 @@
 mod ours;
 mod peer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use prelude_exec_cpu::measure::handover_ns;
@@ -111,47 +111,10 @@ pub fn run(config: &Config) -> Result<Report> {
     let bar = Bar::new();
     bar.says("random weights of Qwen3-0.6B's shape");
     let model = folders::whole_qwen3_0_6b(&config.out)?;
-    let mut skipped = Vec::new();
-    let mut peers = Vec::new();
-    for &peer in &config.peers {
-        if config.install {
-            bar.says(&format!("installing {}", peer.title()));
-            peer.install(&config.out)?;
-        }
-        match peer.lacks(&config.out) {
-            Some(why) => skipped.push(format!("{}: {why}", peer.title())),
-            None => {
-                bar.says(&format!("starting {}", peer.title()));
-                peers.push(peer.start(&config.out, &model)?);
-            }
-        }
-    }
+    let (mut peers, skipped) = start_peers(config, &model, &bar)?;
     bar.says("loading");
-    let first = Ours::load(&model)?;
-    let mut loads =
-        Row::one("loading", Unit::Seconds, first.loaded.as_secs_f64()).at_most(FIRST_LOAD_AIM);
-    for peer in &peers {
-        loads.against(peer.title(), &[peer.loaded], None);
-    }
-    // The host of a virtual machine may take a while to hand out memory: the second loading gets
-    // what the first one has just given back.
-    drop(first);
-    let mut ours = Ours::load(&model)?;
-    let second_load = Row::one(
-        "loading again, into the same memory",
-        Unit::Seconds,
-        ours.loaded.as_secs_f64(),
-    )
-    .at_most(FIRST_LOAD_AIM);
-    // Mapped weights lie in small pages, which a decode step might feel: it is measured with both.
-    let mut mapped = Ours::load_packed(&model, &config.out.join("packed"))?;
-    let mapped_load = Row::one(
-        "loading packed weights",
-        Unit::Seconds,
-        mapped.loaded.as_secs_f64(),
-    )
-    .at_most(PACKED_LOAD_AIM);
-    let mut int8 = Ours::load_int8(&model)?;
+    let (mut loaded, loads) = load(&model, &config.out, &peers)?;
+    let Loaded { ours, mapped, int8 } = &mut loaded;
     let (mut mapped_steps, mut int8_steps) = (Vec::new(), Vec::new());
     let mut results: Vec<Rounds> = CASES.iter().map(|_| Rounds::new(peers.len())).collect();
     let (mut peaks, mut handovers) = (Vec::new(), Vec::new());
@@ -195,12 +158,72 @@ pub fn run(config: &Config) -> Result<Report> {
         Unit::Micros,
         handovers,
     );
-    let mut rows = vec![peak, handovers, loads, second_load, mapped_load];
+    let mut rows = vec![peak, handovers];
+    rows.extend(loads);
     rows.extend([mapped_steps, int8_steps]);
     for (case, result) in CASES.iter().zip(results) {
-        rows.extend(case.rows(&ours, &peers, &result, rows[0].value)?);
+        rows.extend(case.rows(ours, &peers, &result, rows[0].value)?);
     }
     Ok(report_since(before, config.rounds, rows, skipped))
+}
+
+/// The model in the forms that are measured.
+struct Loaded {
+    ours: Ours,
+    /// The same weights, mapped from a packed file.
+    mapped: Ours,
+    /// The same weights, rounded to int8.
+    int8: Ours,
+}
+
+/// Loads the model in all forms; returns it with the rows of the time that loading took.
+fn load(model: &Path, out: &Path, peers: &[Running]) -> Result<(Loaded, Vec<Row>)> {
+    let first = Ours::load(model)?;
+    let mut loads =
+        Row::one("loading", Unit::Seconds, first.loaded.as_secs_f64()).at_most(FIRST_LOAD_AIM);
+    for peer in peers {
+        loads.against(peer.title(), &[peer.loaded], None);
+    }
+    // The host of a virtual machine may take a while to hand out memory: the second loading gets
+    // what the first one has just given back.
+    drop(first);
+    let ours = Ours::load(model)?;
+    let again = Row::one(
+        "loading again, into the same memory",
+        Unit::Seconds,
+        ours.loaded.as_secs_f64(),
+    )
+    .at_most(FIRST_LOAD_AIM);
+    // Mapped weights lie in small pages, which a decode step might feel: it is measured with both.
+    let mapped = Ours::load_packed(model, &out.join("packed"))?;
+    let packed = Row::one(
+        "loading packed weights",
+        Unit::Seconds,
+        mapped.loaded.as_secs_f64(),
+    )
+    .at_most(PACKED_LOAD_AIM);
+    let int8 = Ours::load_int8(model)?;
+    Ok((Loaded { ours, mapped, int8 }, vec![loads, again, packed]))
+}
+
+/// Starts the peers of `config`; returns them, and a line for each that cannot be started.
+fn start_peers(config: &Config, model: &Path, bar: &Bar) -> Result<(Vec<Running>, Vec<String>)> {
+    let mut skipped = Vec::new();
+    let mut peers = Vec::new();
+    for &peer in &config.peers {
+        if config.install {
+            bar.says(&format!("installing {}", peer.title()));
+            peer.install(&config.out)?;
+        }
+        match peer.lacks(&config.out) {
+            Some(why) => skipped.push(format!("{}: {why}", peer.title())),
+            None => {
+                bar.says(&format!("starting {}", peer.title()));
+                peers.push(peer.start(&config.out, model)?);
+            }
+        }
+    }
+    Ok((peers, skipped))
 }
 
 /// The seconds of each round.
