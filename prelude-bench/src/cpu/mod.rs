@@ -184,8 +184,8 @@ fn load(model: &Path, out: &Path, peers: &[Running]) -> Result<(Loaded, Vec<Row>
     for peer in peers {
         loads.against(peer.title(), &[peer.loaded], None);
     }
-    // The host of a virtual machine may take a while to hand out memory: the second loading gets
-    // what the first one has just given back.
+    // New huge pages may be slow on a virtual machine: the second loading gets the memory that the
+    // first one has just given back.
     drop(first);
     let ours = Ours::load(model)?;
     let again = Row::one(
