@@ -52,6 +52,10 @@ pub(crate) struct Constrained {
 
 /// The parts of the server and of a model that constraints are made with.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "llguidance"),
+    expect(dead_code, reason = "only the compiling of grammars counts and logs")
+)]
 pub(crate) struct ConstraintContext<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) encoder: &'a EncodePool,
