@@ -22,8 +22,9 @@ usage: ./run.sh [--parts a,b] [--out DIR] [--seconds N] [--total N] [--models DI
 
 It takes a driver of version 580 or later and glibc 2.36. cuBLASLt is looked for in the folders
 that PRELUDE_CUDA_LIBS names (separated by :), by the loader, in python3's packages (torch brings
-it) and in /usr/local/cuda*. python3 with torch and transformers, nvcc and compute-sanitizer are
-used if they are there; what lacks one says SKIP.
+it) and in /usr/local/cuda*. python3 with torch and transformers, nvcc, nvidia-smi and
+compute-sanitizer are used if they are there; what lacks one says SKIP. Part rivals measures vLLM
+too if PRELUDE_RIVAL_VLLM names a folder of its packages (pip install --target).
 
 A part that says nothing for 120 s, or does not end, is ended and a FAIL; what it had found by
 then is kept, and the next part goes on.
@@ -33,7 +34,8 @@ The exit status is 0 if nothing was wrong, 1 if a check failed or a part was los
 could begin.
 
 In one command of 600 s:  ./run.sh --total 590 --parts env,kernels,parity
-then, with the same DIR:  --parts gemm,attn,model   --parts serve,invariance,sanitize
+then, with the same DIR:  --parts gemm,attn,model   --parts serve,invariance   --parts rivals
+Part rivals compares with what part serve found in the same DIR.
 TEXT
 }
 

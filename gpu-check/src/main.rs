@@ -10,6 +10,7 @@
 //! | `process` | processes that are ended with all that they started |
 //! | `session` | what a part works with: target, deadline, results |
 //! | `results` | what is written down, and how |
+//! | `clocks` | clocks, power and memory of the GPU, ten times a second |
 //! | `batches` | batches for executors, by hand |
 //! | `golden` | recorded outputs of the reference implementation |
 //! | `longest` | the longest prompt that a memory holds, by strategy |
@@ -27,6 +28,7 @@
 )]
 
 mod batches;
+mod clocks;
 mod golden;
 mod longest;
 mod make_model;

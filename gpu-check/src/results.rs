@@ -16,6 +16,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::clocks::Series;
+
 pub(crate) mod table;
 
 /// Format of `gpu.json`.
@@ -62,6 +64,9 @@ pub(crate) struct Run {
     pub(crate) processors: usize,
     pub(crate) clocks_before: Option<String>,
     pub(crate) clocks_after: Option<String>,
+    /// What was seen of the GPU while parts worked, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) clocks: BTreeMap<String, Series>,
 }
 
 /// The progress of a part.

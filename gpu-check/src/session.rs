@@ -1,6 +1,7 @@
 //! A running part: its target, its deadline and its results.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsString,
     fs,
@@ -31,6 +32,7 @@ const NO_TIMES: &str = "emulated: its time says nothing";
 
 /// Results of part `env` that are the bounds of the others.
 pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
+pub(crate) const CEILING_SUSTAINED: &str = "product 8192³, bf16, sustained 2 s";
 pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 
 /// Bounds of `--seconds`. The most, with the time to end a part that does not end, is 595:
@@ -53,6 +55,8 @@ pub(crate) enum Size {
 pub(crate) struct Ceilings {
     /// bf16 products, FLOP/s.
     pub(crate) flops: Option<f64>,
+    /// bf16 products one after another until the clocks have settled, FLOP/s.
+    pub(crate) sustained: Option<f64>,
     /// Copies, bytes read and written a second.
     pub(crate) bytes: Option<f64>,
 }
@@ -226,6 +230,7 @@ pub(crate) fn describe(common: &Common) -> Result<Run> {
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         clocks_before: None,
         clocks_after: None,
+        clocks: BTreeMap::new(),
     })
 }
 
@@ -363,10 +368,15 @@ impl Session {
             Some(value) => format!("{:.2} {unit}", value * 1e-12),
             None => "none".to_owned(),
         };
-        let Ceilings { flops, bytes } = self.ceilings;
+        let Ceilings {
+            flops,
+            sustained,
+            bytes,
+        } = self.ceilings;
         let text = format!(
-            "measured by part env: products {}, copies {}",
+            "measured by part env: products {}, sustained {}, copies {}",
             said(flops, "TFLOP/s"),
+            said(sustained, "TFLOP/s"),
             said(bytes, "TB/s")
         );
         match (flops, bytes) {
@@ -489,6 +499,12 @@ impl Session {
         self.report.run()
     }
 
+    /// Returns the figure of this name that a part found in this run or before, on this device.
+    pub(crate) fn found(&self, part: &str, name: &str) -> Option<f64> {
+        let mut results = self.report.results().iter();
+        results.find(|r| r.part == part && r.name == name)?.value
+    }
+
     pub(crate) fn end(self) -> Result<bool> {
         let part = self.report.results().iter().rev();
         let wrong = part.filter(|r| r.verdict == Verdict::Fail).count();
@@ -522,11 +538,22 @@ fn ceilings(results: &[Outcome]) -> Ceilings {
     };
     Ceilings {
         flops: found(CEILING_FLOPS),
+        sustained: found(CEILING_SUSTAINED),
         bytes: found(CEILING_BYTES),
     }
 }
 
 impl Ceilings {
+    /// Adds to a rate per second the rate that sustained products allow, each of `flops`, and the
+    /// percent of it.
+    pub(crate) fn share(self, outcome: &mut Outcome, flops: f64) {
+        let bound = self.sustained.map(|sustained| sustained / flops);
+        outcome.bound = bound;
+        outcome.percent = bound
+            .zip(outcome.value)
+            .map(|(bound, value)| 100.0 * value / bound);
+    }
+
     /// Least seconds for some work, if both ceilings are known.
     pub(crate) fn bound_s(self, flops: f64, bytes: f64) -> Option<f64> {
         Some((flops / self.flops?).max(bytes / self.bytes?))

@@ -138,7 +138,10 @@ impl Process {
 
     /// Starts a server that listens at `address` and writes to `log`, and waits until it is
     /// healthy.
-    pub(crate) fn rival(
+    ///
+    /// # Errors
+    /// If it does not start, ends, or is not healthy within `patience`.
+    pub fn rival(
         command: &mut Command,
         address: String,
         log: &Path,
@@ -281,8 +284,11 @@ pub(crate) fn get(address: &str, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Returns an address on which no server listens now.
-pub(crate) fn free_address() -> Result<String> {
+/// Returns an address of loopback, `host:port`, on which no server listens now.
+///
+/// # Errors
+/// If the system has none.
+pub fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a loopback port")?;
     Ok(listener.local_addr()?.to_string())
 }

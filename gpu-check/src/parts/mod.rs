@@ -8,6 +8,7 @@ mod invariance;
 mod kernels;
 mod model;
 mod parity;
+mod rivals;
 mod sanitize;
 mod serve;
 
@@ -27,6 +28,7 @@ use prelude_models::{AttnShape, Checkpoint};
 use crate::{
     Common,
     batches::Forest,
+    clocks::Sampler,
     make_model,
     results::part_names,
     session::{Session, said},
@@ -44,9 +46,10 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "parity" => (parity::run, 100),
         "gemm" => (gemm::run, 40),
         "attn" => (attn::run, 10),
-        "model" => (model::run, 60),
-        "serve" => (serve::run, 100),
+        "model" => (model::run, 75),
+        "serve" => (serve::run, 150),
         "invariance" => (invariance::run, 60),
+        "rivals" => (rivals::run, 240),
         "sanitize" => (sanitize::run, 240),
         _ => return None,
     })
@@ -62,7 +65,12 @@ pub(crate) fn run(name: &str, common: &Common) -> Result<bool> {
     let (body, _) = part(name)
         .with_context(|| format!("no part `{name}`; there are: {}", part_names().join(", ")))?;
     let mut session = Session::open(name, common)?;
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&mut session)));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        match WATCHED.contains(&name) {
+            true => watched(&mut session, name, body),
+            false => body(&mut session),
+        }
+    }));
     let why = match caught {
         Ok(Ok(())) => return session.end(),
         Ok(Err(error)) => format!("{error:#}"),
@@ -71,6 +79,35 @@ pub(crate) fn run(name: &str, common: &Common) -> Result<bool> {
     session.fail("the part itself", why.clone())?;
     session.broken(&why)?;
     Ok(false)
+}
+
+/// Parts of long work, whose clocks say what bounds them.
+const WATCHED: [&str; 2] = ["model", "serve"];
+
+/// Runs a part and writes down what the GPU's clocks, power and memory were meanwhile.
+fn watched(session: &mut Session, name: &str, body: Body) -> Result<()> {
+    let what = "clocks and power";
+    if !session.target.is_gpu() {
+        session.skip(what, "emulated: there are none")?;
+        return body(session);
+    }
+    let sampler = match Sampler::start(session.common.device) {
+        Ok(sampler) => sampler,
+        Err(error) => {
+            session.skip(what, format!("{error:#}"))?;
+            return body(session);
+        }
+    };
+    let ended = body(session);
+    let series = sampler.seen();
+    drop(sampler);
+    let summary = series.summary();
+    session.run().clocks.insert(name.to_owned(), series);
+    match summary {
+        Some(summary) => session.note(what, summary)?,
+        None => session.skip(what, "nvidia-smi said nothing that could be read")?,
+    }
+    ended
 }
 
 /// The tokenizer that made models get.
@@ -143,6 +180,16 @@ impl Layer {
             ("gate-up", 2 * self.mlp, self.hidden),
             ("down", self.hidden, self.mlp),
         ]
+    }
+
+    /// Floating-point operations of a prompt of `tokens` tokens, of whose last one the next is asked
+    /// for: products, attention to what went before, one row of logits.
+    fn prompt_flops(&self, tokens: usize) -> f64 {
+        let weights: usize = self.matrices().iter().map(|(_, n, k)| n * k).sum();
+        let (tokens, layers) = (tokens as f64, self.layers as f64);
+        let products = 2.0 * weights as f64 * layers * tokens;
+        let attention = 2.0 * self.shape.out_width() as f64 * layers * tokens * (tokens + 1.0);
+        products + attention + 2.0 * (self.vocab * self.hidden) as f64
     }
 
     /// Room for steps of `tokens` tokens over `blocks` KV blocks, with tensors of
@@ -219,5 +266,12 @@ mod tests {
     fn every_named_part_has_its_work() {
         assert!(part_names().into_iter().all(|name| part(name).is_some()));
         assert!(part("nonsense").is_none());
+    }
+
+    /// 3.6 billion weights outside the table of embeddings, two operations each.
+    #[test]
+    fn a_prompt_has_the_operations_of_its_weights() {
+        let flops = Layer::of("qwen3-4b").unwrap().prompt_flops(512);
+        assert!((flops / 512.0 / 7.3e9 - 1.0).abs() < 0.03, "{flops}");
     }
 }

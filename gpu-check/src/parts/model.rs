@@ -252,7 +252,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         &format!("{name}: {input} in, 1 out, alone"),
         &single,
         1,
-        Some(110.0),
+        (input, Some(110.0)),
     )?;
     let many = session.pick(16, 2);
     let full = oneshot(&mut executor, input, many, session.pick(10, 1))?;
@@ -261,7 +261,7 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         &format!("{name}: {input} in, 1 out, {many} a step"),
         &full,
         many,
-        Some(175.0),
+        (input, Some(175.0)),
     )?;
     for rows in session.pick(vec![1, 4, 16, 64], vec![2, 3]) {
         let times = generation(&mut executor, rows, input, steps)?;
@@ -269,32 +269,70 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         session.figure(Figure::wall(&name, &times, None))?;
     }
     let before = session.target.free_bytes()?;
-    let name = format!("{name}: one prompt of {long}");
-    if session.has_time(&name, 15.0)? {
+    let long_name = format!("{name}: one prompt of {long}");
+    if session.has_time(&long_name, 15.0)? {
         let times = oneshot(&mut executor, long, 1, session.pick(2, 1))?;
-        session.figure(Figure::wall(&name, &times, None))?;
+        let sustained = session.ceilings.sustained;
+        let flops = Layer::of(name)?.prompt_flops(long);
+        session.figure(Figure {
+            bound_s: sustained.map(|sustained| flops / sustained),
+            reason: "bound: sustained products".to_owned(),
+            ..Figure::wall(&long_name, &times, None)
+        })?;
     }
     let after = session.target.free_bytes()?;
     let what = "steps take no device memory";
-    let (Some(before), Some(after)) = (before, after) else {
-        return session.skip(what, "emulated: its memory has no limit to look at");
-    };
-    session.check(what, |_| {
-        ensure!(before == after, "{before} bytes were free, {after} are");
-        Ok(format!("{after} bytes free before and after"))
-    })
+    match (before, after) {
+        (Some(before), Some(after)) => session.check(what, |_| {
+            ensure!(before == after, "{before} bytes were free, {after} are");
+            Ok(format!("{after} bytes free before and after"))
+        })?,
+        _ => session.skip(what, "emulated: its memory has no limit to look at")?,
+    }
+    drop(executor);
+    chunks(session, name, &checkpoint)
 }
 
-/// Requests a second; its goal is in those.
+/// Measures steps of many prompts by the number of tokens that a layer works on at once.
+fn chunks(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<()> {
+    let (input, many) = session.pick((512usize, 16), (20, 2));
+    for chunk in session.pick([2048, 8192], [64, 128]) {
+        let what = format!("{name}: {input} in, 1 out, {many} a step, chunks of {chunk}");
+        if !session.has_time(&what, 12.0)? {
+            continue;
+        }
+        let blocks = many * (input + 1).div_ceil(BLOCK);
+        let mut executor = open(
+            session,
+            checkpoint,
+            many * input,
+            blocks,
+            input + 1,
+            |config| {
+                config.chunk_tokens = chunk;
+            },
+        )?;
+        let times = oneshot(&mut executor, input, many, session.pick(8, 1))?;
+        rate(session, &what, &times, many, (input, None))?;
+    }
+    Ok(())
+}
+
+/// Requests a second of steps of `many` prompts of `input` tokens; its goal is in those.
 fn rate(
     session: &mut Session,
     name: &str,
     times: &[f64],
     many: usize,
-    must: Option<f64>,
+    (input, must): (usize, Option<f64>),
 ) -> Result<()> {
     let rate = many as f64 / median(times);
-    let mut outcome = Outcome::figure(name, (rate, "req/s"), must.and_then(at_least));
+    let mut outcome = Outcome::figure(name, (rate, "req/s"), must.and_then(at_least))
+        .because("bound: sustained products");
+    let model = name.split(':').next().unwrap_or(name);
+    session
+        .ceilings
+        .share(&mut outcome, Layer::of(model)?.prompt_flops(input));
     outcome.repetitions = Some(times.len());
     session.timed(outcome)
 }

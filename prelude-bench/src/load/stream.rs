@@ -52,6 +52,10 @@ struct Choice {
     text: Option<String>,
     /// The message of a chat.
     delta: Option<Delta>,
+    /// The tokens of the event, if the client asked for them. A token that is no text of its own has
+    /// only these.
+    #[serde(default)]
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -60,10 +64,11 @@ struct Delta {
 }
 
 impl Choice {
-    /// The bytes of generated text.
+    /// The bytes of generated text, or the tokens where they have no text.
     fn bytes(&self) -> usize {
         let content = self.delta.as_ref().and_then(|delta| delta.content.as_ref());
-        self.text.as_ref().or(content).map_or(0, String::len)
+        let text = self.text.as_ref().or(content).map_or(0, String::len);
+        text.max(self.token_ids.as_ref().map_or(0, Vec::len))
     }
 }
 
@@ -187,6 +192,21 @@ mod tests {
                 assert_eq!(reader.texts, [text("\"a\""), text("\"b\"")], "{size}");
             }
         }
+    }
+
+    #[test]
+    fn tokens_without_text_are_seen_by_their_ids() {
+        let mut reader = Reader::default();
+        for event in [
+            "\"token_ids\":[7,8]",
+            "\"token_ids\":[]",
+            "\"token_ids\":null",
+        ] {
+            let line = format!("data: {{\"choices\":[{{\"text\":\"\",{event}}}]}}\n");
+            reader.feed(line.as_bytes(), Instant::now());
+        }
+        let bytes: Vec<usize> = reader.texts.iter().map(|text| text.bytes).collect();
+        assert_eq!(bytes, [2]);
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub struct Streams {
     /// Between two texts of one stream, if any of that was in the counted time. Streams that began
     /// before it have such gaps too: a server that stalls them would otherwise have none.
     pub gaps: Latencies,
+    /// The mean time of a token behind the first of each counted stream that has more than one: what
+    /// is often called TPOT.
+    pub each: Latencies,
     /// Tokens of the answers to counted requests, as the server counts them.
     pub tokens: u64,
 }
@@ -92,6 +95,7 @@ impl Streams {
         Self {
             first: latencies(),
             gaps: latencies(),
+            each: latencies(),
             tokens: 0,
         }
     }
@@ -106,6 +110,11 @@ impl Streams {
             if let Some(text) = reader.texts.first() {
                 record(&mut self.first, text.at - start);
             }
+            if let ([first, .., last], more @ 1..) =
+                (&reader.texts[..], reader.tokens().saturating_sub(1))
+            {
+                record(&mut self.each, (last.at - first.at) / more);
+            }
             self.tokens += u64::from(reader.tokens());
         }
     }
@@ -113,6 +122,7 @@ impl Streams {
     fn merge(&mut self, other: &Self) {
         self.first.add(&other.first).expect("the same bounds");
         self.gaps.add(&other.gaps).expect("the same bounds");
+        self.each.add(&other.each).expect("the same bounds");
         self.tokens += other.tokens;
     }
 }
@@ -151,6 +161,17 @@ pub fn quantile(latencies: &Latencies, fraction: f64) -> f64 {
         true => f64::NAN,
         false => latencies.value_at_quantile(fraction) as f64 / 1e9,
     }
+}
+
+/// Returns each of `latencies` in seconds, in order and to three digits.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a duration")]
+pub fn seconds(latencies: &Latencies) -> Vec<f64> {
+    let recorded = latencies.iter_recorded().flat_map(|value| {
+        let seconds = value.value_iterated_to() as f64 / 1e9;
+        std::iter::repeat_n(seconds, value.count_since_last_iteration() as usize)
+    });
+    recorded.collect()
 }
 
 impl Tally {
@@ -251,16 +272,8 @@ impl Tally {
 
     /// Returns the seconds that each answer with this status took, in order and to three digits.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a duration")]
     pub fn seconds(&self, status: u16) -> Vec<f64> {
-        let latencies = self.by_status.get(&status).into_iter();
-        let recorded = latencies
-            .flat_map(Histogram::iter_recorded)
-            .flat_map(|value| {
-                let seconds = value.value_iterated_to() as f64 / 1e9;
-                std::iter::repeat_n(seconds, value.count_since_last_iteration() as usize)
-            });
-        recorded.collect()
+        self.by_status.get(&status).map_or_else(Vec::new, seconds)
     }
 
     /// Seconds that this fraction of answers with this status took at most; NaN if there were
@@ -331,9 +344,11 @@ mod tests {
         let streams = both.streams.unwrap();
         assert_eq!((streams.tokens, streams.first.len()), (3, 1));
         assert_eq!(streams.gaps.len(), 4);
+        assert_eq!(streams.each.len(), 1);
         let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-4);
         close(quantile(&streams.first, 0.5), 0.010);
         close(quantile(&streams.gaps, 0.5), 0.001);
         close(quantile(&streams.gaps, 1.0), 0.060);
+        close(quantile(&streams.each, 1.0), 0.050);
     }
 }

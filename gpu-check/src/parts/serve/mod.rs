@@ -1,0 +1,109 @@
+//! What Prelude is for, over HTTP on this machine: decisions, rankings, vectors and labels, chats
+//! with decisions beside them, and the papers' tables, by the program `prelude` as operators start
+//! it.
+//!
+//! | file | |
+//! | --- | --- |
+//! | `server` | the program as a process |
+//! | `requests` | bodies |
+//! | `loads` | loads of one kind, and their rows |
+//! | `latency` | what a client alone waits for |
+//! | `decisions` | decisions, rankings, vectors, labels |
+//! | `mixed` | chats with decisions beside them |
+//! | `large` | the larger model |
+
+mod decisions;
+mod large;
+mod latency;
+pub(super) mod loads;
+mod mixed;
+pub(super) mod requests;
+pub(super) mod server;
+
+use anyhow::Result;
+
+use super::checkpoint;
+use crate::session::{Figure, Session, at_most};
+use requests::Words;
+use server::{Options, answers, engine, start};
+
+/// What makes one model do all that it can.
+const ALL_TASKS: [&str; 6] = [
+    "--pooling",
+    "last",
+    "--rerank-template",
+    "qwen3",
+    "--max-model-len",
+    "2048",
+];
+
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let small = session.pick("qwen3-0.6b", "tiny-served");
+    session.attempt(small, |s| small_model(s, small))?;
+    let large = session.pick("qwen3-4b", "tiny-served");
+    session.attempt_within(large, 40.0, |s| large::measure(s, large))
+}
+
+fn small_model(session: &mut Session, name: &str) -> Result<()> {
+    checkpoint(session, name, None)?;
+    let words = Words::open(session)?;
+    let options = Options {
+        arguments: &ALL_TASKS,
+        ..Options::default()
+    };
+    let server = start(session, name, options)?;
+    engine(session, name, &server)?;
+    let ready = server.ready_after.as_secs_f64();
+    let label = format!("{name}: start to ready");
+    session.figure(Figure::wall(&label, &[ready], at_most(2000.0)))?;
+    // Warm-up, and one answer is looked at.
+    answers(session, &server.address, session.pick(128, 12))?;
+    let what = |what: &str| format!("{name}: {what}");
+    session.attempt(&what("latency"), |s| {
+        latency::measure(s, name, &server, &words)
+    })?;
+    let mut capacity = None;
+    session.attempt(&what("decisions"), |s| {
+        capacity = decisions::measure(s, name, &server, &words)?;
+        Ok(())
+    })?;
+    match capacity {
+        Some(capacity) => session.attempt(&what("chats and decisions"), |s| {
+            mixed::measure(s, name, &server, &words, capacity)
+        })?,
+        None => session.skip(
+            &what("chats and decisions"),
+            "the capacity for decisions is not known",
+        )?,
+    }
+    server.stop()?;
+    session.pass(
+        &format!("{name}: served and stopped"),
+        "every answer was whole",
+    )?;
+    wide_steps(session, name)
+}
+
+/// Decisions again, by a server whose steps may have as many tokens as its executor holds.
+fn wide_steps(session: &mut Session, name: &str) -> Result<()> {
+    let label = format!("{name}: decisions, steps of 8,192 tokens");
+    if !session.has_time(&label, 12.0)? {
+        return Ok(());
+    }
+    let options = Options {
+        log: "-wide",
+        arguments: &[
+            "--max-model-len",
+            "2048",
+            "--max-num-batched-tokens",
+            "8192",
+        ],
+        settings: &[],
+    };
+    session.attempt(&label, |session| {
+        let server = start(session, name, options)?;
+        answers(session, &server.address, session.pick(128, 12))?;
+        decisions::ids(session, name, &server, ", steps of 8,192")?;
+        server.stop()
+    })
+}
