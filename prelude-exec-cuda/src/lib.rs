@@ -49,6 +49,6 @@ pub use load::{CudaLoader, Weight};
 pub use memory_plan::MemoryPlan;
 pub use ops::CudaOps;
 pub use plan::StepPlan;
-pub use product_engine::ProductEngine;
+pub use product_engine::{PlanCounts, ProductEngine};
 #[cfg(feature = "emu")]
 pub use record::Recording;
