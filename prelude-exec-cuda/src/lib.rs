@@ -39,6 +39,7 @@ mod record;
 mod sliced;
 #[cfg(test)]
 mod testing;
+mod wait;
 
 pub use config::CudaConfig;
 pub use error::Error;

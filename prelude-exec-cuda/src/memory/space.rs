@@ -9,7 +9,7 @@ use prelude_kernels::{DevicePtr, emu};
 
 use super::{
     context::{Context, failed},
-    event::Event,
+    event::{Event, Point},
     pinned::Pinned,
     view::View,
 };
@@ -123,9 +123,9 @@ impl Space {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn point(&self) -> Result<Option<Event>, Error> {
+    pub(crate) fn point(&self) -> Result<Option<Point>, Error> {
         match self {
-            Self::Cuda(context) => Event::untimed(context).map(Some),
+            Self::Cuda(context) => Event::untimed(context).map(|event| Some(Point::Gpu(event))),
             #[cfg(feature = "emu")]
             Self::Emu(_) | Self::Virtual(_) => Ok(None),
         }
