@@ -37,6 +37,7 @@ mod product_engine;
 mod record;
 #[cfg(test)]
 mod sliced;
+mod stage;
 #[cfg(test)]
 mod testing;
 mod wait;

@@ -207,6 +207,18 @@ fn pass(pace: Pace, begun: Instant, end: &Point, what: &'static str) -> Result<(
     })
 }
 
+/// Waits for a point that was just recorded, up to `limit`.
+///
+/// # Errors
+/// [`Error::DeviceLost`], as [`Waits::wait`].
+pub(crate) fn until_passed(end: &Point, limit: Duration, what: &'static str) -> Result<(), Error> {
+    let pace = Pace {
+        expected: None,
+        limit: Some(limit),
+    };
+    pass(pace, Instant::now(), end, what)
+}
+
 /// Returns the time that a step may take: `least`, and what the slowest GPU would need for so many
 /// operations and bytes. None without a `least`.
 pub(crate) fn limit(least_ms: u32, operations: f64, bytes: f64) -> Option<Duration> {

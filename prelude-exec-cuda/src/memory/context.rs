@@ -150,7 +150,7 @@ impl Context {
     }
 
     /// Waits for everything in the context, on all its streams: the stream of the steps does not
-    /// wait for the default stream, on which copies of loading run.
+    /// wait for the default stream, on which copies of measurements run.
     ///
     /// # Errors
     /// The errors of [`Context::synchronize`].
