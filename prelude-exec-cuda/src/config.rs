@@ -102,6 +102,11 @@ pub struct CudaConfig {
     /// The least recently used ones go first.
     #[serde(skip)]
     pub graph_bytes: u64,
+    /// Milliseconds after which a GPU that has not ended a step counts as lost; default 10,000. The
+    /// time that a very slow GPU would take for the step's work is added. 0 waits for ever, as a
+    /// debugger needs.
+    #[serde(skip)]
+    pub step_limit_ms: u32,
     /// True if a row has equal bits in every batch, products included: one algorithm for every
     /// number of rows (default false). At most half as fast on long prompts.
     pub deterministic: bool,
@@ -130,6 +135,7 @@ impl Default for CudaConfig {
             pipeline_depth: 1,
             graph_tokens: 1024,
             graph_bytes: 512 << 20,
+            step_limit_ms: 10_000,
             deterministic: false,
         }
     }

@@ -2,14 +2,14 @@
 
 mod slice;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use prelude_core::{
     Attention, Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
 };
 use prelude_models::{
     Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
-    step::{Passes, VectorSizes},
+    step::{Passes, StepSegment, VectorSizes},
 };
 
 #[cfg(feature = "emu")]
@@ -19,9 +19,10 @@ use crate::{
     config::check_shared_memory,
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
-    memory::{context::Context, event::Event, kv_pool::KvShape, space::Space},
+    memory::{context::Context, event::Point, kv_pool::KvShape, space::Space},
     ops::{HostBuffers, PassBuffers, Sizes},
     plan::StepShape,
+    wait::{self, Queued, Size, Waits},
 };
 
 /// KV blocks where memory has no limit and nothing is said about them.
@@ -37,7 +38,8 @@ struct Outstanding {
     /// sorted.
     drawn: Vec<(SeqId, usize)>,
     /// Behind all that it queued.
-    end: Option<Event>,
+    end: Option<Point>,
+    queued: Queued,
     /// The step's plan and host buffers; none while they are those of the latest step.
     host: Option<(StepPlan, HostBuffers)>,
 }
@@ -54,7 +56,10 @@ pub struct CudaExecutor {
     plan: StepPlan,
     outstanding: VecDeque<Outstanding>,
     spare: Vec<(StepPlan, HostBuffers)>,
-    spare_ends: Vec<Event>,
+    spare_ends: Vec<Point>,
+    waits: Waits,
+    /// As in [`CudaConfig`].
+    step_limit_ms: u32,
     passes: Passes<PassBuffers>,
     memory: MemoryPlan,
     capacity: Capacity,
@@ -217,6 +222,8 @@ impl CudaExecutor {
             outstanding: VecDeque::new(),
             spare,
             spare_ends,
+            waits: Waits::default(),
+            step_limit_ms: config.step_limit_ms,
             passes: Passes::default(),
             memory,
             capacity,
@@ -295,6 +302,24 @@ impl CudaExecutor {
             self.ops.run_head(call)?;
         }
         Ok(())
+    }
+
+    /// The latest step, as it is waited for.
+    fn queued(&self) -> Queued {
+        let layout = &self.plan.layout;
+        let (tokens, segments) = (layout.tokens.len(), &layout.segments);
+        let pairs = |s: &StepSegment| s.len as f64 * (f64::from(s.context_len) + s.len as f64);
+        let pairs: f64 = segments.iter().map(pairs).sum();
+        let model = &self.model_config;
+        let width = model.num_attention_heads * model.head_dim * model.num_hidden_layers;
+        let bytes = self.memory.weights_bytes as f64;
+        // Two operations for each number of a weight, which has two bytes.
+        let operations = tokens as f64 * bytes + 4.0 * pairs * width as f64;
+        Queued {
+            at: Instant::now(),
+            size: Size::new(tokens, segments.len()),
+            limit: wait::limit(self.step_limit_ms, operations, bytes),
+        }
     }
 
     /// Returns counts of captured graphs and their uses so far.
@@ -428,10 +453,12 @@ impl Executor for CudaExecutor {
         let has_rows = match result {
             Ok(has_rows) => has_rows,
             Err(error) => {
-                self.spare_ends.extend(end);
                 // Queued copies read the host's buffers, which the next step writes.
-                let waited = self.ops.space.synchronize("a failed step");
-                self.note(waited.map_err(ExecutorError::from))?;
+                if let Some(end) = end {
+                    let waited = self.waits.wait_for_all(&self.queued(), &end);
+                    self.note(waited.map_err(ExecutorError::from))?;
+                    self.spare_ends.push(end);
+                }
                 return self.note(Err(error));
             }
         };
@@ -442,11 +469,13 @@ impl Executor for CudaExecutor {
         let drawn = seqs.iter().enumerate().map(|(i, &seq)| (seq, at(i)));
         let mut drawn: Vec<_> = drawn.collect();
         drawn.sort_unstable();
+        let queued = self.queued();
         self.outstanding.push_back(Outstanding {
             step,
             has_rows,
             drawn,
             end,
+            queued,
             host: None,
         });
         Ok(())
@@ -461,7 +490,7 @@ impl Executor for CudaExecutor {
         }
         let first = self.outstanding.pop_front().expect("it was just seen");
         if let Some(end) = first.end {
-            let waited = end.wait("a step's results");
+            let waited = self.waits.wait(&first.queued, &end);
             self.note(waited.map_err(ExecutorError::from))?;
             self.spare_ends.push(end);
         }
@@ -558,6 +587,30 @@ mod tests {
             executor.collect(StepId(0)),
             Err(ExecutorError::Lost(_))
         ));
+    }
+
+    /// A step that never ends loses the GPU, and the executor can be dropped after that.
+    #[test]
+    fn a_gpu_that_hangs_is_lost() {
+        let config = CudaConfig {
+            step_limit_ms: 20,
+            ..small()
+        };
+        let model = checkpoint("demo-lm");
+        let (mut executor, _) = CudaExecutor::recording(&model, &config).unwrap();
+        executor.spare_ends = vec![Point::Never];
+        let empty = || ForwardBatch::Decode(prelude_core::DecodeBatch::EMPTY);
+        executor.submit(StepId(0), empty()).unwrap();
+        let lost = executor.collect(StepId(0)).unwrap_err();
+        let ExecutorError::Lost(why) = &lost else {
+            panic!("{lost}")
+        };
+        assert_eq!(
+            why,
+            "the GPU is lost after a step's results: it hangs: no end after 0.0 s"
+        );
+        assert_eq!(executor.submit(StepId(1), empty()), Err(lost.clone()));
+        assert_eq!(executor.collect(StepId(0)), Err(lost));
     }
 
     #[test]

@@ -37,8 +37,10 @@ mod product_engine;
 mod record;
 #[cfg(test)]
 mod sliced;
+mod stage;
 #[cfg(test)]
 mod testing;
+mod wait;
 
 pub use config::CudaConfig;
 pub use error::Error;
@@ -49,6 +51,6 @@ pub use load::{CudaLoader, Weight};
 pub use memory_plan::MemoryPlan;
 pub use ops::CudaOps;
 pub use plan::StepPlan;
-pub use product_engine::ProductEngine;
+pub use product_engine::{PlanCounts, ProductEngine};
 #[cfg(feature = "emu")]
 pub use record::Recording;

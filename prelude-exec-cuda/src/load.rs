@@ -3,7 +3,7 @@
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use half::bf16;
 use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
@@ -15,10 +15,11 @@ use crate::{
         space::{Buffer, Space},
         view::View,
     },
+    stage::{PART_BYTES, Stage},
 };
 
-/// Elements converted and sent at a time.
-const STAGE_ELEMENTS: usize = 4 << 20;
+/// Elements that a thread converts at a time: few enough to stay in its cache.
+const CONVERTED_AT_ONCE: usize = 16 << 10;
 
 /// A matrix, vector or table.
 #[derive(Debug)]
@@ -154,6 +155,8 @@ struct Stack {
 #[derive(Debug)]
 pub struct CudaLoader {
     space: Space,
+    /// The way that everything is sent.
+    way: Stage,
     /// Shapes of the matrices so far, for which products are prepared.
     matrices: BTreeSet<Matrix>,
     /// The stack whose matrices are being loaded, their shape and number.
@@ -163,8 +166,9 @@ pub struct CudaLoader {
 }
 
 impl CudaLoader {
-    pub(crate) const fn new(space: Space) -> Self {
+    pub(crate) fn new(space: Space) -> Self {
         Self {
+            way: Stage::new(space.clone()),
             space,
             matrices: BTreeSet::new(),
             stack: None,
@@ -191,38 +195,33 @@ impl CudaLoader {
     fn send(&mut self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
         let len: usize = parts.iter().map(TensorView::len).sum();
         let buffer = self.alloc(name, len * size_of::<bf16>())?;
-        Self::fill(&buffer, 0, name, parts)?;
+        self.fill(&buffer, 0, name, parts)?;
         Ok(buffer)
     }
 
-    /// Writes `parts` one after the other, from a byte of a buffer on.
+    /// Sends `parts` one after the other, from a byte of a buffer on.
     fn fill(
+        &mut self,
         buffer: &Buffer,
         mut offset: usize,
         name: &str,
         parts: &[TensorView<'_>],
     ) -> Result<(), Error> {
-        let mut converted = Vec::new();
+        const SIZE: usize = size_of::<bf16>();
         for part in parts {
-            if part.dtype == DType::Bf16 {
-                // As stored; on a little-endian machine, which every host of a GPU is.
-                buffer.fill(offset, part.bytes)?;
-                offset += part.bytes.len();
-                continue;
-            }
-            let mut wide = Vec::new();
-            for start in (0..part.len()).step_by(STAGE_ELEMENTS) {
-                wide.clear();
-                part.read_f32(start..part.len().min(start + STAGE_ELEMENTS), &mut wide);
-                converted.clear();
-                converted.extend(wide.iter().map(|&x| bf16::from_f32(x)));
-                if let Some(i) = converted.iter().position(|x: &bf16| !x.is_finite()) {
-                    let what = format!("element {} exceeds the range of bf16", start + i);
-                    return Err(Error::weight(name, what));
+            let len = part.len();
+            let make = |items: Range<usize>, out: &mut [u8]| {
+                if part.dtype == DType::Bf16 {
+                    // As stored; on a little-endian machine, which every host of a GPU is.
+                    out.copy_from_slice(&part.bytes[items.start * SIZE..items.end * SIZE]);
+                    return Ok(());
                 }
-                buffer.fill(offset, bytemuck::cast_slice(&converted))?;
-                offset += size_of_val(&converted[..]);
-            }
+                round(part, items, out).map_err(|i| {
+                    Error::weight(name, format!("element {i} exceeds the range of bf16"))
+                })
+            };
+            self.way.send(buffer, offset, (len, SIZE), make)?;
+            offset += len * SIZE;
         }
         Ok(())
     }
@@ -272,6 +271,18 @@ impl WeightLoader for CudaLoader {
     type Weight = Weight;
     type Error = Error;
 
+    fn first_non_finite(&self, tensor: &TensorView<'_>) -> Option<usize> {
+        let size = tensor.dtype.size();
+        self.way.first_of(tensor.len(), PART_BYTES / size, |part| {
+            let of = TensorView {
+                dtype: tensor.dtype,
+                shape: vec![part.len()],
+                bytes: &tensor.bytes[part.start * size..part.end * size],
+            };
+            of.first_non_finite().map(|at| part.start + at)
+        })
+    }
+
     fn linear(
         &mut self,
         name: &str,
@@ -309,7 +320,7 @@ impl WeightLoader for CudaLoader {
         if stack.next == count {
             self.stack = None;
         }
-        Self::fill(&data, index * bytes, name, parts)?;
+        self.fill(&data, index * bytes, name, parts)?;
         Ok(Weight(Repr::OfStack {
             stack: data,
             rows,
@@ -358,23 +369,51 @@ impl WeightLoader for CudaLoader {
         let bytes = positions
             .checked_mul(width * size_of::<f32>())
             .ok_or_else(|| Error::config("max_context_len", "exceeds the address space"))?;
-        let mut data = self.alloc("rope", bytes)?;
-        let stage_rows = (STAGE_ELEMENTS / width.max(1)).max(1);
-        let mut stage = Vec::new();
-        for first in (0..positions).step_by(stage_rows) {
-            stage.clear();
-            for position in first..positions.min(first + stage_rows) {
-                push_rotation(inv_freq, attention_scaling, position, &mut stage);
+        let data = self.alloc("rope", bytes)?;
+        let row_bytes = width * size_of::<f32>();
+        let make = |rows: Range<usize>, out: &mut [u8]| {
+            let mut row = Vec::with_capacity(width);
+            for (position, out) in rows.zip(out.chunks_exact_mut(row_bytes)) {
+                row.clear();
+                push_rotation(inv_freq, attention_scaling, position, &mut row);
+                out.copy_from_slice(bytemuck::cast_slice(&row));
             }
-            let offset = first * width * size_of::<f32>();
-            data.write(offset, bytemuck::cast_slice(&stage))?;
-        }
+            Ok(())
+        };
+        self.way.send(&data, 0, (positions, row_bytes), make)?;
         Ok(Weight(Repr::Rope {
             data,
             positions,
             width,
         }))
     }
+}
+
+/// Writes elements of a tensor as bf16.
+///
+/// # Errors
+/// The index of the first that exceeds its range.
+fn round(part: &TensorView<'_>, items: Range<usize>, out: &mut [u8]) -> Result<(), usize> {
+    const SIZE: usize = size_of::<bf16>();
+    let mut wide = Vec::with_capacity(CONVERTED_AT_ONCE.min(items.len()));
+    let first = items.start;
+    for start in items.clone().step_by(CONVERTED_AT_ONCE) {
+        let end = items.end.min(start + CONVERTED_AT_ONCE);
+        wide.clear();
+        part.read_f32(start..end, &mut wide);
+        let out = &mut out[(start - first) * SIZE..(end - first) * SIZE];
+        let mut all_finite = true;
+        for (x, out) in wide.iter().zip(out.chunks_exact_mut(SIZE)) {
+            let x = bf16::from_f32(*x);
+            all_finite &= x.is_finite();
+            out.copy_from_slice(&x.to_le_bytes());
+        }
+        if !all_finite {
+            let mut rounded = wide.iter().map(|&x| bf16::from_f32(x));
+            return Err(start + rounded.position(|x| !x.is_finite()).unwrap_or(0));
+        }
+    }
+    Ok(())
 }
 
 /// Appends the cosines, then the sines of one position.
@@ -447,6 +486,31 @@ mod tests {
         for (place, rows) in [((1, 2), 1), ((2, 2), 2), ((0, 0), 2)] {
             let error = load(place, rows).unwrap_err().to_string();
             assert!(error.contains("alike matrices"), "{error}");
+        }
+    }
+
+    /// Enough elements for several threads, some of the last part wrong.
+    #[test]
+    fn long_weights_are_looked_at_and_sent_whole() {
+        let Some(device) = emulation() else { return };
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let (rows, width) = (2500, 1024);
+        let mut values: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32).collect();
+        let of = |values: &[f32]| view(DType::F32, &[rows, width], &f32s(values));
+        let long = of(&values);
+        assert_eq!(loader.first_non_finite(&long), None);
+        let weight = loader.linear("w", &[long], &[]).unwrap();
+        let (matrix, _) = weight.matrix();
+        let got: Vec<bf16> = device.download(matrix.ptr(), rows * width).unwrap();
+        assert!(got.iter().zip(&values).all(|(x, &y)| x.to_f32() == y));
+        for at in [rows * width - 1, 2_000_001, 1_999_999] {
+            values[at] = 3.4e38;
+            let error = loader.linear("w", &[of(&values)], &[]).unwrap_err();
+            let expected = format!("element {at} exceeds the range of bf16");
+            assert!(error.to_string().contains(&expected), "{error}");
+            let mut infinite = values.clone();
+            infinite[at] = f32::INFINITY;
+            assert_eq!(loader.first_non_finite(&of(&infinite)), Some(at));
         }
     }
 

@@ -14,8 +14,10 @@ pub enum ProductEngine {
         version: String,
         /// Its file.
         library: PathBuf,
-        /// A description of the measured plans in use, and of their source.
+        /// The file and the table of measured algorithms, or why there is none.
         plans: String,
+        /// Where the algorithms for the model's products come from.
+        counts: PlanCounts,
     },
     /// Our own kernel, because the library cannot be used.
     GemmMma {
@@ -29,6 +31,38 @@ pub enum ProductEngine {
     Emulated,
 }
 
+/// Numbers of shapes of products, by the source of the algorithm that was chosen for them at start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanCounts {
+    /// Measured on this machine: `gemm-plans.json` in the cache folder.
+    pub file: usize,
+    /// Measured on a GPU of this kind: a table that the program carries.
+    pub table: usize,
+    /// Not measured: the first choice of the library's heuristic.
+    pub heuristic: usize,
+    /// None in the library: our own kernel.
+    pub none: usize,
+}
+
+impl fmt::Display for PlanCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            table,
+            heuristic,
+            none,
+        } = self;
+        write!(
+            f,
+            "{file} from the file, {table} from the table, {heuristic} from the heuristic"
+        )?;
+        match none {
+            0 => Ok(()),
+            _ => write!(f, ", {none} by gemm_mma"),
+        }
+    }
+}
+
 impl fmt::Display for ProductEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -36,9 +70,10 @@ impl fmt::Display for ProductEngine {
                 version,
                 library,
                 plans,
+                counts,
             } => write!(
                 f,
-                "products by cuBLASLt {version} ({}), measured plans: {plans}",
+                "products by cuBLASLt {version} ({}), algorithms: {counts} ({plans})",
                 library.display()
             ),
             Self::GemmMma { why } => write!(f, "products by gemm_mma, slower: {why}"),

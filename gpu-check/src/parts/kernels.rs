@@ -351,6 +351,7 @@ mod tests {
             version: "13.1.0".to_owned(),
             library: "libcublasLt.so.13".into(),
             plans: "none".to_owned(),
+            counts: prelude_exec_cuda::PlanCounts::default(),
         };
         let check = |engine: &ProductEngine, library, own, expected| {
             let ran = Ran {

@@ -176,6 +176,7 @@ impl Products {
                 false => lt.prepare(matrix, &[GemmOutput::Write, GemmOutput::Add], tokens)?,
             }
         }
+        self.engine = lt.engine();
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! One GPU: its primary context and the stream that everything runs on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cudarc::driver::{
     DriverError,
     result::{ctx, device, mem_get_info, primary_ctx, stream},
@@ -18,6 +20,8 @@ pub(crate) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// True if it hangs: then nothing is asked of it any more, and nothing is given back to it.
+    has_hung: AtomicBool,
     /// The GPU's name.
     pub(crate) name: String,
     /// Major and minor.
@@ -86,6 +90,7 @@ impl Context {
             device: handle,
             context,
             stream: stream::null(),
+            has_hung: AtomicBool::new(false),
             name,
             compute_capability,
             multiprocessors: multiprocessors.unsigned_abs(),
@@ -100,8 +105,23 @@ impl Context {
         Ok(this)
     }
 
+    /// Asks nothing of the GPU any more. Calls to one that hangs would wait for it, those that give
+    /// memory back too: the driver takes all of it back when the process ends.
+    pub(super) fn give_up(&self) {
+        self.has_hung.store(true, Ordering::Relaxed);
+    }
+
     /// Makes the context the calling thread's.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] for a GPU that hangs; the driver's.
     pub(crate) fn bind(&self) -> Result<(), Error> {
+        if self.has_hung.load(Ordering::Relaxed) {
+            return Err(Error::DeviceLost {
+                code: "it hangs".to_owned(),
+                kernel: "an earlier step",
+            });
+        }
         // SAFETY: the context is held until `drop`.
         unsafe { ctx::set_current(self.context) }.map_err(|e| failed("cuCtxSetCurrent", e))
     }
@@ -130,7 +150,7 @@ impl Context {
     }
 
     /// Waits for everything in the context, on all its streams: the stream of the steps does not
-    /// wait for the default stream, on which copies of loading run.
+    /// wait for the default stream, on which copies of measurements run.
     ///
     /// # Errors
     /// The errors of [`Context::synchronize`].
@@ -142,6 +162,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if *self.has_hung.get_mut() {
+            return;
+        }
         // What fails here fails because the context is already broken, and the process is ending
         // or said so before.
         if self.bind().is_ok() && self.stream != stream::null() {
@@ -154,7 +177,7 @@ impl Drop for Context {
 }
 
 /// An error of waiting.
-pub(super) fn lost(what: &'static str, error: Error) -> Error {
+pub(crate) fn lost(what: &'static str, error: Error) -> Error {
     match error {
         Error::Driver { code, .. } => Error::DeviceLost { code, kernel: what },
         other => other,

@@ -1,8 +1,7 @@
-//! Points in a stream whose times the GPU notes.
+//! Points in a stream: ends of steps, and points whose times the GPU notes.
 
 use std::sync::Arc;
 
-#[cfg(feature = "measure")]
 use cudarc::driver::DriverError;
 use cudarc::driver::{result::event, sys};
 
@@ -58,21 +57,10 @@ impl Event {
             .map_err(|e| failed("cuEventRecord", e))
     }
 
-    /// Waits until the stream has passed it.
-    ///
-    /// # Errors
-    /// [`Error::DeviceLost`], as [`Context::synchronize`].
-    pub(crate) fn wait(&self, what: &'static str) -> Result<(), Error> {
-        self.context.bind().map_err(|e| lost(what, e))?;
-        // SAFETY: the event is of this context, and lives as long as `self`.
-        unsafe { event::synchronize(self.event) }.map_err(|e| lost(what, failed(what, e)))
-    }
-
     /// Returns true if the stream has passed the event.
     ///
     /// # Errors
     /// The driver's.
-    #[cfg(feature = "measure")]
     pub(crate) fn has_passed(&self) -> Result<bool, Error> {
         self.context.bind()?;
         // SAFETY: the event is of this context, and lives as long as `self`.
@@ -102,6 +90,51 @@ impl Drop for Event {
         if self.context.bind().is_ok() {
             // SAFETY: created in `new`, destroyed here only.
             let _ = unsafe { event::destroy(self.event) };
+        }
+    }
+}
+
+/// The end of a step.
+#[derive(Debug)]
+pub(crate) enum Point {
+    /// In the stream of a GPU.
+    Gpu(Event),
+    /// A GPU that hangs.
+    #[cfg(test)]
+    Never,
+}
+
+impl Point {
+    /// Puts the point behind everything queued so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn record(&self) -> Result<(), Error> {
+        match self {
+            Self::Gpu(event) => event.record(),
+            #[cfg(test)]
+            Self::Never => Ok(()),
+        }
+    }
+
+    /// Returns true if the stream has passed the point.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], as [`Context::synchronize`].
+    pub(crate) fn has_passed(&self, what: &'static str) -> Result<bool, Error> {
+        match self {
+            Self::Gpu(event) => event.has_passed().map_err(|e| lost(what, e)),
+            #[cfg(test)]
+            Self::Never => Ok(false),
+        }
+    }
+
+    /// Asks nothing of the GPU any more: calls to one that hangs do not return.
+    pub(crate) fn give_up(&self) {
+        match self {
+            Self::Gpu(event) => event.context.give_up(),
+            #[cfg(test)]
+            Self::Never => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use prelude_kernels::{DevicePtr, emu};
 
 use super::{
     context::{Context, failed},
-    event::Event,
+    event::{Event, Point},
     pinned::Pinned,
     view::View,
 };
@@ -106,7 +106,7 @@ impl Space {
         }
     }
 
-    /// Waits until what [`Buffer::write`] wrote is there.
+    /// Waits until what loading sent is there.
     ///
     /// # Errors
     /// [`Error::DeviceLost`] if it cannot be waited for.
@@ -123,9 +123,9 @@ impl Space {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn point(&self) -> Result<Option<Event>, Error> {
+    pub(crate) fn point(&self) -> Result<Option<Point>, Error> {
         match self {
-            Self::Cuda(context) => Event::untimed(context).map(Some),
+            Self::Cuda(context) => Event::untimed(context).map(|event| Some(Point::Gpu(event))),
             #[cfg(feature = "emu")]
             Self::Emu(_) | Self::Virtual(_) => Ok(None),
         }
@@ -191,28 +191,17 @@ impl Buffer {
         );
     }
 
-    /// Writes bytes. For loading: returns when `bytes` have been read, but they are there for
-    /// steps only after [`Space::settle`], since the last part of a copy from pageable memory may
-    /// still be on its way, on a stream that the steps' does not wait for.
+    /// Writes bytes. For tests and measurements: returns when `bytes` have been read, but they are
+    /// there for steps only after [`Space::settle`], since the last part of a copy from pageable memory
+    /// may still be on its way, on a stream that the steps' does not wait for.
     ///
     /// # Errors
     /// The driver's.
     ///
     /// # Panics
     /// If they do not fit.
+    #[cfg(any(test, feature = "measure"))]
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.fill(offset, bytes)
-    }
-
-    /// Writes bytes as [`Buffer::write`] does, of a buffer that is shared already: they are of a part
-    /// that nothing has read.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Panics
-    /// If they do not fit.
-    pub(crate) fn fill(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.check(&(offset..offset + bytes.len()));
         let to = self.address + offset as u64;
         match &self.space {
@@ -280,24 +269,46 @@ impl Buffer {
         from: &Pinned,
         range: Range<usize>,
     ) -> Result<(), Error> {
+        #[cfg(feature = "emu")]
+        if let Space::Virtual(recording) = &self.space {
+            self.check(&(at..at + range.len()));
+            recording.copy("upload", self.address + at as u64, range.len());
+            return Ok(());
+        }
+        self.fill_from(at, from, range)
+    }
+
+    /// Queues a copy of bytes of `from` into this buffer, which may be shared already: they are of a
+    /// part that nothing has read. For loading.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If they are not within both.
+    pub(crate) fn fill_from(
+        &self,
+        at: usize,
+        from: &Pinned,
+        range: Range<usize>,
+    ) -> Result<(), Error> {
         self.check(&(at..at + range.len()));
         let from = &from.bytes()[range];
         let to = self.address + at as u64;
         match &self.space {
             Space::Cuda(context) => {
                 context.bind()?;
-                // SAFETY: both ranges were checked; the pinned memory is not written or freed
-                // before the stream has passed the copy.
+                // SAFETY: both ranges were checked; these bytes of the pinned memory are not written
+                // or freed before the stream has passed the copy.
                 unsafe { result::memcpy_htod_async(to, from, context.stream()) }
                     .map_err(|e| failed("cuMemcpyHtoDAsync", e))
             }
             #[cfg(feature = "emu")]
-            Space::Virtual(recording) => {
-                recording.copy("upload", to, from.len());
-                Ok(())
-            }
+            Space::Emu(device) => device
+                .write(DevicePtr(to), from)
+                .map_err(|e| emulated("write", &e)),
             #[cfg(feature = "emu")]
-            Space::Emu(_) => self.write(at, from),
+            Space::Virtual(_) => Ok(()),
         }
     }
 

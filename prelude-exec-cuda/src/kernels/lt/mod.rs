@@ -3,6 +3,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `plans` | keys, buckets of rows, `gemm-plans.json`; plain data |
+//! | `tables` | measured plans that every program carries, by kind of GPU |
 //! | `functions` | the library's entry points, from the library that was opened |
 //! | `blas` | what is called with what; on a GPU, or on anything that has the same functions |
 //!
@@ -13,6 +14,7 @@
 mod blas;
 mod functions;
 pub(crate) mod plans;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -33,12 +35,13 @@ use self::{
     blas::CublasLt,
     functions::{Functions, dotted},
     plans::{Algo, Key, Machine, Plans, ProductPlan},
+    tables::Chip,
 };
 use super::gemm::Product;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{
-    CudaConfig, Error, ProductEngine,
+    CudaConfig, Error, PlanCounts, ProductEngine,
     memory::{
         context::Context,
         libs::{self, Found, Library},
@@ -145,15 +148,33 @@ trait Blas: std::fmt::Debug + Send {
     fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error>;
 }
 
+/// Plans that were measured before, here or elsewhere.
+#[derive(Debug, Default)]
+struct Measured {
+    /// Those of the file in the cache folder, which come first.
+    file: Plans,
+    /// Those that the program carries for this kind of GPU.
+    table: Plans,
+}
+
+/// Where a plan comes from, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    File,
+    Table,
+    Heuristic,
+    /// The library has no algorithm.
+    Nowhere,
+}
+
 /// Plans, and the library that runs them.
 #[derive(Debug)]
 pub(crate) struct Lt {
     blas: Box<dyn Blas>,
     engine: ProductEngine,
-    /// From the file.
-    recorded: Plans,
+    measured: Measured,
     /// `None` where the library has no algorithm.
-    chosen: BTreeMap<Key, Option<ProductPlan>>,
+    chosen: BTreeMap<Key, (Option<ProductPlan>, Source)>,
     by_shape: HashMap<Shape, Option<ProductPlan>>,
     /// The machine that measured plans are for; none where nothing is measured.
     #[cfg(feature = "measure")]
@@ -183,17 +204,25 @@ impl Lt {
             cublaslt: version as u64,
             build: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let (recorded, plans) = recorded(config, &machine);
+        let chip = Chip {
+            compute_capability: context.compute_capability,
+            multiprocessors: context.multiprocessors,
+        };
+        let (file, in_file) = recorded(config, &machine);
+        let (table, in_table) =
+            tables::plans_for(&machine.device, chip, machine.cublaslt, WORKSPACE_BYTES);
         let engine = ProductEngine::CublasLt {
             version: dotted(version),
             library,
-            plans,
+            plans: format!("{in_file}; {in_table}"),
+            counts: PlanCounts::default(),
         };
+        let measured = Measured { file, table };
         #[cfg_attr(
             not(feature = "measure"),
             expect(unused_mut, reason = "one field more when measuring")
         )]
-        let mut this = Self::new(Box::new(blas), workspace, engine, recorded);
+        let mut this = Self::new(Box::new(blas), workspace, engine, measured);
         #[cfg(feature = "measure")]
         {
             this.machine = Some(machine);
@@ -209,13 +238,14 @@ impl Lt {
             version: "recorded".to_owned(),
             library: PathBuf::new(),
             plans: "none".to_owned(),
+            counts: PlanCounts::default(),
         };
         let workspace = workspace(space)?;
         #[cfg_attr(
             not(feature = "measure"),
             expect(unused_mut, reason = "one field more when measuring")
         )]
-        let mut this = Self::new(Box::new(blas), workspace, engine, Plans::new());
+        let mut this = Self::new(Box::new(blas), workspace, engine, Measured::default());
         #[cfg(feature = "measure")]
         {
             this.machine = Some(Machine {
@@ -228,11 +258,16 @@ impl Lt {
         Ok(this)
     }
 
-    fn new(blas: Box<dyn Blas>, workspace: Buffer, engine: ProductEngine, recorded: Plans) -> Self {
+    fn new(
+        blas: Box<dyn Blas>,
+        workspace: Buffer,
+        engine: ProductEngine,
+        measured: Measured,
+    ) -> Self {
         Self {
             blas,
             engine,
-            recorded,
+            measured,
             chosen: BTreeMap::new(),
             by_shape: HashMap::new(),
             #[cfg(feature = "measure")]
@@ -246,8 +281,36 @@ impl Lt {
         self.workspace.bytes()
     }
 
+    /// The library, and where the plans that were chosen so far come from.
     pub(super) fn engine(&self) -> ProductEngine {
-        self.engine.clone()
+        let mut engine = self.engine.clone();
+        if let ProductEngine::CublasLt { counts, .. } = &mut engine {
+            *counts = self.counts();
+        }
+        engine
+    }
+
+    /// Numbers of shapes by the source of their plans. What is written and what is added to are one
+    /// shape here, since a model does one of them with a weight: it counts for the better source.
+    fn counts(&self) -> PlanCounts {
+        let mut best: BTreeMap<(u32, u32, u32, bool), Source> = BTreeMap::new();
+        for (key, &(_, source)) in &self.chosen {
+            let of = (key.n, key.k, key.m, key.bias);
+            best.entry(of)
+                .and_modify(|best| *best = source.min(*best))
+                .or_insert(source);
+        }
+        let mut counts = PlanCounts::default();
+        for source in best.into_values() {
+            let count = match source {
+                Source::File => &mut counts.file,
+                Source::Table => &mut counts.table,
+                Source::Heuristic => &mut counts.heuristic,
+                Source::Nowhere => &mut counts.none,
+            };
+            *count += 1;
+        }
+        counts
     }
 
     /// Chooses the plans for products of a matrix with up to `rows` rows, so that no step waits
@@ -377,21 +440,39 @@ impl Lt {
         Ok(plan)
     }
 
-    /// The plan of the bucket: the file's if the library takes it, else the heuristic's first.
+    /// The plan of the bucket: the file's or the table's if the library takes it, else the
+    /// heuristic's first.
     fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<ProductPlan>, Error> {
-        if let Some(plan) = self.chosen.get(&key) {
+        if let Some((plan, _)) = self.chosen.get(&key) {
             return Ok(*plan);
         }
         let whole = call.of_bucket();
-        let mut plan = None;
-        if let Some(recorded) = self.recorded.get(&key) {
-            plan = self.blas.check(&whole, recorded.algo)?;
+        let chosen = match self.of_measured(&whole, key)? {
+            Some((plan, source)) => (Some(plan), source),
+            None => match self.first(&whole)? {
+                Some(plan) => (Some(plan), Source::Heuristic),
+                None => (None, Source::Nowhere),
+            },
+        };
+        self.chosen.insert(key, chosen);
+        Ok(chosen.0)
+    }
+
+    /// The first measured plan that the library takes.
+    fn of_measured(
+        &mut self,
+        whole: &Call,
+        key: Key,
+    ) -> Result<Option<(ProductPlan, Source)>, Error> {
+        let Measured { file, table } = &self.measured;
+        for (plans, source) in [(file, Source::File), (table, Source::Table)] {
+            if let Some(measured) = plans.get(&key)
+                && let Some(plan) = self.blas.check(whole, measured.algo)?
+            {
+                return Ok(Some((plan, source)));
+            }
         }
-        if plan.is_none() {
-            plan = self.first(&whole)?;
-        }
-        self.chosen.insert(key, plan);
-        Ok(plan)
+        Ok(None)
     }
 
     /// The heuristic's first; `gemm_mma` takes what it has none for.

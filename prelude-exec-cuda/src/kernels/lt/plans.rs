@@ -176,10 +176,20 @@ pub(crate) fn read(
     if text.len() as u64 > BYTES_MAX {
         return Err(format!("it is larger than {BYTES_MAX} bytes"));
     }
-    parse(&text, machine, workspace_bytes_max)
+    parse_for(&text, machine, workspace_bytes_max)
 }
 
-fn parse(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Plans, String> {
+/// Plans from a file's text, if they are for exactly this machine.
+fn parse_for(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Plans, String> {
+    let (of, plans) = parse(text, workspace_bytes_max)?;
+    match of == *machine {
+        true => Ok(plans),
+        false => Err(format!("it is for {of:?}, not {machine:?}")),
+    }
+}
+
+/// The machine and the plans of a file's text, or what is wrong with it.
+pub(super) fn parse(text: &[u8], workspace_bytes_max: u64) -> Result<(Machine, Plans), String> {
     #[derive(Deserialize)]
     struct Head {
         format: u32,
@@ -189,9 +199,6 @@ fn parse(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Pla
         return Err(format!("its format is {}, not {FORMAT}", head.format));
     }
     let document: Document = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    if document.machine != *machine {
-        return Err(format!("it is for {:?}, not {machine:?}", document.machine));
-    }
     let mut plans = Plans::new();
     for (i, Entry { product, plan }) in document.plans.into_iter().enumerate() {
         let wrong = |what: &str| Err(format!("plans[{i}]: {what}"));
@@ -211,7 +218,7 @@ fn parse(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Pla
             return wrong("the product is listed twice");
         }
     }
-    Ok(plans)
+    Ok((document.machine, plans))
 }
 
 /// The file's text.
@@ -290,7 +297,7 @@ mod tests {
 
     fn check(change: impl FnOnce(String) -> String, expected: Result<usize, &str>) {
         let text = change(text(&plans(), &machine()));
-        match (parse(text.as_bytes(), &machine(), 4096), expected) {
+        match (parse_for(text.as_bytes(), &machine(), 4096), expected) {
             (Ok(found), Ok(count)) => assert_eq!(found.len(), count),
             (Err(why), Err(expected)) => assert!(why.contains(expected), "{why}"),
             (found, _) => panic!("{found:?}, not {expected:?}"),
@@ -300,7 +307,10 @@ mod tests {
     #[test]
     fn files_say_what_was_written() {
         let text = text(&plans(), &machine());
-        assert_eq!(parse(text.as_bytes(), &machine(), 4096).unwrap(), plans());
+        assert_eq!(
+            parse_for(text.as_bytes(), &machine(), 4096).unwrap(),
+            plans()
+        );
     }
 
     #[test]

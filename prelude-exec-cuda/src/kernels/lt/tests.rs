@@ -72,8 +72,10 @@ fn lt(folder: &Path, space: &Space) -> Result<Lt, Error> {
         version: dotted(version),
         library,
         plans: String::new(),
+        counts: PlanCounts::default(),
     };
-    Ok(Lt::new(Box::new(blas), workspace, engine, Plans::new()))
+    let measured = Measured::default();
+    Ok(Lt::new(Box::new(blas), workspace, engine, measured))
 }
 
 #[test]
@@ -259,7 +261,8 @@ fn outputs_with_less_alignment_are_our_kernels() {
 #[test]
 fn shapes_that_a_plan_does_not_run_get_their_own() {
     compare("odd", &["-DODD_ROWS_ONLY"], &cases(), |lt| {
-        assert!(lt.chosen.values().all(Option::is_none), "buckets are even");
+        let mut buckets = lt.chosen.values();
+        assert!(buckets.all(|(plan, _)| plan.is_none()), "buckets are even");
         assert!(lt.by_shape.values().all(Option::is_some), "rows are odd");
     });
 }
@@ -555,7 +558,13 @@ impl Blas for Told {
 }
 
 /// The rows and algorithms of products of 5, 20, 40 and 5 rows.
-fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
+fn choices(told: &Told, file: Plans) -> Vec<(u32, u64)> {
+    let table = Plans::new();
+    choices_of(told, Measured { file, table }).0
+}
+
+/// The same, and the sources of the algorithms.
+fn choices_of(told: &Told, measured: Measured) -> (Vec<(u32, u64)>, PlanCounts) {
     let recording = Arc::new(Recording::default());
     let space = Space::Virtual(Arc::clone(&recording));
     let buffer = workspace(&space).unwrap();
@@ -563,7 +572,7 @@ fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
         Box::new(told.clone()),
         buffer,
         ProductEngine::Emulated,
-        recorded,
+        measured,
     );
     let mut products = Products::library_alone(lt);
     let mut launcher = Launcher::Record(recording, None);
@@ -574,7 +583,8 @@ fn choices(told: &Told, recorded: Plans) -> Vec<(u32, u64)> {
         let y = ProductOutput::Write(memory.view::<bf16>(128 << 10, m, 24));
         products.multiply(&mut launcher, x, w, None, y).unwrap();
     }
-    std::mem::take(&mut told.0.lock().unwrap().made)
+    let counts = products.library().unwrap().counts();
+    (std::mem::take(&mut told.0.lock().unwrap().made), counts)
 }
 
 fn key(m: u32) -> Key {
@@ -615,6 +625,115 @@ fn measured_plans_come_first() {
     let answers = told.0.lock().unwrap();
     assert_eq!(answers.asked, [64]);
     assert_eq!(answers.checked[0], (32, 777), "before it is used");
+}
+
+/// The file of this machine, then the program's table, then the heuristic, each shape by itself.
+#[test]
+fn files_come_before_tables_and_tables_before_the_heuristic() {
+    let told = Told::default();
+    let check = |file, table, expected: [u64; 2], counts: [usize; 3]| {
+        let (made, found) = choices_of(&told, Measured { file, table });
+        let [of_32, of_64] = expected;
+        assert_eq!(made, [(5, of_32), (20, of_32), (40, of_64), (5, of_32)]);
+        assert_eq!([found.file, found.table, found.heuristic], counts);
+        assert_eq!(found.none, 0);
+    };
+    check(recorded(777), recorded(555), [777, 64], [1, 0, 1]);
+    check(Plans::new(), recorded(555), [555, 64], [0, 1, 1]);
+    check(Plans::new(), Plans::new(), [32, 64], [0, 0, 2]);
+    let both: Plans = [32, 64].map(|m| (key(m), recorded(555)[&key(32)])).into();
+    check(recorded(777), both, [777, 555], [1, 1, 0]);
+    // What the library refuses of one is looked for in the next.
+    told.0.lock().unwrap().rows_of.push((777, 0));
+    check(recorded(777), recorded(555), [555, 64], [0, 1, 1]);
+    told.0.lock().unwrap().rows_of.push((555, 0));
+    check(recorded(777), recorded(555), [32, 64], [0, 0, 2]);
+}
+
+/// Where a product is measured in one form, the form that is never asked for does not count.
+#[test]
+fn counts_are_of_shapes_in_the_form_that_is_measured() {
+    let recording = Arc::new(Recording::default());
+    let space = Space::Virtual(Arc::clone(&recording));
+    let measured = Measured {
+        file: Plans::new(),
+        table: recorded(555),
+    };
+    let engine = lt_engine();
+    let blas = Box::new(Told::default());
+    let lt = Lt::new(blas, workspace(&space).unwrap(), engine, measured);
+    let mut products = Products::library_alone(lt);
+    let matrix = |n| Matrix {
+        n,
+        k: 64,
+        has_bias: false,
+    };
+    let matrices = [matrix(24), matrix(4096)].into();
+    products.prepare(&matrices, 4096, 64, 32).unwrap();
+    let ProductEngine::CublasLt { counts, .. } = products.engine() else {
+        panic!("{:?}", products.engine())
+    };
+    // 32 and 64 rows of the one, of which the table has 32 in one of two forms; 32 of the other.
+    assert_eq!((counts.table, counts.heuristic), (1, 2));
+    let line = products.engine().to_string();
+    let expected = "0 from the file, 1 from the table, 2 from the heuristic (a file; a table)";
+    assert!(line.ends_with(expected), "{line}");
+}
+
+fn lt_engine() -> ProductEngine {
+    ProductEngine::CublasLt {
+        version: "13.1.0".to_owned(),
+        library: PathBuf::new(),
+        plans: "a file; a table".to_owned(),
+        counts: PlanCounts::default(),
+    }
+}
+
+/// The library is asked about an algorithm of a table, and one that it does not know is not used:
+/// products are right either way.
+#[test]
+fn algorithms_of_a_table_are_asked_about() {
+    let Some(device) = emulation() else { return };
+    let Some(folder) = fake("table", &["-DVERSION=130100"]) else {
+        return;
+    };
+    let case = Case {
+        m: 33,
+        n: 40,
+        k: 8,
+        form: GemmOutput::Write,
+        bias: false,
+        gaps: [0; 3],
+    };
+    // What the library played knows its own by, and that it asks for 16 bytes.
+    let known = Algo([0x6b6c_6d6e_6f70_7172, 16, 0, 0, 0, 0, 0, 0]);
+    for (algo, expected) in [(known, [1, 0]), (algo(5), [0, 1])] {
+        let space = Space::Emu(Arc::clone(&device));
+        let mut lt = lt(&folder, &space).unwrap();
+        let of = Key {
+            n: 40,
+            k: 8,
+            ..key(64)
+        };
+        let plan = ProductPlan {
+            algo,
+            workspace_bytes: 0,
+            us: Some(1.0),
+        };
+        lt.measured.table.insert(of, plan);
+        let mut products = Products::library_alone(lt);
+        let mut launcher = Launcher::Emu(Arc::clone(&device), None);
+        let by_lt = product(case, &space, |x, w, b, y| {
+            products.multiply(&mut launcher, x, w, b, y).unwrap();
+        });
+        let by_mma = product(case, &space, |x, w, b, y| {
+            gemm::gemm_mma(&mut launcher, x, w, b, y).unwrap();
+        });
+        assert_eq!(by_lt, by_mma, "{algo:?}");
+        let counts = products.library().unwrap().counts();
+        assert_eq!([counts.table, counts.heuristic], expected);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
