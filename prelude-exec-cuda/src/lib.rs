@@ -39,6 +39,8 @@ mod record;
 mod sliced;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod traffic;
 
 pub use config::CudaConfig;
 pub use error::Error;
