@@ -241,6 +241,8 @@ impl Generation {
         for i in 1..steps {
             executor.submit(id(i), self.batch(Some(id(i - 1))))?;
             done(&executor.collect(id(i - 1))?.decode)?;
+            // Nothing is left to capture behind the first ones.
+            executor.prepare(true);
         }
         done(&executor.collect(id(steps - 1))?.decode)
     }

@@ -328,6 +328,9 @@ impl Session {
         change: impl FnOnce(&mut CudaConfig),
     ) -> Result<CudaExecutor> {
         let mut config = self.config.clone();
+        if self.emulation.is_some() {
+            config.graph_start_ms = 0;
+        }
         change(&mut config);
         Ok(match &self.emulation {
             Some(device) => CudaExecutor::emulated(checkpoint, &config, Arc::clone(device))?,

@@ -32,6 +32,19 @@ pub trait Executor: Send {
         false
     }
 
+    /// Does one piece of work, of a few milliseconds at most, that makes later steps faster, such as
+    /// capturing a shape of steps: true if there was one. An engine calls it between steps, after it
+    /// has sent out what the one before it gave; with `is_idle` where no step is outstanding and
+    /// nothing waits, and then again and again.
+    fn prepare(&mut self, _is_idle: bool) -> bool {
+        false
+    }
+
+    /// Returns how steps were launched so far; zeros unless an executor captures shapes.
+    fn graph_steps(&self) -> GraphSteps {
+        GraphSteps::default()
+    }
+
     /// Returns the number of padding tokens of all collected steps; zero unless an executor fills
     /// shapes.
     fn padded(&self) -> Padded {
@@ -47,6 +60,19 @@ pub struct Padded {
     pub oneshot: u64,
     /// Beside generations.
     pub decode: u64,
+}
+
+/// Steps of an executor that captures shapes of steps as graphs, and these graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphSteps {
+    /// Steps that ran as a graph that was captured before.
+    pub replayed: u64,
+    /// Steps that were launched one kernel after the other.
+    pub eager: u64,
+    /// Graphs that were captured.
+    pub captures: u64,
+    /// Graphs that are kept.
+    pub kept: u64,
 }
 
 /// A failure of an executor.

@@ -20,6 +20,9 @@ use crate::{
     step_times::StepTimes,
 };
 
+/// Least time until the scheduler has to be asked again in which an executor may prepare something.
+const PREPARE_REST: Duration = Duration::from_millis(5);
+
 /// A request whose last event was not sent yet.
 struct LiveRequest {
     events: UnboundedSender<Vec<AnswerEvent>>,
@@ -79,9 +82,15 @@ impl EngineCore {
             if self.in_flight.is_empty() {
                 self.publish(shared);
                 let deadline = self.scheduler.next_deadline();
-                return Ok(deadline.map(|at| at.saturating_since(shared.now())));
+                let rest = deadline.map(|at| at.saturating_since(shared.now()));
+                if rest.is_none_or(|rest| rest >= PREPARE_REST) && self.executor.prepare(true) {
+                    continue;
+                }
+                return Ok(rest);
             }
             self.collect_oldest(shared)?;
+            // Its answers are out.
+            self.executor.prepare(false);
         }
     }
 
@@ -279,9 +288,14 @@ impl EngineCore {
         }
     }
 
-    /// Copies the scheduler's gauges, and events of its cache, to where handles see them.
+    /// Copies the scheduler's gauges, the executor's counts of graphs, and events of the cache, to
+    /// where handles see them.
     fn publish(&mut self, shared: &Shared) {
-        shared.reports().snapshot.scheduler = self.scheduler.stats();
+        let (scheduler, graphs) = (self.scheduler.stats(), self.executor.graph_steps());
+        let mut reports = shared.reports();
+        reports.snapshot.scheduler = scheduler;
+        reports.snapshot.graphs = graphs;
+        drop(reports);
         if let Some(queue) = &shared.kv_events {
             let events = self.scheduler.take_kv_events();
             if !events.is_empty() {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{ExecutionClass, ForwardBatch, Padded, StepId, Timestamp};
+use prelude_core::{ExecutionClass, ForwardBatch, GraphSteps, Padded, StepId, Timestamp};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
@@ -135,6 +135,8 @@ pub struct EngineSnapshot {
     pub steps: [StepTotals; 4],
     /// Tokens computed to fill shapes.
     pub padded: Padded,
+    /// Steps that ran as captured graphs, and others.
+    pub graphs: GraphSteps,
     /// Steps that failed.
     pub failed_steps: u64,
     /// Tokens computed per step.
@@ -179,6 +181,7 @@ impl EngineSnapshot {
             scheduler: SchedulerStats::default(),
             steps: StepKind::ALL.map(kind),
             padded: Padded::default(),
+            graphs: GraphSteps::default(),
             failed_steps: 0,
             iteration_tokens: Histogram::new(TOKENS),
             finished: FinishedRequests::default(),

@@ -10,8 +10,8 @@ use std::{
 };
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Generate, Head, OutputHead, PromptTree,
-    RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput,
+    Capacity, Executor, ExecutorError, ForwardBatch, Generate, GraphSteps, Head, OutputHead,
+    PromptTree, RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput,
 };
 use prelude_engine::{
     AnswerError, AnswerEvent, Collected, CollectedRow, EngineConfig, EngineHandle, RequestSpec,
@@ -139,6 +139,68 @@ impl Executor for Fake {
             Mode::Work | Mode::Hold => Ok(self.output.take().expect("a step was submitted")),
         }
     }
+}
+
+/// Has three things to prepare while it is idle, and counts how often it is asked between steps.
+struct Preparing {
+    inner: Fake,
+    left: u64,
+    between: Arc<AtomicU64>,
+}
+
+impl Executor for Preparing {
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+
+    fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
+        self.inner.submit(step, batch)
+    }
+
+    fn collect(&mut self, step: StepId) -> Result<StepOutput, ExecutorError> {
+        self.inner.collect(step)
+    }
+
+    fn prepare(&mut self, is_idle: bool) -> bool {
+        if !is_idle {
+            self.between.fetch_add(1, Ordering::SeqCst);
+            return false;
+        }
+        let has_work = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        has_work
+    }
+
+    fn graph_steps(&self) -> GraphSteps {
+        GraphSteps {
+            captures: 3 - self.left,
+            ..GraphSteps::default()
+        }
+    }
+}
+
+#[test]
+fn executors_prepare_while_nothing_waits_and_between_steps() {
+    let between = Arc::new(AtomicU64::new(0));
+    let executor = Preparing {
+        inner: Fake {
+            control: Control::new(Mode::Work),
+            output: None,
+        },
+        left: 3,
+        between: Arc::clone(&between),
+    };
+    let engine = ScheduledEngine::spawn("test", EngineConfig::default(), Box::new(executor));
+    let engine = engine.unwrap();
+    let handle = engine.handle();
+    until(|| handle.snapshot().graphs.captures == 3);
+    assert_eq!(between.load(Ordering::SeqCst), 0);
+    for tokens in [[1], [2]] {
+        let answer = handle.submit(classify(&tokens)).unwrap();
+        answer.blocking_collect().unwrap();
+    }
+    until(|| between.load(Ordering::SeqCst) == 2);
+    assert_eq!(handle.snapshot().graphs.captures, 3);
 }
 
 fn engine(mode: Mode, command_queue: usize) -> (ScheduledEngine, EngineHandle, Control) {

@@ -94,10 +94,15 @@ pub struct CudaConfig {
     /// one. A request that comes meanwhile waits for both. Host memory for metadata and results is
     /// taken once for each.
     pub pipeline_depth: u32,
-    /// Steps of up to so many tokens are padded to one of a few shapes, and a shape's launches are
-    /// captured as a CUDA graph at its third use; default 1024, 0 for none. Beyond, launching costs
-    /// less than computing.
+    /// Steps of up to so many tokens are padded to one of a few shapes, whose launches are captured
+    /// as CUDA graphs between steps; default 1024, 0 for none. Beyond, launching costs less than
+    /// computing.
     pub graph_tokens: u32,
+    /// Milliseconds at start for graphs of steps that will probably come: those of a token for each of
+    /// up to 64 sequences, then those of one prompt; default 250. What is left is captured while the
+    /// engine is idle. 0: shapes are captured after their first use alone.
+    #[serde(skip)]
+    pub graph_start_ms: u32,
     /// GPU memory that captured graphs may take; default 512 MiB, of what `reserve_bytes` leaves.
     /// The least recently used ones go first.
     #[serde(skip)]
@@ -134,6 +139,7 @@ impl Default for CudaConfig {
             results_bytes: 64 << 20,
             pipeline_depth: 1,
             graph_tokens: 1024,
+            graph_start_ms: 250,
             graph_bytes: 512 << 20,
             step_limit_ms: 10_000,
             deterministic: false,

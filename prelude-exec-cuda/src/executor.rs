@@ -1,11 +1,17 @@
 //! [`Executor`] on a GPU.
 
+mod prepare;
 mod slice;
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use prelude_core::{
-    Attention, Capacity, Executor, ExecutorError, ForwardBatch, KvCopies, SeqId, StepId, StepOutput,
+    Attention, Capacity, Executor, ExecutorError, ForwardBatch, GraphSteps, KvCopies, SeqId,
+    StepId, StepOutput,
 };
 use prelude_models::{
     Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
@@ -21,7 +27,6 @@ use crate::{
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Point, kv_pool::KvShape, space::Space},
     ops::{HostBuffers, PassBuffers, Sizes},
-    plan::StepShape,
     wait::{self, Queued, Size, Waits},
 };
 
@@ -214,8 +219,9 @@ impl CudaExecutor {
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;
         let ends = (0..config.pipeline_depth).filter_map(|_| ops.space.point().transpose());
         let spare_ends = ends.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Self {
-            graphs: Graphs::new(config.graph_bytes),
+        let foreseen = prepare::foreseen(ops.plan_config, &capacity, config);
+        let mut this = Self {
+            graphs: Graphs::new(config.graph_bytes, foreseen),
             model,
             ops,
             plan: StepPlan::default(),
@@ -229,7 +235,9 @@ impl CudaExecutor {
             capacity,
             model_config: model_config.clone(),
             lost: None,
-        })
+        };
+        this.prepare_start(Duration::from_millis(config.graph_start_ms.into()))?;
+        Ok(this)
     }
 
     /// Queues a step. Returns true if it has rows to answer, which all slices but the last have
@@ -258,46 +266,23 @@ impl CudaExecutor {
             layout.refuse_token_classes();
         }
         let tokens = layout.tokens.len();
-        let shape = self
-            .plan
-            .pad(self.ops.plan_config, self.capacity.max_step_tokens as usize);
+        let tokens_max = self.capacity.max_step_tokens as usize;
+        let own = self.plan.own_shape(self.ops.plan_config, tokens_max);
+        let mode = self.graphs.mode(own, tokens);
+        if let Some(shape) = mode.shape() {
+            self.plan.pad(shape);
+        }
         self.ops.begin(&mut self.plan)?;
-        self.forward(shape, tokens)?;
+        self.forward(mode)?;
         self.ops.heads.send()?;
         Ok(true)
     }
 
     /// Queues the model's launches: one by one, or as a graph.
-    fn forward(&mut self, shape: Option<StepShape>, tokens: usize) -> Result<(), Error> {
-        let mode = self.graphs.mode(shape, tokens);
-        let Some(shape) = shape.filter(|_| mode != StepMode::Eager) else {
+    fn forward(&mut self, mode: StepMode) -> Result<(), Error> {
+        let StepMode::Replay(shape) = mode else {
             return self.model.forward(&mut self.ops, &self.plan);
         };
-        if mode == StepMode::Capture {
-            let (model, ops, plan) = (&self.model, &mut self.ops, &self.plan);
-            let space = ops.space.clone();
-            let captured = self.graphs.capture(shape, &space, || {
-                ops.launcher.begin_capture()?;
-                ops.defer_heads();
-                let queued = model.forward(ops, plan);
-                let heads = ops.deferred_heads();
-                // Ended whatever happened in it: the stream can do nothing else before.
-                let graph = ops.launcher.end_capture();
-                queued?;
-                Ok((graph?, heads))
-            });
-            match captured {
-                Ok(()) => {}
-                Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
-                // Nothing of it has run. Where a driver or a library cannot be captured, steps are
-                // slower and no less right.
-                Err(_) => {
-                    self.graphs.refuse(shape);
-                    self.ops.arena.reset();
-                    return self.model.forward(&mut self.ops, &self.plan);
-                }
-            }
-        }
         for call in self.graphs.replay(shape, &mut self.ops.launcher)? {
             self.ops.run_head(call)?;
         }
@@ -431,6 +416,20 @@ pub(crate) fn kv_shape(
 impl Executor for CudaExecutor {
     fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    fn prepare(&mut self, is_idle: bool) -> bool {
+        self.prepare_one(is_idle)
+    }
+
+    fn graph_steps(&self) -> GraphSteps {
+        let stats = self.graphs.stats();
+        GraphSteps {
+            replayed: stats.replays,
+            eager: stats.eager,
+            captures: stats.captures,
+            kept: stats.kept,
+        }
     }
 
     fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {

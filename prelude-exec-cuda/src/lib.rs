@@ -40,6 +40,8 @@ mod sliced;
 mod stage;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod traffic;
 mod wait;
 
 pub use config::CudaConfig;

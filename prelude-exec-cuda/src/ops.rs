@@ -218,6 +218,27 @@ impl CudaOps {
     /// # Errors
     /// [`Error::Step`] if the plan exceeds the metadata buffer, or the driver's.
     pub(crate) fn begin(&mut self, plan: &mut StepPlan) -> Result<(), Error> {
+        self.lay_out(plan)?;
+        if plan.slice.as_ref().is_none_or(|slice| slice.is_last) {
+            self.heads.begin(&mut plan.layout, &mut self.metadata)?;
+        }
+        self.send()
+    }
+
+    /// Queues the copy of what was laid out to the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn send(&mut self) -> Result<(), Error> {
+        self.metadata.send()
+    }
+
+    /// Forgets the previous step and gives the next one's tensors and metadata their places, those of
+    /// its heads excepted.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if the plan exceeds the metadata buffer.
+    pub(crate) fn lay_out(&mut self, plan: &StepPlan) -> Result<(), Error> {
         self.arena.reset();
         self.own_kv = None;
         let layout = &plan.layout;
@@ -234,13 +255,17 @@ impl CudaOps {
             Some(slice) if slice.is_first => (&layout.tokens[..], slice.window.clone()),
             Some(slice) => (&[][..], slice.window.clone()),
         };
+        // Each segment has a token at least.
+        let (segments, spans) = plan
+            .shape
+            .map_or((0, 0), |shape| (shape.tokens, shape.spans));
         self.fields = Fields {
             tokens: metadata.push(ints(ids))?,
             first: window.start,
             positions: metadata.push(ints(&layout.positions[window.clone()]))?,
             slots: metadata.push(ints(&layout.slots[window]))?,
-            segments: metadata.push(&plan.segments)?,
-            spans: metadata.push(&plan.spans)?,
+            segments: metadata.push_within(&plan.segments, segments)?,
+            spans: metadata.push_within(&plan.spans, spans)?,
             tiles: metadata.push(&plan.tiles)?,
             decode: metadata.push(&plan.decode)?,
             outputs: metadata.push(ints(&layout.outputs))?,
@@ -249,10 +274,7 @@ impl CudaOps {
             // and all before it must lie where they lay.
             tables: metadata.push(ints(&layout.blocks))?,
         };
-        if plan.slice.as_ref().is_none_or(|slice| slice.is_last) {
-            self.heads.begin(&mut plan.layout, metadata)?;
-        }
-        metadata.send()
+        Ok(())
     }
 
     /// The memory that it took, beside weights.

@@ -128,7 +128,7 @@ fn tokens_stay_on_the_device() {
         ..small()
     };
     for config in [small(), graphs, fixed] {
-        let Some(mut executor) = pipelined(config) else {
+        let Some(mut executor) = pipelined(config.clone()) else {
             return;
         };
         let lens = [20, 37, 15];
@@ -140,6 +140,7 @@ fn tokens_stay_on_the_device() {
                 let batch = texts.step(order, i, None);
                 executor.submit(StepId(1), batch).unwrap();
                 let output = executor.collect(StepId(1)).unwrap();
+                executor.prepare(true);
                 for (&seq, row) in order.iter().zip(&output.decode) {
                     texts.next[seq as usize] = drawn(row);
                 }
@@ -156,10 +157,14 @@ fn tokens_stay_on_the_device() {
             executor.submit(step(i), batch).unwrap();
             if let Some(before) = from {
                 got.push(bits(&executor.collect(before).unwrap()));
+                // Shapes are captured while a step runs, too.
+                executor.prepare(true);
             }
         }
         got.push(bits(&executor.collect(step(5)).unwrap()));
         assert_eq!(got, expected);
+        let replays = executor.graphs().replays;
+        assert_eq!(replays > 0, config.graph_tokens > 0, "{replays}");
     }
 }
 
@@ -224,6 +229,7 @@ fn results_stay_until_they_are_collected() {
     for i in 1..8 {
         executor.submit(step(i), batch(i)).unwrap();
         got.push(bits(&executor.collect(step(i - 1)).unwrap()));
+        executor.prepare(true);
     }
     got.push(bits(&executor.collect(step(7)).unwrap()));
     assert_eq!(got, expected);

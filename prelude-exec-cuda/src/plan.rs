@@ -12,15 +12,20 @@
 //!
 //! Everything is plain host data: it is packed into one buffer and sent by one copy.
 
+mod shape;
+
 use std::{collections::BTreeSet, ops::Range};
 
 use bytemuck::Zeroable as _;
 use prelude_core::{ExecutorError, ForwardBatch, SeqId, StepId};
-use prelude_kernels::families::{AttnDecodeParams, DecodeRow, MeanRow, Segment, Span, Tile};
+use prelude_kernels::families::{DecodeRow, MeanRow, Segment, Span, Tile};
 use prelude_models::{
     SliceWork,
     step::{KvSource, KvSpan, SegmentContext, StepLayout, StepSegment},
 };
+use shape::tile_tokens;
+
+pub(crate) use shape::{StepCounts, StepShape, padded};
 
 /// A tile without queries.
 const NO_TILE: Tile = Tile {
@@ -51,52 +56,6 @@ pub(crate) struct PlanConfig {
     pub(crate) whole: bool,
 }
 
-/// All that a step's launches depend on, up to its heads: steps of one shape differ in the
-/// contents of their metadata alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct StepShape {
-    pub(crate) tokens: usize,
-    pub(crate) outputs: usize,
-    tiles: usize,
-    tile_rows: u32,
-    decode: usize,
-    /// Splits of each decode row.
-    splits: usize,
-    segments: usize,
-    spans: usize,
-}
-
-#[cfg(test)]
-impl StepShape {
-    /// One among others.
-    pub(crate) fn of_tokens(tokens: usize) -> Self {
-        Self {
-            tokens,
-            outputs: 1,
-            tiles: 1,
-            tile_rows: Tile::ROWS,
-            decode: 0,
-            splits: 0,
-            segments: 1,
-            spans: 1,
-        }
-    }
-}
-
-/// Counts of tokens, of rows and of outputs that a step is padded to: every power of two and the
-/// middle between two, by eighths from 64 on, where time grows with their number.
-fn padded(n: usize) -> usize {
-    match n {
-        0..=2 => n,
-        3..=64 => {
-            let power = n.next_power_of_two();
-            let middle = power / 4 * 3;
-            if n <= middle { middle } else { power }
-        }
-        _ => n.next_multiple_of(n.next_power_of_two() / 8),
-    }
-}
-
 /// The launches of one step. The executor makes a plan; a model passes it through.
 #[derive(Debug, Default)]
 pub struct StepPlan {
@@ -112,8 +71,8 @@ pub struct StepPlan {
     pub(crate) tiles: Vec<Tile>,
     /// Decode rows of all chunks, one chunk after the other.
     pub(crate) decode: Vec<DecodeRow>,
-    /// Splits that decode rows are launched with, if the step is padded.
-    pub(crate) splits: Option<usize>,
+    /// The shape that the step is padded to, if it is.
+    pub(crate) shape: Option<StepShape>,
     /// The part of the step that runs, if it is a slice of a pass. Slices are not padded, so they are
     /// never captured as graphs: each is long beside its launches, and few have a shape in common.
     pub(crate) slice: Option<SlicePart>,
@@ -214,7 +173,7 @@ impl StepPlan {
         self.chunks.clear();
         self.tiles.clear();
         self.decode.clear();
-        self.splits = None;
+        self.shape = None;
         self.slice = None;
     }
 
@@ -263,6 +222,10 @@ impl StepPlan {
             return Vec::new();
         }
         let of_output = |&token: &u32| {
+            // Of a step without contents there is nothing to read.
+            if self.layout.segments.is_empty() {
+                return MeanRow::zeroed();
+            }
             let segment = self.layout.segment_of(token as usize);
             MeanRow {
                 first: count(segment.start),
@@ -280,8 +243,7 @@ impl StepPlan {
             true => Tile::ROWS_WIDE,
             false => Tile::ROWS,
         };
-        let tile_tokens = Tile::tokens_max(count(config.group), tile_rows);
-        let tile_tokens = tile_tokens.map_or(1, |n| n as usize);
+        let tile_tokens = tile_tokens(config.group, tile_rows);
         for index in self.segments_in(&tokens) {
             let segment = self.layout.segments[index];
             self.add_tiles(index, segment, tokens.clone(), tile_tokens);
@@ -332,46 +294,64 @@ impl StepPlan {
         }
     }
 
-    /// Rounds the step's counts up, so that many steps have one shape: the shape, if the step is
-    /// small enough to be padded. `tokens_max`: what the buffers hold.
+    /// Returns the shape of the step, if it is small enough to be padded. `tokens_max`: what the
+    /// buffers hold.
+    pub(crate) fn own_shape(&self, config: PlanConfig, tokens_max: usize) -> Option<StepShape> {
+        let [chunk] = &self.chunks[..] else {
+            return None;
+        };
+        let keys = self.decode.iter().map(|row| row.context_len).max();
+        let counts = StepCounts {
+            tokens: self.layout.tokens.len(),
+            outputs: self.layout.outputs.len(),
+            tile_rows: chunk.tile_rows,
+            tiles: self.tiles.len(),
+            decode: self.decode.len(),
+            keys: keys.unwrap_or(0),
+            spans: self.spans.len(),
+        };
+        let shape = StepShape::of(&counts, config.group);
+        let fits = config.holds(&shape, tokens_max) && self.segments.len() <= shape.tokens;
+        fits.then_some(shape)
+    }
+
+    /// Fills the step up to a shape that holds it.
     ///
     /// Padding tokens are kept nowhere and seen by no query; padding tiles and decode rows are empty;
     /// padding outputs are read by no head.
-    pub(crate) fn pad(&mut self, config: PlanConfig, tokens_max: usize) -> Option<StepShape> {
+    pub(crate) fn pad(&mut self, shape: StepShape) {
         let [chunk] = &mut self.chunks[..] else {
-            return None;
+            return;
         };
-        let tokens = padded(self.layout.tokens.len());
-        let decode = padded(self.decode.len());
-        // In powers of two: few contexts differ in it.
-        let keys = self.decode.iter().map(|row| row.context_len).max();
-        let splits = keys.map_or(0, |keys| {
-            (keys.div_ceil(AttnDecodeParams::SPLIT_KEYS) as usize).next_power_of_two()
-        });
-        let room = tokens_max.min(config.chunk_tokens).min(config.pad_tokens);
-        if tokens > room || decode * splits > config.splits_max {
-            return None;
-        }
-        let shape = StepShape {
-            tokens,
-            outputs: padded(self.layout.outputs.len()).min(tokens),
-            tiles: padded(self.tiles.len()),
-            tile_rows: chunk.tile_rows,
-            decode,
-            splits,
-            segments: padded(self.segments.len()),
-            spans: padded(self.spans.len()),
-        };
-        self.layout.pad(tokens, shape.outputs);
+        self.layout.pad(shape.tokens, shape.outputs);
         self.tiles.resize(shape.tiles, NO_TILE);
-        self.decode.resize(decode, DecodeRow::zeroed());
-        self.segments.resize(shape.segments, Segment::zeroed());
-        self.spans.resize(shape.spans, Span::zeroed());
-        chunk.tokens = 0..tokens;
+        self.decode.resize(shape.decode, DecodeRow::zeroed());
+        chunk.tokens = 0..shape.tokens;
         chunk.tiles = 0..shape.tiles;
-        chunk.decode = 0..decode;
-        self.splits = Some(splits);
-        Some(shape)
+        chunk.decode = 0..shape.decode;
+        self.shape = Some(shape);
+    }
+
+    /// Plans a step of a shape that has nothing in it.
+    pub(crate) fn rebuild_empty(&mut self, shape: StepShape) {
+        self.clear();
+        self.layout = StepLayout::default();
+        self.first_decode = 0;
+        self.chunks.push(Chunk {
+            tokens: 0..0,
+            tiles: 0..0,
+            tile_rows: shape.tile_rows,
+            decode: 0..0,
+        });
+        self.pad(shape);
+    }
+}
+
+impl PlanConfig {
+    /// Returns whether steps of a shape are small enough to be padded and captured.
+    pub(crate) fn holds(&self, shape: &StepShape, tokens_max: usize) -> bool {
+        let room = tokens_max.min(self.chunk_tokens).min(self.pad_tokens);
+        shape.tokens <= room && shape.decode * shape.splits <= self.splits_max
     }
 }
 

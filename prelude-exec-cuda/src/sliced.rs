@@ -34,7 +34,10 @@ fn bits(rows: &[RowOutput]) -> Vec<String> {
 
 fn run(executor: &mut CudaExecutor, batch: ForwardBatch) -> StepOutput {
     executor.submit(StepId(0), batch).unwrap();
-    executor.collect(StepId(0)).unwrap()
+    let output = executor.collect(StepId(0)).unwrap();
+    // As an engine does that has nothing else to do.
+    while executor.prepare(true) {}
+    output
 }
 
 fn run_oneshot(executor: &mut CudaExecutor, batch: OneShotBatch) -> Vec<String> {

@@ -46,7 +46,7 @@ pub(crate) fn checkpoint(name: &str) -> Checkpoint {
 }
 
 /// Small enough to make many, with chunks of 64 so that steps have several; none
-/// is padded.
+/// is padded, and no graph captured at start.
 pub(crate) fn small() -> CudaConfig {
     CudaConfig {
         num_blocks: Some(64),
@@ -57,6 +57,7 @@ pub(crate) fn small() -> CudaConfig {
         metadata_bytes: 1 << 20,
         results_bytes: 1 << 20,
         graph_tokens: 0,
+        graph_start_ms: 0,
         ..CudaConfig::default()
     }
 }

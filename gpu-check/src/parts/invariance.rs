@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use prelude_core::{
     BlockId, Executor, ForwardBatch, OutputHead, PassId, PassSlice, Pooling, RowOutput,
 };
-use prelude_exec_cuda::CudaExecutor;
+use prelude_exec_cuda::{CudaConfig, CudaExecutor};
 use prelude_models::Checkpoint;
 
 use super::{checkpoint, mode};
@@ -35,7 +35,10 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     for deterministic in [true, false] {
         session.check(&format!("graph and eager{}", mode(deterministic)), |s| {
             let mut executor = open(s, &checkpoint, deterministic)?;
-            captured(s, &mut executor)
+            let mut started = open_with(s, &checkpoint, deterministic, |config| {
+                config.graph_start_ms = s.pick(10_000, 200);
+            })?;
+            captured(s, &mut executor, &mut started)
         })?;
     }
     session.check_within(&what, 20.0, |s| {
@@ -51,29 +54,31 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.attempt_within(&what, 30.0, |s| memory(s, &checkpoint, steps, &what))?;
     session.check("depth 1 and 2", |s| {
         let mut one = open(s, &checkpoint, true)?;
-        let mut two = open_with(s, &checkpoint, true, 2)?;
+        let mut two = open_with(s, &checkpoint, true, |config| config.pipeline_depth = 2)?;
         depths(s, &mut one, &mut two)
     })
 }
 
 fn open(session: &Session, checkpoint: &Checkpoint, deterministic: bool) -> Result<CudaExecutor> {
-    open_with(session, checkpoint, deterministic, 1)
+    open_with(session, checkpoint, deterministic, |_| ())
 }
 
+/// Opens an executor whose graphs are captured behind their first use, and not at start.
 fn open_with(
     session: &Session,
     checkpoint: &Checkpoint,
     deterministic: bool,
-    pipeline_depth: u32,
+    change: impl FnOnce(&mut CudaConfig),
 ) -> Result<CudaExecutor> {
     session.executor(checkpoint, |config| {
-        config.pipeline_depth = pipeline_depth;
+        config.graph_start_ms = 0;
         config.num_blocks = Some(BLOCKS);
         config.max_step_tokens = session.pick(4096, 512);
         config.chunk_tokens = session.pick(1024, 64);
         config.max_context_len = Some(session.pick(4096, 1024));
         config.logits_rows_max = session.pick(64, 8);
         config.deterministic = deterministic;
+        change(config);
     })
 }
 
@@ -168,9 +173,14 @@ fn slices(executor: &mut CudaExecutor, pass: Forest, beside: &Forest) -> Result<
     }
 }
 
-/// Steps, each several times in turn with the others: launched one by one, captured, and run as
-/// what was captured. In between other contents run through the same graphs.
-fn captured(session: &mut Session, executor: &mut CudaExecutor) -> Result<String> {
+/// Steps, each several times in turn with the others: launched one by one, and run as what was
+/// captured behind that. In between other contents run through the same graphs. `started`: captured
+/// its first graphs before any step.
+fn captured(
+    session: &mut Session,
+    executor: &mut CudaExecutor,
+    started: &mut CudaExecutor,
+) -> Result<String> {
     let vocab = executor.capacity().vocab_size;
     let groups: Vec<Vec<usize>> = session.pick(
         vec![
@@ -197,6 +207,7 @@ fn captured(session: &mut Session, executor: &mut CudaExecutor) -> Result<String
     for round in 0..6u64 {
         for (i, group) in groups.iter().enumerate() {
             let got = bits(&rows(executor, forest(group, 0))?);
+            while executor.prepare(true) {}
             match first.get(i) {
                 None => first.push(got),
                 Some(first) => {
@@ -216,9 +227,23 @@ fn captured(session: &mut Session, executor: &mut CudaExecutor) -> Result<String
         stats.replays > stats.eager && stats.captures >= groups.len() as u64,
         "{stats:?}"
     );
+    for (group, first) in groups.iter().zip(&first) {
+        for _ in 0..2 {
+            let got = bits(&rows(started, forest(group, 0))?);
+            ensure!(
+                got == *first,
+                "prompts of {group:?}, graphs of the start: other bits"
+            );
+            while started.prepare(true) {}
+        }
+    }
+    let of_start = started.graphs();
+    ensure!(of_start.replays > 0, "{of_start:?}");
+    let refused = stats.refused + of_start.refused;
+    ensure!(refused == 0, "{refused} shapes could not be captured");
     Ok(format!(
-        "{compared} steps, equal bits; {} graphs",
-        stats.kept
+        "{compared} steps, equal bits; {} graphs, {} with those of the start",
+        stats.kept, of_start.kept
     ))
 }
 
@@ -347,6 +372,7 @@ fn memory(session: &mut Session, checkpoint: &Checkpoint, steps: usize, what: &s
     // Until every shape has its graph.
     for i in 0..steps.min(session.pick(1000, 2)) {
         run(&mut executor, i)?;
+        while executor.prepare(true) {}
     }
     let before = session.target.free_bytes()?;
     let mut done = 0;

@@ -94,22 +94,35 @@ impl Metadata {
     /// # Errors
     /// [`Error::Step`] if there is no room.
     pub(crate) fn push<T: Pod>(&mut self, values: &[T]) -> Result<Field<T>, Error> {
+        self.push_within(values, 0)
+    }
+
+    /// Adds an array that takes the room of `room` elements if it has fewer, so that what comes
+    /// behind it lies where it lay. Nothing is written to the rest of its room.
+    ///
+    /// # Errors
+    /// [`Error::Step`] if there is no room.
+    pub(crate) fn push_within<T: Pod>(
+        &mut self,
+        values: &[T],
+        room: usize,
+    ) -> Result<Field<T>, Error> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
-        let end = self.used + bytes.len();
-        let room = self.host.bytes().len();
-        if end > room {
+        let end = self.used + bytes.len().max(room * size_of::<T>());
+        let most = self.host.bytes().len();
+        if end > most {
             return Err(Error::Step(format!(
-                "its ids, block tables and tiles take more than the {room} bytes of \
+                "its ids, block tables and tiles take more than the {most} bytes of \
                  `metadata_bytes`"
             )));
         }
-        self.host.bytes_mut()[self.used..end].copy_from_slice(bytes);
+        self.host.bytes_mut()[self.used..][..bytes.len()].copy_from_slice(bytes);
         let field = Field {
             offset: self.used,
             len: values.len(),
             element: PhantomData,
         };
-        self.used = end.next_multiple_of(ALIGN).min(room);
+        self.used = end.next_multiple_of(ALIGN).min(most);
         Ok(field)
     }
 
@@ -151,6 +164,10 @@ mod tests {
         assert_eq!(metadata.room(), 0);
         metadata.clear();
         assert_eq!(metadata.room(), 40);
+        let few = metadata.push_within(&[7u16], 9).unwrap();
+        assert_eq!((few.offset, few.len, metadata.room()), (0, 1, 8));
+        assert!(metadata.push_within(&[0u8], 9).is_err());
+        metadata.clear();
         assert_eq!(metadata.push(&[0u8; 40]).unwrap().offset, 0);
     }
 }

@@ -65,8 +65,8 @@ impl CudaOps {
     ) -> Result<(), Error> {
         let per_split = on.shape.heads * partial_row_bytes(on.shape);
         let width = on.shape.head_dim + 2;
-        let splits_of = |row: &DecodeRow| match plan.splits {
-            Some(splits) => splits,
+        let splits_of = |row: &DecodeRow| match plan.shape {
+            Some(shape) => shape.splits,
             None => (row.context_len as usize).div_ceil(SPLIT_KEYS),
         };
         let mut start = decode.start;

@@ -95,21 +95,52 @@ fn shown(plan: &StepPlan, segment: u32, position: u32) -> Vec<Source> {
     sources
 }
 
-/// A plan and its padded twin mean the same.
+/// A plan and its padded twins mean the same.
 fn check(batch: &ForwardBatch, config: PlanConfig) {
-    check_plan(batch, config, false);
-    check_plan(batch, config, true);
+    for fill in [Fill::None, Fill::Own, Fill::Larger] {
+        check_plan(batch, config, fill);
+    }
+}
+
+/// The shape that a plan is filled up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    None,
+    /// Its own.
+    Own,
+    /// One that serves it and has room for more of everything that it may.
+    Larger,
+}
+
+impl Fill {
+    /// Fills a plan, if it is small enough.
+    fn pad(self, plan: &mut StepPlan, config: PlanConfig, tokens_max: usize) -> Option<StepShape> {
+        let own = plan.own_shape(config, tokens_max)?;
+        let shape = match self {
+            Self::Larger => StepShape {
+                tiles: 2 * own.tiles,
+                decode: 2 * own.decode,
+                spans: 2 * own.spans,
+                ..own
+            },
+            _ => own,
+        };
+        assert!(shape.serves(&own), "{shape:?} for {own:?}");
+        plan.pad(shape);
+        Some(shape)
+    }
 }
 
 /// Every query of every chunk is in one tile or is one decode row, sees what it should, and the
 /// tiles of a chunk come longest first.
-fn check_plan(batch: &ForwardBatch, config: PlanConfig, pad: bool) {
+fn check_plan(batch: &ForwardBatch, config: PlanConfig, fill: Fill) {
     let mut plan = StepPlan::default();
     plan.rebuild(batch.clone(), config, |_, _| None).unwrap();
     let tokens = plan.layout.tokens.len();
     let (tiles, decode_rows) = (plan.tiles.len(), plan.decode.len());
-    if pad {
-        let Some(shape) = plan.pad(config, 1000) else {
+    let counts = (plan.segments.len(), plan.spans.len());
+    if fill != Fill::None {
+        let Some(shape) = fill.pad(&mut plan, config, 1000) else {
             assert!(
                 tokens > 60 || plan.chunks.is_empty(),
                 "a small step is padded"
@@ -123,7 +154,12 @@ fn check_plan(batch: &ForwardBatch, config: PlanConfig, pad: bool) {
             4 * shape.tokens <= 5 * tokens + 4 || tokens < 64,
             "{tokens}"
         );
-        let splits = plan.splits.unwrap() as u32;
+        assert!(counts.0 <= shape.tokens && counts.1 <= shape.spans);
+        assert_eq!(
+            (plan.tiles.len(), plan.decode.len()),
+            (shape.tiles, shape.decode)
+        );
+        let splits = shape.splits as u32;
         assert!(
             plan.decode
                 .iter()
@@ -326,7 +362,7 @@ proptest! {
 
 /// Chunks are runs of whole prompts; each query is in one tile, which shows it its prompt's tokens in
 /// the rows of its chunk; means are those of the prompts that are read.
-fn check_whole_plan(lens: &[u32], config: PlanConfig, pad: bool) {
+fn check_whole_plan(lens: &[u32], config: PlanConfig, fill: Fill) {
     let shape: Vec<_> = lens.iter().map(|&len| (0, len, 0, false)).collect();
     let batch = forest(&shape);
     let mut plan = StepPlan::default();
@@ -343,7 +379,7 @@ fn check_whole_plan(lens: &[u32], config: PlanConfig, pad: bool) {
             (segment.start, segment.end)
         );
     }
-    if pad && plan.pad(config, 1000).is_none() {
+    if fill != Fill::None && fill.pad(&mut plan, config, 1000).is_none() {
         return;
     }
     let mut seen = vec![0; plan.layout.tokens.len()];
@@ -383,10 +419,10 @@ proptest! {
         lens in prop::collection::vec(1u32..200, 0..9),
         room in 200usize..500,
         group in prop_oneof![Just(1usize), Just(3)],
-        pad: bool,
+        fill in prop_oneof![Just(Fill::None), Just(Fill::Own), Just(Fill::Larger)],
     ) {
         let config = PlanConfig { whole: true, ..config(room, group) };
-        check_whole_plan(&lens, config, pad);
+        check_whole_plan(&lens, config, fill);
     }
 }
 
@@ -464,14 +500,15 @@ fn counts_are_padded_little_and_to_few() {
     let mut plan = StepPlan::default();
     let config = config(64, 2);
     plan.rebuild(batch(), config, |_, _| None).unwrap();
-    assert_eq!(plan.pad(config, 1000), None);
+    assert_eq!(plan.own_shape(config, 1000), None);
     let wide = PlanConfig {
         chunk_tokens: 128,
         ..config
     };
     plan.rebuild(batch(), wide, |_, _| None).unwrap();
-    assert_eq!(plan.pad(wide, 79), None, "80 do not fit");
-    assert_eq!(plan.pad(wide, 80).map(|shape| shape.tokens), Some(80));
+    assert_eq!(plan.own_shape(wide, 79), None, "80 do not fit");
+    let tokens = |shape: StepShape| shape.tokens;
+    assert_eq!(plan.own_shape(wide, 80).map(tokens), Some(80));
     let row = ForwardBatch::Decode(DecodeBatch {
         rows: vec![decode_row(TokenSource::Known(1), 600, 0)],
         block_ids: (0..38).map(BlockId).collect(),
@@ -482,12 +519,85 @@ fn counts_are_padded_little_and_to_few() {
         ..wide
     };
     assert_eq!(
-        plan.pad(narrow, 1000),
+        plan.own_shape(narrow, 1000),
         None,
         "601 keys take 3 splits, padded 4"
     );
-    assert!(plan.pad(wide, 1000).is_some());
-    assert_eq!(plan.splits, Some(4));
+    assert_eq!(plan.own_shape(wide, 1000).map(|s| s.splits), Some(4));
+}
+
+/// The numbers that make a shape of what a step has.
+#[test]
+fn few_shapes_hold_all_mixes() {
+    let of = |tokens, outputs, tiles, decode, keys| {
+        let counts = StepCounts {
+            tokens,
+            outputs,
+            tile_rows: Tile::ROWS,
+            tiles,
+            decode,
+            keys,
+            spans: 2 * tiles,
+        };
+        let shape = StepShape::of(&counts, 2);
+        assert_eq!((shape.tile_rows, shape.spans), (64, 2 * shape.tokens + 64));
+        [
+            shape.tokens,
+            shape.outputs,
+            shape.tiles,
+            shape.decode,
+            shape.splits,
+        ]
+    };
+    // Prompts: full tiles of 32 queries, and 4, 16, ... more.
+    assert_eq!(of(90, 1, 3, 0, 0), [96, 1, 3 + 4, 0, 0]);
+    assert_eq!(of(90, 3, 5, 0, 0), [96, 8, 3 + 4, 0, 0]);
+    assert_eq!(of(90, 9, 9, 0, 0), [96, 64, 3 + 16, 0, 0]);
+    assert_eq!(of(3, 3, 3, 0, 0), [3, 3, 3, 0, 0], "a tile a token at most");
+    // Decode rows alone: one split, or four and more.
+    assert_eq!(of(5, 5, 0, 5, 256), [6, 6, 0, 6, 1]);
+    assert_eq!(of(5, 5, 0, 5, 257), [6, 6, 0, 6, 4]);
+    assert_eq!(of(70, 70, 0, 70, 1025), [80, 80, 0, 80, 8]);
+    // Beside prompts.
+    assert_eq!(of(45, 6, 2, 5, 20), [48, 8, 1 + 4, 8, 4]);
+    assert_eq!(of(45, 20, 2, 19, 20), [48, 48, 1 + 4, 24, 4]);
+    let of_spans = |spans| {
+        let counts = StepCounts {
+            tokens: 10,
+            spans,
+            ..StepCounts::default()
+        };
+        StepShape::of(&counts, 2).spans
+    };
+    assert_eq!([88, 89, 177].map(of_spans), [88, 176, 352]);
+}
+
+#[test]
+fn a_larger_shape_serves_a_smaller_one() {
+    let own = StepShape {
+        tokens: 96,
+        outputs: 8,
+        tile_rows: Tile::ROWS,
+        tiles: 7,
+        decode: 8,
+        splits: 4,
+        spans: 256,
+    };
+    let check = |change: fn(&mut StepShape), serves: bool| {
+        let mut shape = own;
+        change(&mut shape);
+        assert_eq!(shape.serves(&own), serves, "{shape:?}");
+    };
+    check(|_| (), true);
+    check(|shape| shape.decode = 16, true);
+    check(|shape| (shape.tiles, shape.splits) = (19, 8), true);
+    // Other products, other kernels, too little room, too many blocks.
+    check(|shape| shape.tokens = 112, false);
+    check(|shape| shape.outputs = 64, false);
+    check(|shape| shape.tiles = 0, false);
+    check(|shape| (shape.decode, shape.splits) = (0, 0), false);
+    check(|shape| shape.spans = 255, false);
+    check(|shape| (shape.decode, shape.splits) = (64, 4), false);
 }
 
 #[test]

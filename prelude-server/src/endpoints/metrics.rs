@@ -288,6 +288,16 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Engines(|e| by_class(e.scheduler().shared_tokens, 0))),
     (Counter, "prelude:padded_tokens_total", "Tokens computed to fill a shape, without a result.",
         Engines(|e| by_class(e.snapshot.padded.oneshot, e.snapshot.padded.decode))),
+    (Counter, "prelude:graph_steps_total",
+        "Steps by how they were launched: as a captured graph, or kernel by kernel. 0 on the CPU.",
+        Engines(|e| {
+            let graphs = e.snapshot.graphs;
+            counts("launch", [("graph", graphs.replayed), ("eager", graphs.eager)])
+        })),
+    (Counter, "prelude:graph_captures_total", "Shapes of steps that were captured as graphs.",
+        Engines(|e| count(e.snapshot.graphs.captures))),
+    (Gauge, "prelude:graphs", "Captured graphs that are kept.",
+        Engines(|e| count(e.snapshot.graphs.kept))),
     (Counter, "prelude:steps_total", "Steps by what was in them.",
         Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind.as_str(), s.steps))))),
 

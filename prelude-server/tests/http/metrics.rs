@@ -74,6 +74,13 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("prelude:computed_tokens_total", "counter", CLASS),
     ("prelude:queue_seconds", "histogram", CLASS),
     ("prelude:exec_seconds", "histogram", CLASS),
+    (
+        "prelude:graph_steps_total",
+        "counter",
+        &["launch", "model_name"],
+    ),
+    ("prelude:graph_captures_total", "counter", MODEL),
+    ("prelude:graphs", "gauge", MODEL),
     ("prelude:steps_total", "counter", KIND),
     ("prelude:step_seconds", "histogram", KIND),
     ("prelude:deferrals_total", "counter", MODEL),
