@@ -13,13 +13,13 @@
 // a launch has as many as the number of rows may need at most, whatever experts they choose, so that
 // nothing waits for a count and captured launches serve all choices.
 //
-// Launch: up, ⌈n/64⌉ × tiles blocks of 256 threads; down, ⌈n/128⌉ × tiles; 36 KB dynamic shared memory.
+// Launch: up, ⌈n/64⌉ × tiles blocks of 256 threads; down, ⌈n/128⌉ × tiles; 48 KB dynamic shared memory.
 // Bound: 6·rows·n·k FLOPs for both, or the bytes of the chosen experts' weights where rows are few.
 //
 //   block  64 rows × 128 rows of w, 8 warps as 2 × 4, a warp 32 × 32 in 2 × 4 tiles of m16n8k16. Of
 //          a warp's 32 rows of w in gemm_experts_up 16 are of the gate and 16 of the other half, so
 //          that a thread holds both factors of a product
-//   k      slabs of 32 in a ring of 3 stages, each [x 64 rows | w 128 rows], placed as gemm_mma's
+//   k      slabs of 32 in a ring of 4 stages, as gemm_mma's
 //
 // Not tuned, and not measured. With few rows an expert, most of a block's multiplications are of
 // nothing.
@@ -48,60 +48,43 @@ PRELUDE_PARAMS(ExpertsGemmParams, 64, x, w, y, tokens, tiles, tile_count, n, k, 
 // `Gated`: gemm_experts_up.
 template <bool Gated>
 PRELUDE_DEVICE void gemm_experts(const ExpertsGemmParams& p) {
-    using gemm::CHUNKS;
-    using gemm::place;
-    using gemm::SLAB;
-    constexpr u32 COLUMNS = Gated ? gemm::TILE / 2 : gemm::TILE;
+    using Tile = gemm::Tile<EXPERT_TILE, 128, 32, 32, 32, 4>;
+    constexpr u32 COLUMNS = Gated ? Tile::W / 2 : Tile::W;
     dep_wait();
     if (block_idx().y >= load(p.tile_count)) return;
     u32x4 tile = load(p.tiles + block_idx().y);
     u32 expert = tile[0], first_row = tile[1], rows = tile[2];
     u32 first_column = block_idx().x * COLUMNS;
-    Shared<bf16> ring = dynamic_shared<bf16>();
 
-    // A thread copies the same 16 bytes of a slab's row of x and of two rows of w every time.
-    u32 chunk = thread_idx().x % CHUNKS, own = thread_idx().x / CHUNKS;
-    bool x_there = own < rows;
-    u32 source = x_there ? first_row + own : 0;
-    if (Gated && x_there) source = load(p.tokens + source);
-    Global<const bf16> x_from = p.x + u64(source) * p.x_stride;
-    Global<const bf16> w = p.w + u64(expert) * (Gated ? 2u : 1u) * p.n * p.k;
-    bool w_there[2];
-    Global<const bf16> w_from[2];
+    gemm::Source<Tile, Tile::X> x_source;
     PRELUDE_UNROLL
-    for (u32 i = 0; i < 2; i++) {
-        u32 row = own + 64 * i;
-        u32 column = first_column + (Gated ? row / 32 * 16 + row % 16 : row);
-        w_there[i] = column < p.n;
-        u32 at = Gated && row / 16 % 2 == 1 ? p.n + column : column;
-        w_from[i] = w + u64(w_there[i] ? at : 0) * p.k;
+    for (u32 i = 0; i < x_source.COUNT; i++) {
+        u32 row = x_source.own_row() + i * x_source.STEP;
+        u32 at = row < rows ? first_row + row : 0;
+        if (Gated && row < rows) at = load(p.tokens + at);
+        x_source.set(i, p.x + u64(at) * p.x_stride, row < rows, p.k);
     }
-    u32 slabs = div_up(p.k, SLAB);
-    auto fetch_slab = [&](u32 slab, Shared<bf16> stage) {
-        Shared<bf16> w_to = stage + EXPERT_TILE * SLAB;
-        u32 column = slab * SLAB + 8 * chunk;
-        bool there = column < p.k;
-        u32 offset = there ? column : 0;
-        cp_async_16(stage + place(own, chunk), x_from + offset, there && x_there);
-        cp_async_16(w_to + place(own, chunk), w_from[0] + offset, there && w_there[0]);
-        cp_async_16(w_to + place(own + 64, chunk), w_from[1] + offset, there && w_there[1]);
-    };
+    gemm::Source<Tile, Tile::W> w_source;
+    Global<const bf16> w = p.w + u64(expert) * (Gated ? 2u : 1u) * p.n * p.k;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < w_source.COUNT; i++) {
+        u32 row = w_source.own_row() + i * w_source.STEP;
+        u32 column = first_column + (Gated ? row / 32 * 16 + row % 16 : row);
+        bool there = column < p.n;
+        u32 at = Gated && row / 16 % 2 == 1 ? p.n + column : column;
+        w_source.set(i, w + u64(there ? at : 0) * p.k, there, p.k);
+    }
 
     u32 lane = lane_id();
-    u32 warp_row = warp_id() / 4 * 32, warp_column = warp_id() % 4 * 32;
-    u32 column_of_warp = first_column + (Gated ? warp_column / 2 : warp_column);
-    // A warp with nothing to write multiplies nothing; it copies like the others.
-    bool useful = warp_row < rows && column_of_warp < p.n;
-    float sums[2][4][4];
-    gemm::multiply_slabs<2, EXPERT_TILE>(sums, ring, slabs, warp_row, warp_column, useful,
-                                         fetch_slab);
+    u32 column_of_warp = first_column + (Gated ? Tile::warp_column() / 2 : Tile::warp_column());
+    float sums[Tile::ROWS][Tile::COLUMNS][4];
+    gemm::multiply_slabs<Tile>(sums, dynamic_shared<bf16>(), x_source, w_source, p.k);
     dep_launch();
-    if (!useful) return;
     PRELUDE_UNROLL
     for (u32 i = 0; i < 2; i++) {
         PRELUDE_UNROLL
         for (u32 half = 0; half < 2; half++) {
-            u32 row = warp_row + 16 * i + 8 * half + lane / 4;
+            u32 row = Tile::warp_row() + 16 * i + 8 * half + lane / 4;
             if (row >= rows) continue;
             Global<bf16> y = p.y + u64(first_row + row) * p.y_stride;
             PRELUDE_UNROLL

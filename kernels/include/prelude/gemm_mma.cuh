@@ -9,16 +9,18 @@
 // Strides in elements; rows of x and w start at multiples of 16 bytes, rows of y at multiples of
 // 4 (bf16) and 8 (f32), the bias at one of 4. `live`, if given, is the number of rows that count.
 //
-// Launch: ⌈n/128⌉ × ⌈m/128⌉ blocks of 256 threads, 48 KB dynamic shared memory.
+// Launch: a block for each tile of y, of one of the shapes of src/gemm_mma.cu; bits do not depend on
+// which: each element is summed by the same instructions.
 // Bound: 2·m·n·k FLOPs, or 2·(m·k + n·k + m·n) bytes where m is small.
 //
-//   block  128 × 128 of y, 8 warps as 2 × 4, a warp 64 × 32 in 4 × 4 tiles of m16n8k16
-//   k      slabs of 32 in a ring of 3 stages, each [x 128 rows | w 128 rows] of 64 bytes; the
-//          slab two ahead is under way while one is multiplied. A 16-byte column c of row r lies
-//          at c ^ (r/2 % 4), so that the 8 rows of an ldmatrix fall on different banks
+//   block  a tile of y: X rows of x by W rows of w, of which a warp has a part in tiles of m16n8k16
+//   k      slabs of 32 or 64 in a ring of stages, each [x X rows | w W rows]; all stages but one are
+//          under way while that one is multiplied. A 16-byte column c of a row lies where c's bits
+//          and those of the row are exclusive or, so that the 8 rows of an ldmatrix fall on
+//          different banks. What a step of 16 multiplies is read while the one before it multiplies
+//   order  blocks of 8 rows of tiles after one another, so that those that run at a time share rows
 //
-// Not tuned: stages, tile shape for small m, order of blocks with regard to L2, stores of 16
-// bytes. On an H200: 305 TFLOP/s at 8192³, where cuBLASLt has 783.
+// Not tuned: stores of 16 bytes.
 #pragma once
 
 #include "prelude/dev.h"
@@ -44,75 +46,150 @@ enum class GemmOutput { Write, Add, F32 };
 
 namespace gemm {
 
-constexpr u32 TILE = 128;             // rows of x, and of w, a block
-constexpr u32 SLAB = 32;              // elements of k a stage
-constexpr u32 STAGES = 3;
-constexpr u32 SIDE = TILE * SLAB;     // elements of x, and of w, a stage
-constexpr u32 CHUNKS = SLAB / 8;      // of 16 bytes a row
-constexpr u32 THREADS = 256;
+// Slabs are counted in whole units of so many elements of k, whatever a slab has: so every tile
+// multiplies the same steps, also of the zeros beyond k.
+constexpr u32 UNIT = 64;
+// Rows of tiles whose blocks follow one another.
+constexpr u32 GROUP = 8;
 
-// Where the 16-byte column `chunk` of a row lies within its side of a stage.
-PRELUDE_DEVICE u32 place(u32 row, u32 chunk) { return row * SLAB + 8 * (chunk ^ (row / 2 % CHUNKS)); }
+// The part of y that a block computes, X rows of x by W rows of w, of which a warp has WARP_X by
+// WARP_W; and its ring of STAGES slabs of SLAB elements of k.
+template <u32 X_, u32 W_, u32 WARP_X, u32 WARP_W, u32 SLAB_, u32 STAGES_>
+struct Tile {
+    static constexpr u32 X = X_, W = W_, SLAB = SLAB_, STAGES = STAGES_;
+    static constexpr u32 ROWS = WARP_X / 16;     // tiles of m16n8k16 that a warp has
+    static constexpr u32 COLUMNS = WARP_W / 8;
+    static constexpr u32 ACROSS = W / WARP_W;    // warps side by side
+    static constexpr u32 THREADS = X / WARP_X * ACROSS * WARP;
+    static constexpr u32 CHUNKS = SLAB / 8;      // of 16 bytes a row
+    static constexpr u32 STEPS = SLAB / 16;
+    static constexpr u32 STAGE = (X + W) * SLAB; // elements
+    static_assert(X % WARP_X == 0 && W % WARP_W == 0 && WARP_X % 16 == 0 && WARP_W % 16 == 0);
+    static_assert(SLAB == 32 || SLAB == 64);
+    static_assert(X * CHUNKS % THREADS == 0 && W * CHUNKS % THREADS == 0);
+    static_assert(THREADS / CHUNKS % 8 == 0);
 
-// Starts copying one slab of 128 rows; zeros beyond the last row and beyond k.
-PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 stride, u32 first, u32 rows,
-                          u32 at_k, u32 k) {
-    u32 chunk = thread_idx().x % CHUNKS;
-    PRELUDE_UNROLL
-    for (u32 i = 0; i < TILE; i += THREADS / CHUNKS) {
-        u32 row = thread_idx().x / CHUNKS + i;
-        u32 column = at_k + 8 * chunk;
-        bool valid = first + row < rows && column < k;
-        u64 offset = valid ? u64(first + row) * stride + column : 0;
-        cp_async_16(to + place(row, chunk), from + offset, valid);
+    // Where the 16-byte column `chunk` of a row lies within its side of a stage.
+    static PRELUDE_DEVICE u32 place(u32 row, u32 chunk) {
+        return row * SLAB + 8 * (chunk ^ (row / (8 / CHUNKS) % CHUNKS));
     }
+    static PRELUDE_DEVICE u32 slabs(u32 k) { return div_up(k, UNIT) * (UNIT / SLAB); }
+    static PRELUDE_DEVICE u32 warp_row() { return warp_id() / ACROSS * WARP_X; }
+    static PRELUDE_DEVICE u32 warp_column() { return warp_id() % ACROSS * WARP_W; }
+};
+
+// What a thread copies of each slab: a 16-byte column of COUNT of a side's ROWS rows, slab by slab.
+template <class T, u32 ROWS>
+struct Source {
+    static constexpr u32 STEP = T::THREADS / T::CHUNKS, COUNT = ROWS / STEP;
+    Global<const bf16> from[COUNT];  // of the next slab
+    u32 column = own_column();
+    u32 end[COUNT];  // of k; 0 for a row that is not there, which is zeros as all beyond k is
+
+    // A thread's first row; the others follow STEP after STEP.
+    static PRELUDE_DEVICE u32 own_row() { return thread_idx().x / T::CHUNKS; }
+    static PRELUDE_DEVICE u32 own_column() { return 8 * (thread_idx().x % T::CHUNKS); }
+    PRELUDE_DEVICE void set(u32 i, Global<const bf16> row, bool there, u32 k) {
+        from[i] = row + own_column();
+        end[i] = there ? k : 0;
+    }
+    // Starts copying the next slab.
+    PRELUDE_DEVICE void fetch(Shared<bf16> side) {
+        Shared<bf16> to = side + T::place(own_row(), own_column() / 8);
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < COUNT; i++) {
+            // STEP is a multiple of 8, behind which places repeat.
+            cp_async_16(to + i * STEP * T::SLAB, from[i], column < end[i]);
+            from[i] = from[i] + T::SLAB;
+        }
+        column += T::SLAB;
+    }
+};
+
+// Rows of a matrix from `first` on.
+template <class T, u32 ROWS>
+PRELUDE_DEVICE Source<T, ROWS> source(Global<const bf16> from, u32 stride, u32 first, u32 rows,
+                                      u32 k) {
+    Source<T, ROWS> source;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < source.COUNT; i++) {
+        u32 row = first + source.own_row() + i * source.STEP;
+        source.set(i, from + u64(row < rows ? row : 0) * stride, row < rows, k);
+    }
+    return source;
 }
 
-// Multiplies all slabs: 16·M rows of x from `warp_row` on by 32 rows of w from `warp_column` on, of a
-// ring whose stages are [x X rows | w TILE rows]. `fetch(slab, stage)` starts copying one of `slabs`.
-// All threads of a block call this; those of a warp that is not `useful` copy alone.
-template <u32 M, u32 X, class Fetch>
-PRELUDE_DEVICE void multiply_slabs(float (&sums)[M][4][4], Shared<bf16> ring, u32 slabs, u32 warp_row,
-                                   u32 warp_column, bool useful, Fetch fetch) {
-    constexpr u32 STAGE = (X + TILE) * SLAB;
-    u32 lane = lane_id();
-    // Empty groups are committed too, so that waiting for "all but one" always means this slab.
-    auto fetch_slab = [&](u32 slab) {
-        if (slab < slabs) fetch(slab, ring + slab % STAGES * STAGE);
+// What a warp multiplies in one step.
+template <class T>
+struct Fragments {
+    u32 a[T::ROWS][4], b[T::COLUMNS / 2][4];
+
+    // Of the step whose first columns lie `x_at` and `w_at` elements behind the stage's start.
+    PRELUDE_DEVICE void read(Shared<const bf16> stage, u32 x_at, u32 w_at) {
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < T::ROWS; i++) ldmatrix_x4(a[i], stage + (x_at + 16 * i * T::SLAB));
+        PRELUDE_UNROLL
+        for (u32 j = 0; j < T::COLUMNS / 2; j++) {
+            ldmatrix_x4(b[j], stage + (w_at + 16 * j * T::SLAB));
+        }
+    }
+    PRELUDE_DEVICE void multiply(float (&sums)[T::ROWS][T::COLUMNS][4]) const {
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < T::ROWS; i++) {
+            PRELUDE_UNROLL
+            for (u32 j = 0; j < T::COLUMNS; j++) {
+                mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    }
+};
+
+// Multiplies all slabs of a tile: a warp's rows of x by its rows of w, k ascending. All threads of a
+// block call this.
+template <class T>
+PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared<bf16> ring,
+                                   Source<T, T::X> x, Source<T, T::W> w, u32 k) {
+    u32 slabs = T::slabs(k);
+    // Empty groups are committed too, so that all but the newest STAGES - 2 are always all up to the
+    // slab that is read next.
+    auto fetch_slab = [&](u32 slab, u32 stage) {
+        if (slab < slabs) {
+            x.fetch(ring + stage * T::STAGE);
+            w.fetch(ring + (stage * T::STAGE + T::X * T::SLAB));
+        }
         cp_async_commit();
     };
     PRELUDE_UNROLL
-    for (u32 i = 0; i < 16 * M; i++) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
-    fetch_slab(0);
-    fetch_slab(1);
+    for (u32 i = 0; i < T::ROWS * T::COLUMNS * 4; i++) {
+        sums[i / 4 / T::COLUMNS][i / 4 % T::COLUMNS][i % 4] = 0.0f;
+    }
+    u32 lane = lane_id();
+    u32 x_at = T::place(T::warp_row() + lane % 16, lane / 16);
+    u32 w_at = T::X * T::SLAB + T::place(T::warp_column() + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    PRELUDE_UNROLL
+    for (u32 slab = 0; slab < T::STAGES - 1; slab++) fetch_slab(slab, slab);
+    cp_async_wait<T::STAGES - 2>();
+    sync_block();
+    Fragments<T> parts[2];
+    parts[0].read(ring, x_at, w_at);
+    u32 stage = 0, free = T::STAGES - 1;
     for (u32 slab = 0; slab < slabs; slab++) {
-        cp_async_wait<1>();
-        // All threads see this slab, and all have read the stage that is refilled next.
-        sync_block();
-        fetch_slab(slab + 2);
-        if (!useful) continue;
-        Shared<const bf16> x = ring + slab % STAGES * STAGE;
-        Shared<const bf16> w = x + X * SLAB;
         PRELUDE_UNROLL
-        for (u32 step = 0; step < SLAB / 16; step++) {
-            u32 a[M][4], b[2][4];
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < M; i++) {
-                ldmatrix_x4(a[i], x + place(warp_row + 16 * i + lane % 16, 2 * step + lane / 16));
-            }
-            PRELUDE_UNROLL
-            for (u32 j = 0; j < 2; j++) {
-                u32 row = warp_column + 16 * j + lane / 16 * 8 + lane % 8;
-                ldmatrix_x4(b[j], w + place(row, 2 * step + lane / 8 % 2));
-            }
-            PRELUDE_UNROLL
-            for (u32 i = 0; i < M; i++) {
-                PRELUDE_UNROLL
-                for (u32 j = 0; j < 4; j++) {
-                    mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                }
-            }
+        for (u32 step = 0; step + 1 < T::STEPS; step++) {
+            // The next step's columns: a column of 8 elements is a bit of a place.
+            u32 next = 16 * (step + 1);
+            parts[(step + 1) % 2].read(ring + stage * T::STAGE, x_at ^ next, w_at ^ next);
+            // The stage of the slab before this: all threads have read it, behind the last barrier.
+            if (step == 0) fetch_slab(slab + T::STAGES - 1, free);
+            parts[step % 2].multiply(sums);
         }
+        free = stage;
+        stage = stage + 1 == T::STAGES ? 0 : stage + 1;
+        cp_async_wait<T::STAGES - 2>();
+        // All threads see the next slab.
+        sync_block();
+        if (slab + 1 < slabs) parts[0].read(ring + stage * T::STAGE, x_at, w_at);
+        parts[(T::STEPS - 1) % 2].multiply(sums);
     }
 }
 
@@ -123,16 +200,16 @@ PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
     return {{to_f32(two[0]), to_f32(two[1])}};
 }
 
-// Two neighbours of y from an even column on, or the last of a row.
+// Two neighbours of y from an even column on, or the last of a row; `before` is what is there.
 template <GemmOutput Output>
-PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, float high) {
+PRELUDE_DEVICE void put(const GemmParams& p, u64 at, u32 column, float low, float high,
+                        Vec<float, 2> before) {
     bool pair = column + 1 < p.n;
     if (p.bias) {
         Vec<float, 2> bias = load_two(p.bias + column, pair);
         low = add_rn(low, bias[0]);
         high = add_rn(high, bias[1]);
     }
-    u64 at = u64(row) * p.y_stride + column;
     if (Output == GemmOutput::F32) {
         Global<float> y = as<float>(p.y) + at;
         if (pair) {
@@ -142,12 +219,11 @@ PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, flo
         }
         return;
     }
-    Global<bf16> y = p.y + at;
     if (Output == GemmOutput::Add) {
-        Vec<float, 2> before = load_two(y, pair);
         low = add_rn(low, before[0]);
         high = add_rn(high, before[1]);
     }
+    Global<bf16> y = p.y + at;
     if (pair) {
         store(as<u32>(y), pack_bf16(low, high));
     } else {
@@ -155,44 +231,60 @@ PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, flo
     }
 }
 
-}  // namespace gemm
-
-template <GemmOutput Output>
-PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
-    using namespace gemm;
-    dep_wait();
-    u32 rows = live_rows(p.live, p.m);
-    u32 first_row = block_idx().y * TILE, first_column = block_idx().x * TILE;
-    if (first_row >= rows) return;
-    Shared<bf16> ring = dynamic_shared<bf16>();
-    u32 slabs = div_up(p.k, SLAB);
-    auto fetch_slab = [&](u32 slab, Shared<bf16> stage) {
-        fetch(stage, p.x, p.x_stride, first_row, rows, slab * SLAB, p.k);
-        fetch(stage + SIDE, p.w, p.w_stride, first_column, p.n, slab * SLAB, p.k);
-    };
-
-    u32 lane = lane_id();
-    u32 warp_row = warp_id() / 4 * 64, warp_column = warp_id() % 4 * 32;
-    // A warp with nothing to write multiplies nothing; it copies like the others.
-    bool useful = first_row + warp_row < rows && first_column + warp_column < p.n;
-    float sums[4][4][4];
-    multiply_slabs<4, TILE>(sums, ring, slabs, warp_row, warp_column, useful, fetch_slab);
-    dep_launch();
-    if (!useful) return;
+// A thread's part of a row of y: of every 8 columns from `first` on two, elements `e` and the next of
+// its sums. What is added to is read before any is written, so that it is waited for once.
+template <class T, GemmOutput Output>
+PRELUDE_DEVICE void put_row(const GemmParams& p, u32 row, u32 first,
+                            const float (&sums)[T::COLUMNS][4], u32 e) {
+    u64 at = u64(row) * p.y_stride + first;
+    Vec<float, 2> before[T::COLUMNS] = {};
     PRELUDE_UNROLL
-    for (u32 i = 0; i < 4; i++) {
-        PRELUDE_UNROLL
-        for (u32 half = 0; half < 2; half++) {
-            u32 row = first_row + warp_row + 16 * i + 8 * half + lane / 4;
-            PRELUDE_UNROLL
-            for (u32 j = 0; j < 4; j++) {
-                u32 column = first_column + warp_column + 8 * j + lane % 4 * 2;
-                if (row < rows && column < p.n) {
-                    put<Output>(p, row, column, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
-                }
-            }
+    for (u32 j = 0; Output == GemmOutput::Add && j < T::COLUMNS; j++) {
+        u32 column = first + 8 * j;
+        if (column < p.n) before[j] = load_two(p.y + (at + 8 * j), column + 1 < p.n);
+    }
+    PRELUDE_UNROLL
+    for (u32 j = 0; j < T::COLUMNS; j++) {
+        u32 column = first + 8 * j;
+        if (column < p.n) {
+            put<Output>(p, at + 8 * j, column, sums[j][e], sums[j][e + 1], before[j]);
         }
     }
 }
+
+// The tile of a block: rows of tiles in groups of GROUP, within a group column by column.
+PRELUDE_DEVICE Index3 tile_of_block() {
+    u32 across = grid_dim().x, index = block_idx().y * across + block_idx().x;
+    u32 first = index / (GROUP * across) * GROUP;
+    u32 height = min_u32(GROUP, grid_dim().y - first);
+    index -= first * across;
+    return {index / height, first + index % height, 0};
+}
+
+template <class T, GemmOutput Output>
+PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
+    dep_wait();
+    u32 rows = live_rows(p.live, p.m);
+    Index3 tile = tile_of_block();
+    u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
+    if (first_row >= rows) return;
+    float sums[T::ROWS][T::COLUMNS][4];
+    multiply_slabs<T>(sums, dynamic_shared<bf16>(),
+                      source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
+                      source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k);
+    dep_launch();
+    u32 lane = lane_id();
+    first_column += T::warp_column() + lane % 4 * 2;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < T::ROWS; i++) {
+        PRELUDE_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            u32 row = first_row + T::warp_row() + 16 * i + 8 * half + lane / 4;
+            if (row < rows) put_row<T, Output>(p, row, first_column, sums[i], 2 * half);
+        }
+    }
+}
+
+}  // namespace gemm
 
 }  // namespace prelude

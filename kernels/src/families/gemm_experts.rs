@@ -28,8 +28,8 @@ params! {
     }
 }
 
-/// 3 stages of 64 + 128 rows of 32 elements of 2 bytes.
-const SHARED_BYTES: u32 = 3 * (64 + 128) * 32 * 2;
+/// 4 stages of 64 + 128 rows of 32 elements of 2 bytes.
+const SHARED_BYTES: u32 = 4 * (64 + 128) * 32 * 2;
 
 impl ExpertsGemmParams {
     /// `silu(g) · u`: a block for each 64 columns and each tile that there may be.

@@ -49,10 +49,84 @@ const SKINNY_TILE: u32 = 16;
 /// With fewer blocks than this, more than some GPUs have multiprocessors, blocks are larger.
 const SKINNY_BLOCKS: u32 = 132;
 
-/// Rows and columns of `y` that a block computes.
-const TILE: u32 = 128;
-/// 3 stages of 2 × 128 rows of 32 elements of 2 bytes.
-const SHARED_BYTES: u32 = 3 * 2 * 128 * 32 * 2;
+/// The part of `y` that a block computes: mirrors `gemm::Tile`. The bits of `y` are the same with each.
+#[derive(Debug)]
+pub struct GemmTile {
+    /// By [`GemmOutput`].
+    kernels: [&'static str; 3],
+    rows: u32,
+    columns: u32,
+    threads: u32,
+    /// Elements of `k` of a stage.
+    slab: u32,
+    stages: u32,
+    /// A product takes the first tile that gives its grid so many blocks. With fewer, multiprocessors
+    /// have nothing to do, and those that do wait for memory most of the time.
+    least_blocks: u32,
+}
+
+impl GemmTile {
+    /// All tiles, from large to small.
+    pub const ALL: [Self; 4] = [
+        Self {
+            kernels: [
+                "prelude_gemm_mma_128x256",
+                "prelude_gemm_mma_add_128x256",
+                "prelude_gemm_mma_f32_128x256",
+            ],
+            rows: 128,
+            columns: 256,
+            threads: 256,
+            slab: 32,
+            stages: 4,
+            least_blocks: 128,
+        },
+        Self {
+            kernels: [
+                "prelude_gemm_mma_128x128",
+                "prelude_gemm_mma_add_128x128",
+                "prelude_gemm_mma_f32_128x128",
+            ],
+            rows: 128,
+            columns: 128,
+            threads: 256,
+            slab: 32,
+            stages: 5,
+            least_blocks: 128,
+        },
+        Self {
+            kernels: [
+                "prelude_gemm_mma_64x64",
+                "prelude_gemm_mma_add_64x64",
+                "prelude_gemm_mma_f32_64x64",
+            ],
+            rows: 64,
+            columns: 64,
+            threads: 128,
+            slab: 64,
+            stages: 5,
+            least_blocks: 128,
+        },
+        Self {
+            kernels: [
+                "prelude_gemm_mma_32x32",
+                "prelude_gemm_mma_add_32x32",
+                "prelude_gemm_mma_f32_32x32",
+            ],
+            rows: 32,
+            columns: 32,
+            threads: 128,
+            slab: 64,
+            stages: 10,
+            least_blocks: 0,
+        },
+    ];
+
+    const fn grid(&self, params: &GemmParams) -> [u32; 3] {
+        let across = params.n.div_ceil(self.columns);
+        [across, params.m.div_ceil(self.rows), 1]
+    }
+}
 
 impl GemmParams {
     /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows.
@@ -80,18 +154,55 @@ impl GemmParams {
         })
     }
 
-    /// A block for each 128 × 128 elements of `y`.
+    /// A block for each tile of `y`, of a shape that follows from the size of `y` alone.
     #[must_use]
     pub const fn launch(&self, output: GemmOutput) -> Launch {
-        Launch {
-            kernel: match output {
-                GemmOutput::Write => "prelude_gemm_mma",
-                GemmOutput::Add => "prelude_gemm_mma_add",
-                GemmOutput::F32 => "prelude_gemm_mma_f32",
-            },
-            grid: [self.n.div_ceil(TILE), self.m.div_ceil(TILE), 1],
-            block: [256, 1, 1],
-            shared_bytes: SHARED_BYTES,
+        let mut i = 0;
+        loop {
+            let tile = &GemmTile::ALL[i];
+            let [across, down, _] = tile.grid(self);
+            i += 1;
+            let is_last = i == GemmTile::ALL.len();
+            if is_last || across as u64 * down as u64 >= tile.least_blocks as u64 {
+                return self.launch_tile(output, tile);
+            }
         }
+    }
+
+    /// A block for each tile of `y` of this shape.
+    #[must_use]
+    pub const fn launch_tile(&self, output: GemmOutput, tile: &GemmTile) -> Launch {
+        Launch {
+            kernel: tile.kernels[output as usize],
+            grid: tile.grid(self),
+            block: [tile.threads, 1, 1],
+            shared_bytes: tile.stages * (tile.rows + tile.columns) * tile.slab * 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_shrink_until_there_are_enough_blocks() {
+        let grid = |m, n| {
+            let params = GemmParams {
+                m,
+                n,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            let launch = params.launch(GemmOutput::Add);
+            (launch.kernel, launch.grid)
+        };
+        // Qwen3-0.6B's products of 128 tokens and of 8,192.
+        assert_eq!(grid(128, 4096), ("prelude_gemm_mma_add_64x64", [64, 2, 1]));
+        assert_eq!(grid(128, 1024), ("prelude_gemm_mma_add_32x32", [32, 4, 1]));
+        let large = ("prelude_gemm_mma_add_128x256", [4, 64, 1]);
+        assert_eq!(grid(8192, 1024), large);
+        // 2³² blocks and more.
+        let [across, ..] = grid(u32::MAX, u32::MAX).1;
+        assert_eq!(across, 1 << 24);
     }
 }

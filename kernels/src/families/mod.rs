@@ -29,7 +29,7 @@ pub use experts::{
     expert_tiles,
 };
 pub use gemm_experts::ExpertsGemmParams;
-pub use gemm_mma::{GemmOutput, GemmParams};
+pub use gemm_mma::{GemmOutput, GemmParams, GemmTile};
 pub use label_logits::{LabelLogitsParams, LabelMergeParams};
 pub use layer_norm::LayerNormParams;
 pub use logprobs::{LogprobRow, LogprobsParams};

@@ -2,7 +2,7 @@ use half::bf16;
 use prelude_kernels::{
     DevicePtr,
     emu::Device,
-    families::{GemmOutput, GemmParams},
+    families::{GemmOutput, GemmParams, GemmTile},
 };
 
 use crate::support::{
@@ -20,8 +20,17 @@ struct Case {
     live: Option<u32>,
     /// Elements between rows, of x, w and y alike.
     gap: usize,
-    /// By the kernels for few rows.
-    skinny: bool,
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// The tile that the size of y asks for.
+    Size,
+    /// This one of all tiles.
+    Tile(usize),
+    /// The kernels for few rows.
+    Skinny,
 }
 
 const PLAIN: Case = Case {
@@ -32,7 +41,7 @@ const PLAIN: Case = Case {
     bias: false,
     live: None,
     gap: 0,
-    skinny: false,
+    by: By::Size,
 };
 
 fn check(device: &Device, case: Case) {
@@ -74,9 +83,10 @@ fn check(device: &Device, case: Case) {
         w_stride: w_stride as u32,
         y_stride: y_stride as u32,
     };
-    let shape = match case.skinny {
-        true => params.launch_skinny(case.output).unwrap(),
-        false => params.launch(case.output),
+    let shape = match case.by {
+        By::Size => params.launch(case.output),
+        By::Tile(i) => params.launch_tile(case.output, &GemmTile::ALL[i]),
+        By::Skinny => params.launch_skinny(case.output).unwrap(),
     };
     launch(device, shape, &params);
     let live = case.live.map_or(m, |n| n as usize);
@@ -139,7 +149,7 @@ fn check(device: &Device, case: Case) {
     }
 }
 
-/// Edges of tiles, slabs and 16-byte columns; more slabs than stages.
+/// Edges of tiles, slabs and 16-byte columns; fewer slabs than stages, and more.
 #[test]
 fn products() {
     under_all_schedules(|device| {
@@ -147,27 +157,57 @@ fn products() {
             (1, 1, 8),
             (3, 8, 24),
             (17, 33, 32),
-            (65, 40, 40),
+            (65, 40, 72),
             (5, 130, 136),
+            (3, 5, 1032),
         ] {
             check(device, Case { m, n, k, ..PLAIN });
         }
-        let (m, n, k, gap) = (130, 24, 72, 8);
-        let strided = Case {
-            m,
-            n,
-            k,
-            gap,
-            ..PLAIN
-        };
-        check(device, strided);
-        let live = Some(3);
-        check(device, Case { live, ..strided });
+        for tile in 0..GemmTile::ALL.len() {
+            let by = By::Tile(tile);
+            let (m, n, k, gap) = (130, 24, 200, 8);
+            let strided = Case {
+                m,
+                n,
+                k,
+                gap,
+                by,
+                ..PLAIN
+            };
+            check(device, strided);
+            for live in [Some(3), Some(0)] {
+                check(device, Case { live, ..strided });
+            }
+            // Two tiles across, and the last slabs of a ring beyond k.
+            let (m, n, k) = (5, 264, 72);
+            check(
+                device,
+                Case {
+                    m,
+                    n,
+                    k,
+                    by,
+                    ..PLAIN
+                },
+            );
+        }
+    });
+}
+
+/// More rows of tiles than a group has, and a last group that is not full.
+#[test]
+fn groups_of_tiles() {
+    under_all_schedules(|device| {
+        let (m, n, k) = (9 * 32 + 1, 65, 8);
+        let by = By::Tile(GemmTile::ALL.len() - 1);
         check(
             device,
             Case {
-                live: Some(0),
-                ..strided
+                m,
+                n,
+                k,
+                by,
+                ..PLAIN
             },
         );
     });
@@ -223,7 +263,7 @@ fn few_rows() {
                 bias: i % 3 == 0,
                 live: (i % 4 == 3).then_some(m as u32 - 1),
                 gap: 8 * (i % 2),
-                skinny: true,
+                by: By::Skinny,
             };
             check(device, case);
         }
@@ -236,7 +276,7 @@ fn few_rows() {
                 k,
                 output,
                 bias,
-                skinny: true,
+                by: By::Skinny,
                 ..PLAIN
             };
             check(device, case);
@@ -313,7 +353,7 @@ fn adds_before_it_rounds() {
     });
 }
 
-/// A row's bits do not depend on how many rows there are or where it lies among them.
+/// A row's bits do not depend on how many rows there are, where it lies among them, or the tile.
 #[test]
 fn rows_do_not_depend_on_the_batch() {
     under_all_schedules(|device| {
@@ -340,10 +380,13 @@ fn rows_do_not_depend_on_the_batch() {
                 w_stride: k as u32,
                 y_stride: n as u32,
             };
-            launch(device, params.launch(GemmOutput::F32), &params);
-            let got: Vec<u32> = device.download(y, m * n).unwrap();
-            let got = got[at * n..][..n].to_vec();
-            assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{m} {at}");
+            for tile in &GemmTile::ALL {
+                launch(device, params.launch_tile(GemmOutput::F32, tile), &params);
+                let got: Vec<u32> = device.download(y, m * n).unwrap();
+                let got = got[at * n..][..n].to_vec();
+                let first = first.get_or_insert_with(|| got.clone());
+                assert_eq!(first, &got, "{m} {at} {tile:?}");
+            }
         }
     });
 }
