@@ -61,7 +61,8 @@ pub struct GemmTile {
     slab: u32,
     stages: u32,
     /// A product takes the first tile that gives its grid so many blocks. With fewer, multiprocessors
-    /// have nothing to do, and those that do wait for memory most of the time.
+    /// have nothing to do, and those that do wait for memory most of the time. Tiles and numbers are
+    /// the fastest of 19 tiles on an H100, over the shapes of Qwen3-0.6B and 4B.
     least_blocks: u32,
 }
 
@@ -79,20 +80,20 @@ impl GemmTile {
             threads: 256,
             slab: 32,
             stages: 4,
-            least_blocks: 128,
+            least_blocks: 70,
         },
         Self {
             kernels: [
-                "prelude_gemm_mma_128x128",
-                "prelude_gemm_mma_add_128x128",
-                "prelude_gemm_mma_f32_128x128",
+                "prelude_gemm_mma_128x64",
+                "prelude_gemm_mma_add_128x64",
+                "prelude_gemm_mma_f32_128x64",
             ],
             rows: 128,
-            columns: 128,
-            threads: 256,
-            slab: 32,
-            stages: 5,
-            least_blocks: 128,
+            columns: 64,
+            threads: 128,
+            slab: 64,
+            stages: 4,
+            least_blocks: 96,
         },
         Self {
             kernels: [
@@ -105,7 +106,7 @@ impl GemmTile {
             threads: 128,
             slab: 64,
             stages: 5,
-            least_blocks: 128,
+            least_blocks: 80,
         },
         Self {
             kernels: [
