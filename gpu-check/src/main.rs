@@ -13,6 +13,7 @@
 //! | `clocks` | clocks, power and memory of the GPU, ten times a second |
 //! | `batches` | batches for executors, by hand |
 //! | `golden` | recorded outputs of the reference implementation |
+//! | `hang` | a GPU that hangs, and what an executor makes of it |
 //! | `longest` | the longest prompt that a memory holds, by strategy |
 //! | `make_model` | checkpoints of any size with random weights |
 //! | `reference` | what to hold large models against: `transformers`, or the CPU executor |
@@ -30,6 +31,7 @@
 mod batches;
 mod clocks;
 mod golden;
+mod hang;
 mod longest;
 mod make_model;
 mod nvcc;
@@ -85,6 +87,11 @@ enum Command {
         layers: Option<usize>,
         /// The folder to write to.
         folder: PathBuf,
+    },
+    /// Make the GPU hang, and print how soon an executor says so. The process must end by itself.
+    Hang {
+        #[command(flatten)]
+        common: Common,
     },
     /// Print the longest prompt that a memory holds, by strategy, as a Markdown table.
     Longest {
@@ -170,6 +177,7 @@ fn run(command: Command) -> Result<bool> {
             println!("{bytes} bytes in {}", folder.display());
             Ok(true)
         }
+        Command::Hang { common } => hang::run(&common),
         Command::Longest { shapes, memory_gib } => {
             let shapes: Result<Vec<_>> =
                 shapes.iter().map(|name| make_model::shape(name)).collect();

@@ -150,6 +150,18 @@ impl CudaExecutor {
         self.ops.products.engine()
     }
 
+    /// Makes the GPU hang: what is submitted from here on never ends. Nothing happens without a GPU.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub fn hang(&mut self) -> Result<(), Error> {
+        match &mut self.ops.launcher {
+            Launcher::Cuda(launcher) => launcher.hang(),
+            Launcher::Emu(..) | Launcher::Record(..) => Ok(()),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn set_products(&mut self, products: crate::kernels::gemm::Products) {
         self.ops.products = products;

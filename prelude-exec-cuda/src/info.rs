@@ -1,19 +1,39 @@
 //! A description of CUDA on this machine.
 
 use crate::{
-    CudaConfig,
+    CudaConfig, Error,
     kernels::{image::Images, lt},
     memory::{
-        context::Context,
+        context::{Context, Seen},
         libs::{self, Found, Library},
     },
 };
 
-/// A line for each thing: driver, GPU, libraries with their paths, kernels. What is missing is
+/// Returns the name of the configuration's GPU if models can run on it: if there are a driver, the GPU
+/// and kernels. Nothing is taken of it.
+///
+/// # Errors
+/// The first thing that is missing, with what to do about it.
+pub fn usable_gpu(config: &CudaConfig) -> Result<String, Error> {
+    let seen = Seen::find(config.device)?;
+    Images::new(config).check()?;
+    Ok(seen.name)
+}
+
+/// A line for whether models can run on the GPU, or why not, and one for each thing: driver, GPU, libraries with their paths, kernels. What is missing is
 /// said with what to do about it.
 #[must_use]
 pub fn info(config: &CudaConfig) -> Vec<String> {
-    let mut lines = Vec::new();
+    let mut lines = vec![match usable_gpu(config) {
+        Ok(name) => format!(
+            "yes         models can run on GPU {}, {name}",
+            config.device
+        ),
+        Err(error) => format!(
+            "no          models cannot run on GPU {}: {error}",
+            config.device
+        ),
+    }];
     match Context::open(config.device) {
         Ok(gpu) => {
             let (major, minor) = gpu.compute_capability;
@@ -66,7 +86,13 @@ mod tests {
     /// On every machine: nothing panics, and each thing has its line.
     #[test]
     fn says_what_is_there_and_what_is_not() {
-        let lines = info(&CudaConfig::default()).join("\n");
+        let config = CudaConfig::default();
+        let first = &info(&config)[0];
+        match usable_gpu(&config) {
+            Ok(name) => assert!(first.starts_with("yes ") && first.contains(&name)),
+            Err(error) => assert!(first.starts_with("no ") && first.ends_with(&error.to_string())),
+        }
+        let lines = info(&config).join("\n");
         for name in [
             "GPU 0", "cuBLASLt", "NVRTC", "kernels", "rms_norm", "images", "cache",
         ] {

@@ -48,7 +48,7 @@ pub use config::CudaConfig;
 pub use error::Error;
 pub use executor::CudaExecutor;
 pub use graph::GraphStats;
-pub use info::info;
+pub use info::{info, usable_gpu};
 pub use load::{CudaLoader, Weight};
 pub use memory_plan::MemoryPlan;
 pub use ops::CudaOps;

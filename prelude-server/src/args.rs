@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
-    executor::{Device, ExecutorDtype, Quantization},
+    executor::{DeviceChoice, ExecutorDtype, Quantization},
     resolve_host,
 };
 use serde::{Deserialize, Serialize};
@@ -174,9 +174,10 @@ pub(crate) struct ModelArgs {
     /// Branch, tag or commit of a model on the Hub [default: main].
     #[arg(long, value_name = "REVISION")]
     pub(crate) revision: Option<String>,
-    /// Device: cpu, cuda or cuda:N (a program built with the feature cuda) [default: cpu].
+    /// Device: auto, cpu, cuda or cuda:N (a program built with the feature cuda). Auto takes the GPU
+    /// for one model, if there are a driver and kernels, and says so [default: auto].
     #[arg(long)]
-    pub(crate) device: Option<Device>,
+    pub(crate) device: Option<DeviceChoice>,
     /// Arithmetic; auto follows the checkpoint.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: Dtype,
@@ -644,6 +645,7 @@ mod tests {
         check("prelude pull", false);
         check("prelude serve a/b --revision v1", true);
         check("prelude serve judge=a/b embed=c/d --port 0", true);
+        check("prelude serve --device auto", true);
         check("prelude serve --device cuda:1", true);
         check("prelude serve --device tpu", false);
         check("prelude cuda info", true);

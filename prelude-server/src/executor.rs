@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 use prelude_core::Executor;
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, PackedUse};
 #[cfg(feature = "cuda")]
-use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info};
+use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info, usable_gpu};
 use prelude_models::Checkpoint;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,85 @@ impl fmt::Display for Device {
     }
 }
 
+/// The device that a model is to run on: `auto`, or one by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceChoice {
+    /// A GPU where [`automatic_device`] finds one, else the host.
+    #[default]
+    Auto,
+    /// This one.
+    On(Device),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => text
+                .parse()
+                .map(Self::On)
+                .map_err(|_| "must be auto, cpu, cuda or cuda:N".to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(choice: DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Auto => "auto".to_owned(),
+            DeviceChoice::On(device) => device.to_string(),
+        }
+    }
+}
+
+/// Returns the device of a model that may run anywhere, and why: the first GPU, if this program has
+/// CUDA and the machine a driver, a GPU and kernels for it, else the host. Nothing is taken of the GPU.
+/// `places` are asked for if only the compiler of kernels is missing. There is nothing to say in a
+/// program without CUDA on a machine without a GPU.
+#[cfg(feature = "cuda")]
+pub fn automatic_device(
+    config: &CudaConfig,
+    places: impl FnOnce() -> CudaPlaces,
+) -> (Device, Option<String>) {
+    const FIRST: u32 = 0;
+    let config = CudaConfig {
+        device: FIRST,
+        ..config.clone()
+    };
+    let usable = usable_gpu(&config).or_else(|error| match error {
+        CudaError::KernelImageMissing { .. } => {
+            let completed = configured(FIRST, &config, &places());
+            completed.map_or(Err(error), |config| usable_gpu(&config))
+        }
+        _ => Err(error),
+    });
+    match usable {
+        Ok(name) => (Device::Cuda(FIRST), Some(name)),
+        Err(error) => (Device::Cpu, Some(error.to_string())),
+    }
+}
+
+/// Returns the host, and why if there is a GPU: this program has no CUDA.
+#[cfg(not(feature = "cuda"))]
+pub fn automatic_device(
+    _: &CudaConfig,
+    _: impl FnOnce() -> CudaPlaces,
+) -> (Device, Option<String>) {
+    let has_gpu = std::path::Path::new("/proc/driver/nvidia/version").exists();
+    (Device::Cpu, has_gpu.then(|| WITHOUT_CUDA.to_owned()))
+}
+
 /// Folders in which a program looks for NVIDIA's libraries and keeps compiled kernels, unless
 /// settings name others.
 #[derive(Clone, Debug, Default)]
@@ -115,6 +194,8 @@ pub struct Devices {
     cpu: Arc<ComputePool>,
     /// Settings of the GPU that models run on instead, if any.
     cuda: Option<CudaConfig>,
+    /// True if models that the GPU has no kernels for run on the host.
+    or_host: bool,
 }
 
 impl Devices {
@@ -124,6 +205,7 @@ impl Devices {
         Self {
             cpu: Arc::new(ComputePool::for_machine()),
             cuda: None,
+            or_host: false,
         }
     }
 
@@ -157,7 +239,18 @@ impl Devices {
         Ok(Self {
             cpu: Arc::clone(&self.cpu),
             cuda,
+            or_host: false,
         })
+    }
+
+    /// Returns these devices, but for models that the GPU has no kernels for, which run on the host:
+    /// for a GPU that nobody named.
+    #[must_use]
+    pub fn or_host(self) -> Self {
+        Self {
+            or_host: true,
+            ..self
+        }
     }
 
     /// Returns the host memory that a model's executor would be planned to take; `None` on a GPU.
@@ -190,7 +283,12 @@ impl Devices {
         config: &ExecutorConfig,
     ) -> Result<Opened, LoadError> {
         if let Some(cuda) = &self.cuda {
-            return open_cuda(checkpoint, max_model_len, config, cuda);
+            match open_cuda(checkpoint, max_model_len, config, cuda) {
+                Err((error, true)) if self.or_host => {
+                    log::line(format_args!("device: cpu: {error}"));
+                }
+                opened => return opened.map_err(|(error, _)| error),
+            }
         }
         let config = for_host(max_model_len, config);
         let quantization = config.quantization;
@@ -311,21 +409,22 @@ fn configured(_: u32, _: &CudaConfig, _: &CudaPlaces) -> Result<CudaConfig, Load
     Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
 }
 
+/// Puts a model on a GPU, or returns the error and whether the GPU lacks kernels for the model.
 #[cfg(feature = "cuda")]
 fn open_cuda(
     checkpoint: &Checkpoint,
     max_model_len: u32,
     config: &ExecutorConfig,
     cuda: &CudaConfig,
-) -> Result<Opened, LoadError> {
+) -> Result<Opened, (LoadError, bool)> {
     if config.dtype == Some(ExecutorDtype::F32) {
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
-        return Err(LoadError::Option(message.to_owned()));
+        return Err((LoadError::Option(message.to_owned()), false));
     }
     if config.quantization.is_some() {
         let message = "weights are not quantised on a GPU: leave --quantization out, or use \
                        --device cpu";
-        return Err(LoadError::Option(message.to_owned()));
+        return Err((LoadError::Option(message.to_owned()), false));
     }
     let mut cuda = cuda.clone();
     cuda.max_context_len = Some(max_model_len);
@@ -337,8 +436,9 @@ fn open_cuda(
     cuda.max_step_tokens = config.max_step_tokens;
     cuda.max_pass_tokens = config.max_pass_tokens;
     let executor = CudaExecutor::new(checkpoint, cuda).map_err(|e| match e {
-        CudaError::Config { .. } => LoadError::Option(e.to_string()),
-        _ => LoadError::Executor(e.to_string()),
+        CudaError::Config { .. } => (LoadError::Option(e.to_string()), false),
+        CudaError::NoKernels { .. } => (LoadError::Executor(e.to_string()), true),
+        _ => (LoadError::Executor(e.to_string()), false),
     })?;
     // Without NVIDIA's library products are slower: the log says so.
     log::line(format_args!("{}", executor.products()));
@@ -376,8 +476,8 @@ fn open_cuda(
     _: u32,
     _: &ExecutorConfig,
     _: &CudaConfig,
-) -> Result<Opened, LoadError> {
-    Err(LoadError::Option(WITHOUT_CUDA.to_owned()))
+) -> Result<Opened, (LoadError, bool)> {
+    Err((LoadError::Option(WITHOUT_CUDA.to_owned()), false))
 }
 
 /// Returns a line for each part of CUDA on this machine: driver, GPUs, libraries with their paths,
@@ -421,6 +521,31 @@ mod tests {
         check("cuda:3", Some(Device::Cuda(3)));
         for wrong in ["", "gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0", "CUDA"] {
             check(wrong, None);
+        }
+    }
+
+    #[test]
+    fn the_device_may_be_left_open() {
+        let check = |text: &str, expected| {
+            let choice = text.parse::<DeviceChoice>();
+            assert_eq!(choice.as_ref().ok(), Some(&expected), "{text}");
+            assert_eq!(String::from(expected).parse(), choice);
+        };
+        check("auto", DeviceChoice::default());
+        check("cpu", DeviceChoice::On(Device::Cpu));
+        check("cuda:2", DeviceChoice::On(Device::Cuda(2)));
+        let wrong = "tpu".parse::<DeviceChoice>().unwrap_err();
+        assert_eq!(wrong, "must be auto, cpu, cuda or cuda:N");
+    }
+
+    /// Whatever this machine has: a GPU has its name, and the host a reason, unless there is no choice.
+    #[test]
+    fn a_device_that_is_left_open_is_chosen_with_a_reason() {
+        let (device, why) = automatic_device(&CudaConfig::default(), CudaPlaces::default);
+        let has_cuda = cfg!(feature = "cuda");
+        match device {
+            Device::Cuda(ordinal) => assert!(has_cuda && ordinal == 0 && why.is_some()),
+            Device::Cpu => assert!(why.is_some() || !has_cuda),
         }
     }
 

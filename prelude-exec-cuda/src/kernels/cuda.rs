@@ -24,6 +24,24 @@ const SHARED_BYTES_FREE: u32 = 48 << 10;
 /// Compute capability from which on a kernel may start before the one ahead of it has ended.
 const EARLY_LAUNCH: (i32, i32) = (9, 0);
 
+/// A kernel that waits for a clock to be zero, which it never is.
+#[cfg(feature = "measure")]
+const ENDLESS: &std::ffi::CStr = c"
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry endless()
+{
+    .reg .u64 %now;
+    .reg .pred %goes;
+again:
+    mov.u64 %now, %globaltimer;
+    setp.ne.u64 %goes, %now, 0;
+    @%goes bra again;
+    ret;
+}
+";
+
 /// Launches kernels on the stream of one GPU.
 #[derive(Debug)]
 pub(crate) struct CudaLauncher {
@@ -156,6 +174,26 @@ impl CudaLauncher {
         }
         .result()
         .map_err(fault)
+    }
+
+    /// Queues a kernel that never ends. Nothing ends it but the end of the process.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[cfg(feature = "measure")]
+    pub(crate) fn hang(&mut self) -> Result<(), Error> {
+        self.context.bind()?;
+        // SAFETY: PTX that ends in a zero byte, which the driver copies.
+        let module = unsafe { module::load_data(ENDLESS.as_ptr().cast()) }
+            .map_err(|e| failed("cuModuleLoadData", e))?;
+        self.modules.push(module);
+        // SAFETY: the module was loaded above and is unloaded in `drop` only.
+        let function = unsafe { module::get_function(module, c"endless".to_owned()) }
+            .map_err(|e| failed("cuModuleGetFunction", e))?;
+        let one = (1, 1, 1);
+        // SAFETY: the kernel has no parameters and touches no memory.
+        unsafe { result::launch_kernel(function, one, one, 0, self.context.stream(), &mut []) }
+            .map_err(|e| failed("cuLaunchKernel", e))
     }
 
     /// From here on what this thread queues on the stream is kept and not run.

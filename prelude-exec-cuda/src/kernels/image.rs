@@ -56,6 +56,23 @@ impl Images {
         })
     }
 
+    /// Checks that there are built images, or else the compiler; what they hold is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::KernelImageMissing`] with what to do.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.built.iter().any(Result::is_ok) {
+            return Ok(());
+        }
+        let missing = |error| Error::KernelImageMissing {
+            name: "of any family".to_owned(),
+            hint: format!("there are no built ones, and the compiler cannot be used: {error}"),
+        };
+        libs::open(Library::Nvrtc, &self.config)
+            .map(drop)
+            .map_err(missing)
+    }
+
     /// Returns what `load` makes of the first image of `family` that it takes: a cubin, fatbin or
     /// PTX, ending in a zero byte. `load` says why it does not take one.
     ///

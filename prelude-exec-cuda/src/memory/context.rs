@@ -36,19 +36,23 @@ pub(crate) struct Context {
     pub(crate) total_bytes: u64,
 }
 
-// SAFETY: the handles are process-wide names of driver objects; the driver's calls that take them
-// may be made from any thread once the context is current there, which `bind` sees to.
-unsafe impl Send for Context {}
-// SAFETY: as above; no call of this crate takes a handle from two threads at once in a way that
-// the driver does not serialise.
-unsafe impl Sync for Context {}
+/// A GPU that the driver sees and that kernels are for. Nothing is taken of it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    handle: sys::CUdevice,
+    /// The GPU's name.
+    pub(crate) name: String,
+    compute_capability: (i32, i32),
+    /// Version of CUDA that the driver supports.
+    driver: String,
+}
 
-impl Context {
-    /// Starts the driver and takes a GPU.
+impl Seen {
+    /// Starts the driver and looks at a GPU.
     ///
     /// # Errors
     /// [`Error::NoDriver`], [`Error::DriverTooOld`], [`Error::NoDevice`], [`Error::Unsupported`].
-    pub(crate) fn open(ordinal: u32) -> Result<Self, Error> {
+    pub(crate) fn find(ordinal: u32) -> Result<Self, Error> {
         let driver = libs::start_driver()?;
         let count = device::get_count().map_err(|e| failed("cuDeviceGetCount", e))?;
         let no_device = || Error::NoDevice {
@@ -60,25 +64,57 @@ impl Context {
             return Err(no_device());
         }
         let handle = device::get(index).map_err(|e| failed("cuDeviceGet", e))?;
-        let attribute = |which| {
-            // SAFETY: the handle is the driver's.
-            unsafe { device::get_attribute(handle, which) }
-                .map_err(|e| failed("cuDeviceGetAttribute", e))
+        let name = device::get_name(handle).map_err(|e| failed("cuDeviceGetName", e))?;
+        let mut this = Self {
+            handle,
+            name,
+            compute_capability: (0, 0),
+            driver,
         };
         use CUdevice_attribute as A;
-        let compute_capability = (
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        this.compute_capability = (
+            this.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            this.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
-        if compute_capability < COMPUTE_MIN {
-            let (major, minor) = compute_capability;
+        if this.compute_capability < COMPUTE_MIN {
+            let (major, minor) = this.compute_capability;
             return Err(Error::Unsupported {
                 compute_capability: format!("{major}.{minor}"),
             });
         }
+        Ok(this)
+    }
+
+    fn attribute(&self, which: CUdevice_attribute) -> Result<i32, Error> {
+        // SAFETY: the handle is the driver's.
+        unsafe { device::get_attribute(self.handle, which) }
+            .map_err(|e| failed("cuDeviceGetAttribute", e))
+    }
+}
+
+// SAFETY: the handles are process-wide names of driver objects; the driver's calls that take them
+// may be made from any thread once the context is current there, which `bind` sees to.
+unsafe impl Send for Context {}
+// SAFETY: as above; no call of this crate takes a handle from two threads at once in a way that
+// the driver does not serialise.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Starts the driver and takes a GPU.
+    ///
+    /// # Errors
+    /// The errors of [`Seen::find`]; the driver's.
+    pub(crate) fn open(ordinal: u32) -> Result<Self, Error> {
+        let seen = Seen::find(ordinal)?;
+        let attribute = |which| seen.attribute(which);
+        use CUdevice_attribute as A;
+        let Seen {
+            handle,
+            compute_capability,
+            ..
+        } = seen;
         let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let shared = attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-        let name = device::get_name(handle).map_err(|e| failed("cuDeviceGetName", e))?;
         // SAFETY: the handle is the driver's.
         let total = unsafe { device::total_mem(handle) };
         let total_bytes = total.map_err(|e| failed("cuDeviceTotalMem", e))? as u64;
@@ -91,11 +127,11 @@ impl Context {
             context,
             stream: stream::null(),
             has_hung: AtomicBool::new(false),
-            name,
+            name: seen.name,
             compute_capability,
             multiprocessors: multiprocessors.unsigned_abs(),
             shared_bytes: shared.unsigned_abs(),
-            driver,
+            driver: seen.driver,
             total_bytes,
         };
         this.bind()?;

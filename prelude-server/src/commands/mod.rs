@@ -12,7 +12,9 @@ use prelude_server::{
     DecideConfig, Limits, ServerConfig,
     assets::{Assets, EmbeddedModel, LoadError, is_gguf_file},
     demo,
-    executor::{CudaConfig, Device, Devices, ExecutorConfig},
+    executor::{
+        CudaConfig, Device, DeviceChoice, Devices, ExecutorConfig, ExecutorDtype, automatic_device,
+    },
     load::{KvSettings, LoadOptions, Loaded},
 };
 use serde::{Deserialize, Serialize};
@@ -202,21 +204,53 @@ impl Settings {
     }
 
     /// Returns the devices of a model that has the process for itself.
-    pub(crate) fn devices(&self, device: Device) -> Result<Devices, Failure> {
+    pub(crate) fn devices(
+        &self,
+        choice: Option<DeviceChoice>,
+        options: &LoadOptions,
+        source: &Source,
+    ) -> Result<Devices, Failure> {
+        let device = self.device(choice, host_alone(options, source, 1));
         self.devices_beside(&Devices::of_machine(), device)
+    }
+
+    /// Returns the device that is meant. Where it is left open, a line says which it is and why, unless
+    /// there was nothing to choose from; `host_alone` is a reason for the host.
+    pub(crate) fn device(
+        &self,
+        choice: Option<DeviceChoice>,
+        host_alone: Option<&str>,
+    ) -> ChosenDevice {
+        if let DeviceChoice::On(device) = choice.unwrap_or_default() {
+            let is_named = true;
+            return ChosenDevice { device, is_named };
+        }
+        let (device, why) = match (automatic_device(&self.cuda, cuda::places), host_alone) {
+            ((Device::Cuda(_), _), Some(why)) => (Device::Cpu, Some(why.to_owned())),
+            (found, _) => found,
+        };
+        if let Some(why) = why {
+            say(format_args!("device: {device}: {why}"));
+        }
+        let is_named = false;
+        ChosenDevice { device, is_named }
     }
 
     /// Returns the devices of a model on `device`, which shares the threads of the host with `others`.
     pub(crate) fn devices_beside(
         &self,
         others: &Devices,
-        device: Device,
+        ChosenDevice { device, is_named }: ChosenDevice,
     ) -> Result<Devices, Failure> {
         let places = match device {
             Device::Cpu => cuda::CudaPlaces::default(),
             Device::Cuda(_) => cuda::places(),
         };
-        Ok(others.beside(device, &self.cuda, &places)?)
+        let devices = others.beside(device, &self.cuda, &places)?;
+        Ok(match is_named {
+            true => devices,
+            false => devices.or_host(),
+        })
     }
 
     /// Puts the flags of a model over the settings.
@@ -239,6 +273,32 @@ impl Settings {
             ..tables
         }
     }
+}
+
+/// A device, and whether someone named it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChosenDevice {
+    pub(crate) device: Device,
+    is_named: bool,
+}
+
+/// Returns why one of so many models of a process runs on the host, where its device is left open.
+pub(crate) fn host_alone(
+    options: &LoadOptions,
+    source: &Source,
+    models: usize,
+) -> Option<&'static str> {
+    if models > 1 {
+        return Some("several models are served, and share a GPU only if each names it");
+    }
+    if matches!(source, Source::Embedded(_)) {
+        return Some("the demo models are small");
+    }
+    if options.executor.quantization.is_some() {
+        return Some("weights are quantised on the CPU alone");
+    }
+    let is_f32 = options.executor.dtype == Some(ExecutorDtype::F32);
+    is_f32.then_some("models run in f32 on the CPU alone")
 }
 
 /// Puts the value of a variable where its name says: `LIMITS__ROWS` is `rows` in `[limits]`. The

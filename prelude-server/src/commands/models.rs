@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use prelude_core::Profile;
 use prelude_server::{
     ReasoningParser, ToolParser, demo,
-    executor::{Device, Devices},
+    executor::{Device, DeviceChoice, Devices},
     load::LoadOptions,
     profile,
 };
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::PathBuf;
 use toml::Table;
 
-use super::{Code, Failure, Settings, Source};
+use super::{Code, Failure, Settings, Source, host_alone};
 use crate::args::{GenerationConfig, Kind, ModelArgs, PoolingArg};
 
 /// The tables `[models.NAME]`, in the order in which they were given. The first model answers requests
@@ -34,8 +34,8 @@ pub(crate) struct ModelSettings {
     /// Further names by which requests may ask for the model (default none).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) aliases: Vec<String>,
-    /// Device: `cpu` (default), `cuda` or `cuda:N`.
-    pub(crate) device: Option<Device>,
+    /// Device: `auto` (default), `cpu`, `cuda` or `cuda:N`. Auto is the CPU if there are several models.
+    pub(crate) device: Option<DeviceChoice>,
     /// Task of the checkpoint, where there is a choice: `lm`, `reranker`, `embedding`, `classifier` or
     /// `reward`.
     pub(crate) kind: Option<Kind>,
@@ -320,9 +320,8 @@ pub(crate) fn choose(
     let mut models = Vec::new();
     let mut unbounded: BTreeMap<u32, Vec<(&str, bool)>> = BTreeMap::new();
     for (name, own) in &settings.models {
-        let device = flags.model.device.or(own.device).unwrap_or_default();
-        let model = listed(name, own, settings, flags, (&machine, device));
-        let model = model.map_err(|failure| failure.of(name))?;
+        let model = listed(name, own, settings, flags, &machine);
+        let (model, device) = model.map_err(|failure| failure.of(name))?;
         if let Device::Cuda(ordinal) = device {
             let executor = &model.options.executor;
             let is_bounded = executor.kv_bytes.is_some() || executor.num_blocks.is_some();
@@ -341,15 +340,16 @@ pub(crate) fn choose(
     Ok(models)
 }
 
-/// Returns the model that the settings list as `name`.
+/// Returns the model that the settings list as `name`, and its device.
 fn listed(
     name: &str,
     own: &ModelSettings,
     settings: &Settings,
     flags: &Flags<'_>,
-    (machine, device): (&Devices, Device),
-) -> Result<ToServe, Failure> {
+    machine: &Devices,
+) -> Result<(ToServe, Device), Failure> {
     let model = own.model.as_deref().expect("`put` refuses a table without");
+    let count = settings.models.len();
     let settings = (flags.put)(settings.of_model(name, own)?)?;
     let mut options = settings.load_options(flags.model);
     options.name = Some(name.to_owned());
@@ -366,14 +366,18 @@ fn listed(
     options.tool_parser = settings.server.tool_parser;
     options.calibration = Some(settings.decide.calibration.clone());
     let revision = flags.model.revision.as_deref().or(own.revision.as_deref());
-    let is_own = settings.models.len() == 1 || !own.profile.is_empty();
-    Ok(ToServe {
-        source: Source::of(model, revision)?,
+    let is_own = count == 1 || !own.profile.is_empty();
+    let source = Source::of(model, revision)?;
+    let choice = flags.model.device.or(own.device);
+    let device = settings.device(choice, host_alone(&options, &source, count));
+    let model = ToServe {
+        source,
         aliases: own.aliases.clone(),
         devices: settings.devices_beside(machine, device)?,
         profile: profile_of(&settings)?.map(|profile| (profile, is_own)),
         options,
-    })
+    };
+    Ok((model, device.device))
 }
 
 /// Returns the model of the command line that has no name, or the demo models.
@@ -393,7 +397,6 @@ fn unlisted(
         flags.generation_config.unwrap_or_default() == GenerationConfig::Auto;
     options.name = names.next();
     let aliases: Vec<String> = names.collect();
-    let devices = settings.devices(flags.model.device.unwrap_or_default())?;
     let profile = profile_of(settings)?;
     let sources = match lone {
         Some(model) => vec![Source::of(model, flags.model.revision.as_deref())?],
@@ -403,6 +406,7 @@ fn unlisted(
         ],
     };
     let is_lone = sources.len() == 1;
+    let devices = settings.devices(flags.model.device, &options, &sources[0])?;
     let model = |source| ToServe {
         source,
         options: options.clone(),
@@ -558,7 +562,10 @@ mod tests {
         };
         check("[models.a]\nkindd = 'lm'", "unknown field `kindd`");
         check("[models.a]\nkind = 'judge'", "unknown variant `judge`");
-        check("[models.a]\ndevice = 'tpu'", "must be cpu, cuda or cuda:N");
+        check(
+            "[models.a]\ndevice = 'tpu'",
+            "must be auto, cpu, cuda or cuda:N",
+        );
         check(
             "[models.a.kv]\nblocks = 1",
             "models.a.kv: unknown field `blocks`",

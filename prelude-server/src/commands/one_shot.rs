@@ -32,7 +32,7 @@ impl Asker {
         let source = source(args, demo)?;
         let settings = environment.settings(None)?;
         let options = settings.load_options(&args.model_args);
-        let devices = settings.devices(args.model_args.device.unwrap_or_default())?;
+        let devices = settings.devices(args.model_args.device, &options, &source)?;
         let loaded = source.load(&options, &devices)?;
         let app = App::new(settings.server_config(), ApiKeys::default());
         app.set_models(vec![loaded.model]);

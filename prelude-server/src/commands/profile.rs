@@ -23,11 +23,11 @@ pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), F
     check_folder(&args.output)?;
     let settings = environment.settings(args.config.as_deref())?;
     let options = settings.load_options(&args.model_args);
-    let devices = settings.devices(args.model_args.device.unwrap_or_default())?;
     let source = match &args.model {
         Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ())?,
         None => Source::Embedded(demo::LM),
     };
+    let devices = settings.devices(args.model_args.device, &options, &source)?;
     let assets = source.assets(options.tokenizer_cache.as_deref())?;
     let mut opened = load::open(&assets, &options, &devices)?;
     let budget = Duration::from_secs(args.seconds);
