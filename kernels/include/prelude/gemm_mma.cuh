@@ -68,10 +68,20 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 stride, 
     }
 }
 
+// Factors as they are stored: two bf16 a register.
+struct Plainly {
+    // c[16×8] += a[16×16] · b[16×8].
+    static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+        mma_m16n8k16(c, a, b0, b1);
+    }
+    // What an element of y is, of its sum.
+    PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
+};
+
 // Multiplies all slabs: 16·M rows of x from `warp_row` on by 32 rows of w from `warp_column` on, of a
 // ring whose stages are [x X rows | w TILE rows]. `fetch(slab, stage)` starts copying one of `slabs`.
 // All threads of a block call this; those of a warp that is not `useful` copy alone.
-template <u32 M, u32 X, class Fetch>
+template <u32 M, u32 X, class Factors = Plainly, class Fetch>
 PRELUDE_DEVICE void multiply_slabs(float (&sums)[M][4][4], Shared<bf16> ring, u32 slabs, u32 warp_row,
                                    u32 warp_column, bool useful, Fetch fetch) {
     constexpr u32 STAGE = (X + TILE) * SLAB;
@@ -109,7 +119,7 @@ PRELUDE_DEVICE void multiply_slabs(float (&sums)[M][4][4], Shared<bf16> ring, u3
             for (u32 i = 0; i < M; i++) {
                 PRELUDE_UNROLL
                 for (u32 j = 0; j < 4; j++) {
-                    mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                    Factors::multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
                 }
             }
         }
@@ -124,9 +134,12 @@ PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
 }
 
 // Two neighbours of y from an even column on, or the last of a row.
-template <GemmOutput Output>
-PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, float high) {
+template <GemmOutput Output, class Factors>
+PRELUDE_DEVICE void put(const GemmParams& p, const Factors& factors, u32 row, u32 column, float low,
+                        float high) {
     bool pair = column + 1 < p.n;
+    low = factors.value(row, column, low);
+    if (pair) high = factors.value(row, column + 1, high);
     if (p.bias) {
         Vec<float, 2> bias = load_two(p.bias + column, pair);
         low = add_rn(low, bias[0]);
@@ -157,8 +170,8 @@ PRELUDE_DEVICE void put(const GemmParams& p, u32 row, u32 column, float low, flo
 
 }  // namespace gemm
 
-template <GemmOutput Output>
-PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
+template <GemmOutput Output, class Factors = gemm::Plainly>
+PRELUDE_DEVICE void gemm_mma(const GemmParams& p, const Factors& factors = {}) {
     using namespace gemm;
     dep_wait();
     u32 rows = live_rows(p.live, p.m);
@@ -176,7 +189,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
     // A warp with nothing to write multiplies nothing; it copies like the others.
     bool useful = first_row + warp_row < rows && first_column + warp_column < p.n;
     float sums[4][4][4];
-    multiply_slabs<4, TILE>(sums, ring, slabs, warp_row, warp_column, useful, fetch_slab);
+    multiply_slabs<4, TILE, Factors>(sums, ring, slabs, warp_row, warp_column, useful, fetch_slab);
     dep_launch();
     if (!useful) return;
     PRELUDE_UNROLL
@@ -188,7 +201,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
             for (u32 j = 0; j < 4; j++) {
                 u32 column = first_column + warp_column + 8 * j + lane % 4 * 2;
                 if (row < rows && column < p.n) {
-                    put<Output>(p, row, column, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
+                    put<Output>(p, factors, row, column, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
                 }
             }
         }

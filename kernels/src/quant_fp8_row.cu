@@ -1,0 +1,3 @@
+#include "prelude/quant_fp8_row.cuh"
+
+PRELUDE_KERNEL(prelude_quant_fp8_row, prelude::QuantFp8RowParams, 1024) { prelude::quant_fp8_row(p); }
