@@ -175,6 +175,7 @@ impl Layer {
             arena_elements,
             lists_bytes: 8 << 20,
             logits_rows: 4,
+            fp8: false,
         })
     }
 }
