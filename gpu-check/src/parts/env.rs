@@ -5,7 +5,7 @@ use half::bf16;
 use prelude_exec_cuda::measure::{Device, times};
 use prelude_models::Ops as _;
 
-use super::{Layer, in_step};
+use super::{Layer, NO_FP8, has_fp8, in_step};
 use crate::{
     session::{CEILING_BYTES, CEILING_FLOPS, Figure, Session, Work},
     values,
@@ -43,11 +43,16 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             ..Figure::of(CEILING_BYTES, &times)
         })
     })?;
-    session.attempt(CEILING_FLOPS, |s| product(s, false))?;
+    session.attempt(CEILING_FLOPS, |s| product(s, Product::Ceiling))?;
     // From here on as just measured.
     session.look_for_ceilings();
-    session.attempt("gemm_mma 8192³, bf16", |s| product(s, true))?;
-    session.skip("product 8192³, fp8", "fp8 products are not built yet")?;
+    session.attempt("gemm_mma 8192³, bf16", |s| product(s, Product::Own))?;
+    if has_fp8(session) {
+        session.attempt("product 8192³, fp8", |s| product(s, Product::Fp8))?;
+        session.attempt("gemm_fp8 8192³", |s| product(s, Product::OwnFp8))?;
+    } else {
+        session.skip("product 8192³, fp8", NO_FP8)?;
+    }
     match crate::nvcc::find() {
         Some(path) => session.note("nvcc", path.display().to_string()),
         None => session.skip("nvcc", "not on this machine"),
@@ -83,14 +88,40 @@ fn one_launch(session: &mut Session) -> Result<String> {
     Ok("silu_mul is right".to_owned())
 }
 
-fn product(session: &mut Session, deterministic: bool) -> Result<()> {
+/// A product of the size at which GPUs are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Product {
+    /// The library's of bf16, the ceiling of all others of bf16.
+    Ceiling,
+    /// Our own kernel's of bf16.
+    Own,
+    /// Of rows and weights in fp8; rounding the rows is in its time.
+    Fp8,
+    /// The same by our own kernel.
+    OwnFp8,
+}
+
+impl Product {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ceiling => CEILING_FLOPS,
+            Self::Own => "gemm_mma 8192³, bf16",
+            Self::Fp8 => "product 8192³, fp8",
+            Self::OwnFp8 => "gemm_fp8 8192³",
+        }
+    }
+}
+
+fn product(session: &mut Session, of: Product) -> Result<()> {
+    let deterministic = matches!(of, Product::Own | Product::OwnFp8);
     let n = session.pick(8192, 128);
     let layer = Layer {
         hidden: n,
         mlp: n,
         ..Layer::of("tiny")?
     };
-    let room = layer.room(n, 4, 64, 2 * n * n)?;
+    let mut room = layer.room(n, 4, 64, 2 * n * n)?;
+    room.fp8 = matches!(of, Product::Fp8 | Product::OwnFp8);
     let mut device = Device::open(&session.target, &room, deterministic)?;
     let (weight, _) = values::matrix(&mut device.loader(), 1, n, n)?;
     let input: Vec<bf16> = values::values(2, n * n);
@@ -106,18 +137,19 @@ fn product(session: &mut Session, deterministic: bool) -> Result<()> {
     session.log(&engine)?;
     // Our own kernel is no bound of anything.
     if !deterministic && session.target.is_gpu() && counts.own > 0 {
-        return session.skip(CEILING_FLOPS, format!("not by cuBLASLt: {engine}"));
+        return session.skip(of.name(), format!("not by cuBLASLt: {engine}"));
     }
-    let name = match deterministic {
-        true => "gemm_mma 8192³, bf16",
-        false => CEILING_FLOPS,
-    };
-    let ceiling = session.ceilings.flops.filter(|_| deterministic);
+    // Products of e4m3 take half the time of those of bf16 at best.
+    let ceiling = session.ceilings.flops.map(|flops| match of {
+        Product::Ceiling | Product::Own => flops,
+        Product::Fp8 | Product::OwnFp8 => 2.0 * flops,
+    });
+    let ceiling = ceiling.filter(|_| of != Product::Ceiling);
     let work = 2.0 * (n as f64).powi(3);
     session.figure(Figure {
         work: Some(Work::Flops(work)),
         bound_s: ceiling.map(|ceiling| work / ceiling),
         reason: engine,
-        ..Figure::of(name, &times)
+        ..Figure::of(of.name(), &times)
     })
 }
