@@ -184,6 +184,55 @@ fn products_of_few_rows_too() {
     check_products(false);
 }
 
+/// The second half of a layer, whose gates are never stored, has the bits of its three operations: of
+/// few rows and many, and of more than are rounded at once.
+#[test]
+fn gates_are_rounded_as_if_stored() {
+    let Some(device) = emulation() else { return };
+    let target = Target::emulated(device);
+    let (hidden, inner) = (48, 80);
+    for (rows, deterministic) in [(3, false), (40, false), (70, false), (33, true)] {
+        let mut room = Room {
+            model: checkpoint("demo-lm").config().clone(),
+            blocks: 4,
+            block_size: 16,
+            step_tokens: 64,
+            chunk_tokens: 64,
+            context_len: 64,
+            arena_elements: rows * (3 * hidden + 3 * inner),
+            lists_bytes: 1 << 20,
+            logits_rows: 1,
+            fp8: true,
+        };
+        room.model.intermediate_size = inner;
+        let mut device = Device::open(&target, &room, deterministic).unwrap();
+        let mut loader = device.loader();
+        let up = values(1, 2 * inner * hidden, 0.4);
+        let up = loader.linear("up", &[view(&up, &[2 * inner, hidden])], &[]);
+        let down = values(2, hidden * inner, 0.4);
+        let down = loader.linear("down", &[view(&down, &[hidden, inner])], &[]);
+        let (up, down) = (up.unwrap(), down.unwrap());
+        let (x, before) = (values(3, rows * hidden, 2.0), values(4, rows * hidden, 2.0));
+        let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
+        let ([at_once, in_turn], _) = device
+            .step(batch, |ops, _| {
+                let x = ops.filled(rows, hidden, &x)?;
+                let mut gate_up = ops.alloc(rows, 2 * inner)?;
+                let mut a = ops.alloc(rows, inner)?;
+                let mut h = ops.filled(rows, hidden, &before)?;
+                ops.mlp_add(&x, 0..rows, &up, &down, &mut gate_up, &mut a, &mut h)?;
+                let at_once = ops.read(&h)?;
+                ops.write(&mut h, &before)?;
+                ops.linear(&x, rows, &up, &mut gate_up)?;
+                ops.silu_mul(&gate_up, rows, &mut a)?;
+                ops.linear_add(&a, 0..rows, &down, &mut h)?;
+                Ok([at_once, ops.read(&h)?])
+            })
+            .unwrap();
+        assert!(at_once == in_turn && at_once != before, "{rows} rows");
+    }
+}
+
 /// Weights take half the memory, the embedding apart; rows that are rounded take some of the arena.
 #[test]
 fn memory_is_that_of_fp8() {

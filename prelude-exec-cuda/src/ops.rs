@@ -605,6 +605,27 @@ impl Ops for CudaOps {
         elementwise::gate_mul(&mut self.launcher, gate_up, Gate::Silu, a)
     }
 
+    fn mlp_add(
+        &mut self,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        gate_up: &mut ArenaTensor,
+        a: &mut ArenaTensor,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let n = rows.len();
+        let [of_x, of_gate_up] = [x, gate_up].map(|t| self.arena.view(t).slice(0..n));
+        let of_h = self.arena.view(h).slice(rows.clone());
+        if self.mlp_add_fp8(of_x, gate_up_weight, down_weight, of_gate_up, of_h)? {
+            return Ok(());
+        }
+        self.linear(x, n, gate_up_weight, gate_up)?;
+        self.silu_mul(gate_up, n, a)?;
+        self.linear_add(a, rows, down_weight, h)
+    }
+
     fn expert_room_rows(&self, _: usize) -> usize {
         0
     }

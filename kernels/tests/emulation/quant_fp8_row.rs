@@ -1,9 +1,13 @@
 use half::bf16;
-use prelude_kernels::{DevicePtr, emu::Device, families::QuantFp8RowParams};
+use prelude_kernels::{
+    DevicePtr,
+    emu::Device,
+    families::{Gate, QuantFp8RowParams, SiluMulParams},
+};
 
 use crate::{
     lanes::nearest_e4m3,
-    support::{Values, launch, under_all_schedules, upload},
+    support::{Values, launch, room_bf16, under_all_schedules, upload},
 };
 
 /// The scale and the quotients of a row, by definition.
@@ -129,5 +133,67 @@ fn rows_do_not_depend_on_the_batch() {
             assert_eq!(q[at * width..][..width], alone.0[..]);
             assert_eq!(scales[at], alone.1[0]);
         }
+    });
+}
+
+/// Gates rounded at once have the bits of gates that are stored and then rounded.
+#[test]
+fn gates_are_rounded_as_if_stored() {
+    under_all_schedules(|device| {
+        for (rows, width, gap, live) in [
+            (1, 8, 0, None),
+            (3, 264, 8, None),
+            (2, 1016, 0, None),
+            (1, 9728, 0, None),
+            (5, 80, 16, Some(3u32)),
+        ] {
+            let mut values = Values::new((rows + width) as u64);
+            let stride = 2 * width + gap;
+            let mut x = values.bf16s(rows * stride, -6.0, 6.0);
+            // A gate that overflows in the exponential, and a product that is the largest.
+            x[0] = bf16::from_f32(-120.0);
+            x[(rows - 1) * stride + width - 1] = bf16::from_f32(90.0);
+            let live = live.map_or(DevicePtr::NULL, |n| upload(device, &[n]));
+            let gate_up = upload(device, &x);
+            let a = room_bf16(device, rows * width);
+            let stored = SiluMulParams {
+                gate_up,
+                a,
+                live,
+                rows: rows as u32,
+                width: width as u32,
+                gate_up_stride: stride as u32,
+                a_stride: width as u32,
+            };
+            launch(device, stored.launch(Gate::Silu), &stored);
+            let [one, two] = [true, false].map(|at_once| {
+                let q = device.alloc(rows * width).unwrap();
+                let scale = device.alloc(rows * 4).unwrap();
+                let params = QuantFp8RowParams {
+                    x: if at_once { gate_up } else { a },
+                    q,
+                    scale,
+                    live,
+                    rows: rows as u32,
+                    width: width as u32,
+                    x_stride: (if at_once { stride } else { width }) as u32,
+                    reserved: 0,
+                };
+                let shape = match at_once {
+                    true => params.launch_silu_mul().unwrap(),
+                    false => params.launch(),
+                };
+                launch(device, shape, &params);
+                let q: Vec<u8> = device.download(q, rows * width).unwrap();
+                let scale: Vec<u32> = device.download(scale, rows).unwrap();
+                (q, scale)
+            });
+            assert!(one == two, "[{rows}, {width}]");
+        }
+        let wide = QuantFp8RowParams {
+            width: 25_000,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        assert_eq!(wide.launch_silu_mul(), None);
     });
 }

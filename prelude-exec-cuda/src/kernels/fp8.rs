@@ -39,18 +39,58 @@ pub(crate) fn quantise(launcher: &mut Launcher, x: View<bf16>, to: Fp8View) -> R
         x.width().is_multiple_of(8) => "width is no multiple of 8",
         data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
     }
-    let params = QuantFp8RowParams {
-        x: x.ptr(),
-        q: data.ptr(),
-        scale: scales.ptr(),
-        live: DevicePtr::NULL,
-        rows: int(x.rows()),
-        width: int(x.width()),
-        x_stride: int(x.stride()),
-        reserved: 0,
-    };
+    let params = params_of(x, to);
     let writes = [access("q", data), access("scale", scales)];
     launcher.launch(&params.launch(), &params, &[access("x", x)], &writes)
+}
+
+/// Returns true if [`silu_mul_quantise`] takes rows of such a width.
+pub(crate) fn takes_gates(width: usize) -> bool {
+    let params = QuantFp8RowParams {
+        width: int(width),
+        ..bytemuck::Zeroable::zeroed()
+    };
+    params.launch_silu_mul().is_some()
+}
+
+/// The same of `silu(g) · u`, rounded to bf16 in between. `gate_up`: `[rows, 2 · width]`, g then u.
+///
+/// # Errors
+/// [`Error::Launch`], also for rows that are too wide: see [`takes_gates`].
+pub(crate) fn silu_mul_quantise(
+    launcher: &mut Launcher,
+    gate_up: View<bf16>,
+    to: Fp8View,
+) -> Result<(), Error> {
+    const KERNEL: &str = "silu_mul_fp8_row";
+    let Fp8View { data, scales } = to;
+    rules! {
+        KERNEL;
+        gate_up.rows() == data.rows() && data.rows() == scales.width() => "numbers of rows differ",
+        gate_up.width() == 2 * data.width() => "gate_up is not twice as wide as q",
+        data.width().is_multiple_of(8) => "width is no multiple of 8",
+        data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
+    }
+    let params = params_of(gate_up, to);
+    let launch = params.launch_silu_mul();
+    let launch = launch.ok_or_else(|| Error::launch(KERNEL, "rows are too wide"))?;
+    let writes = [access("q", data), access("scale", scales)];
+    let reads = [access("gate_up", gate_up)];
+    launcher.launch(&launch, &params, &reads, &writes)
+}
+
+/// Parameters of a launch that rounds rows made of `x`.
+fn params_of(x: View<bf16>, to: Fp8View) -> QuantFp8RowParams {
+    QuantFp8RowParams {
+        x: x.ptr(),
+        q: to.data.ptr(),
+        scale: to.scales.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(to.data.rows()),
+        width: int(to.data.width()),
+        x_stride: int(x.stride()),
+        reserved: 0,
+    }
 }
 
 /// A product whose arguments fit each other.

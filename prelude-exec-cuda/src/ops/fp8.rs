@@ -11,6 +11,7 @@ use crate::{
         fp8::{self, Fp8View},
         gemm::ProductOutput,
     },
+    load::Weight,
     memory::{
         space::{Buffer, Space},
         view::View,
@@ -70,6 +71,36 @@ impl Fp8Rows {
 }
 
 impl CudaOps {
+    /// The second half of a layer whose matrices are in e4m3: gates are rounded as they are computed,
+    /// and not stored. False if that cannot be; nothing is queued then.
+    pub(super) fn mlp_add_fp8(
+        &mut self,
+        x: View<bf16>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        gate_up: View<bf16>,
+        h: View<bf16>,
+    ) -> Result<bool, Error> {
+        let (Some(up), Some((down, bias))) = (gate_up_weight.fp8(), down_weight.fp8()) else {
+            return Ok(false);
+        };
+        let (rows, width) = (x.rows(), down.data.width());
+        let room = self.fp8.as_ref().filter(|room| rows <= room.rows);
+        let Some(gates) = room.map(|room| room.view(rows, width)) else {
+            return Ok(false);
+        };
+        if !fp8::takes_gates(width) {
+            return Ok(false);
+        }
+        // The rows of the first product lie where the gates will.
+        self.multiply_fp8(x, up, ProductOutput::Write(gate_up))?;
+        fp8::silu_mul_quantise(&mut self.launcher, gate_up, gates)?;
+        let output = ProductOutput::Add(h);
+        self.products
+            .multiply_fp8(&mut self.launcher, gates, down, bias, output)?;
+        Ok(true)
+    }
+
     /// Multiplies with a matrix in e4m3: rows of `x` are rounded, as many at once as there is room for.
     pub(super) fn multiply_fp8(
         &mut self,
