@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use prelude_core::RowOutput;
 use prelude_models::{
     Checkpoint,
-    conformance::golden::{Golden, GoldenComparison, GoldenPrompt},
+    conformance::golden::{Allowed, Golden, GoldenComparison, GoldenPrompt},
 };
 
 use crate::{
@@ -121,6 +121,19 @@ pub(crate) fn check_texts(
     }
 }
 
+/// The arithmetic and the order of sums of a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mode {
+    pub(crate) deterministic: bool,
+    pub(crate) fp8: bool,
+}
+
+/// Trained models that are also compared in fp8.
+pub(crate) const IN_FP8: [&str; 2] = ["demo-lm", "demo-classifier"];
+
+/// Most times the reference's own error in bf16 that answers in fp8 may be off: e4m3 has 4 bits less.
+const FP8_TIMES: f64 = 16.0;
+
 /// One model's prompts of at most `longest` tokens, in steps of at most `step` tokens, `most`
 /// tokens in all.
 pub(crate) fn check(
@@ -129,7 +142,7 @@ pub(crate) fn check(
     longest: usize,
     step: usize,
     most: usize,
-    deterministic: bool,
+    mode: Mode,
 ) -> Result<String> {
     let folder = session.home.join("golden").join(name);
     let golden = Golden::open(&folder)?;
@@ -141,7 +154,8 @@ pub(crate) fn check(
         config.max_context_len = Some(2048.min(count(longest.max(64).min(made_for))));
         config.chunk_tokens = 128;
         config.logits_rows_max = 128;
-        config.deterministic = deterministic;
+        config.deterministic = mode.deterministic;
+        config.fp8 = mode.fp8;
     })?;
     let mut comparison = GoldenComparison::new(&golden);
     let (mut forest, mut asked, mut room) = (Forest::default(), Vec::new(), most);
@@ -162,7 +176,7 @@ pub(crate) fn check(
     }
     let answers = rows(&mut executor, forest)?;
     add(&mut comparison, &asked, &answers)?;
-    verdict(&golden, &comparison)
+    verdict(&golden, &comparison, mode)
 }
 
 /// Compares the answers to prompts.
@@ -181,8 +195,17 @@ fn add(
 }
 
 /// Describes the array that is closest to its bounds, if even that array is within them.
-fn verdict(golden: &Golden, comparison: &GoldenComparison<'_>) -> Result<String> {
-    let checked = comparison.check(|array| golden.allowed(array))?;
+fn verdict(golden: &Golden, comparison: &GoldenComparison<'_>, mode: Mode) -> Result<String> {
+    let checked = comparison.check(|array| match mode.fp8 {
+        false => golden.allowed(array),
+        true => {
+            let (max, mean) = golden.bf16_error(array)?;
+            Some(Allowed {
+                max: FP8_TIMES * max,
+                mean: FP8_TIMES * mean,
+            })
+        }
+    })?;
     let numbers: usize = checked.iter().map(|(_, seen, _)| seen.count).sum();
     let shares = checked.iter().map(|(array, seen, allowed)| {
         let share = (seen.max / allowed.max).max(seen.mean() / allowed.mean);

@@ -266,6 +266,10 @@ inline void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, PRELU
     emu::MmaSlot slot{c, a, {b0, b1}};
     running->gather(~0u, &slot, "mma_m16n8k16", emu::complete_mma_bf16, PRELUDE_HERE);
 }
+inline void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, PRELUDE_SITE) {
+    emu::MmaSlot slot{c, a, {b0, b1}};
+    running->gather(~0u, &slot, "mma_m16n8k16_f16", emu::complete_mma_f16, PRELUDE_HERE);
+}
 inline void mma_m16n8k32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, PRELUDE_SITE) {
     emu::MmaSlot slot{c, a, {b0, b1}};
     running->gather(~0u, &slot, "mma_m16n8k32", emu::complete_mma_e4m3, PRELUDE_HERE);

@@ -79,6 +79,7 @@ PRELUDE_KERNEL(emu_mma, SelftestParams, 32) {
     for (u32 i = 0; i < 4; i++) c[i] = bit_cast<float>(load(in + (6 + i)));
     if (p.mode == 0) mma_m16n8k16(c, a, b[0], b[1]);
     if (p.mode == 1) mma_m16n8k32(c, a, b[0], b[1]);
+    if (p.mode == 2) mma_m16n8k16_f16(c, a, b[0], b[1]);
     for (u32 i = 0; i < 4; i++) store(p.out + (4 * lane_id() + i), bit_cast<u32>(c[i]));
 }
 
@@ -93,6 +94,7 @@ PRELUDE_KERNEL(emu_convert, SelftestParams, 256) {
     if (p.mode == 1) y = to_e4m3(bit_cast<float>(x)).bits;
     if (p.mode == 2) y = bit_cast<u32>(to_f32(e4m3{u8(x)}));
     if (p.mode == 3) y = bit_cast<u32>(exp_exact(bit_cast<float>(x)));
+    if (p.mode == 4) y = pack_e4m3(bit_cast<float>(x), bit_cast<float>(load(p.in + i / 2)));
     store(p.out + i, y);
 }
 

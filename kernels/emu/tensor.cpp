@@ -18,6 +18,15 @@ static float bf16_at(u32 word, u32 half) {
     return value;
 }
 
+static float f16_at(u32 word, u32 half) {
+    u32 bits = word >> (16 * half) & 0xffff;
+    float sign = (bits & 0x8000) != 0 ? -1.0f : 1.0f;
+    int exponent = static_cast<int>(bits >> 10 & 0x1f), mantissa = static_cast<int>(bits & 0x3ff);
+    if (exponent == 31) return mantissa == 0 ? sign * __builtin_inff() : __builtin_nanf("");
+    if (exponent == 0) return sign * __builtin_ldexpf(static_cast<float>(mantissa), -24);
+    return sign * __builtin_ldexpf(static_cast<float>(1024 + mantissa), exponent - 25);
+}
+
 static float e4m3_at(u32 word, u32 byte) {
     u32 bits = (word >> (8 * byte)) & 0xff;
     float sign = (bits & 0x80) != 0 ? -1.0f : 1.0f;
@@ -42,20 +51,25 @@ static void multiply(Launch& launch, const float (&a)[16][K], const float (&b)[8
     }
 }
 
-void complete_mma_bf16(Launch& launch, u32, Warp&) {
+// Of two elements a register, which `at` widens.
+template <class At>
+static void multiply_pairs(Launch& launch, At at) {
     float a[16][16], b[8][16];
     for (u32 lane = 0; lane < WARP_LANES; lane++) {
         const auto& slot = *static_cast<MmaSlot*>(launch.slot_of(lane));
         u32 g = lane / 4, t = lane % 4;
         for (u32 r = 0; r < 4; r++) {
-            for (u32 h = 0; h < 2; h++) a[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + h] = bf16_at(slot.a[r], h);
+            for (u32 h = 0; h < 2; h++) a[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + h] = at(slot.a[r], h);
         }
         for (u32 r = 0; r < 2; r++) {
-            for (u32 h = 0; h < 2; h++) b[g][2 * t + 8 * r + h] = bf16_at(slot.b[r], h);
+            for (u32 h = 0; h < 2; h++) b[g][2 * t + 8 * r + h] = at(slot.b[r], h);
         }
     }
     multiply(launch, a, b);
 }
+
+void complete_mma_bf16(Launch& launch, u32, Warp&) { multiply_pairs(launch, bf16_at); }
+void complete_mma_f16(Launch& launch, u32, Warp&) { multiply_pairs(launch, f16_at); }
 
 void complete_mma_e4m3(Launch& launch, u32, Warp&) {
     float a[16][32], b[8][32];

@@ -30,6 +30,7 @@ struct VoteSlot {
 };
 
 void complete_mma_bf16(Launch&, u32 mask, Warp&);
+void complete_mma_f16(Launch&, u32 mask, Warp&);
 void complete_mma_e4m3(Launch&, u32 mask, Warp&);
 void complete_ldmatrix(Launch&, u32 mask, Warp&);
 void complete_shuffle(Launch&, u32 mask, Warp&);

@@ -34,6 +34,8 @@ pub enum Quantization {
     /// with a scale per row and 128 inputs; sums are of integers within such a group and of f32
     /// across groups, with the same bits on every path. The README says what this costs in accuracy.
     Int8,
+    /// The matrices of layers in fp8, on a GPU: the CPU has no such products, and refuses it.
+    Fp8,
 }
 
 /// Settings of a [`crate::CpuExecutor`]. Programs set the fields that serde skips from settings of
@@ -120,6 +122,10 @@ impl Default for CpuConfig {
 impl CpuConfig {
     /// The arithmetic and the code for a model.
     pub(crate) fn choose(&self, model: &ModelConfig) -> Result<(CpuDtype, Backend), Error> {
+        if self.quantization == Some(Quantization::Fp8) {
+            let what = "is fp8, which needs an NVIDIA GPU; the CPU has int8";
+            return Err(Error::config("quantization", what));
+        }
         if self.mode == Mode::Reference {
             if self.dtype == Some(CpuDtype::Bf16) {
                 return Err(Error::config("dtype", "is bf16, but the reference is f32"));
@@ -208,6 +214,10 @@ mod tests {
         assert_eq!(config.dtype, Some(CpuDtype::Bf16));
         assert_eq!(config.path, Some(Isa::Avx2));
         assert_eq!(config.quantization, None);
+        let fp8 = read(r#"{"quantization": "fp8"}"#).unwrap();
+        let model = crate::testing::checkpoint("demo-lm").config().clone();
+        let refused = fp8.choose(&model).unwrap_err().to_string();
+        assert!(refused.contains("needs an NVIDIA GPU"), "{refused}");
         let int8 = read(r#"{"quantization": "int8"}"#).unwrap();
         assert_eq!(int8.quantization, Some(Quantization::Int8));
         assert!(read(r#"{"quantization": "int4"}"#).is_err());

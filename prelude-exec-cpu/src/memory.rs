@@ -131,7 +131,7 @@ impl MemoryPlan {
         let plan = Self {
             weights_bytes: match config.quantization {
                 Some(Quantization::Int8) => int8_bytes(model, &tensors, backend, dtype),
-                None => weights_bytes(&tensors, backend, dtype),
+                None | Some(Quantization::Fp8) => weights_bytes(&tensors, backend, dtype),
             } + rotations,
             kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
                 .saturating_mul(kv_row_bytes(model, dtype))

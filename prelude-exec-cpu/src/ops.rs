@@ -70,7 +70,7 @@ impl CpuOps {
         let multiplier = Multiplier::new(backend, chunk, widest, model.intermediate_size);
         let multiplier = match config.quantization {
             Some(Quantization::Int8) => multiplier.with_int8(chunk, widest),
-            None => multiplier,
+            None | Some(Quantization::Fp8) => multiplier,
         };
         Ok(Self {
             backend,

@@ -231,7 +231,7 @@ impl CpuLoader {
     fn format(&self, parts: &[TensorView<'_>]) -> Format {
         match self.quantization {
             Some(Quantization::Int8) => Format::Int8,
-            None => self.unquantised(parts),
+            None | Some(Quantization::Fp8) => self.unquantised(parts),
         }
     }
 

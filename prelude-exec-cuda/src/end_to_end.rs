@@ -11,7 +11,7 @@ use prelude_core::{
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use prelude_models::conformance::{
     batches::{append, greedy, prompt, root},
-    golden::{Golden, GoldenComparison, GoldenPrompt, folder},
+    golden::{Allowed, Golden, GoldenComparison, GoldenPrompt, folder},
 };
 
 use crate::{
@@ -64,9 +64,19 @@ fn vocab_of(name: &str) -> u32 {
 
 /// A golden model's short prompts, all in one step.
 pub(crate) fn check(name: &str) {
+    check_within(name, false, |golden, array| golden.allowed(array));
+}
+
+/// The same in fp8 or not, within other bounds.
+pub(crate) fn check_within(
+    name: &str,
+    fp8: bool,
+    allowed: impl Fn(&Golden, &str) -> Option<Allowed>,
+) {
     let golden = Golden::open(&folder(name)).unwrap();
     let config = CudaConfig {
         deterministic: true,
+        fp8,
         logits_rows_max: 128,
         chunk_tokens: 128,
         max_context_len: (!golden.is_whole()).then_some(1024),
@@ -95,7 +105,7 @@ pub(crate) fn check(name: &str) {
     let heads = logprob.min(lse).max(classes);
     let is_embedder = name.ends_with("-embed") || name == "rand-qwen2-whole";
     assert!(heads > 2 || is_embedder, "{name}: {heads}");
-    let checked = comparison.check(|array| golden.allowed(array));
+    let checked = comparison.check(|array| allowed(&golden, array));
     for (array, seen, allowed) in checked.unwrap() {
         println!("{name} {array}: {}", seen.check(allowed).unwrap());
     }
@@ -120,9 +130,20 @@ fn so_it_has_in_a_mixture_of_experts() {
     check_bits("rand-qwen3-moe");
 }
 
+/// The same where products are of rows rounded to fp8.
+#[test]
+fn so_it_has_in_fp8() {
+    check_bits_of("demo-lm", true);
+}
+
 fn check_bits(name: &str) {
+    check_bits_of(name, false);
+}
+
+fn check_bits_of(name: &str, fp8: bool) {
     let config = CudaConfig {
         deterministic: true,
+        fp8,
         ..small()
     };
     let Some(mut executor) = executor(name, &config) else {
@@ -223,10 +244,20 @@ fn so_they_have_in_a_mixture_of_experts() {
     check_captured("rand-qwen3-moe");
 }
 
+#[test]
+fn so_they_have_in_fp8() {
+    check_captured_of("demo-lm", true);
+}
+
 fn check_captured(name: &str) {
+    check_captured_of(name, false);
+}
+
+fn check_captured_of(name: &str, fp8: bool) {
     let vocab = vocab_of(name);
     let plain = CudaConfig {
         chunk_tokens: 128,
+        fp8,
         ..small()
     };
     let padding = CudaConfig {

@@ -22,7 +22,7 @@ use prelude_models::{
 use crate::Recording;
 use crate::{
     CudaConfig, CudaLoader, CudaOps, Error, GraphStats, MemoryPlan, ProductEngine, StepPlan,
-    config::check_shared_memory,
+    config::{check_fp8_device, check_shared_memory},
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, event::Point, kv_pool::KvShape, space::Space},
@@ -95,6 +95,7 @@ impl CudaExecutor {
         config.check_model(checkpoint.config())?;
         let context = Arc::new(Context::open(config.device)?);
         check_shared_memory(checkpoint.config(), context.shared_bytes)?;
+        check_fp8_device(&config, context.compute_capability)?;
         let images = Images::new(&config);
         let launcher = Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(&context), images)?));
         Self::on(Space::Cuda(context), launcher, checkpoint, &config)
@@ -195,8 +196,13 @@ impl CudaExecutor {
         };
         let (vocab_size, num_ids) = (ids(model_config.vocab_size)?, ids(model_config.num_ids())?);
         // Weights first: what is left of a GPU's memory is for KV blocks.
-        let mut loader = CudaLoader::new(space.clone());
+        // The loader has the launcher while weights are rounded.
+        let mut launcher = Some(launcher);
+        let rounding = launcher.take_if(|_| config.fp8);
+        let mut loader = CudaLoader::new(space.clone(), rounding);
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
+        let launcher = launcher.or_else(|| loader.end_rounding());
+        let launcher = launcher.expect("it is here or with the loader");
         let passes = config.passes(model_config, max_context_len);
         let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {

@@ -16,6 +16,8 @@ mod end_to_end;
 mod error;
 mod executor;
 #[cfg(test)]
+mod fp8;
+#[cfg(test)]
 mod golden;
 mod graph;
 mod heads;

@@ -2,6 +2,8 @@
 //!
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
+//! Matrices of layers are e4m3 with a scale for each row where [`crate::CudaConfig::fp8`] asks for it:
+//! each is sent in bf16 to a place that the next one takes again, and rounded there.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
@@ -10,7 +12,12 @@ use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
     Error,
-    kernels::lt::Matrix,
+    config::FP8_ROW_MULTIPLE,
+    kernels::{
+        fp8::{self, Fp8View},
+        launch::Launcher,
+        lt::Matrix,
+    },
     memory::{
         space::{Buffer, Space},
         view::View,
@@ -30,6 +37,16 @@ enum Repr {
     /// bf16 `[rows, width]`.
     Matrix {
         data: Buffer,
+        rows: usize,
+        width: usize,
+        /// bf16 `[rows]`.
+        bias: Option<Buffer>,
+    },
+    /// e4m3 `[rows, width]`.
+    Fp8 {
+        data: Buffer,
+        /// f32 `[rows]`.
+        scales: Buffer,
         rows: usize,
         width: usize,
         /// bf16 `[rows]`.
@@ -62,6 +79,7 @@ impl Weight {
     const fn kind(&self) -> &'static str {
         match self.0 {
             Repr::Matrix { .. } => "a matrix",
+            Repr::Fp8 { .. } => "a matrix in fp8",
             Repr::OfStack { .. } => "a matrix of a stack",
             Repr::Vector { .. } => "a vector",
             Repr::Rope { .. } => "rotations",
@@ -84,6 +102,26 @@ impl Weight {
                 (data.view(0, *rows, *width), bias)
             }
             _ => panic!("a matrix was expected, not {}", self.kind()),
+        }
+    }
+
+    /// The matrix in e4m3, and its bias as one row; `None` if it is of another kind.
+    pub(crate) fn fp8(&self) -> Option<(Fp8View, Option<View<bf16>>)> {
+        match &self.0 {
+            Repr::Fp8 {
+                data,
+                scales,
+                rows,
+                width,
+                bias,
+            } => {
+                let view = Fp8View {
+                    data: data.view(0, *rows, *width),
+                    scales: scales.view(0, 1, *rows),
+                };
+                Some((view, bias.as_ref().map(|b| b.view(0, 1, *rows))))
+            }
+            _ => None,
         }
     }
 
@@ -151,12 +189,22 @@ struct Stack {
     next: usize,
 }
 
+/// Rounds matrices on the GPU.
+#[derive(Debug)]
+struct Rounding {
+    launcher: Launcher,
+    /// The largest matrix so far in bf16, or the latest.
+    stage: Option<Buffer>,
+}
+
 /// Converts a checkpoint's tensors and sends them to the GPU.
 #[derive(Debug)]
 pub struct CudaLoader {
     space: Space,
     /// The way that everything is sent.
     way: Stage,
+    /// What rounds matrices of layers; `None` if they stay bf16.
+    rounding: Option<Rounding>,
     /// Shapes of the matrices so far, for which products are prepared.
     matrices: BTreeSet<Matrix>,
     /// The stack whose matrices are being loaded, their shape and number.
@@ -166,14 +214,25 @@ pub struct CudaLoader {
 }
 
 impl CudaLoader {
-    pub(crate) fn new(space: Space) -> Self {
+    /// `fp8`: what rounds matrices of layers to e4m3; `None` if they stay bf16.
+    pub(crate) fn new(space: Space, fp8: Option<Launcher>) -> Self {
+        let rounding = fp8.map(|launcher| Rounding {
+            launcher,
+            stage: None,
+        });
         Self {
             way: Stage::new(space.clone()),
             space,
+            rounding,
             matrices: BTreeSet::new(),
             stack: None,
             bytes: 0,
         }
+    }
+
+    /// Returns what rounded matrices, if anything did, and frees what it took.
+    pub(crate) fn end_rounding(&mut self) -> Option<Launcher> {
+        Some(self.rounding.take()?.launcher)
     }
 
     /// Bytes of the weights that it sent.
@@ -195,13 +254,13 @@ impl CudaLoader {
     fn send(&mut self, name: &str, parts: &[TensorView<'_>]) -> Result<Buffer, Error> {
         let len: usize = parts.iter().map(TensorView::len).sum();
         let buffer = self.alloc(name, len * size_of::<bf16>())?;
-        self.fill(&buffer, 0, name, parts)?;
+        Self::fill(&mut self.way, &buffer, 0, name, parts)?;
         Ok(buffer)
     }
 
     /// Sends `parts` one after the other, from a byte of a buffer on.
     fn fill(
-        &mut self,
+        way: &mut Stage,
         buffer: &Buffer,
         mut offset: usize,
         name: &str,
@@ -220,7 +279,7 @@ impl CudaLoader {
                     Error::weight(name, format!("element {i} exceeds the range of bf16"))
                 })
             };
-            self.way.send(buffer, offset, (len, SIZE), make)?;
+            way.send(buffer, offset, (len, SIZE), make)?;
             offset += len * SIZE;
         }
         Ok(())
@@ -255,11 +314,83 @@ impl CudaLoader {
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
         if let (true, Ok(n), Ok(k)) = (is_factor, u32::try_from(rows), u32::try_from(width)) {
-            let has_bias = bias.is_some();
-            self.matrices.insert(Matrix { n, k, has_bias });
+            self.matrices.insert(Matrix {
+                n,
+                k,
+                has_bias: bias.is_some(),
+                is_fp8: false,
+            });
         }
         Ok(Weight(Repr::Matrix {
             data: self.send(name, parts)?,
+            rows,
+            width,
+            bias,
+        }))
+    }
+}
+
+/// Returns a stage of at least so many bytes.
+fn stage<'a>(
+    stage: &'a mut Option<Buffer>,
+    space: &Space,
+    bytes: usize,
+) -> Result<&'a Buffer, Error> {
+    if stage.as_ref().is_none_or(|stage| stage.bytes() < bytes) {
+        // Freed before a larger one is taken.
+        *stage = None;
+    }
+    match stage {
+        Some(stage) => Ok(stage),
+        none => Ok(none.insert(space.alloc("fp8 stage", bytes)?)),
+    }
+}
+
+impl CudaLoader {
+    /// A matrix of a layer in e4m3.
+    fn fp8_matrix(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        let (rows, width) = Self::shape(name, parts, biases)?;
+        if !width.is_multiple_of(FP8_ROW_MULTIPLE) {
+            let what =
+                format!("is [{rows}, {width}]; fp8 takes rows of a multiple of {FP8_ROW_MULTIPLE}");
+            return Err(Error::weight(name, what));
+        }
+        let bias = match biases {
+            [] => None,
+            _ => Some(self.send(&format!("{name}.bias"), biases)?),
+        };
+        let data = self.alloc(name, rows * width)?;
+        let scales = self.alloc(&format!("{name}.scale"), rows * size_of::<f32>())?;
+        if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
+            self.matrices.insert(Matrix {
+                n,
+                k,
+                has_bias: bias.is_some(),
+                is_fp8: true,
+            });
+        }
+        let Some(rounding) = &mut self.rounding else {
+            return Err(Error::weight(name, "has nothing to be rounded by"));
+        };
+        let bytes = rows * width * size_of::<bf16>();
+        let stage = stage(&mut rounding.stage, &self.space, bytes)?;
+        Self::fill(&mut self.way, stage, 0, name, parts)?;
+        // Copies are on another stream than kernels.
+        self.space.settle()?;
+        let rounded = Fp8View {
+            data: data.view(0, rows, width),
+            scales: scales.view(0, 1, rows),
+        };
+        fp8::quantise(&mut rounding.launcher, stage.view(0, rows, width), rounded)?;
+        self.space.synchronize("rounding a weight")?;
+        Ok(Weight(Repr::Fp8 {
+            data,
+            scales,
             rows,
             width,
             bias,
@@ -284,6 +415,18 @@ impl WeightLoader for CudaLoader {
     }
 
     fn linear(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        match self.rounding.is_some() {
+            true => self.fp8_matrix(name, parts, biases),
+            false => self.matrix(name, parts, biases, true),
+        }
+    }
+
+    fn head(
         &mut self,
         name: &str,
         parts: &[TensorView<'_>],
@@ -320,7 +463,7 @@ impl WeightLoader for CudaLoader {
         if stack.next == count {
             self.stack = None;
         }
-        self.fill(&data, index * bytes, name, parts)?;
+        Self::fill(&mut self.way, &data, index * bytes, name, parts)?;
         Ok(Weight(Repr::OfStack {
             stack: data,
             rows,
@@ -446,7 +589,7 @@ mod tests {
     #[test]
     fn parts_are_stacked_and_rounded() {
         let Some(device) = emulation() else { return };
-        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)), None);
         let q: Vec<f32> = (0..16).map(|i| i as f32 + 0.001).collect();
         let k: Vec<u8> = (0..8)
             .flat_map(|i| bf16::from_f32(-(i as f32)).to_le_bytes())
@@ -469,7 +612,7 @@ mod tests {
     #[test]
     fn stacks_lie_one_behind_the_other() {
         let Some(device) = emulation() else { return };
-        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)), None);
         let values = |e: usize| (0..16).map(|i| (16 * e + i) as f32).collect::<Vec<_>>();
         let mut load = |place: (usize, usize), rows: usize| {
             let bytes = f32s(&values(place.0)[..rows * 8]);
@@ -493,7 +636,7 @@ mod tests {
     #[test]
     fn long_weights_are_looked_at_and_sent_whole() {
         let Some(device) = emulation() else { return };
-        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)));
+        let mut loader = CudaLoader::new(Space::Emu(Arc::clone(&device)), None);
         let (rows, width) = (2500, 1024);
         let mut values: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32).collect();
         let of = |values: &[f32]| view(DType::F32, &[rows, width], &f32s(values));
@@ -516,7 +659,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let mut loader = CudaLoader::new(Space::Virtual(Arc::default()));
+        let mut loader = CudaLoader::new(Space::Virtual(Arc::default()), None);
         let mut check = |parts: &[TensorView<'_>], biases: &[TensorView<'_>], what: &str| {
             let error = loader.linear("w", parts, biases).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");

@@ -34,6 +34,7 @@ use crate::{
 };
 use deferred::HeadKind;
 use experts::ExpertBuffer;
+use fp8::Fp8Rows;
 use sizes::{partial_row_bytes, pass_room};
 
 pub(crate) use deferred::HeadCall;
@@ -42,6 +43,7 @@ pub(crate) use sizes::Sizes;
 mod attend;
 mod deferred;
 mod experts;
+mod fp8;
 mod sizes;
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
@@ -68,6 +70,8 @@ pub struct CudaOps {
     partial: Buffer,
     /// The room for a mixture of experts; `None` for other models.
     experts: Option<ExpertBuffer>,
+    /// Room for rounded rows; `None` where matrices are bf16.
+    fp8: Option<Fp8Rows>,
     metadata: Metadata,
     fields: Fields,
     pub(crate) heads: Heads,
@@ -130,6 +134,7 @@ impl CudaOps {
         let partial = space.alloc("partial", sizes.partial_bytes)?;
         let experts = sizes.experts.map(|of| ExpertBuffer::new(&space, of));
         let experts = experts.transpose()?;
+        let fp8 = sizes.fp8.map(|of| Fp8Rows::new(&space, of)).transpose()?;
         let products = Products::new(&space, config)?;
         let metadata = Metadata::new(&space, bytes(config.metadata_bytes)?)?;
         let heads = Heads::new(&space, model, config, sizes.result_tokens)?;
@@ -159,6 +164,7 @@ impl CudaOps {
             own_kv: None,
             partial,
             experts,
+            fp8,
             metadata,
             fields: Fields::default(),
             heads,
@@ -281,6 +287,7 @@ impl CudaOps {
     pub(crate) fn memory(&self, weights_bytes: u64) -> MemoryPlan {
         let (arena, passes) = self.arena.bytes();
         let arena = arena + self.experts.as_ref().map_or(0, ExpertBuffer::bytes);
+        let arena = arena + self.fp8.as_ref().map_or(0, Fp8Rows::bytes);
         let buffers = self.partial.bytes()
             + self.metadata.bytes()
             + self.heads.bytes()
@@ -326,6 +333,9 @@ impl CudaOps {
         weight: &Weight,
         output: ProductOutput,
     ) -> Result<(), Error> {
+        if let Some(weight) = weight.fp8() {
+            return self.multiply_fp8(x, weight, output);
+        }
         let (w, bias) = weight.matrix();
         self.products
             .multiply(&mut self.launcher, x, w, bias, output)
@@ -615,6 +625,27 @@ impl Ops for CudaOps {
         let gate_up = self.arena.view(gate_up).slice(0..n);
         let a = self.arena.view(a).slice(0..n);
         elementwise::gate_mul(&mut self.launcher, gate_up, Gate::Silu, a)
+    }
+
+    fn mlp_add(
+        &mut self,
+        x: &ArenaTensor,
+        rows: Range<usize>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        gate_up: &mut ArenaTensor,
+        a: &mut ArenaTensor,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let n = rows.len();
+        let [of_x, of_gate_up] = [x, gate_up].map(|t| self.arena.view(t).slice(0..n));
+        let of_h = self.arena.view(h).slice(rows.clone());
+        if self.mlp_add_fp8(of_x, gate_up_weight, down_weight, of_gate_up, of_h)? {
+            return Ok(());
+        }
+        self.linear(x, n, gate_up_weight, gate_up)?;
+        self.silu_mul(gate_up, n, a)?;
+        self.linear_add(a, rows, down_weight, h)
     }
 
     fn expert_room_rows(&self, _: usize) -> usize {

@@ -10,6 +10,15 @@ pub(crate) struct WeightSource<'a, L> {
     pub(crate) loader: &'a mut L,
 }
 
+/// The place of a matrix in a model.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Layer,
+    Head,
+    /// Its index, and the number of those that are multiplied together with it.
+    Stack((usize, usize)),
+}
+
 impl<'a, L: WeightLoader> WeightSource<'a, L> {
     /// Returns the weight `name.weight` of an RMS norm of the body, `offset` added to each element.
     pub(crate) fn norm(&mut self, name: &str, offset: f32) -> Result<L::Weight, Error> {
@@ -64,7 +73,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
             format!("{}{name}.weight", self.prefix),
             &parts,
             biased,
-            None,
+            Place::Layer,
         )
     }
 
@@ -79,7 +88,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         let parts = parts.iter().map(|part| format!("{}{part}", self.prefix));
         let parts: Vec<String> = parts.collect();
         let name = format!("{}{name}.weight", self.prefix);
-        self.stack(name, &parts, false, Some(place))
+        self.stack(name, &parts, false, Place::Stack(place))
     }
 
     /// Returns the table `name.weight` of the body.
@@ -105,16 +114,16 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
 
     /// Returns a matrix of a head, which lies outside the body, so its name has no prefix.
     pub(crate) fn head(&mut self, name: &str, biased: bool) -> Result<L::Weight, Error> {
-        self.stack(format!("{name}.weight"), &[name.to_owned()], biased, None)
+        let parts = [name.to_owned()];
+        self.stack(format!("{name}.weight"), &parts, biased, Place::Head)
     }
 
-    /// `place`: the matrix's index and the number of those that are multiplied together with it.
     fn stack(
         &mut self,
         name: String,
         parts: &[String],
         biased: bool,
-        place: Option<(usize, usize)>,
+        place: Place,
     ) -> Result<L::Weight, Error> {
         let read = |what: &str| {
             parts
@@ -127,8 +136,9 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         let weights: Vec<_> = weights.iter().map(Tensor::view).collect();
         let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
         let loaded = match place {
-            None => self.loader.linear(&name, &weights, &biases),
-            Some(place) => self.loader.linear_of_stack(&name, place, &weights),
+            Place::Layer => self.loader.linear(&name, &weights, &biases),
+            Place::Head => self.loader.head(&name, &weights, &biases),
+            Place::Stack(place) => self.loader.linear_of_stack(&name, place, &weights),
         };
         for part in parts {
             self.checkpoint.release(&format!("{part}.weight"));

@@ -54,6 +54,20 @@ pub trait WeightLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Self::Weight, Self::Error>;
 
+    /// A matrix of a head, as in [`WeightLoader::linear`]: few rows are multiplied with it, and the
+    /// products are the answer. A device that rounds the matrices of layers may keep it as it is.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn head(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Self::Weight, Self::Error> {
+        self.linear(name, parts, biases)
+    }
+
     /// The matrix `index` of `count` equally shaped ones without biases that a model multiplies in one
     /// operation, each made of `parts` as in [`WeightLoader::linear`]. Called for each `index` in
     /// order, with no other matrix between them, so that a device may place them one behind the other.

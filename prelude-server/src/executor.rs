@@ -421,12 +421,17 @@ fn open_cuda(
         let message = "models run in bf16 on a GPU: leave --dtype at auto, or use --device cpu";
         return Err((LoadError::Option(message.to_owned()), false));
     }
-    if config.quantization.is_some() {
-        let message = "weights are not quantised on a GPU: leave --quantization out, or use \
-                       --device cpu";
-        return Err((LoadError::Option(message.to_owned()), false));
-    }
+    let fp8 = match config.quantization {
+        None => false,
+        Some(Quantization::Fp8) => true,
+        Some(_) => {
+            let message = "weights are quantised to fp8 alone on a GPU: use --quantization fp8, or \
+                           --device cpu";
+            return Err((LoadError::Option(message.to_owned()), false));
+        }
+    };
     let mut cuda = cuda.clone();
+    cuda.fp8 = fp8;
     cuda.max_context_len = Some(max_model_len);
     // The settings that every executor has.
     cuda.num_blocks = config.num_blocks;
@@ -443,10 +448,17 @@ fn open_cuda(
     // Without NVIDIA's library products are slower: the log says so.
     log::line(format_args!("{}", executor.products()));
     Ok(Opened {
-        name: format!("cuda bf16, {}", executor.device_name()),
+        name: cuda_name(fp8, executor.device_name()),
         memory: planned_on_gpu(&executor),
         executor: Box::new(executor),
     })
+}
+
+/// Names an executor on a GPU: its arithmetic, and the GPU.
+#[cfg(feature = "cuda")]
+fn cuda_name(fp8: bool, device: &str) -> String {
+    let arithmetic = if fp8 { "fp8 bf16" } else { "bf16" };
+    format!("cuda {arithmetic}, {device}")
 }
 
 /// The memory that an executor took on its GPU.
@@ -563,6 +575,41 @@ mod tests {
         let (bf16, int8) = (open(None), open(Some(Quantization::Int8)));
         assert!(!bf16.name.contains("int8"), "{}", bf16.name);
         assert!(int8.name.starts_with("cpu int8 bf16"), "{}", int8.name);
+    }
+
+    #[test]
+    fn fp8_is_refused_on_the_host() {
+        let assets = crate::assets::Assets::embedded(&crate::demo::CLASSIFIER).unwrap();
+        let config = ExecutorConfig {
+            quantization: Some(Quantization::Fp8),
+            ..ExecutorConfig::default()
+        };
+        let opened = Devices::of_machine().open(&assets.checkpoint, 128, &config);
+        let text = opened.map(|_| ()).unwrap_err().to_string();
+        assert!(text.contains("fp8, which needs an NVIDIA GPU"), "{text}");
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_gpu_has_fp8_and_not_int8() {
+        let assets = crate::assets::Assets::embedded(&crate::demo::CLASSIFIER).unwrap();
+        let open = |quantization| {
+            let config = ExecutorConfig {
+                quantization: Some(quantization),
+                ..ExecutorConfig::default()
+            };
+            let cuda = CudaConfig {
+                // No machine has so many.
+                device: 4000,
+                ..CudaConfig::default()
+            };
+            let opened = open_cuda(&assets.checkpoint, 128, &config, &cuda);
+            opened.map(|_| ()).unwrap_err().to_string()
+        };
+        assert!(open(Quantization::Int8).contains("use --quantization fp8"));
+        let of_gpu = open(Quantization::Fp8);
+        assert!(!of_gpu.contains("quantis"), "{of_gpu}");
+        assert_eq!(cuda_name(true, "a GPU"), "cuda fp8 bf16, a GPU");
     }
 
     #[test]

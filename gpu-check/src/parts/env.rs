@@ -7,13 +7,16 @@ use half::bf16;
 use prelude_exec_cuda::measure::{Device, times};
 use prelude_models::Ops as _;
 
-use super::{Layer, in_step};
+use super::{Layer, NO_FP8, has_fp8, in_step};
 use crate::{
     session::{CEILING_BYTES, CEILING_FLOPS, CEILING_SUSTAINED, Figure, Session, Work},
     values,
 };
 
 const OWN_PRODUCT: &str = "gemm_mma 8192³, bf16";
+/// The products of that size in fp8.
+const FP8_PRODUCT: &str = "product 8192³, fp8";
+const OWN_FP8_PRODUCT: &str = "gemm_fp8 8192³";
 /// The time that sustained products take at least.
 const SUSTAINED: Duration = Duration::from_secs(2);
 /// Products of a round: about 0.3 s at 800 TFLOP/s, and no more launches than a driver queues.
@@ -56,7 +59,12 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     // From here on as just measured.
     session.look_for_ceilings();
     session.attempt(OWN_PRODUCT, |s| product(s, Product::Own))?;
-    session.skip("product 8192³, fp8", "fp8 products are not built yet")?;
+    if has_fp8(session) {
+        session.attempt(FP8_PRODUCT, |s| product(s, Product::Fp8))?;
+        session.attempt(OWN_FP8_PRODUCT, |s| product(s, Product::OwnFp8))?;
+    } else {
+        session.skip(FP8_PRODUCT, NO_FP8)?;
+    }
     match crate::nvcc::find() {
         Some(path) => session.note("nvcc", path.display().to_string()),
         None => session.skip("nvcc", "not on this machine"),
@@ -101,6 +109,10 @@ enum Product {
     Sustained,
     /// By our own kernel.
     Own,
+    /// Of rows and weights in fp8 by NVIDIA's library; rounding the rows is in its time.
+    Fp8,
+    /// The same by our own kernel.
+    OwnFp8,
 }
 
 impl Product {
@@ -109,25 +121,28 @@ impl Product {
             Self::Burst => CEILING_FLOPS,
             Self::Sustained => CEILING_SUSTAINED,
             Self::Own => OWN_PRODUCT,
+            Self::Fp8 => FP8_PRODUCT,
+            Self::OwnFp8 => OWN_FP8_PRODUCT,
         }
     }
 }
 
 fn product(session: &mut Session, kind: Product) -> Result<()> {
-    let own = kind == Product::Own;
+    let own = matches!(kind, Product::Own | Product::OwnFp8);
     let n = session.pick(8192, 128);
     let layer = Layer {
         hidden: n,
         mlp: n,
         ..Layer::of("tiny")?
     };
-    let room = layer.room(n, 4, 64, 2 * n * n)?;
+    let mut room = layer.room(n, 4, 64, 2 * n * n)?;
+    room.fp8 = matches!(kind, Product::Fp8 | Product::OwnFp8);
     let mut device = Device::open(&session.target, &room, own)?;
     let (weight, _) = values::matrix(&mut device.loader(), 1, n, n)?;
     let input: Vec<bf16> = values::values(2, n * n);
     let (repetitions, lasts) = match kind {
         Product::Sustained => session.pick((SUSTAINED_ROUND, SUSTAINED), (3, Duration::ZERO)),
-        Product::Burst | Product::Own => (session.pick(12, 3), Duration::ZERO),
+        _ => (session.pick(12, 3), Duration::ZERO),
     };
     let (engine, counts, times) = in_step(&mut device, &room, |ops| {
         let x = ops.filled(n, n, &input)?;
@@ -150,7 +165,12 @@ fn product(session: &mut Session, kind: Product) -> Result<()> {
     if !own && session.target.is_gpu() && counts.own > 0 {
         return session.skip(kind.name(), format!("not by cuBLASLt: {engine}"));
     }
-    let ceiling = session.ceilings.flops.filter(|_| own);
+    // Products of e4m3 take half the time of those of bf16 at best.
+    let ceiling = session.ceilings.flops.and_then(|flops| match kind {
+        Product::Burst | Product::Sustained => None,
+        Product::Own => Some(flops),
+        Product::Fp8 | Product::OwnFp8 => Some(2.0 * flops),
+    });
     let work = 2.0 * (n as f64).powi(3);
     session.figure(Figure {
         work: Some(Work::Flops(work)),

@@ -11,9 +11,9 @@ use prelude_models::{
     conformance::{self, Demands, Precision, Spec},
 };
 
-use super::{Layer, in_step, mode};
+use super::{Layer, NO_FP8, fp8, has_fp8, in_step, mode};
 use crate::{
-    golden,
+    golden::{self, Mode},
     results::{Outcome, Verdict},
     session::{Session, Size},
     values,
@@ -50,12 +50,20 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         None => Outcome::new(BY_LIBRARY, Verdict::Skip).because("the products are not right"),
     })?;
     session.check("a row's bits for every M", |s| same_bits(s, layer))?;
+    if has_fp8(session) {
+        for deterministic in [false, true] {
+            let name = format!("products in fp8 at model shapes{}", mode(deterministic));
+            session.check(&name, |s| fp8::products(s, layer, deterministic))?;
+        }
+    } else {
+        session.skip("products in fp8 at model shapes", NO_FP8)?;
+    }
     session.attempt("order of sums in m16n8k16", tensor_core_order)?;
     if session.size == Size::Small {
         // Every kernel in models, without the thousands of small cases.
         for name in ["rand-cls3", "demo-lm"] {
             session.check(&format!("golden {name}"), |s| {
-                golden::check(s, name, 70, 128, 256, false)
+                golden::check(s, name, 70, 128, 256, Mode::default())
             })?;
         }
         return Ok(());

@@ -2,6 +2,7 @@
 
 mod attn;
 mod env;
+mod fp8;
 mod gemm;
 mod host_copies;
 mod invariance;
@@ -222,8 +223,18 @@ impl Layer {
             arena_elements,
             lists_bytes: 8 << 20,
             logits_rows: 4,
+            fp8: false,
         })
     }
+}
+
+/// Why a GPU computes nothing in fp8.
+const NO_FP8: &str = "fp8 needs a GPU of compute capability 8.9 or higher";
+
+/// Returns true if the GPU, or what stands in for it, computes in fp8.
+fn has_fp8(session: &Session) -> bool {
+    let facts = session.target.facts();
+    facts.is_none_or(|facts| facts.compute_capability >= (8, 9))
 }
 
 /// Runs operations in a step of one token.

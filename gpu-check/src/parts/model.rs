@@ -10,7 +10,7 @@ use prelude_exec_cuda::{
 };
 use prelude_models::{Checkpoint, Ops as _, QkNorm};
 
-use super::{Layer, checked, checkpoint, gemm::ROTATION_BYTES, host_copies};
+use super::{Layer, NO_FP8, checked, checkpoint, gemm::ROTATION_BYTES, has_fp8, host_copies};
 use crate::{
     batches::{Forest, Generation, all_sampled, count, greedy, sampled, step, tokens},
     results::{Goal, Outcome},
@@ -37,6 +37,14 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     })?;
     let large = session.pick("qwen3-4b", "tiny");
     session.attempt_within(large, 45.0, |s| large_model(s, large))?;
+    if has_fp8(session) {
+        session.attempt_within("fp8", 45.0, |s| in_fp8(s, small, large))?;
+        session.attempt("one layer of many tokens, fp8", |s| {
+            one_layer_in(s, large, s.pick(4096, 8), true)
+        })?;
+    } else {
+        session.skip("fp8", NO_FP8)?;
+    }
     session.skip(
         "GPU idle share at saturation",
         "executors do not note yet when the GPU begins and ends a step",
@@ -324,6 +332,44 @@ fn chunks(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<
     Ok(())
 }
 
+/// Both models with the matrices of their layers in fp8: single prompts, full steps, tokens.
+fn in_fp8(session: &mut Session, small: &str, large: &str) -> Result<()> {
+    let (few, long) = session.pick((128, 512), (12, 20));
+    let (rows_max, steps) = session.pick((64, 24), (3, 2));
+    let many = session.pick(16, 2);
+    for (name, input, must) in [(large, long, Some(250.0)), (small, few, None)] {
+        let checkpoint = checkpoint(session, name, None)?;
+        let opening = Instant::now();
+        let context = session.pick(640, 64);
+        let mut executor = open(
+            session,
+            &checkpoint,
+            session.pick(8192, 256),
+            rows_max * context / BLOCK,
+            context,
+            |config| config.fp8 = true,
+        )?;
+        let load = opening.elapsed().as_secs_f64();
+        let name = format!("{name} fp8");
+        session.figure(Figure::wall(&format!("{name}: open"), &[load], None))?;
+        let weights = executor.memory().weights_bytes as f64 / 1e9;
+        let what = format!("{name}: weights");
+        session.timed(Outcome::figure(what, (weights, "GB"), None))?;
+        let full = oneshot(&mut executor, input, many, session.pick(10, 1))?;
+        let what = format!("{name}: {input} in, 1 out, {many} a step");
+        rate(session, &what, &full, many, (input, must))?;
+        let single = oneshot(&mut executor, input, 1, session.pick(20, 1))?;
+        let what = format!("{name}: {input} in, 1 out, wall");
+        session.figure(Figure::wall(&what, &single, None))?;
+        for rows in session.pick(vec![1, 4, 16, 64], vec![2]) {
+            let times = generation(&mut executor, rows, input, steps)?;
+            let what = format!("{name}: {rows} rows at {input}, a token, wall");
+            session.figure(Figure::wall(&what, &times, None))?;
+        }
+    }
+    Ok(())
+}
+
 /// Requests a second of steps of `many` prompts of `input` tokens; its goal is in those.
 fn rate(
     session: &mut Session,
@@ -333,12 +379,15 @@ fn rate(
     (input, must): (usize, Option<f64>),
 ) -> Result<()> {
     let rate = many as f64 / median(times);
-    let mut outcome = Outcome::figure(name, (rate, "req/s"), must.and_then(at_least))
-        .because("bound: sustained products");
+    let mut outcome = Outcome::figure(name, (rate, "req/s"), must.and_then(at_least));
     let model = name.split(':').next().unwrap_or(name);
-    session
-        .ceilings
-        .share(&mut outcome, Layer::of(model)?.prompt_flops(input));
+    // The ceiling is of bf16.
+    if let Ok(layer) = Layer::of(model) {
+        outcome = outcome.because("bound: sustained products");
+        session
+            .ceilings
+            .share(&mut outcome, layer.prompt_flops(input));
+    }
     outcome.repetitions = Some(times.len());
     session.timed(outcome)
 }
@@ -379,10 +428,16 @@ impl LayerWeights {
 type OperationTimes = Vec<(&'static str, Times)>;
 
 /// Measures the nine operations of one layer, one by one, and the gap behind a kernel.
-fn layer_times(session: &Session, layer: &Layer, tokens: usize) -> Result<OperationTimes> {
+fn layer_times(
+    session: &Session,
+    layer: &Layer,
+    tokens: usize,
+    fp8: bool,
+) -> Result<OperationTimes> {
     let shape = layer.shape;
     let widths = 3 * layer.hidden + shape.qkv_width() + shape.out_width() + 3 * layer.mlp;
-    let room = layer.room(tokens, 4, tokens.max(64), tokens * widths)?;
+    let mut room = layer.room(tokens, 4, tokens.max(64), tokens * widths)?;
+    room.fp8 = fp8;
     let mut device = Device::open(&session.target, &room, false)?;
     let context = room.context_len as usize;
     let on = LayerWeights::new(session, layer, &mut device.loader(), context)?;
@@ -473,8 +528,14 @@ fn operation_times(
 
 /// Writes down the operations of one layer, one by one: a step cannot be faster than their sum.
 fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
+    one_layer_in(session, name, tokens, false)
+}
+
+/// The same with products in fp8 or not; rounding their rows is in their times.
+fn one_layer_in(session: &mut Session, name: &str, tokens: usize, fp8: bool) -> Result<()> {
     let layer = Layer::of(name)?;
-    let table = layer_times(session, &layer, tokens)?;
+    let table = layer_times(session, &layer, tokens, fp8)?;
+    let name = &format!("{name}{}", if fp8 { " fp8" } else { "" });
     let mut sum = 0.0;
     let mut is_host_bound = false;
     for (op, times) in &table {

@@ -7,10 +7,11 @@ use anyhow::{Context as _, Result};
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor};
 use prelude_models::Checkpoint;
 
-use super::{checkpoint, mode};
+use super::{NO_FP8, checkpoint, has_fp8, mode};
 use crate::{
     batches::{count, tokens},
-    golden, make_model,
+    golden::{self, Mode},
+    make_model,
     reference::{self, Answers, Compared, Questions, Tolerance, compare},
     session::Session,
 };
@@ -69,10 +70,15 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         for &deterministic in modes {
             let what = format!("{what}{}", mode(deterministic));
             session.check_within(&what, 3.0, |s| {
-                golden::check(s, &name, longest, step, most, deterministic)
+                let mode = Mode {
+                    deterministic,
+                    fp8: false,
+                };
+                golden::check(s, &name, longest, step, most, mode)
             })?;
         }
     }
+    in_fp8(session, (longest, step, most))?;
     // Texts whose tokens lead: of these models all, where an emulation computes a few tokens.
     let texts: &[&str] = session.pick(&golden::TEXTS, &golden::TEXTS[..1]);
     let (texts_max, tokens_max) = session.pick((usize::MAX, usize::MAX), (1, 2));
@@ -88,6 +94,26 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             None => case.shape.to_owned(),
         };
         session.attempt_within(&what, case.seconds, |s| large(s, &what, case))?;
+    }
+    Ok(())
+}
+
+/// The trained golden models with the matrices of their layers in fp8, within a tolerance of its own.
+fn in_fp8(session: &mut Session, (longest, step, most): (usize, usize, usize)) -> Result<()> {
+    if !has_fp8(session) {
+        return session.skip("golden models in fp8", NO_FP8);
+    }
+    for name in golden::IN_FP8 {
+        for &deterministic in session.pick(&[false, true][..], &[false][..]) {
+            let what = format!("golden {name} in fp8{}", mode(deterministic));
+            let mode = Mode {
+                deterministic,
+                fp8: true,
+            };
+            session.check_within(&what, 3.0, |s| {
+                golden::check(s, name, longest, step, most, mode)
+            })?;
+        }
     }
     Ok(())
 }

@@ -191,6 +191,17 @@ PRELUDE_DEVICE bf16 to_bf16(float x) {
     return {bits};
 }
 
+// Nearest e4m3 of two numbers, ties to even, larger magnitudes to 448; NaN is 0x7f. The first is the
+// low byte. Where there is no such instruction, maths.h has it in several.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define PRELUDE_ROUNDS_E4M3 1
+PRELUDE_DEVICE u16 round_e4m3(float low, float high) {
+    u16 bits;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+#endif
+
 // ---- tensor cores ----
 
 // 8×8 matrices of bf16 from shared memory: lane 8i + r names row r of matrix i; lane l receives
@@ -238,6 +249,14 @@ PRELUDE_DEVICE void ldmatrix_x1_trans(u32 (&r)[1], Shared<const bf16> row) {
 PRELUDE_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same of f16.
+PRELUDE_DEVICE void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

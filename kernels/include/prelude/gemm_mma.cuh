@@ -119,8 +119,18 @@ PRELUDE_DEVICE Source<T, ROWS> source(Global<const bf16> from, u32 stride, u32 f
     return source;
 }
 
+// Factors as they are stored: two bf16 a register.
+struct Plainly {
+    // c[16×8] += a[16×16] · b[16×8].
+    static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+        mma_m16n8k16(c, a, b0, b1);
+    }
+    // What an element of y is, of its sum.
+    PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
+};
+
 // What a warp multiplies in one step.
-template <class T>
+template <class T, class Factors>
 struct Fragments {
     u32 a[T::ROWS][4], b[T::COLUMNS / 2][4];
 
@@ -138,7 +148,7 @@ struct Fragments {
         for (u32 i = 0; i < T::ROWS; i++) {
             PRELUDE_UNROLL
             for (u32 j = 0; j < T::COLUMNS; j++) {
-                mma_m16n8k16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                Factors::multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
             }
         }
     }
@@ -146,7 +156,7 @@ struct Fragments {
 
 // Multiplies all slabs of a tile: a warp's rows of x by its rows of w, k ascending. All threads of a
 // block call this.
-template <class T>
+template <class T, class Factors = Plainly>
 PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared<bf16> ring,
                                    Source<T, T::X> x, Source<T, T::W> w, u32 k) {
     u32 slabs = T::slabs(k);
@@ -170,7 +180,7 @@ PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared
     for (u32 slab = 0; slab < T::STAGES - 1; slab++) fetch_slab(slab, slab);
     cp_async_wait<T::STAGES - 2>();
     sync_block();
-    Fragments<T> parts[2];
+    Fragments<T, Factors> parts[2];
     parts[0].read(ring, x_at, w_at);
     u32 stage = 0, free = T::STAGES - 1;
     for (u32 slab = 0; slab < slabs; slab++) {
@@ -201,10 +211,12 @@ PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
 }
 
 // Two neighbours of y from an even column on, or the last of a row; `before` is what is there.
-template <GemmOutput Output>
-PRELUDE_DEVICE void put(const GemmParams& p, u64 at, u32 column, float low, float high,
-                        Vec<float, 2> before) {
+template <GemmOutput Output, class Factors>
+PRELUDE_DEVICE void put(const GemmParams& p, const Factors& factors, u32 row, u32 column, u64 at,
+                        float low, float high, Vec<float, 2> before) {
     bool pair = column + 1 < p.n;
+    low = factors.value(row, column, low);
+    if (pair) high = factors.value(row, column + 1, high);
     if (p.bias) {
         Vec<float, 2> bias = load_two(p.bias + column, pair);
         low = add_rn(low, bias[0]);
@@ -233,8 +245,8 @@ PRELUDE_DEVICE void put(const GemmParams& p, u64 at, u32 column, float low, floa
 
 // A thread's part of a row of y: of every 8 columns from `first` on two, elements `e` and the next of
 // its sums. What is added to is read before any is written, so that it is waited for once.
-template <class T, GemmOutput Output>
-PRELUDE_DEVICE void put_row(const GemmParams& p, u32 row, u32 first,
+template <class T, GemmOutput Output, class Factors>
+PRELUDE_DEVICE void put_row(const GemmParams& p, const Factors& factors, u32 row, u32 first,
                             const float (&sums)[T::COLUMNS][4], u32 e) {
     u64 at = u64(row) * p.y_stride + first;
     Vec<float, 2> before[T::COLUMNS] = {};
@@ -247,7 +259,7 @@ PRELUDE_DEVICE void put_row(const GemmParams& p, u32 row, u32 first,
     for (u32 j = 0; j < T::COLUMNS; j++) {
         u32 column = first + 8 * j;
         if (column < p.n) {
-            put<Output>(p, at + 8 * j, column, sums[j][e], sums[j][e + 1], before[j]);
+            put<Output>(p, factors, row, column, at + 8 * j, sums[j][e], sums[j][e + 1], before[j]);
         }
     }
 }
@@ -261,17 +273,17 @@ PRELUDE_DEVICE Index3 tile_of_block() {
     return {index / height, first + index % height, 0};
 }
 
-template <class T, GemmOutput Output>
-PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
+template <class T, GemmOutput Output, class Factors = Plainly>
+PRELUDE_DEVICE void gemm_mma(const GemmParams& p, const Factors& factors = {}) {
     dep_wait();
     u32 rows = live_rows(p.live, p.m);
     Index3 tile = tile_of_block();
     u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
     if (first_row >= rows) return;
     float sums[T::ROWS][T::COLUMNS][4];
-    multiply_slabs<T>(sums, dynamic_shared<bf16>(),
-                      source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
-                      source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k);
+    multiply_slabs<T, Factors>(sums, dynamic_shared<bf16>(),
+                               source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
+                               source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k);
     dep_launch();
     u32 lane = lane_id();
     first_column += T::warp_column() + lane % 4 * 2;
@@ -280,7 +292,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p) {
         PRELUDE_UNROLL
         for (u32 half = 0; half < 2; half++) {
             u32 row = first_row + T::warp_row() + 16 * i + 8 * half + lane / 4;
-            if (row < rows) put_row<T, Output>(p, row, first_column, sums[i], 2 * half);
+            if (row < rows) put_row<T, Output>(p, factors, row, first_column, sums[i], 2 * half);
         }
     }
 }

@@ -38,8 +38,8 @@ struct Part {
 }  // namespace skinny
 
 // `Tiles` of 8 rows of x.
-template <GemmOutput Output, u32 Tiles>
-PRELUDE_DEVICE void gemm_skinny(const GemmParams& p) {
+template <GemmOutput Output, u32 Tiles, class Factors = gemm::Plainly>
+PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}) {
     using namespace skinny;
     constexpr u32 PITCH = 8 * Tiles + 1;
     u32 lane = lane_id(), warp = warp_id(), warps = block_dim().x / WARP;
@@ -91,7 +91,7 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p) {
                 u32 a[4] = {low[pair], high[pair], low[pair + 1], high[pair + 1]};
                 PRELUDE_UNROLL
                 for (u32 tile = 0; tile < Tiles; tile++) {
-                    mma_m16n8k16(sums[tile], a, x[i][tile][pair], x[i][tile][pair + 1]);
+                    Factors::multiply(sums[tile], a, x[i][tile][pair], x[i][tile][pair + 1]);
                 }
             }
         }
@@ -116,6 +116,7 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p) {
         for (u32 w = 0; w < warps; w++) {
             sum = add_rn(sum, load(partial + ((w * ROWS + column) * PITCH + row)));
         }
+        sum = factors.value(row, first + column, sum);
         if (p.bias) sum = add_rn(sum, to_f32(load(p.bias + (first + column))));
         u64 at = u64(row) * p.y_stride + first + column;
         if (Output == GemmOutput::F32) {

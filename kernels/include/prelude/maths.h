@@ -43,6 +43,15 @@ PRELUDE_DEVICE e4m3 to_e4m3(float x) {
     return {u8(sign | u8(magnitude < 0x7e ? magnitude : 0x7e))};
 }
 
+// Two e4m3 in 16 bits, the first the low byte.
+PRELUDE_DEVICE u16 pack_e4m3(float low, float high) {
+#ifdef PRELUDE_ROUNDS_E4M3
+    return round_e4m3(low, high);
+#else
+    return u16(u16(to_e4m3(low).bits) | u16(to_e4m3(high).bits) << 8);
+#endif
+}
+
 // e^x within 2 units in the last place for x in [-87, 88]; 0 below, infinity above; NaN stays.
 // Operation by operation what the CPU executor computes, so that weights of sampling have the
 // same bits there, here and in emulation.
@@ -118,6 +127,15 @@ PRELUDE_DEVICE float block_sum(float x, Shared<float> scratch) {
     sync_block();
     u32 warps = block_dim().x / WARP;
     return warp_sum(lane_id() < warps ? load(scratch + lane_id()) : 0.0f);
+}
+
+// Largest over the threads of a 1-D block of whole warps, in every thread; NaN if any is. As above.
+PRELUDE_DEVICE float block_max_nan(float x, Shared<float> scratch) {
+    float most = warp_max_nan(x);
+    if (lane_id() == 0) store(scratch + warp_id(), most);
+    sync_block();
+    u32 warps = block_dim().x / WARP;
+    return warp_max_nan(lane_id() < warps ? load(scratch + lane_id()) : NEG_INFINITY);
 }
 
 // Rows that hold real work: the count at `live` in device memory if there is one (so that a

@@ -123,6 +123,12 @@ impl GemmTile {
         },
     ];
 
+    /// The tile of products whose kernels have one alone.
+    pub(super) const MIDDLE: Self = {
+        let [.., middle, _] = Self::ALL;
+        middle
+    };
+
     const fn grid(&self, params: &GemmParams) -> [u32; 3] {
         let across = params.n.div_ceil(self.columns);
         [across, params.m.div_ceil(self.rows), 1]

@@ -1,7 +1,7 @@
 //! The values that each lane holds: every warp operation against the tables of the PTX manual
 //! (sections "ldmatrix", "mma.m16n8k16", "mma.m16n8k32", "shfl.sync"), written out here once more.
 
-use half::bf16;
+use half::{bf16, f16};
 use prelude_kernels::Launch;
 
 use crate::{
@@ -150,12 +150,17 @@ fn mma_bf16() {
 }
 
 #[test]
+fn mma_f16() {
+    mma(2, 16, |x| u32::from(f16::from_f32(x).to_bits()), 2);
+}
+
+#[test]
 fn mma_e4m3() {
     mma(1, 32, |x| u32::from(nearest_e4m3(x)), 4);
 }
 
 /// Value of an e4m3, by its definition.
-fn e4m3_value(bits: u8) -> f64 {
+pub(crate) fn e4m3_value(bits: u8) -> f64 {
     let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
     let (exponent, mantissa) = (i32::from((bits >> 3) & 15), f64::from(bits & 7));
     match (exponent, bits & 7) {
@@ -166,7 +171,7 @@ fn e4m3_value(bits: u8) -> f64 {
 }
 
 /// By search: nearest, then even.
-fn nearest_e4m3(x: f32) -> u8 {
+pub(crate) fn nearest_e4m3(x: f32) -> u8 {
     // Far beyond 448 all distances would round to the same f64.
     let x = x.clamp(-1000.0, 1000.0);
     let candidates =
@@ -230,6 +235,14 @@ fn conversions() {
             let expected = if x.is_nan() { 0x7f } else { nearest_e4m3(*x) };
             let mask = if x.is_nan() { 0x7f } else { 0xff };
             assert_eq!(got & mask, u32::from(expected), "e4m3 of {x:e}");
+        }
+        for (i, got) in convert(4, &bits).into_iter().enumerate() {
+            let expected = [i, i / 2].map(|i| floats[i]);
+            for (x, got) in expected.into_iter().zip([got & 0xff, got >> 8]) {
+                let expected = if x.is_nan() { 0x7f } else { nearest_e4m3(x) };
+                let mask = if x.is_nan() { 0x7f } else { 0xff };
+                assert_eq!(got & mask, u32::from(expected), "e4m3 of {x:e}");
+            }
         }
         let all: Vec<u32> = (0..256).collect();
         for (b, got) in all.iter().zip(convert(2, &all)) {

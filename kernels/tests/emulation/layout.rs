@@ -30,6 +30,7 @@ fn structs_are_mirrored() {
     check::<families::ExpertsSumParams>(&library, &mut known);
     check::<families::EmbedSumParams>(&library, &mut known);
     check::<families::GatherRowsParams>(&library, &mut known);
+    check::<families::GemmFp8Params>(&library, &mut known);
     check::<families::GemmParams>(&library, &mut known);
     check::<families::LabelDotsParams>(&library, &mut known);
     check::<families::LabelLogitsParams>(&library, &mut known);
@@ -41,6 +42,7 @@ fn structs_are_mirrored() {
     check::<families::PoolParams>(&library, &mut known);
     check::<families::PoolRow>(&library, &mut known);
     check::<families::QkNormRopeStoreParams>(&library, &mut known);
+    check::<families::QuantFp8RowParams>(&library, &mut known);
     check::<families::RmsNormParams>(&library, &mut known);
     check::<families::SampleParams>(&library, &mut known);
     check::<families::SampleRow>(&library, &mut known);

@@ -4,7 +4,7 @@
 //! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
 //! there are: it is also what deterministic mode runs, and what the emulation has.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use bytemuck::Pod;
 use half::bf16;
@@ -16,7 +16,7 @@ use prelude_kernels::{
 use super::{
     int,
     launch::{Access, Launcher, access, check_accesses},
-    lt::{Lt, Matrix},
+    lt::{Call, Lt, Matrix},
 };
 use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view::View};
 
@@ -46,6 +46,17 @@ pub(crate) enum ProductOutput {
     Add(View<bf16>),
     /// `y = x · wᵀ`, f32.
     Logits(View<f32>),
+}
+
+impl ProductOutput {
+    /// Some of the rows.
+    pub(crate) fn slice(self, rows: Range<usize>) -> Self {
+        match self {
+            Self::Write(y) => Self::Write(y.slice(rows)),
+            Self::Add(y) => Self::Add(y.slice(rows)),
+            Self::Logits(y) => Self::Logits(y.slice(rows)),
+        }
+    }
 }
 
 /// Numbers of products that were queued, by what multiplies.
@@ -245,26 +256,44 @@ impl Products {
             true => product.params.launch_skinny(product.form),
             false => None,
         };
-        let by_library = match &mut self.lt {
-            Some(lt) if few.is_none() => lt.multiply(&product)?,
-            _ => false,
-        };
         let by = match few {
             Some(launch) => {
                 launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
                 ProductKernel::Skinny
             }
-            None if by_library => ProductKernel::Library,
+            None if self.by_library(&product.call())? => ProductKernel::Library,
             None => {
                 product.mma(launcher)?;
                 ProductKernel::Mma
             }
         };
+        self.note(by);
+        Ok(())
+    }
+
+    /// Returns true if few rows go to a kernel that sums in another order than that of many.
+    pub(super) const fn takes_few_apart(&self) -> bool {
+        self.few_apart
+    }
+
+    /// Queues a product by the library. False where there is none, or it has no algorithm.
+    pub(super) fn by_library(&mut self, call: &Call) -> Result<bool, Error> {
+        match &mut self.lt {
+            Some(lt) => lt.multiply(call),
+            None => Ok(false),
+        }
+    }
+
+    /// Counts a product.
+    #[cfg_attr(
+        not(feature = "measure"),
+        expect(clippy::unused_self, reason = "there are counts when measuring")
+    )]
+    pub(super) const fn note(&mut self, by: ProductKernel) {
         #[cfg(feature = "measure")]
         self.counts.note(by);
         #[cfg(not(feature = "measure"))]
         let _ = by;
-        Ok(())
     }
 }
 
@@ -300,8 +329,8 @@ pub(crate) fn gemm_mma(
 /// A product whose arguments fit each other.
 #[derive(Debug)]
 pub(crate) struct Product {
-    pub(super) form: GemmOutput,
-    pub(super) params: GemmParams,
+    form: GemmOutput,
+    params: GemmParams,
     reads: Vec<Access>,
     writes: [Access; 1],
 }
@@ -313,11 +342,7 @@ impl Product {
         bias: Option<View<bf16>>,
         output: ProductOutput,
     ) -> Result<Self, Error> {
-        let (form, y) = match output {
-            ProductOutput::Write(y) => (GemmOutput::Write, part(y)),
-            ProductOutput::Add(y) => (GemmOutput::Add, part(y)),
-            ProductOutput::Logits(y) => (GemmOutput::F32, part(y)),
-        };
+        let (form, y) = output_part(output);
         let kernel = "gemm_mma";
         rules! {
             kernel;
@@ -357,6 +382,15 @@ impl Product {
         })
     }
 
+    /// The product as the library takes it.
+    pub(super) const fn call(&self) -> Call {
+        Call {
+            form: self.form,
+            params: self.params,
+            scales: None,
+        }
+    }
+
     fn mma(&self, launcher: &mut Launcher) -> Result<(), Error> {
         let launch = self.params.launch(self.form);
         launcher.launch(&launch, &self.params, &self.reads, &self.writes)
@@ -364,12 +398,21 @@ impl Product {
 }
 
 /// An output of either type.
-struct Part {
-    ptr: DevicePtr,
-    rows: usize,
-    width: usize,
-    stride: usize,
-    access: Access,
+pub(super) struct Part {
+    pub(super) ptr: DevicePtr,
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    pub(super) stride: usize,
+    pub(super) access: Access,
+}
+
+/// The use of a product, and its output.
+pub(super) fn output_part(output: ProductOutput) -> (GemmOutput, Part) {
+    match output {
+        ProductOutput::Write(y) => (GemmOutput::Write, part(y)),
+        ProductOutput::Add(y) => (GemmOutput::Add, part(y)),
+        ProductOutput::Logits(y) => (GemmOutput::F32, part(y)),
+    }
 }
 
 fn part<T: Pod>(y: View<T>) -> Part {

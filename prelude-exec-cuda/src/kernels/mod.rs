@@ -8,6 +8,7 @@
 //! | `attention` | `attn_varlen`, `attn_whole`, `attn_decode`, `attn_combine` |
 //! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
+//! | `fp8` | `quant_fp8_row`; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |
 //! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
 //! | `heads` | `pool`, `classify`, `label_dots`, `label_logits` |
@@ -34,6 +35,7 @@ pub(crate) mod cuda;
 pub(crate) mod elementwise;
 pub(crate) mod encoder;
 pub(crate) mod experts;
+pub(crate) mod fp8;
 pub(crate) mod gemm;
 pub(crate) mod heads;
 pub(crate) mod image;

@@ -36,6 +36,8 @@ pub struct Room {
     pub lists_bytes: u64,
     /// Rows of logits over the vocabulary held at once.
     pub logits_rows: u32,
+    /// True if matrices of layers are rounded to fp8.
+    pub fp8: bool,
 }
 
 impl From<&Spec> for Room {
@@ -52,6 +54,7 @@ impl From<&Spec> for Room {
             arena_elements: spec.arena_elements,
             lists_bytes: 1 << 20,
             logits_rows: 4,
+            fp8: false,
         }
     }
 }
@@ -61,6 +64,8 @@ impl From<&Spec> for Room {
 pub struct Device {
     ops: CudaOps,
     plan: StepPlan,
+    /// What rounds matrices; `None` where they stay bf16.
+    rounds_on: Option<Target>,
 }
 
 impl Device {
@@ -81,6 +86,7 @@ impl Device {
             logits_rows_max: room.logits_rows,
             metadata_bytes: room.lists_bytes,
             results_bytes: room.lists_bytes,
+            fp8: room.fp8,
             ..target.config()
         };
         let mut sizes = Sizes::new(&room.model, &config, None);
@@ -110,13 +116,19 @@ impl Device {
         Ok(Self {
             ops,
             plan: StepPlan::default(),
+            rounds_on: room.fp8.then(|| target.clone()),
         })
     }
 
     /// Makes weights for its operations.
+    ///
+    /// # Panics
+    /// If the kernels that opened the device cannot be loaded once more, to round matrices.
     #[must_use]
     pub fn loader(&self) -> CudaLoader {
-        CudaLoader::new(self.ops.space.clone())
+        let launcher = self.rounds_on.as_ref().map(Target::launcher);
+        let launcher = launcher.transpose().expect("kernels load again");
+        CudaLoader::new(self.ops.space.clone(), launcher)
     }
 
     /// Lays a batch out and runs `body` in place of a model.

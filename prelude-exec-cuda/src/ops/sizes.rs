@@ -6,7 +6,7 @@ use prelude_models::{
     step::{activation_room, kept_room, passes_room, slice_room},
 };
 
-use super::{MAX_PARTIAL_BYTES, experts::ExpertSizes};
+use super::{MAX_PARTIAL_BYTES, experts::ExpertSizes, fp8::Fp8Sizes};
 use crate::{CudaConfig, kernels::attention::SPLIT_KEYS, memory::arena::Arena};
 
 /// Bytes of the buffers that are sized by configuration.
@@ -21,6 +21,8 @@ pub(crate) struct Sizes {
     pub(crate) partial_bytes: usize,
     /// The sizes of the room for a mixture of experts, which is not in the arena; `None` for other models.
     pub(crate) experts: Option<ExpertSizes>,
+    /// The sizes of the room for rounded rows; `None` where matrices are bf16.
+    pub(crate) fp8: Option<Fp8Sizes>,
     /// Most tokens that a step has a result of each.
     pub(crate) result_tokens: usize,
 }
@@ -66,6 +68,7 @@ impl Sizes {
                 })
             }),
             experts,
+            fp8: Fp8Sizes::new(model, config),
             result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
             partial_bytes: match config.deterministic || is_whole {
                 true => 0,

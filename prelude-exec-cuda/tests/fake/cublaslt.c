@@ -8,6 +8,7 @@
 //   -DWITHOUT_MATMUL    without cublasLtMatmul
 //   -DODD_ROWS_ONLY     algorithms run no even number of columns of B
 //   -DNO_ALGORITHMS     the heuristic finds none
+//   -DWITHOUT_FP8       it finds none for e4m3, as on a GPU without such products
 //   -DHEURISTIC_FAILS   the heuristic ends with an error
 //   -DWRONG_FIRST       the first algorithm that works is wrong in the last column of D
 //   -DNO_CREATE         cublasLtCreate fails
@@ -22,10 +23,12 @@ enum {
     SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, INTERNAL_ERROR = 14,
     NOT_SUPPORTED = 15,
     OP_N = 0, OP_T = 1,
-    R_32F = 0, R_16BF = 14, COMPUTE_32F = 68,
+    R_32F = 0, R_16BF = 14, R_8F_E4M3 = 28, COMPUTE_32F = 68,
     EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4,
     REDUCTION_COMPUTE_TYPE = 2,
     DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8,
+    DESC_A_SCALE_POINTER = 17, DESC_B_SCALE_POINTER = 18, DESC_FAST_ACCUM = 25,
+    DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32, SCALE_OUTER_VEC_32F = 3,
     LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4,
     PREF_WORKSPACE = 1, PREF_REDUCTION = 3, PREF_ALIGN_A = 5, PREF_ALIGN_D = 8,
 };
@@ -50,6 +53,13 @@ SAME(DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
 SAME(DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
 SAME(DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
 SAME(DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(R_8F_E4M3, CUDA_R_8F_E4M3);
+SAME(DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER);
+SAME(DESC_B_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+SAME(DESC_FAST_ACCUM, CUBLASLT_MATMUL_DESC_FAST_ACCUM);
+SAME(DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_A_SCALE_MODE);
+SAME(DESC_B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
+SAME(SCALE_OUTER_VEC_32F, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
 SAME(LAYOUT_TYPE, CUBLASLT_MATRIX_LAYOUT_TYPE);
 SAME(LAYOUT_ROWS, CUBLASLT_MATRIX_LAYOUT_ROWS);
 SAME(LAYOUT_COLS, CUBLASLT_MATRIX_LAYOUT_COLS);
@@ -66,7 +76,13 @@ SAME(offsetof(cublasLtMatmulHeuristicResult_t, wavesCount), 76);
 #else
 
 typedef struct { int unused; } Handle;
-typedef struct { int transa, transb, epilogue; const void* bias; } Desc;
+typedef struct {
+    int transa, transb, epilogue;
+    const void* bias;
+    const float* scales[2];  // of rows of A and of columns of B
+    int scale_modes[2];
+    int8_t fast;
+} Desc;
 typedef struct { uint32_t type; uint64_t rows, cols; int64_t ld; } Layout;
 typedef struct { uint64_t workspace; uint32_t reduction, align[4]; } Preference;
 typedef struct { uint64_t magic, align, rest[6]; } Algo;
@@ -110,6 +126,11 @@ int cublasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* at, si
         case DESC_TRANSB: return set(&desc->transb, 4, at, bytes);
         case DESC_EPILOGUE: return set(&desc->epilogue, 4, at, bytes);
         case DESC_BIAS_POINTER: return set(&desc->bias, 8, at, bytes);
+        case DESC_A_SCALE_POINTER: return set(&desc->scales[0], 8, at, bytes);
+        case DESC_B_SCALE_POINTER: return set(&desc->scales[1], 8, at, bytes);
+        case DESC_A_SCALE_MODE: return set(&desc->scale_modes[0], 4, at, bytes);
+        case DESC_B_SCALE_MODE: return set(&desc->scale_modes[1], 4, at, bytes);
+        case DESC_FAST_ACCUM: return set(&desc->fast, 1, at, bytes);
         default: return INVALID_VALUE;
     }
 }
@@ -149,11 +170,32 @@ int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const voi
     return set(&p->align[attribute - PREF_ALIGN_A], 4, at, bytes);
 }
 
+// Whether descriptions of e4m3 fit: scales of both, sums of all their bits, bf16 out, and every
+// column of A, B and D at a multiple of 16 bytes.
+static int fits_fp8(const Desc* desc, const Layout* a, const Layout* b, const Layout* d) {
+#ifdef WITHOUT_FP8
+    (void)desc; (void)a; (void)b; (void)d;
+    return 0;
+#else
+    for (int i = 0; i < 2; i++) {
+        if (desc->scale_modes[i] != SCALE_OUTER_VEC_32F) return 0;
+        if (!desc->scales[i] || (uintptr_t)desc->scales[i] % 16) return 0;
+    }
+    if (desc->fast || d->type != R_16BF) return 0;
+    return a->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 && d->ld % 8 == 0;
+#endif
+}
+
 // Whether the descriptions fit each other: op(A) is [m, k], B is [k, n], C and D are [m, n].
 static int fits(const Desc* desc, const Layout* a, const Layout* b, const Layout* c, const Layout* d) {
     if (desc->transa != OP_T || desc->transb != OP_N) return 0;
     if (desc->epilogue != EPILOGUE_DEFAULT && desc->epilogue != EPILOGUE_BIAS) return 0;
-    if (a->type != R_16BF || b->type != R_16BF || c->type != d->type) return 0;
+    if (a->type != b->type || c->type != d->type) return 0;
+    if (a->type == R_8F_E4M3) {
+        if (!fits_fp8(desc, a, b, d)) return 0;
+    } else if (a->type != R_16BF || desc->scale_modes[0] || desc->scale_modes[1]) {
+        return 0;
+    }
     if (d->type != R_16BF && d->type != R_32F) return 0;
     // A bias is of the output's type, and ours is bf16.
     if (d->type == R_32F && desc->epilogue == EPILOGUE_BIAS) return 0;
@@ -224,14 +266,28 @@ static float wide(uint16_t bf16) {
     return x;
 }
 
+static float wide_e4m3(uint8_t x) {
+    int exponent = x >> 3 & 15, mantissa = x & 7;
+    float size = exponent ? (8 + mantissa) / 8.0f : mantissa / 4.0f;
+    for (int e = exponent; e < 7; e++) size /= 2;
+    for (int e = 7; e < exponent; e++) size *= 2;
+    return x & 0x80 ? -size : size;
+}
+
+// Element `at` of a factor.
+static double factor(const void* of, const Layout* layout, uint64_t at) {
+    if (layout->type == R_8F_E4M3) return wide_e4m3(((const uint8_t*)of)[at]);
+    return wide(((const uint16_t*)of)[at]);
+}
+
 static uint16_t narrow(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const uint16_t* A, Layout* a,
-                   const uint16_t* B, Layout* b, const float* beta, const void* C, Layout* c,
+int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const void* A, Layout* a,
+                   const void* B, Layout* b, const float* beta, const void* C, Layout* c,
                    void* D, Layout* d, const Algo* algo, void* workspace, size_t bytes,
                    void* stream) {
     (void)stream;
@@ -245,8 +301,9 @@ int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const uint16_
         for (uint64_t i = 0; i < d->rows; i++) {
             double sum = 0;
             for (uint64_t p = 0; p < a->rows; p++) {
-                sum += (double)wide(A[p + i * (uint64_t)a->ld]) * wide(B[p + j * (uint64_t)b->ld]);
+                sum += factor(A, a, p + i * (uint64_t)a->ld) * factor(B, b, p + j * (uint64_t)b->ld);
             }
+            if (a->type == R_8F_E4M3) sum = (float)sum * desc->scales[1][j] * desc->scales[0][i];
             if (algo->rest[0] && j + 1 == d->cols) sum = 0;
             uint64_t at = i + j * (uint64_t)d->ld;
             float y = *alpha * (float)sum;

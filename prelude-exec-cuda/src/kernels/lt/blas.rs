@@ -10,13 +10,15 @@
 //! | `w`, `[n, k]` | A, transposed | k | n | `w_stride` |
 //! | `x`, `[m, k]` | B | k | m | `x_stride` |
 //! | `y`, `[m, n]` | C = D | n | m | `y_stride` |
+//!
+//! Factors in e4m3 have a scale for each row of ours, a vector along an outer dimension of theirs.
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
 use cudarc::cublas::sys::cublasOperation_t as Operation;
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue,
-    cublasLtMatmulDescAttributes_t as DescAttribute,
+    cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulMatrixScale_t as Scale,
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
     cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasLtReductionScheme_t as Reduction,
     cudaDataType as DataType,
@@ -40,10 +42,11 @@ pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     /// Current on the calling thread before a call; none where a test multiplies on the host.
     context: Option<Arc<Context>>,
-    /// Without and with a bias.
-    descs: [sys::cublasLtMatmulDesc_t; 2],
-    a: sys::cublasLtMatrixLayout_t,
-    b: sys::cublasLtMatrixLayout_t,
+    /// Of bf16, without and with a bias; of e4m3, likewise.
+    descs: [sys::cublasLtMatmulDesc_t; 4],
+    /// bf16, e4m3.
+    a: [sys::cublasLtMatrixLayout_t; 2],
+    b: [sys::cublasLtMatrixLayout_t; 2],
     /// C and D: bf16, f32.
     d: [sys::cublasLtMatrixLayout_t; 2],
     preference: sys::cublasLtMatmulPreference_t,
@@ -57,6 +60,8 @@ unsafe impl Send for CublasLt {}
 /// The operands' descriptions for one call.
 struct Operands {
     desc: sys::cublasLtMatmulDesc_t,
+    a: sys::cublasLtMatrixLayout_t,
+    b: sys::cublasLtMatrixLayout_t,
     d: sys::cublasLtMatrixLayout_t,
 }
 
@@ -78,9 +83,9 @@ impl CublasLt {
             functions,
             handle: ptr::null_mut(),
             context,
-            descs: [ptr::null_mut(); 2],
-            a: ptr::null_mut(),
-            b: ptr::null_mut(),
+            descs: [ptr::null_mut(); 4],
+            a: [ptr::null_mut(); 2],
+            b: [ptr::null_mut(); 2],
             d: [ptr::null_mut(); 2],
             preference: ptr::null_mut(),
             workspace,
@@ -91,13 +96,51 @@ impl CublasLt {
         Ok(this)
     }
 
-    /// Everything that no call changes.
+    /// Everything that no call changes, but for products of e4m3.
     fn describe(&mut self) -> Result<(), Error> {
+        self.describe_products(0)?;
+        let ([a, _], [b, _], [bf16, f32]) = (&mut self.a, &mut self.b, &mut self.d);
+        for (layout, of) in [
+            (a, DataType::CUDA_R_16BF),
+            (b, DataType::CUDA_R_16BF),
+            (bf16, DataType::CUDA_R_16BF),
+            (f32, DataType::CUDA_R_32F),
+        ] {
+            create_layout(&self.functions, layout, of)?;
+        }
+        self.describe_preference()
+    }
+
+    /// The same for products of e4m3, before the first one: a library without them costs no others.
+    fn describe_fp8(&mut self) -> Result<(), Error> {
+        self.describe_products(2)?;
+        let mode = Scale::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F as u32;
+        for &desc in &self.descs[2..] {
+            use DescAttribute as A;
+            for operand in [
+                A::CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                A::CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+            ] {
+                set_desc(&self.functions, desc, operand, &mode)?;
+            }
+            // Sums of all their bits.
+            let attribute = A::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
+            set_desc(&self.functions, desc, attribute, &0i8)?;
+        }
+        let ([_, a], [_, b]) = (&mut self.a, &mut self.b);
+        for layout in [a, b] {
+            create_layout(&self.functions, layout, DataType::CUDA_R_8F_E4M3)?;
+        }
+        Ok(())
+    }
+
+    /// Makes two descriptions of products from `first` on, without and with a bias.
+    fn describe_products(&mut self, first: usize) -> Result<(), Error> {
         let epilogues = [
             Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
             Epilogue::CUBLASLT_EPILOGUE_BIAS,
         ];
-        for (desc, epilogue) in self.descs.iter_mut().zip(epilogues) {
+        for (desc, epilogue) in self.descs[first..].iter_mut().zip(epilogues) {
             let compute = Compute::CUBLAS_COMPUTE_32F;
             // SAFETY: the place outlives the call.
             unsafe { (self.functions.desc_create)(desc, compute, DataType::CUDA_R_32F) }
@@ -111,17 +154,11 @@ impl CublasLt {
                 epilogue as u32,
             )?;
         }
-        let [bf16, f32] = &mut self.d;
-        for (layout, of) in [
-            (&mut self.a, DataType::CUDA_R_16BF),
-            (&mut self.b, DataType::CUDA_R_16BF),
-            (bf16, DataType::CUDA_R_16BF),
-            (f32, DataType::CUDA_R_32F),
-        ] {
-            // SAFETY: the place outlives the call. Rows and columns are set before every use.
-            unsafe { (self.functions.layout_create)(layout, of, 8, 8, 8) }
-                .of("cublasLtMatrixLayoutCreate")?;
-        }
+        Ok(())
+    }
+
+    /// The limits of algorithms.
+    fn describe_preference(&mut self) -> Result<(), Error> {
         // SAFETY: the place outlives the call.
         unsafe { (self.functions.preference_create)(&raw mut self.preference) }
             .of("cublasLtMatmulPreferenceCreate")?;
@@ -157,20 +194,31 @@ impl CublasLt {
     }
 
     /// Describes the operands of a call.
-    fn operands(&self, call: &Call) -> Result<Operands, Error> {
+    fn operands(&mut self, call: &Call) -> Result<Operands, Error> {
+        if call.scales.is_some() && self.b[1].is_null() {
+            self.describe_fp8()?;
+        }
         let p = &call.params;
         let has_bias = p.bias != DevicePtr::NULL;
-        let desc = self.descs[usize::from(has_bias)];
+        let is_fp8 = usize::from(call.scales.is_some());
+        let desc = self.descs[2 * is_fp8 + usize::from(has_bias)];
         if has_bias {
             // Also what the library takes the bias's alignment from.
             let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             set_desc(&self.functions, desc, attribute, &p.bias.0)?;
         }
+        if let Some(scales) = &call.scales {
+            let of_a = DescAttribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
+            let of_b = DescAttribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
+            set_desc(&self.functions, desc, of_a, &scales.w.0)?;
+            set_desc(&self.functions, desc, of_b, &scales.x.0)?;
+        }
+        let (a, b) = (self.a[is_fp8], self.b[is_fp8]);
         let d = self.d[usize::from(call.form == GemmOutput::F32)];
-        self.shape(self.a, p.k, p.n, p.w_stride)?;
-        self.shape(self.b, p.k, p.m, p.x_stride)?;
+        self.shape(a, p.k, p.n, p.w_stride)?;
+        self.shape(b, p.k, p.m, p.x_stride)?;
         self.shape(d, p.n, p.m, p.y_stride)?;
-        Ok(Operands { desc, d })
+        Ok(Operands { desc, a, b, d })
     }
 
     fn shape(
@@ -199,6 +247,16 @@ impl CublasLt {
     }
 }
 
+/// Makes a layout, whose rows and columns are set before every use.
+fn create_layout(
+    functions: &Functions,
+    layout: &mut sys::cublasLtMatrixLayout_t,
+    of: DataType,
+) -> Result<(), Error> {
+    // SAFETY: the place outlives the call.
+    unsafe { (functions.layout_create)(layout, of, 8, 8, 8) }.of("cublasLtMatrixLayoutCreate")
+}
+
 fn set_desc<T: bytemuck::Pod>(
     functions: &Functions,
     desc: sys::cublasLtMatmulDesc_t,
@@ -215,7 +273,7 @@ fn set_desc<T: bytemuck::Pod>(
 impl Blas for CublasLt {
     fn candidates(&mut self, call: &Call) -> Result<Vec<ProductPlan>, Error> {
         self.bind()?;
-        let Operands { desc, d } = self.operands(call)?;
+        let Operands { desc, a, b, d } = self.operands(call)?;
         let mut found = [Found::EMPTY; ASKED];
         let asked = c_int::try_from(ASKED).expect("a few");
         let mut count = 0;
@@ -225,8 +283,8 @@ impl Blas for CublasLt {
             (self.functions.heuristic)(
                 self.handle,
                 desc,
-                self.a,
-                self.b,
+                a,
+                b,
                 d,
                 d,
                 self.preference,
@@ -253,7 +311,7 @@ impl Blas for CublasLt {
 
     fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error> {
         self.bind()?;
-        let Operands { desc, d } = self.operands(call)?;
+        let Operands { desc, a, b, d } = self.operands(call)?;
         let theirs = sys::cublasLtMatmulAlgo_t { data: algo.0 };
         let mut found = Found::EMPTY;
         // SAFETY: all descriptions exist, and the algorithm and the result outlive the call,
@@ -262,8 +320,8 @@ impl Blas for CublasLt {
             (self.functions.check)(
                 self.handle,
                 desc,
-                self.a,
-                self.b,
+                a,
+                b,
                 d,
                 d,
                 &raw const theirs,
@@ -285,7 +343,7 @@ impl Blas for CublasLt {
 
     fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
         self.bind()?;
-        let Operands { desc, d } = self.operands(call)?;
+        let Operands { desc, a, b, d } = self.operands(call)?;
         let GemmParams { x, w, y, .. } = call.params;
         let algo = sys::cublasLtMatmulAlgo_t { data: plan.algo.0 };
         let alpha = 1.0f32;
@@ -308,9 +366,9 @@ impl Blas for CublasLt {
                 desc,
                 (&raw const alpha).cast(),
                 address(w.0),
-                self.a,
+                a,
                 address(x.0),
-                self.b,
+                b,
                 (&raw const beta).cast(),
                 address(y.0),
                 d,
@@ -346,7 +404,7 @@ impl Drop for CublasLt {
             for desc in self.descs.into_iter().filter(|d| !d.is_null()) {
                 (f.desc_destroy)(desc);
             }
-            let layouts = [self.a, self.b].into_iter().chain(self.d);
+            let layouts = [self.a, self.b, self.d].into_iter().flatten();
             for layout in layouts.filter(|l| !l.is_null()) {
                 (f.layout_destroy)(layout);
             }
@@ -368,9 +426,9 @@ pub(super) fn describes(functions: Functions) {
         functions,
         handle: ptr::null_mut(),
         context: None,
-        descs: [ptr::null_mut(); 2],
-        a: ptr::null_mut(),
-        b: ptr::null_mut(),
+        descs: [ptr::null_mut(); 4],
+        a: [ptr::null_mut(); 2],
+        b: [ptr::null_mut(); 2],
         d: [ptr::null_mut(); 2],
         preference: ptr::null_mut(),
         workspace: 0,
@@ -390,7 +448,20 @@ pub(super) fn describes(functions: Functions) {
         y_stride: 32,
     };
     for form in [GemmOutput::Write, GemmOutput::Add, GemmOutput::F32] {
-        this.operands(&Call { form, params }).unwrap();
+        for scales in [
+            None,
+            Some(super::Scales {
+                x: params.x,
+                w: params.w,
+            }),
+        ] {
+            let call = Call {
+                form,
+                params,
+                scales,
+            };
+            this.operands(&call).unwrap();
+        }
     }
     let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA;
     let error = set_desc(&functions, this.descs[0], attribute, &0u64).unwrap_err();

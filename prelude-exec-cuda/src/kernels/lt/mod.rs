@@ -37,6 +37,7 @@ use self::{
     plans::{Algo, Key, Machine, Plans, ProductPlan},
     tables::Chip,
 };
+#[cfg(feature = "measure")]
 use super::gemm::Product;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
@@ -66,13 +67,25 @@ pub(crate) struct Matrix {
     /// Its columns.
     pub(crate) k: u32,
     pub(crate) has_bias: bool,
+    /// True if it is of e4m3, and its products' other factor too.
+    pub(crate) is_fp8: bool,
 }
 
 /// One product, as it is asked of the library.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    form: GemmOutput,
-    params: GemmParams,
+    pub(super) form: GemmOutput,
+    /// Strides and k in elements, whatever these are.
+    pub(super) params: GemmParams,
+    /// The scales of factors in e4m3; `None` for factors in bf16.
+    pub(super) scales: Option<Scales>,
+}
+
+/// The scales of a product's factors, an f32 for each row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scales {
+    pub(super) x: DevicePtr,
+    pub(super) w: DevicePtr,
 }
 
 /// All that an algorithm depends on; addresses do not matter.
@@ -92,6 +105,7 @@ impl Call {
             m: plans::bucket(p.m),
             form: self.form.into(),
             bias: p.bias != DevicePtr::NULL,
+            fp8: self.scales.is_some(),
         };
         Shape {
             key,
@@ -104,7 +118,8 @@ impl Call {
     fn is_for_library(&self) -> bool {
         // It adds a bias in bf16 to outputs in bf16 only.
         let has_bias = self.params.bias != DevicePtr::NULL;
-        !(has_bias && self.form == GemmOutput::F32) && self.is_aligned()
+        let is_wide = self.form == GemmOutput::F32;
+        !(is_wide && (has_bias || self.scales.is_some())) && self.is_aligned()
     }
 
     /// Returns true if all operands lie as the library was told that they do. For outputs in f32
@@ -112,9 +127,19 @@ impl Call {
     fn is_aligned(&self) -> bool {
         let p = &self.params;
         let element = if self.form == GemmOutput::F32 { 4 } else { 2 };
-        let strides = [(p.x_stride, 2), (p.w_stride, 2), (p.y_stride, element)];
+        let factor = if self.scales.is_some() { 1 } else { 2 };
+        let strides = [
+            (p.k, factor),
+            (p.x_stride, factor),
+            (p.w_stride, factor),
+            (p.y_stride, element),
+        ];
         let aligned = |bytes: u64| bytes.is_multiple_of(ALIGN_BYTES.into());
-        [p.x, p.w, p.bias, p.y].iter().all(|at| aligned(at.0))
+        let of_scales = self.scales.map_or([DevicePtr::NULL; 2], |of| [of.x, of.w]);
+        [p.x, p.w, p.bias, p.y]
+            .iter()
+            .chain(&of_scales)
+            .all(|at| aligned(at.0))
             && strides
                 .iter()
                 .all(|&(stride, bytes)| aligned(u64::from(stride) * bytes))
@@ -325,10 +350,19 @@ impl Lt {
         forms: &[GemmOutput],
         rows: u32,
     ) -> Result<(), Error> {
-        let Matrix { n, k, has_bias } = matrix;
+        let Matrix {
+            n,
+            k,
+            has_bias,
+            is_fp8,
+        } = matrix;
         // Nothing is read or written; the library looks at a bias's alignment.
         let somewhere = DevicePtr(4096);
         let of_bias = if has_bias { somewhere } else { DevicePtr::NULL };
+        let scales = is_fp8.then_some(Scales {
+            x: somewhere,
+            w: somewhere,
+        });
         for &form in forms {
             for m in plans::buckets(rows) {
                 let params = GemmParams {
@@ -344,7 +378,11 @@ impl Lt {
                     w_stride: k,
                     y_stride: n.next_multiple_of(8),
                 };
-                let call = Call { form, params };
+                let call = Call {
+                    form,
+                    params,
+                    scales,
+                };
                 if call.is_for_library() {
                     self.of_bucket(&call, call.shape().key)?;
                 }
@@ -357,19 +395,15 @@ impl Lt {
     ///
     /// # Errors
     /// [`Error::Launch`], [`Error::Driver`].
-    pub(super) fn multiply(&mut self, product: &Product) -> Result<bool, Error> {
-        let call = Call {
-            form: product.form,
-            params: product.params,
-        };
+    pub(super) fn multiply(&mut self, call: &Call) -> Result<bool, Error> {
         if call.params.m == 0 || call.params.n == 0 {
             return Ok(true);
         }
         if !call.is_for_library() {
             return Ok(false);
         }
-        match self.plan(&call)? {
-            Some(plan) => self.blas.multiply(&call, &plan).map(|()| true),
+        match self.plan(call)? {
+            Some(plan) => self.blas.multiply(call, &plan).map(|()| true),
             None => Ok(false),
         }
     }
@@ -384,10 +418,7 @@ impl Lt {
         &mut self,
         product: &Product,
     ) -> Result<(Key, Vec<ProductPlan>), Error> {
-        let call = Call {
-            form: product.form,
-            params: product.params,
-        };
+        let call = product.call();
         let key = call.shape().key;
         match call.is_for_library() {
             true => Ok((key, self.blas.candidates(&call)?)),
@@ -405,10 +436,7 @@ impl Lt {
         product: &Product,
         plan: &ProductPlan,
     ) -> Result<(), Error> {
-        let call = Call {
-            form: product.form,
-            params: product.params,
-        };
+        let call = product.call();
         self.blas.multiply(&call, plan)
     }
 
@@ -551,8 +579,17 @@ impl Blas for Recorder {
 
     fn multiply(&mut self, call: &Call, _: &ProductPlan) -> Result<(), Error> {
         let p = &call.params;
-        let mut line = format!("cublasLtMatmul {:?}", call.form);
-        for (name, at) in [("x", p.x), ("w", p.w), ("bias", p.bias), ("y", p.y)] {
+        let fp8 = if call.scales.is_some() { " fp8" } else { "" };
+        let mut line = format!("cublasLtMatmul{fp8} {:?}", call.form);
+        let scales = call.scales.map_or([DevicePtr::NULL; 2], |of| [of.x, of.w]);
+        for (name, at) in [
+            ("x", p.x),
+            ("w", p.w),
+            ("x_scale", scales[0]),
+            ("w_scale", scales[1]),
+            ("bias", p.bias),
+            ("y", p.y),
+        ] {
             if at != DevicePtr::NULL {
                 let _ = write!(line, " {name}={}", self.0.name(at.0));
             }

@@ -53,7 +53,7 @@ pub(crate) fn buckets(rows: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// The products that one plan is for: inputs are bf16, sums f32.
+/// The products that one plan is for: inputs are bf16 or e4m3, sums f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Key {
@@ -67,6 +67,14 @@ pub(crate) struct Key {
     pub(crate) form: Form,
     /// True if a bias is added.
     pub(crate) bias: bool,
+    /// True if both inputs are e4m3, with scales of their rows; files may leave false out.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) fp8: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// The use of a product: [`GemmOutput`], as files name it.
@@ -281,6 +289,7 @@ mod tests {
             m: 512,
             form,
             bias: false,
+            fp8: form == Form::F32,
         };
         let plan = |word: u64, us| ProductPlan {
             algo: Algo(std::array::from_fn(|i| word << i)),

@@ -19,6 +19,7 @@ use prelude_models::{DType, TensorView, WeightLoader as _};
 use crate::{
     CudaExecutor, CudaLoader,
     kernels::{
+        fp8::{self, Fp8View},
         gemm::{self, ProductOutput, Products},
         launch::Launcher,
     },
@@ -241,6 +242,80 @@ fn products_are_those_of_our_kernel() {
     });
 }
 
+/// Rows of small numbers, exact in e4m3, and scales that are powers of two.
+fn fp8_rows(space: &Space, rows: usize, width: usize, seed: usize) -> [Buffer; 2] {
+    // 1, -1/2, 3/2, 0, 1/4, -2, 3, -5/2.
+    const NUMBERS: [u8; 8] = [0x38, 0xb0, 0x3c, 0x00, 0x28, 0xc0, 0x44, 0xc2];
+    let number = |i: usize| NUMBERS[(i * 7 + i / 5 + seed * 13) % NUMBERS.len()];
+    let numbers: Vec<u8> = (0..rows * width).map(number).collect();
+    let scales = (0..rows).map(|i| 2f32.powi(-((i + seed) as i32 % 4)));
+    let scales: Vec<f32> = scales.collect();
+    let mut data = space.alloc("data", numbers.len()).unwrap();
+    data.write(0, &numbers).unwrap();
+    let mut of_rows = space.alloc("scales", rows * 4).unwrap();
+    of_rows.write(0, bytemuck::cast_slice(&scales)).unwrap();
+    [data, of_rows]
+}
+
+/// Compares products in fp8 of the fake library with those of our kernel, as [`compare`] does.
+fn compare_fp8(test: &str, option: &str, mut check: impl FnMut(&Lt)) {
+    let Some(device) = emulation() else { return };
+    let Some(folder) = fake(test, &["-DVERSION=130100", option]) else {
+        return;
+    };
+    let space = Space::Emu(Arc::clone(&device));
+    let mut products = Products::library_alone(lt(&folder, &space).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let mut launcher = Launcher::Emu(Arc::clone(&device), None);
+    for (m, n, k, gap) in [(1, 24, 16, 0), (33, 40, 48, 8), (5, 136, 64, 0)] {
+        let [x, x_scales] = fp8_rows(&space, m, k, 1);
+        let [w, w_scales] = fp8_rows(&space, n, k, 2);
+        let view = |data: &Buffer, scales: &Buffer, rows| Fp8View {
+            data: data.view(0, rows, k),
+            scales: scales.view(0, 1, rows),
+        };
+        let (x, w) = (view(&x, &x_scales, m), view(&w, &w_scales, n));
+        let bias = rows(&space, 1, n, 0, 3);
+        for (adds, biased) in [(false, false), (true, false), (false, true), (true, true)] {
+            let bias = biased.then(|| bias.view::<bf16>(0, 1, n));
+            let mut results = [true, false].map(|by_library| {
+                let y = rows(&space, m, n + gap, 0, 4);
+                let whole = y.view::<bf16>(0, m, n + gap);
+                let output = match adds {
+                    true => ProductOutput::Add(whole.columns(0..n)),
+                    false => ProductOutput::Write(whole.columns(0..n)),
+                };
+                match by_library {
+                    true => products.multiply_fp8(&mut launcher, x, w, bias, output),
+                    false => fp8::gemm_fp8(&mut launcher, x, w, bias, output),
+                }
+                .unwrap();
+                device.download::<u16>(whole.ptr(), m * (n + gap)).unwrap()
+            });
+            let [by_library, by_own] = &mut results;
+            assert_eq!(by_library, by_own, "{m} {n} {k} {adds} {biased}");
+        }
+    }
+    check(products.library().unwrap());
+}
+
+#[test]
+fn products_in_fp8_are_those_of_our_kernel() {
+    compare_fp8("fp8", "-O1", |lt| {
+        assert_eq!(lt.by_shape.len(), 3 * 4);
+        assert!(lt.by_shape.values().all(Option::is_some));
+        assert!(lt.chosen.keys().all(|key| key.fp8));
+    });
+}
+
+#[test]
+fn products_in_fp8_that_the_library_has_not_are_our_kernels() {
+    compare_fp8("without-fp8", "-DWITHOUT_FP8", |lt| {
+        assert_eq!(lt.by_shape.len(), 3 * 4);
+        assert!(lt.by_shape.values().all(Option::is_none));
+    });
+}
+
 /// Rows of the output that begin at other than 16 bytes, which the library was not promised.
 #[test]
 fn outputs_with_less_alignment_are_our_kernels() {
@@ -314,6 +389,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
         arena_elements: 1 << 14,
         lists_bytes: 1 << 20,
         logits_rows: 1,
+        fp8: false,
     };
     let target = Target::emulated(Arc::clone(&device));
     let mut measuring = Device::open(&target, &room, false).unwrap();
@@ -397,10 +473,15 @@ fn measured_algorithms_are_right_before_they_are_fast() {
 /// A step's size and heads may be any: its algorithms were chosen before it.
 #[test]
 fn no_step_asks_the_heuristic() {
-    for name in ["demo-lm", "demo-classifier"] {
+    for (name, fp8) in [
+        ("demo-lm", false),
+        ("demo-classifier", false),
+        ("demo-lm", true),
+    ] {
         let config = CudaConfig {
             chunk_tokens: 128,
             max_step_tokens: 320,
+            fp8,
             ..small()
         };
         let (mut executor, recording) =
@@ -446,7 +527,11 @@ fn no_step_asks_the_heuristic() {
         }
         let products = recording.take();
         let mut products = products.iter().map(String::as_str);
-        assert!(products.any(|line| line.contains("cublasLtMatmul")));
+        let by_library = match fp8 {
+            true => "cublasLtMatmul fp8",
+            false => "cublasLtMatmul ",
+        };
+        assert!(products.any(|line| line.contains(by_library)));
         assert_eq!(chosen(&executor), before, "{name}");
     }
 }
@@ -594,6 +679,7 @@ fn key(m: u32) -> Key {
         m,
         form: plans::Form::Write,
         bias: false,
+        fp8: false,
     }
 }
 

@@ -56,7 +56,7 @@ class LLM:
 
     - `revision`: branch, tag or commit of a model on the Hub.
     - `device`: `cpu`, `cuda` or `cuda:N`.
-    - `dtype`: `bf16` or `f32`, by default what suits the device. `quantization`: `int8` (CPU).
+    - `dtype`: `bf16` or `f32`, by default what suits the device. `quantization`: `int8` (CPU), `fp8` (GPU).
     - `kind`: the task of the checkpoint, where there is a choice: `lm`, `reranker`, `embedding`, `reward`.
     - `pooling`: `cls`, `last` or `mean`; makes a language model embed too.
     - `max_model_len`: longest sequence, in tokens.
@@ -81,7 +81,7 @@ class LLM:
         revision: str | None = None,
         device: str = "cpu",
         dtype: Literal["bf16", "f32"] | None = None,
-        quantization: Literal["int8"] | None = None,
+        quantization: Literal["int8", "fp8"] | None = None,
         kind: Literal["lm", "reranker", "embedding", "classifier", "reward", "token-classifier"] | None = None,
         pooling: Literal["cls", "last", "mean"] | None = None,
         max_model_len: int | None = None,

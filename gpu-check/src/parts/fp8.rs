@@ -1,0 +1,138 @@
+//! Products in fp8 at model shapes, against what the host makes of rows that it rounds itself.
+
+use anyhow::{Context as _, Result, ensure};
+use half::bf16;
+use prelude_exec_cuda::measure::{Device, ProductCounts};
+use prelude_models::Ops as _;
+
+use super::{Layer, in_step};
+use crate::{session::Session, values};
+
+/// The value of an e4m3 without its sign.
+fn value(bits: u8) -> f64 {
+    let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7));
+    match exponent {
+        0 => mantissa * 2f64.powi(-9),
+        _ => (8.0 + mantissa) * 2f64.powi(exponent - 10),
+    }
+}
+
+/// The value of the nearest e4m3, ties to even.
+fn nearest(x: f64) -> f64 {
+    let size = x.abs();
+    // The numbers below it, of which the last is the largest: bits count up with values.
+    let (mut low, mut high) = (0u8, 0x7e);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match value(middle) <= size {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let (below, above) = (size - value(low), value(high) - size);
+    let is_low = below < above || below == above && low.is_multiple_of(2);
+    let bits = if is_low { low } else { high };
+    value(bits).copysign(x)
+}
+
+/// A row as products take it: e4m3 times the row's scale.
+fn rounded(row: &[bf16]) -> Vec<f64> {
+    let largest = row.iter().map(|x| x.to_f32().abs());
+    let scale = largest.fold(2f32.powi(-24), f32::max) / 448.0;
+    let round = |x: &bf16| nearest(f64::from(x.to_f32() / scale)) * f64::from(scale);
+    row.iter().map(round).collect()
+}
+
+/// Products of each matrix of a layer, written and added, at row counts around tiles.
+///
+/// # Errors
+/// The first sum that is wrong.
+pub(super) fn products(session: &mut Session, layer: Layer, deterministic: bool) -> Result<String> {
+    let mut compared = 0;
+    let mut ran = ProductCounts::default();
+    for (name, n, k) in layer.matrices() {
+        for m in session.pick(vec![1, 17, 130, 515], vec![1, 17]) {
+            session.beat(|| format!("{name}, M {m}"))?;
+            let mut room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
+            room.fp8 = true;
+            let mut device = Device::open(&session.target, &room, deterministic)?;
+            let (weight, w) = values::matrix(&mut device.loader(), 11, n, k)?;
+            let (x, before) = (values::values(12, m * k), values::values(13, m * n));
+            let (written, added, counts) = in_step(&mut device, &room, |ops| {
+                let input = ops.filled(m, k, &x)?;
+                let mut written = ops.alloc(m, n)?;
+                ops.linear(&input, m, &weight, &mut written)?;
+                let mut added = ops.filled(m, n, &before)?;
+                ops.linear_add(&input, 0..m, &weight, &mut added)?;
+                let (written, added) = (ops.read(&written)?, ops.read(&added)?);
+                Ok((written, added, ops.product_counts()))
+            })?;
+            ran.library += counts.library;
+            ran.own += counts.own;
+            ran.skinny += counts.skinny;
+            for column in (0..n).step_by(97).chain([n - 1]) {
+                let w = rounded(&w[column * k..][..k]);
+                for row in [0, m / 2, m - 1] {
+                    let x = rounded(&x[row * k..][..k]);
+                    let at = row * n + column;
+                    let got = [written[at], added[at]].map(f64::from);
+                    check(got, (&x, &w), f64::from(before[at]))
+                        .with_context(|| format!("{name} [{m}, {n}] row {row} column {column}"))?;
+                    compared += 2;
+                }
+            }
+        }
+    }
+    let ProductCounts {
+        library,
+        own,
+        skinny,
+    } = ran;
+    Ok(format!(
+        "{compared} sums; products: {library} by cuBLASLt, {skinny} by gemm_fp8_few, {own} by gemm_fp8"
+    ))
+}
+
+/// Compares an element of a product, written and added, with the sum of its terms.
+fn check(got: [f64; 2], (x, w): (&[f64], &[f64]), before: f64) -> Result<()> {
+    let terms = x.iter().zip(w).map(|(x, w)| x * w);
+    let (sum, size) = terms.fold((0.0, 0.0), |(s, a): (f64, f64), t| (s + t, a + t.abs()));
+    // Tensor cores of Hopper keep fewer bits of sums of e4m3 than of bf16.
+    let order = |size: f64| size * 2f64.powi(-12);
+    let added = before + sum;
+    let bounds = [
+        order(size) + sum.abs() / 256.0,
+        order(size) + before.abs() * 2f64.powi(-20) + (added.abs() + sum.abs()) / 256.0,
+    ];
+    for ((got, expected), bound) in got.into_iter().zip([sum, added]).zip(bounds) {
+        ensure!(
+            (got - expected).abs() <= bound,
+            "{got} and not {expected} ± {bound}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest() {
+        for (x, expected) in [
+            (0.0, 0.0),
+            (1.0, 1.0),
+            (-1.06, -1.0),
+            (1.0625, 1.0),
+            (1.1875, 1.25),
+            (447.9, 448.0),
+            (448.0, 448.0),
+            (-0.001, -0.001_953_125),
+            (0.000_9, 0.0),
+            (0.000_976_562_5, 0.0),
+            (0.002_929_687_5, 0.003_906_25),
+        ] {
+            assert_eq!(nearest(x), expected, "{x}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+#include "prelude/quant_fp8_row.cuh"
+
+PRELUDE_KERNEL(prelude_quant_fp8_row, prelude::QuantFp8RowParams, 1024) { prelude::quant_fp8_row(p); }
+PRELUDE_KERNEL(prelude_silu_mul_fp8_row, prelude::QuantFp8RowParams, 512) {
+    prelude::silu_mul_fp8_row(p);
+}

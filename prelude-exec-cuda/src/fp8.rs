@@ -1,0 +1,270 @@
+//! Models and operations in fp8, in the emulation: against a naive twin that rounds as it is defined,
+//! and against recorded outputs of the reference implementation, which rounds nothing to fp8.
+
+use std::sync::Arc;
+
+use half::bf16;
+use prelude_core::{ForwardBatch, OneShotBatch};
+use prelude_models::{
+    DType, Ops as _, TensorView, WeightLoader as _, conformance::golden::Allowed,
+};
+
+use crate::{
+    CudaConfig, CudaExecutor, CudaLoader,
+    end_to_end::check_within,
+    kernels::launch::Launcher,
+    measure::{Device, Room, Target},
+    memory::space::Space,
+    testing::{checkpoint, emulation, small},
+};
+
+/// Most times the reference's own error in bf16 that answers in fp8 may be off: e4m3 has 4 bits less.
+const FP8_TIMES: f64 = 16.0;
+
+/// Value of an e4m3, by its definition.
+fn value(bits: u8) -> f64 {
+    let sign = if bits & 0x80 == 0 { 1.0 } else { -1.0 };
+    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f64::from(bits & 7));
+    match exponent {
+        0 => sign * mantissa * 2f64.powi(-9),
+        _ => sign * (8.0 + mantissa) * 2f64.powi(exponent - 10),
+    }
+}
+
+/// The nearest e4m3, ties to even.
+fn nearest(x: f64) -> u8 {
+    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
+    let off = |bits: &u8| (value(*bits) - x.abs()).abs();
+    let nearest = (0..=0x7eu8).min_by(|a, b| off(a).total_cmp(&off(b)).then((a & 1).cmp(&(b & 1))));
+    nearest.unwrap() | sign
+}
+
+/// A row's scale, and its numbers in e4m3.
+fn rounded(row: &[bf16]) -> (f32, Vec<u8>) {
+    let largest = row.iter().map(|x| x.to_f32().abs());
+    let scale = largest.fold(2f32.powi(-24), f32::max) / 448.0;
+    let q = row.iter().map(|x| nearest(f64::from(x.to_f32() / scale)));
+    (scale, q.collect())
+}
+
+/// What a row of `x` and a row of `w` are multiplied as.
+fn product(x: &(f32, Vec<u8>), w: &(f32, Vec<u8>)) -> f64 {
+    let sum: f64 =
+        x.1.iter()
+            .zip(&w.1)
+            .map(|(&x, &w)| value(x) * value(w))
+            .sum();
+    sum * f64::from(x.0) * f64::from(w.0)
+}
+
+fn values(seed: usize, len: usize, size: f32) -> Vec<bf16> {
+    let number = |i: usize| ((i * 7919 + seed * 104_729) % 1999) as f32 / 999.0 - 1.0;
+    (0..len).map(|i| bf16::from_f32(size * number(i))).collect()
+}
+
+fn view<'a>(values: &'a [bf16], shape: &[usize]) -> TensorView<'a> {
+    TensorView {
+        dtype: DType::Bf16,
+        shape: shape.to_vec(),
+        bytes: bytemuck::cast_slice(values),
+    }
+}
+
+/// Weights are rounded row by row, whatever was rounded before; heads and tables are not.
+#[test]
+fn matrices_of_layers_are_rounded() {
+    let Some(device) = emulation() else { return };
+    let space = Space::Emu(Arc::clone(&device));
+    let launcher = Launcher::Emu(Arc::clone(&device), None);
+    let mut loader = CudaLoader::new(space, Some(launcher));
+    for (i, (rows, width)) in [(3, 32), (40, 16), (5, 272)].into_iter().enumerate() {
+        let before = loader.bytes();
+        let (a, b) = (values(i, rows * width, 0.3), values(9 + i, width, 2.0));
+        let parts = [view(&a, &[rows, width]), view(&b, &[1, width])];
+        let weight = loader.linear("w", &parts, &[]).unwrap();
+        let (matrix, bias) = weight.fp8().unwrap();
+        assert!(bias.is_none());
+        let taken = (rows + 1) * (width + 4);
+        assert_eq!(loader.bytes() - before, taken as u64);
+        let data: Vec<u8> = device
+            .download(matrix.data.ptr(), (rows + 1) * width)
+            .unwrap();
+        let scales: Vec<f32> = device.download(matrix.scales.ptr(), rows + 1).unwrap();
+        let all = [a, b].concat();
+        for (r, row) in all.chunks_exact(width).enumerate() {
+            let expected = rounded(row);
+            assert_eq!(scales[r], expected.0, "row {r}");
+            assert_eq!(data[r * width..][..width], expected.1[..], "row {r}");
+        }
+    }
+    let table = values(1, 64, 1.0);
+    let table = view(&table, &[4, 16]);
+    let head = loader.head("score", std::slice::from_ref(&table), &[]);
+    for kept in [head, loader.embedding("embed", &table, true)] {
+        assert!(kept.unwrap().fp8().is_none());
+    }
+    let narrow = values(2, 24, 1.0);
+    let error = loader.linear("w", &[view(&narrow, &[1, 24])], &[]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("multiple of 16"), "{error}");
+    assert!(loader.end_rounding().is_some());
+}
+
+/// `linear` and `linear_add` are products of what both factors are rounded to: of few rows and of many,
+/// of more rows than are rounded at once.
+fn check_products(deterministic: bool) {
+    let Some(device) = emulation() else { return };
+    let target = Target::emulated(device);
+    for (rows, input, output, biased) in
+        [(1, 64, 40, true), (17, 112, 24, false), (70, 48, 136, true)]
+    {
+        let mut room = Room {
+            model: checkpoint("demo-lm").config().clone(),
+            blocks: 4,
+            block_size: 16,
+            step_tokens: 64,
+            chunk_tokens: 64,
+            context_len: 64,
+            arena_elements: rows * (input + 3 * output),
+            lists_bytes: 1 << 20,
+            logits_rows: 1,
+            fp8: true,
+        };
+        room.model.hidden_size = input;
+        let mut device = Device::open(&target, &room, deterministic).unwrap();
+        let (w, x) = (values(1, output * input, 0.2), values(2, rows * input, 3.0));
+        let (b, before) = (values(3, output, 1.0), values(4, rows * output, 4.0));
+        let biases = [view(&b, &[output])];
+        let biases = if biased { &biases[..] } else { &[] };
+        let mut loader = device.loader();
+        let weight = loader.linear("w", &[view(&w, &[output, input])], biases);
+        let weight = weight.unwrap();
+        let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
+        let (results, _) = device
+            .step(batch, |ops, _| {
+                let x = ops.filled(rows, input, &x)?;
+                let mut y = ops.alloc(rows, output)?;
+                ops.linear(&x, rows, &weight, &mut y)?;
+                let mut h = ops.filled(rows, output, &before)?;
+                ops.linear_add(&x, 0..rows, &weight, &mut h)?;
+                let mut first = ops.alloc(1, output)?;
+                ops.linear(&x, 1, &weight, &mut first)?;
+                Ok([ops.read(&y)?, ops.read(&h)?, ops.read(&first)?])
+            })
+            .unwrap();
+        let [y, h, first] = results;
+        if deterministic {
+            assert_eq!(first, y[..output], "row 0 alone");
+        }
+        let w: Vec<_> = w.chunks_exact(input).map(rounded).collect();
+        for (row, x) in x.chunks_exact(input).map(rounded).enumerate() {
+            for (column, w) in w.iter().enumerate() {
+                let at = row * output + column;
+                let bias = if biased { b[column].to_f64() } else { 0.0 };
+                let sum = product(&x, w) + bias;
+                let added = sum + before[at].to_f64();
+                for (got, expected) in [(y[at], sum), (h[at], added)] {
+                    // One rounding to bf16, and what f32 sums pile up.
+                    let bound = expected.abs() / 256.0 + 1e-4;
+                    let off = (got.to_f64() - expected).abs();
+                    assert!(off <= bound, "[{row}, {column}]: {got} is not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_of_what_is_rounded() {
+    check_products(true);
+}
+
+#[test]
+fn products_of_few_rows_too() {
+    check_products(false);
+}
+
+/// The second half of a layer, whose gates are never stored, has the bits of its three operations: of
+/// few rows and many, and of more than are rounded at once.
+#[test]
+fn gates_are_rounded_as_if_stored() {
+    let Some(device) = emulation() else { return };
+    let target = Target::emulated(device);
+    let (hidden, inner) = (48, 80);
+    for (rows, deterministic) in [(3, false), (40, false), (70, false), (33, true)] {
+        let mut room = Room {
+            model: checkpoint("demo-lm").config().clone(),
+            blocks: 4,
+            block_size: 16,
+            step_tokens: 64,
+            chunk_tokens: 64,
+            context_len: 64,
+            arena_elements: rows * (3 * hidden + 3 * inner),
+            lists_bytes: 1 << 20,
+            logits_rows: 1,
+            fp8: true,
+        };
+        room.model.intermediate_size = inner;
+        let mut device = Device::open(&target, &room, deterministic).unwrap();
+        let mut loader = device.loader();
+        let up = values(1, 2 * inner * hidden, 0.4);
+        let up = loader.linear("up", &[view(&up, &[2 * inner, hidden])], &[]);
+        let down = values(2, hidden * inner, 0.4);
+        let down = loader.linear("down", &[view(&down, &[hidden, inner])], &[]);
+        let (up, down) = (up.unwrap(), down.unwrap());
+        let (x, before) = (values(3, rows * hidden, 2.0), values(4, rows * hidden, 2.0));
+        let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
+        let ([at_once, in_turn], _) = device
+            .step(batch, |ops, _| {
+                let x = ops.filled(rows, hidden, &x)?;
+                let mut gate_up = ops.alloc(rows, 2 * inner)?;
+                let mut a = ops.alloc(rows, inner)?;
+                let mut h = ops.filled(rows, hidden, &before)?;
+                ops.mlp_add(&x, 0..rows, &up, &down, &mut gate_up, &mut a, &mut h)?;
+                let at_once = ops.read(&h)?;
+                ops.write(&mut h, &before)?;
+                ops.linear(&x, rows, &up, &mut gate_up)?;
+                ops.silu_mul(&gate_up, rows, &mut a)?;
+                ops.linear_add(&a, 0..rows, &down, &mut h)?;
+                Ok([at_once, ops.read(&h)?])
+            })
+            .unwrap();
+        assert!(at_once == in_turn && at_once != before, "{rows} rows");
+    }
+}
+
+/// Weights take half the memory, the embedding apart; rows that are rounded take some of the arena.
+#[test]
+fn memory_is_that_of_fp8() {
+    let open = |fp8| {
+        let config = CudaConfig { fp8, ..small() };
+        let (executor, _) = CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
+        executor.memory()
+    };
+    let (bf16, fp8) = (open(false), open(true));
+    let model = checkpoint("demo-lm");
+    let model = model.config();
+    let (h, i) = (model.hidden_size, model.intermediate_size);
+    let shape = model.attn_shape();
+    let outputs = shape.qkv_width() + h + 2 * i + h;
+    let elements = shape.qkv_width() * h + h * shape.out_width() + 3 * h * i;
+    let saved = model.num_hidden_layers * (elements - 4 * outputs);
+    assert_eq!(bf16.weights_bytes - fp8.weights_bytes, saved as u64);
+    assert!(fp8.arena_bytes > bf16.arena_bytes);
+    assert_eq!(fp8.kv_bytes, bf16.kv_bytes);
+}
+
+/// Differences from the reference in f32, as multiples of those that it shows itself in bf16; 12 times
+/// is the most of any array.
+#[test]
+fn trained_models_answer_as_recorded() {
+    for name in ["demo-lm", "demo-classifier"] {
+        check_within(name, true, |golden, array| {
+            let (max, mean) = golden.bf16_error(array)?;
+            Some(Allowed {
+                max: FP8_TIMES * max,
+                mean: FP8_TIMES * mean,
+            })
+        });
+    }
+}

@@ -1,0 +1,124 @@
+//! Products with matrices in e4m3: room for the rounded rows of the other factor.
+
+use half::bf16;
+use prelude_models::ModelConfig;
+
+use super::CudaOps;
+use crate::{
+    CudaConfig, Error,
+    config::fp8_widths,
+    kernels::{
+        fp8::{self, Fp8View},
+        gemm::ProductOutput,
+    },
+    load::Weight,
+    memory::{
+        space::{Buffer, Space},
+        view::View,
+    },
+};
+
+/// The most rows that are rounded at once, and the width of the widest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fp8Sizes {
+    rows: usize,
+    width: usize,
+}
+
+impl Fp8Sizes {
+    /// For a model's layers; `None` if its matrices stay as they are.
+    pub(super) fn new(model: &ModelConfig, config: &CudaConfig) -> Option<Self> {
+        let rows = config.chunk_tokens.min(config.max_step_tokens) as usize;
+        let widths = fp8_widths(model).map(|(_, width)| width);
+        config.fp8.then(|| Self {
+            rows,
+            width: widths.into_iter().fold(0, usize::max),
+        })
+    }
+}
+
+/// Rows in e4m3, and their scales.
+#[derive(Debug)]
+pub(super) struct Fp8Rows {
+    /// e4m3 `[rows, width]`.
+    data: Buffer,
+    /// f32 `[rows]`.
+    scales: Buffer,
+    rows: usize,
+}
+
+impl Fp8Rows {
+    pub(super) fn new(space: &Space, sizes: Fp8Sizes) -> Result<Self, Error> {
+        let Fp8Sizes { rows, width } = sizes;
+        Ok(Self {
+            data: space.alloc("fp8 rows", rows * width)?,
+            scales: space.alloc("fp8 scales", rows * size_of::<f32>())?,
+            rows,
+        })
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.data.bytes() + self.scales.bytes()
+    }
+
+    /// Room for `rows` rows.
+    fn view(&self, rows: usize, width: usize) -> Fp8View {
+        Fp8View {
+            data: self.data.view(0, rows, width),
+            scales: self.scales.view(0, 1, rows),
+        }
+    }
+}
+
+impl CudaOps {
+    /// The second half of a layer whose matrices are in e4m3: gates are rounded as they are computed,
+    /// and not stored. False if that cannot be; nothing is queued then.
+    pub(super) fn mlp_add_fp8(
+        &mut self,
+        x: View<bf16>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        gate_up: View<bf16>,
+        h: View<bf16>,
+    ) -> Result<bool, Error> {
+        let (Some(up), Some((down, bias))) = (gate_up_weight.fp8(), down_weight.fp8()) else {
+            return Ok(false);
+        };
+        let (rows, width) = (x.rows(), down.data.width());
+        let room = self.fp8.as_ref().filter(|room| rows <= room.rows);
+        let Some(gates) = room.map(|room| room.view(rows, width)) else {
+            return Ok(false);
+        };
+        if !fp8::takes_gates(width) {
+            return Ok(false);
+        }
+        // The rows of the first product lie where the gates will.
+        self.multiply_fp8(x, up, ProductOutput::Write(gate_up))?;
+        fp8::silu_mul_quantise(&mut self.launcher, gate_up, gates)?;
+        let output = ProductOutput::Add(h);
+        self.products
+            .multiply_fp8(&mut self.launcher, gates, down, bias, output)?;
+        Ok(true)
+    }
+
+    /// Multiplies with a matrix in e4m3: rows of `x` are rounded, as many at once as there is room for.
+    pub(super) fn multiply_fp8(
+        &mut self,
+        x: View<bf16>,
+        (w, bias): (Fp8View, Option<View<bf16>>),
+        output: ProductOutput,
+    ) -> Result<(), Error> {
+        let Some(room) = &self.fp8 else {
+            return Err(Error::launch("quant_fp8_row", "there is no room for rows"));
+        };
+        for start in (0..x.rows()).step_by(room.rows) {
+            let rows = start..x.rows().min(start + room.rows);
+            let rounded = room.view(rows.len(), x.width());
+            fp8::quantise(&mut self.launcher, x.slice(rows.clone()), rounded)?;
+            let output = output.slice(rows);
+            self.products
+                .multiply_fp8(&mut self.launcher, rounded, w, bias, output)?;
+        }
+        Ok(())
+    }
+}
