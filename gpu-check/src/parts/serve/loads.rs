@@ -56,7 +56,17 @@ impl Measured {
     /// # Errors
     /// If a request was not answered.
     pub(super) fn new(tally: Tally, jobs: &Jobs) -> Result<Self> {
-        let failures = tally.failures() + tally.count(429);
+        let refused = tally.count(429);
+        ensure!(refused == 0, "{refused} requests were refused for load");
+        Self::with_refusals(tally, jobs)
+    }
+
+    /// The same where refusals for load are a part of what is measured.
+    ///
+    /// # Errors
+    /// If a request was neither answered nor refused for load.
+    pub(super) fn with_refusals(tally: Tally, jobs: &Jobs) -> Result<Self> {
+        let failures = tally.failures();
         ensure!(failures == 0, "{failures} requests were not answered");
         ensure!(tally.count(200) > 0, "no request was answered");
         // Requests that ran out leave the end of the counted time empty.

@@ -105,8 +105,8 @@ impl Mix<'_> {
         let [chat, decided] = <[Tally; 2]>::try_from(tallies)
             .ok()
             .context("a tally each")?;
-        let chat = Measured::new(chat, &chats)?;
-        let decided = Measured::new(decided, &asked)?;
+        let chat = Measured::with_refusals(chat, &chats)?;
+        let decided = Measured::with_refusals(decided, &asked)?;
         let after = chat_rows(session, &label, "beside decisions", &chat.tally)?;
         let kept = Outcome::figure(
             format!("{label}: tokens/s kept beside decisions"),
@@ -117,8 +117,10 @@ impl Mix<'_> {
         session.timed(kept.because("G1: chats beside decisions at half their capacity"))?;
         let label = format!("{}: decisions beside chat at {streams}", self.name);
         let rest = format!(
-            "; {:.1} of {:.1} a second",
-            decided.per_second, self.offered
+            "; {:.1} of {:.1} a second, {} refused",
+            decided.per_second,
+            self.offered,
+            decided.tally.count(429)
         );
         times(
             session,
