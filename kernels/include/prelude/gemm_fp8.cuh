@@ -82,7 +82,7 @@ template <GemmOutput Output>
 PRELUDE_DEVICE void gemm_fp8(const GemmFp8Params& p) {
     // The third tile of GemmTile in src/families/gemm_mma.rs.
     using Tile = gemm::Tile<64, 64, 32, 32, 64, 5>;
-    gemm_mma<Tile, Output>(fp8::pairs(p), fp8::Factors{p.x_scale, p.w_scale});
+    gemm::gemm_mma<Tile, Output>(fp8::pairs(p), fp8::Factors{p.x_scale, p.w_scale});
 }
 
 template <GemmOutput Output, u32 Tiles>
