@@ -753,6 +753,7 @@ fn counts_are_of_shapes_in_the_form_that_is_measured() {
         n,
         k: 64,
         has_bias: false,
+        is_fp8: false,
     };
     let matrices = [matrix(24), matrix(4096)].into();
     products.prepare(&matrices, 4096, 64, 32).unwrap();
