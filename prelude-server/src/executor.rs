@@ -604,7 +604,7 @@ mod tests {
                 ..CudaConfig::default()
             };
             let opened = open_cuda(&assets.checkpoint, 128, &config, &cuda);
-            opened.map(|_| ()).unwrap_err().to_string()
+            opened.map(|_| ()).unwrap_err().0.to_string()
         };
         assert!(open(Quantization::Int8).contains("use --quantization fp8"));
         let of_gpu = open(Quantization::Fp8);
