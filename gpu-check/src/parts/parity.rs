@@ -98,22 +98,21 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The trained golden models with the matrices of their layers in fp8, within a tolerance of its own.
+/// The trained golden model with the matrices of its layers in fp8, within a tolerance of its own.
 fn in_fp8(session: &mut Session, (longest, step, most): (usize, usize, usize)) -> Result<()> {
+    let name = golden::IN_FP8;
     if !has_fp8(session) {
-        return session.skip("golden models in fp8", NO_FP8);
+        return session.skip(&format!("golden {name} in fp8"), NO_FP8);
     }
-    for name in golden::IN_FP8 {
-        for &deterministic in session.pick(&[false, true][..], &[false][..]) {
-            let what = format!("golden {name} in fp8{}", mode(deterministic));
-            let mode = Mode {
-                deterministic,
-                fp8: true,
-            };
-            session.check_within(&what, 3.0, |s| {
-                golden::check(s, name, longest, step, most, mode)
-            })?;
-        }
+    for &deterministic in session.pick(&[false, true][..], &[false][..]) {
+        let what = format!("golden {name} in fp8{}", mode(deterministic));
+        let mode = Mode {
+            deterministic,
+            fp8: true,
+        };
+        session.check_within(&what, 3.0, |s| {
+            golden::check(s, name, longest, step, most, mode)
+        })?;
     }
     Ok(())
 }

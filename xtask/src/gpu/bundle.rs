@@ -20,9 +20,8 @@ use crate::{
 const ARCHIVE_BYTES_MAX: u64 = 32_000_000;
 
 /// Models and recorded outputs that go along.
-const GOLDEN: [&str; 9] = [
+const GOLDEN: [&str; 8] = [
     "demo-lm",
-    "demo-classifier",
     "rand-untied-sharded",
     "rand-yarn-reward",
     "rand-embed",
