@@ -16,7 +16,7 @@ const EVERY_MS: u32 = 100;
 const SAMPLES_MAX: usize = 6_000;
 /// Bytes that are read at most.
 const BYTES_MAX: u64 = 1 << 20;
-/// What is asked for, in this order.
+/// The columns that nvidia-smi is asked for, in this order.
 const FIELDS: &str = "clocks.sm,power.draw,memory.used,clocks_event_reasons.active";
 /// Reasons for which a clock is held back, by their bits, as NVIDIA's library of management has them.
 const REASONS: [(u64, &str); 8] = [
@@ -30,7 +30,7 @@ const REASONS: [(u64, &str); 8] = [
     (0x80, "power brake"),
 ];
 
-/// What was seen of a GPU, one number of each kind for each sample.
+/// Samples of a GPU's clock, power and reasons for a lower clock, a number of each kind for each sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Series {

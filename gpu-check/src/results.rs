@@ -64,7 +64,7 @@ pub(crate) struct Run {
     pub(crate) processors: usize,
     pub(crate) clocks_before: Option<String>,
     pub(crate) clocks_after: Option<String>,
-    /// What was seen of the GPU while parts worked, by their names.
+    /// Samples of the GPU's clock and power while parts worked, by the part's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) clocks: BTreeMap<String, Series>,
 }

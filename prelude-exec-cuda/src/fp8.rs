@@ -47,7 +47,7 @@ fn rounded(row: &[bf16]) -> (f32, Vec<u8>) {
     (scale, q.collect())
 }
 
-/// What a row of `x` and a row of `w` are multiplied as.
+/// The product of a row of `x` and a row of `w`, as the kernels define it.
 fn product(x: &(f32, Vec<u8>), w: &(f32, Vec<u8>)) -> f64 {
     let sum: f64 =
         x.1.iter()

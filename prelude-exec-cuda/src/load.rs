@@ -203,7 +203,7 @@ pub struct CudaLoader {
     space: Space,
     /// The way that everything is sent.
     way: Stage,
-    /// What rounds matrices of layers; `None` if they stay bf16.
+    /// The launcher that rounds matrices of layers; `None` if they stay bf16.
     rounding: Option<Rounding>,
     /// Shapes of the matrices so far, for which products are prepared.
     matrices: BTreeSet<Matrix>,

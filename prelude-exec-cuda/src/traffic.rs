@@ -50,7 +50,7 @@ impl Random {
     }
 }
 
-/// What is in a step: tokens to compute of each prompt and whether blocks of it are cached, and the
+/// The contents of a step: tokens to compute of each prompt and whether blocks of it are cached, and the
 /// context of each decode row.
 #[derive(Default)]
 struct Step {
@@ -160,7 +160,7 @@ impl Traffic for Mixes {
     }
 }
 
-/// What a step's graph launches of attention and what of it has something to do, in blocks for each
+/// The blocks of attention that a step's graph launches, and those of them that have work, for each
 /// key-value head.
 #[derive(Default)]
 struct Blocks {

@@ -35,14 +35,14 @@ const SIZES_MAX: usize = 1024;
 /// Floating-point operations of a second, and bytes, of a GPU slower than any that kernels are for.
 const SLOWEST: (f64, f64) = (5e12, 50e9);
 
-/// What is done between two questions.
+/// The pause between two questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Spin,
     Sleep(Duration),
 }
 
-/// What decides about the pauses of a wait.
+/// The state by which the pauses of a wait are chosen.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     expected: Option<Duration>,

@@ -244,7 +244,7 @@ impl Devices {
     }
 
     /// Returns these devices, but for models that the GPU has no kernels for, which run on the host:
-    /// for a GPU that nobody named.
+    /// for a GPU that no setting names.
     #[must_use]
     pub fn or_host(self) -> Self {
         Self {

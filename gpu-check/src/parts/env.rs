@@ -109,7 +109,7 @@ enum Product {
     Sustained,
     /// By our own kernel.
     Own,
-    /// Of rows and weights in fp8 by NVIDIA's library; rounding the rows is in its time.
+    /// By NVIDIA's library, of rows and weights in fp8; the time includes rounding the rows.
     Fp8,
     /// The same by our own kernel.
     OwnFp8,

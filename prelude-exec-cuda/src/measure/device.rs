@@ -64,7 +64,7 @@ impl From<&Spec> for Room {
 pub struct Device {
     ops: CudaOps,
     plan: StepPlan,
-    /// What rounds matrices; `None` where they stay bf16.
+    /// The launcher that rounds matrices; `None` where they stay bf16.
     rounds_on: Option<Target>,
 }
 

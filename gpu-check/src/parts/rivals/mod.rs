@@ -25,7 +25,7 @@ struct Load {
     measure: Measure,
 }
 
-/// What a load is about.
+/// The measure of a load: a latency or a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     /// The median of the answers' times, in milliseconds.
@@ -40,7 +40,7 @@ impl Load {
     }
 }
 
-/// What an engine made of a load.
+/// The result of an engine under a load.
 struct Found {
     /// Seconds of each answer.
     seconds: Vec<f64>,

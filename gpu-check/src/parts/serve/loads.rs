@@ -45,7 +45,7 @@ impl Span {
     }
 }
 
-/// What came of a load whose requests were all answered.
+/// The result of a load whose requests were all answered.
 pub(in crate::parts) struct Measured {
     pub(in crate::parts) tally: Tally,
     /// Answers a second, by when they came.
@@ -124,7 +124,7 @@ pub(super) struct Saturated<'a> {
     pub(super) name: &'a str,
     pub(super) jobs: Jobs,
     pub(super) connections: usize,
-    /// What a request counts for, and its name.
+    /// The number of items in a request, and the name of an item.
     pub(super) items: (f64, &'a str),
     pub(super) must: Option<f64>,
     /// Floating-point operations of an item, where a share of the ceiling says something.

@@ -27,7 +27,7 @@ use crate::session::{Figure, Session, at_most};
 use requests::Words;
 use server::{Options, answers, engine, start};
 
-/// What makes one model do all that it can.
+/// The arguments with which one model serves every kind of request.
 const ALL_TASKS: [&str; 6] = [
     "--pooling",
     "last",

@@ -42,7 +42,7 @@ pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     /// Current on the calling thread before a call; none where a test multiplies on the host.
     context: Option<Arc<Context>>,
-    /// Of bf16, without and with a bias; of e4m3, likewise.
+    /// The descriptors of products: bf16 without and with a bias, then e4m3 without and with one.
     descs: [sys::cublasLtMatmulDesc_t; 4],
     /// bf16, e4m3.
     a: [sys::cublasLtMatrixLayout_t; 2],

@@ -176,9 +176,9 @@ trait Blas: std::fmt::Debug + Send {
 /// Plans that were measured before, here or elsewhere.
 #[derive(Debug, Default)]
 struct Measured {
-    /// Those of the file in the cache folder, which come first.
+    /// The plans of the file in the cache folder, which come first.
     file: Plans,
-    /// Those that the program carries for this kind of GPU.
+    /// The plans that the program carries for this kind of GPU.
     table: Plans,
 }
 

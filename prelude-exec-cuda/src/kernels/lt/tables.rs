@@ -17,7 +17,7 @@ struct Table {
     text: &'static str,
 }
 
-/// What the fastest algorithm depends on of a GPU.
+/// The properties of a GPU that the fastest algorithm depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chip {
     /// Major and minor.
