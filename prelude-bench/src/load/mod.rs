@@ -99,10 +99,13 @@ pub fn run_all(address: &str, loads: &[(&Arc<Jobs>, Load)]) -> Result<Vec<Tally>
     })
 }
 
+/// Longest wait for the answer of one request of [`check`].
+const CHECK_WITHIN: Duration = Duration::from_secs(120);
+
 /// Sends each of `jobs` once, one after another, and fails unless each is answered 200.
 ///
 /// # Errors
-/// With what the server said instead.
+/// With what the server said instead, or if it says nothing for two minutes.
 pub fn check(address: &str, jobs: &[Job]) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -111,7 +114,12 @@ pub fn check(address: &str, jobs: &[Job]) -> Result<()> {
         let mut connection = Connection::open(address).await?;
         for job in jobs {
             let mut reader = Reader::default();
-            let status = connection.ask(job.clone(), &mut reader).await?;
+            let answer = connection.ask(job.clone(), &mut reader);
+            let status = tokio::time::timeout(CHECK_WITHIN, answer).await;
+            let status = status.with_context(|| {
+                let seconds = CHECK_WITHIN.as_secs();
+                format!("{} was not answered within {seconds} s", job.path)
+            })??;
             let said = reader.refusal();
             ensure!(status == 200, "{} answered {status}: {said}", job.path);
         }

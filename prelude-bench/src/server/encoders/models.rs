@@ -137,6 +137,10 @@ impl Model {
         write("config.json", &self.config(read("config.json")?))?;
         let mut tokenizer = read("tokenizer_config.json")?;
         tokenizer["model_max_length"] = json!(CONTEXT);
+        if self.family == Family::ModernBert {
+            // As the published ones say: the model takes no types of tokens.
+            tokenizer["model_input_names"] = json!(["input_ids", "attention_mask"]);
+        }
         write("tokenizer_config.json", &tokenizer)?;
         if self.task == Task::Embed {
             let mut pooling = read("1_Pooling/config.json")?;
