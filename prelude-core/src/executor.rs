@@ -1,5 +1,7 @@
 //! The interface of executors: the boundary between deciding and computing.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::{Capacity, ForwardBatch, StepId, StepOutput};
@@ -45,6 +47,11 @@ pub trait Executor: Send {
         GraphSteps::default()
     }
 
+    /// Returns the time of the collected steps by the device's own clock; zeros where it has none.
+    fn device_time(&self) -> DeviceTime {
+        DeviceTime::default()
+    }
+
     /// Returns the number of padding tokens of all collected steps; zero unless an executor fills
     /// shapes.
     fn padded(&self) -> Padded {
@@ -60,6 +67,16 @@ pub struct Padded {
     pub oneshot: u64,
     /// Beside generations.
     pub decode: u64,
+}
+
+/// The time of a device, from the beginning of its first step to the end of its last one, by its own
+/// clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTime {
+    /// In steps, from the first copy to the last.
+    pub busy: Duration,
+    /// Between steps.
+    pub idle: Duration,
 }
 
 /// Steps of an executor that captures shapes of steps as graphs, and these graphs.

@@ -40,7 +40,7 @@ pub use batch::{
 };
 pub use capacity::{Attention, Capacity, PassCapacity};
 pub use constraint::{Constraint, MatchState, Matcher, TokenMask, TokenSet};
-pub use executor::{Executor, ExecutorError, GraphSteps, Padded};
+pub use executor::{DeviceTime, Executor, ExecutorError, GraphSteps, Padded};
 pub use ids::{BlockId, HostBlockId, PassId, RequestId, SeqId, StepId, TokenId};
 pub use kv_copies::{KvCopies, KvLoad, KvStore};
 pub use kv_event::{KvEvent, StoredBlocks};

@@ -288,13 +288,15 @@ impl EngineCore {
         }
     }
 
-    /// Copies the scheduler's gauges, the executor's counts of graphs, and events of the cache, to
+    /// Copies the scheduler's gauges, the executor's counts of graphs and its device's time, and events of the cache, to
     /// where handles see them.
     fn publish(&mut self, shared: &Shared) {
         let (scheduler, graphs) = (self.scheduler.stats(), self.executor.graph_steps());
+        let device = self.executor.device_time();
         let mut reports = shared.reports();
         reports.snapshot.scheduler = scheduler;
         reports.snapshot.graphs = graphs;
+        reports.snapshot.device = device;
         drop(reports);
         if let Some(queue) = &shared.kv_events {
             let events = self.scheduler.take_kv_events();

@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use prelude_core::{ExecutionClass, ForwardBatch, GraphSteps, Padded, StepId, Timestamp};
+use prelude_core::{
+    DeviceTime, ExecutionClass, ForwardBatch, GraphSteps, Padded, StepId, Timestamp,
+};
 use prelude_sched::{SchedulerStats, Usage};
 
 use crate::{
@@ -137,6 +139,8 @@ pub struct EngineSnapshot {
     pub padded: Padded,
     /// Steps that ran as captured graphs, and others.
     pub graphs: GraphSteps,
+    /// Time of the device in steps and between them.
+    pub device: DeviceTime,
     /// Steps that failed.
     pub failed_steps: u64,
     /// Tokens computed per step.
@@ -182,6 +186,7 @@ impl EngineSnapshot {
             steps: StepKind::ALL.map(kind),
             padded: Padded::default(),
             graphs: GraphSteps::default(),
+            device: DeviceTime::default(),
             failed_steps: 0,
             iteration_tokens: Histogram::new(TOKENS),
             finished: FinishedRequests::default(),

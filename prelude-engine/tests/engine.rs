@@ -10,8 +10,8 @@ use std::{
 };
 
 use prelude_core::{
-    Capacity, Executor, ExecutorError, ForwardBatch, Generate, GraphSteps, Head, OutputHead,
-    PromptTree, RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput,
+    Capacity, DeviceTime, Executor, ExecutorError, ForwardBatch, Generate, GraphSteps, Head,
+    OutputHead, PromptTree, RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput,
 };
 use prelude_engine::{
     AnswerError, AnswerEvent, Collected, CollectedRow, EngineConfig, EngineHandle, RequestSpec,
@@ -177,6 +177,13 @@ impl Executor for Preparing {
             ..GraphSteps::default()
         }
     }
+
+    fn device_time(&self) -> DeviceTime {
+        DeviceTime {
+            busy: Duration::from_millis(7),
+            idle: Duration::from_millis(3),
+        }
+    }
 }
 
 #[test]
@@ -200,7 +207,10 @@ fn executors_prepare_while_nothing_waits_and_between_steps() {
         answer.blocking_collect().unwrap();
     }
     until(|| between.load(Ordering::SeqCst) == 2);
-    assert_eq!(handle.snapshot().graphs.captures, 3);
+    let snapshot = handle.snapshot();
+    assert_eq!(snapshot.graphs.captures, 3);
+    let times = [snapshot.device.busy, snapshot.device.idle];
+    assert_eq!(times, [7, 3].map(Duration::from_millis));
 }
 
 fn engine(mode: Mode, command_queue: usize) -> (ScheduledEngine, EngineHandle, Control) {

@@ -118,7 +118,7 @@ impl Kind {
 /// The value of one series.
 enum Value<'a> {
     Count(u64),
-    Ratio(f64),
+    Number(f64),
     Histogram(&'a engine::Histogram),
 }
 
@@ -217,7 +217,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
     (Gauge, "vllm:num_requests_waiting", "Rows and sequences waiting for their first step.",
         Engines(|e| count(e.scheduler().waiting_oneshot_rows + e.scheduler().waiting_decode_seqs))),
     (Gauge, "vllm:kv_cache_usage_perc", "KV blocks referenced by sequences and steps, from 0 to 1.",
-        Engines(|e| one(Value::Ratio(used_share(e.scheduler()))))),
+        Engines(|e| one(Value::Number(used_share(e.scheduler()))))),
     (Gauge, "vllm:cache_config_info", "The shape of the KV pool.", Engines(|e| {
         let capacity = e.model.engine.capacity();
         let (size, blocks) = (capacity.block_size, capacity.num_blocks);
@@ -298,6 +298,12 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Engines(|e| count(e.snapshot.graphs.captures))),
     (Gauge, "prelude:graphs", "Captured graphs that are kept.",
         Engines(|e| count(e.snapshot.graphs.kept))),
+    (Counter, "prelude:device_busy_seconds_total",
+        "Time of the GPU in steps, by its own clock. 0 on the CPU.",
+        Engines(|e| one(Value::Number(e.snapshot.device.busy.as_secs_f64())))),
+    (Counter, "prelude:device_idle_seconds_total",
+        "Time of the GPU between steps, up to the last one, by its own clock. 0 on the CPU.",
+        Engines(|e| one(Value::Number(e.snapshot.device.idle.as_secs_f64())))),
     (Counter, "prelude:steps_total", "Steps by what was in them.",
         Engines(|e| counts("kind", e.snapshot.steps.iter().map(|s| (s.kind.as_str(), s.steps))))),
 
@@ -387,7 +393,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
 fn write_series(text: &mut String, name: &str, labels: &str, value: &Value<'_>) {
     let _ = match value {
         Value::Count(count) => writeln!(text, "{name}{{{labels}}} {count}"),
-        Value::Ratio(ratio) => writeln!(text, "{name}{{{labels}}} {ratio}"),
+        Value::Number(ratio) => writeln!(text, "{name}{{{labels}}} {ratio}"),
         Value::Histogram(histogram) => {
             for (bound, count) in histogram.cumulative() {
                 let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");

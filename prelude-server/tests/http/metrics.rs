@@ -81,6 +81,8 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ),
     ("prelude:graph_captures_total", "counter", MODEL),
     ("prelude:graphs", "gauge", MODEL),
+    ("prelude:device_busy_seconds_total", "counter", MODEL),
+    ("prelude:device_idle_seconds_total", "counter", MODEL),
     ("prelude:steps_total", "counter", KIND),
     ("prelude:step_seconds", "histogram", KIND),
     ("prelude:deferrals_total", "counter", MODEL),
