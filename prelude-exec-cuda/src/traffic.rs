@@ -166,6 +166,9 @@ impl Traffic for Mixes {
 struct Blocks {
     launched: usize,
     used: usize,
+    /// Tokens of all steps, and of these the padding: what fuller steps could save at most.
+    tokens: usize,
+    padding: usize,
 }
 
 /// Runs steps of one kind of traffic and returns what became of those after the first ones.
@@ -190,6 +193,8 @@ fn record(traffic: &mut dyn Traffic, group: usize, seed: u64) -> (GraphStats, Bl
             graphs.replay(shape, &mut launcher).unwrap();
             blocks.launched += shape.blocks();
             blocks.used += step.blocks(group);
+            blocks.tokens += shape.tokens;
+            blocks.padding += shape.tokens - step.tokens();
         }
         if let Some(wanted) = graphs.wanted(false) {
             let queue = || Ok((Graph::Record(0), Vec::new()));
@@ -222,10 +227,11 @@ fn mixed_traffic_runs_as_graphs() {
             let each = |n: usize| n as f64 / (STEPS + WARM_UP) as f64;
             say(&format!(
                 "{name}, {group} heads: {eager:.2} % eager, {captures:.2} % captures, {} graphs; {:.1} \
-                 blocks of attention, {:.1} with work",
+                 blocks of attention, {:.1} with work; {:.1} % of tokens are padding",
                 stats.kept,
                 each(blocks.launched),
                 each(blocks.used),
+                100.0 * blocks.padding as f64 / blocks.tokens as f64,
             ));
             assert!(eager <= 0.5, "{name}: {eager} % run kernel by kernel");
             assert!(
