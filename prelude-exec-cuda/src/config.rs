@@ -105,6 +105,10 @@ pub struct CudaConfig {
     /// engine is idle. 0: shapes are captured after their first use alone.
     #[serde(skip)]
     pub graph_start_ms: u32,
+    /// Milliseconds at start for measuring the matrix products of shapes that nobody has measured on
+    /// this GPU; default 1500, 0 for none. What was measured is kept in `cache_dir`, so that the next
+    /// start measures nothing. Other shapes run on the library's own guess, which is some percent slower.
+    pub tune_budget_ms: u32,
     /// GPU memory that captured graphs may take; default 512 MiB, of what `reserve_bytes` leaves.
     /// The least recently used ones go first.
     #[serde(skip)]
@@ -149,6 +153,7 @@ impl Default for CudaConfig {
             pipeline_depth: 1,
             graph_tokens: 1024,
             graph_start_ms: 250,
+            tune_budget_ms: 1500,
             graph_bytes: 512 << 20,
             step_limit_ms: 10_000,
             deterministic: false,

@@ -18,7 +18,7 @@ pub enum Error {
     /// The driver does not know this version of CUDA.
     #[error(
         "the NVIDIA driver supports CUDA {found}, but CUDA {need} is needed; install driver 580 \
-         or newer"
+         or newer, or 525 at least with libraries of CUDA 12"
     )]
     DriverTooOld {
         /// CUDA version of the driver, such as `12.8`.
@@ -44,9 +44,10 @@ pub enum Error {
     },
     /// A library of NVIDIA's was not found.
     #[error(
-        "{name} was not found in {}; install NVIDIA's wheels (`pip install nvidia-cublas \
-         nvidia-cuda-nvrtc`), or name its folder in PRELUDE_CUDA_LIBS",
-        list(searched)
+        "{name} was not found in {}; install NVIDIA's wheels (`pip install {}`), or name its folder \
+         in PRELUDE_CUDA_LIBS",
+        list(searched),
+        wheels(name)
     )]
     LibraryMissing {
         /// File name.
@@ -198,6 +199,14 @@ impl From<Error> for ExecutorError {
             Error::DeviceLost { .. } => Self::Lost(error.to_string()),
             _ => Self::Step(error.to_string()),
         }
+    }
+}
+
+/// The packages that hold a library of this name.
+fn wheels(name: &str) -> &'static str {
+    match name.ends_with(".12") {
+        true => "nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12",
+        false => "nvidia-cublas nvidia-cuda-nvrtc",
     }
 }
 

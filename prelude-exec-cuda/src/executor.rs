@@ -1,5 +1,6 @@
 //! [`Executor`] on a GPU.
 
+mod clock;
 mod prepare;
 mod slice;
 
@@ -10,8 +11,8 @@ use std::{
 };
 
 use prelude_core::{
-    Attention, Capacity, Executor, ExecutorError, ForwardBatch, GraphSteps, KvCopies, SeqId,
-    StepId, StepOutput,
+    Attention, Capacity, DeviceTime, Executor, ExecutorError, ForwardBatch, GraphSteps, KvCopies,
+    SeqId, StepId, StepOutput,
 };
 use prelude_models::{
     Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
@@ -25,10 +26,11 @@ use crate::{
     config::{check_fp8_device, check_shared_memory},
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
-    memory::{context::Context, event::Point, kv_pool::KvShape, space::Space},
+    memory::{context::Context, kv_pool::KvShape, space::Space},
     ops::{HostBuffers, PassBuffers, Sizes},
     wait::{self, Queued, Size, Waits},
 };
+use clock::{DeviceClock, Ends};
 
 /// KV blocks where memory has no limit and nothing is said about them.
 const KV_BYTES_UNLIMITED: u64 = 64 << 20;
@@ -42,8 +44,7 @@ struct Outstanding {
     /// The places on the device of the tokens that the step draws for sequences that it continues;
     /// sorted.
     drawn: Vec<(SeqId, usize)>,
-    /// Behind all that it queued.
-    end: Option<Point>,
+    ends: Ends,
     queued: Queued,
     /// The step's plan and host buffers; none while they are those of the latest step.
     host: Option<(StepPlan, HostBuffers)>,
@@ -61,7 +62,7 @@ pub struct CudaExecutor {
     plan: StepPlan,
     outstanding: VecDeque<Outstanding>,
     spare: Vec<(StepPlan, HostBuffers)>,
-    spare_ends: Vec<Point>,
+    clock: DeviceClock,
     waits: Waits,
     /// As in [`CudaConfig`].
     step_limit_ms: u32,
@@ -222,6 +223,10 @@ impl CudaExecutor {
             tokens,
             config.logits_rows_max,
         )?;
+        ops.tune_products(
+            loader.matrices(),
+            Duration::from_millis(config.tune_budget_ms.into()),
+        )?;
         let capacity = Capacity {
             block_size: config.block_size,
             num_blocks: u32::try_from(ops.num_blocks()).expect("configuration bounds blocks"),
@@ -235,8 +240,7 @@ impl CudaExecutor {
         };
         let spare = (1..config.pipeline_depth).map(|_| Ok((StepPlan::default(), ops.spare()?)));
         let spare = spare.collect::<Result<Vec<_>, Error>>()?;
-        let ends = (0..config.pipeline_depth).filter_map(|_| ops.space.point().transpose());
-        let spare_ends = ends.collect::<Result<Vec<_>, Error>>()?;
+        let clock = DeviceClock::new(&ops.space, config.pipeline_depth)?;
         let foreseen = prepare::foreseen(ops.plan_config, &capacity, config);
         let mut this = Self {
             graphs: Graphs::new(config.graph_bytes, foreseen),
@@ -245,7 +249,7 @@ impl CudaExecutor {
             plan: StepPlan::default(),
             outstanding: VecDeque::new(),
             spare,
-            spare_ends,
+            clock,
             waits: Waits::default(),
             step_limit_ms: config.step_limit_ms,
             passes: Passes::default(),
@@ -450,6 +454,10 @@ impl Executor for CudaExecutor {
         }
     }
 
+    fn device_time(&self) -> DeviceTime {
+        self.clock.time()
+    }
+
     fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
         self.refuse_if_lost()?;
         if self.outstanding.len() >= self.capacity.pipeline_depth as usize {
@@ -458,24 +466,26 @@ impl Executor for CudaExecutor {
                 "step {step} was submitted before step {first} was collected"
             )));
         }
+        let begun = self.clock.begin();
+        let ends = self.note(begun.map_err(ExecutorError::from))?;
         let (copies, batch) = batch.split_copies();
-        self.copy_kv(&copies)?;
+        if let Err(error) = self.copy_kv(&copies) {
+            self.clock.spare.push(ends);
+            return Err(error);
+        }
         self.free_host_buffers();
         let seqs: Vec<SeqId> = batch.parts().2.rows.iter().map(|row| row.seq).collect();
-        let end = self.spare_ends.pop();
-        let result = self.run(batch).and_then(|has_rows| match &end {
-            Some(end) => end.record().map_err(ExecutorError::from).map(|()| has_rows),
-            None => Ok(has_rows),
+        let result = self.run(batch).and_then(|has_rows| {
+            ends.end.record()?;
+            Ok(has_rows)
         });
         let has_rows = match result {
             Ok(has_rows) => has_rows,
             Err(error) => {
                 // Queued copies read the host's buffers, which the next step writes.
-                if let Some(end) = end {
-                    let waited = self.waits.wait_for_all(&self.queued(), &end);
-                    self.note(waited.map_err(ExecutorError::from))?;
-                    self.spare_ends.push(end);
-                }
+                let waited = self.waits.wait_for_all(&self.queued(), &ends.end);
+                self.note(waited.map_err(ExecutorError::from))?;
+                self.clock.spare.push(ends);
                 return self.note(Err(error));
             }
         };
@@ -491,7 +501,7 @@ impl Executor for CudaExecutor {
             step,
             has_rows,
             drawn,
-            end,
+            ends,
             queued,
             host: None,
         });
@@ -506,11 +516,9 @@ impl Executor for CudaExecutor {
             )));
         }
         let first = self.outstanding.pop_front().expect("it was just seen");
-        if let Some(end) = first.end {
-            let waited = self.waits.wait(&first.queued, &end);
-            self.note(waited.map_err(ExecutorError::from))?;
-            self.spare_ends.push(end);
-        }
+        let waited = self.waits.wait(&first.queued, &first.ends.end);
+        self.note(waited.map_err(ExecutorError::from))?;
+        self.clock.add(first.ends);
         let mut host = first.host;
         if let Some(host) = &mut host {
             self.exchange(host);
@@ -538,6 +546,7 @@ pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::event::Point;
     use crate::testing::{checkpoint, small};
 
     /// On a machine without a driver this must be an error and not a panic; where there is one,
@@ -615,7 +624,9 @@ mod tests {
         };
         let model = checkpoint("demo-lm");
         let (mut executor, _) = CudaExecutor::recording(&model, &config).unwrap();
-        executor.spare_ends = vec![Point::Never];
+        for ends in &mut executor.clock.spare {
+            ends.end = Point::Never;
+        }
         let empty = || ForwardBatch::Decode(prelude_core::DecodeBatch::EMPTY);
         executor.submit(StepId(0), empty()).unwrap();
         let lost = executor.collect(StepId(0)).unwrap_err();

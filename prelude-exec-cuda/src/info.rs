@@ -2,10 +2,10 @@
 
 use crate::{
     CudaConfig, Error,
-    kernels::{image::Images, lt},
+    kernels::{image::Images, lt, nvrtc::Nvrtc},
     memory::{
         context::{Context, Seen},
-        libs::{self, Found, Library},
+        libs,
     },
 };
 
@@ -37,7 +37,10 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
     match Context::open(config.device) {
         Ok(gpu) => {
             let (major, minor) = gpu.compute_capability;
-            lines.push(format!("driver      CUDA {}", gpu.driver));
+            lines.push(match libs::majors() {
+                [12] => format!("driver      CUDA {}: with libraries of CUDA 12", gpu.driver),
+                _ => format!("driver      CUDA {}", gpu.driver),
+            });
             lines.push(format!(
                 "GPU {}       {}, compute capability {major}.{minor}, {} multiprocessors, {} MiB",
                 config.device,
@@ -52,11 +55,11 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
         Ok((version, path)) => format!("cuBLASLt    {version}, {}", path.display()),
         Err(error) => format!("cuBLASLt    {error}"),
     });
-    lines.push(match libs::open(Library::Nvrtc, config) {
-        Ok(Found::At(path)) => format!("NVRTC       {}", path.display()),
-        Ok(Found::Loader) => format!(
-            "NVRTC       {}, by the system's loader",
-            Library::Nvrtc.file()
+    lines.push(match Nvrtc::open(libs::majors(), config) {
+        Ok(nvrtc) => format!(
+            "NVRTC       {}, {}",
+            nvrtc.version(),
+            nvrtc.path().display()
         ),
         Err(error) => format!("NVRTC       {error}"),
     });

@@ -42,6 +42,7 @@ mod sliced;
 mod stage;
 #[cfg(test)]
 mod testing;
+mod timing;
 #[cfg(test)]
 mod traffic;
 mod wait;

@@ -5,9 +5,10 @@
 //! Matrices of layers are e4m3 with a scale for each row where [`crate::CudaConfig::fp8`] asks for it:
 //! each is sent in bf16 to a place that the next one takes again, and rounded there.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use half::bf16;
+use prelude_kernels::DevicePtr;
 use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     kernels::{
         fp8::{self, Fp8View},
         launch::Launcher,
-        lt::Matrix,
+        lt::{Matrix, WeightAt, Weights},
     },
     memory::{
         space::{Buffer, Space},
@@ -205,8 +206,8 @@ pub struct CudaLoader {
     way: Stage,
     /// The launcher that rounds matrices of layers; `None` if they stay bf16.
     rounding: Option<Rounding>,
-    /// Shapes of the matrices so far, for which products are prepared.
-    matrices: BTreeSet<Matrix>,
+    /// The matrices so far, for which products are prepared.
+    matrices: Weights,
     /// The stack whose matrices are being loaded, their shape and number.
     stack: Option<Stack>,
     /// Bytes of all weights so far.
@@ -224,7 +225,7 @@ impl CudaLoader {
             way: Stage::new(space.clone()),
             space,
             rounding,
-            matrices: BTreeSet::new(),
+            matrices: Weights::new(),
             stack: None,
             bytes: 0,
         }
@@ -240,8 +241,8 @@ impl CudaLoader {
         self.bytes
     }
 
-    /// Shapes of the matrices that it sent.
-    pub(crate) const fn matrices(&self) -> &BTreeSet<Matrix> {
+    /// The matrices that it sent, by shape.
+    pub(crate) const fn matrices(&self) -> &Weights {
         &self.matrices
     }
 
@@ -300,6 +301,31 @@ impl CudaLoader {
         Ok((rows, width))
     }
 
+    /// Remembers a matrix that products are made with.
+    fn note_matrix(
+        &mut self,
+        data: &Buffer,
+        scales: Option<&Buffer>,
+        (rows, width): (usize, usize),
+        bias: Option<&Buffer>,
+    ) {
+        let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) else {
+            return;
+        };
+        let matrix = Matrix {
+            n,
+            k,
+            has_bias: bias.is_some(),
+            is_fp8: scales.is_some(),
+        };
+        let address = |of: Option<&Buffer>| of.map_or(DevicePtr::NULL, Buffer::start);
+        self.matrices.entry(matrix).or_default().push(WeightAt {
+            w: data.start(),
+            scales: address(scales),
+            bias: address(bias),
+        });
+    }
+
     /// `is_factor`: whether products are made with it.
     fn matrix(
         &mut self,
@@ -313,16 +339,12 @@ impl CudaLoader {
             [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
-        if let (true, Ok(n), Ok(k)) = (is_factor, u32::try_from(rows), u32::try_from(width)) {
-            self.matrices.insert(Matrix {
-                n,
-                k,
-                has_bias: bias.is_some(),
-                is_fp8: false,
-            });
+        let data = self.send(name, parts)?;
+        if is_factor {
+            self.note_matrix(&data, None, (rows, width), bias.as_ref());
         }
         Ok(Weight(Repr::Matrix {
-            data: self.send(name, parts)?,
+            data,
             rows,
             width,
             bias,
@@ -366,14 +388,7 @@ impl CudaLoader {
         };
         let data = self.alloc(name, rows * width)?;
         let scales = self.alloc(&format!("{name}.scale"), rows * size_of::<f32>())?;
-        if let (Ok(n), Ok(k)) = (u32::try_from(rows), u32::try_from(width)) {
-            self.matrices.insert(Matrix {
-                n,
-                k,
-                has_bias: bias.is_some(),
-                is_fp8: true,
-            });
-        }
+        self.note_matrix(&data, Some(&scales), (rows, width), bias.as_ref());
         let Some(rounding) = &mut self.rounding else {
             return Err(Error::weight(name, "has nothing to be rounded by"));
         };

@@ -45,6 +45,7 @@ mod deferred;
 mod experts;
 mod fp8;
 mod sizes;
+mod tune;
 
 /// Room for the splits of decode rows. One row of the longest context of Qwen3-4B takes 2.7 MB;
 /// more rows than fit run one after the other.

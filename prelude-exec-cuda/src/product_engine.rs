@@ -14,7 +14,8 @@ pub enum ProductEngine {
         version: String,
         /// Its file.
         library: PathBuf,
-        /// The file and the table of measured algorithms, or why there is none.
+        /// The files and the table of measured algorithms, or why there is none, and what was
+        /// measured at start.
         plans: String,
         /// Where the algorithms for the model's products come from.
         counts: PlanCounts,
@@ -34,10 +35,12 @@ pub enum ProductEngine {
 /// Numbers of shapes of products, by the source of the algorithm that was chosen for them at start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanCounts {
-    /// Measured on this machine: `gemm-plans.json` in the cache folder.
+    /// Measured on this machine before: the files in the cache folder.
     pub file: usize,
     /// Measured on a GPU of this kind: a table that the program carries.
     pub table: usize,
+    /// Measured at this start.
+    pub measured: usize,
     /// Not measured: the first choice of the library's heuristic.
     pub heuristic: usize,
     /// None in the library: our own kernel.
@@ -49,12 +52,14 @@ impl fmt::Display for PlanCounts {
         let Self {
             file,
             table,
+            measured,
             heuristic,
             none,
         } = self;
         write!(
             f,
-            "{file} from the file, {table} from the table, {heuristic} from the heuristic"
+            "{file} from the file, {table} from the table, {measured} measured now, \
+             {heuristic} from the heuristic"
         )?;
         match none {
             0 => Ok(()),

@@ -43,8 +43,8 @@ pub(crate) struct Stage {
 struct Half {
     memory: Pinned,
     used: usize,
-    /// Behind the copies from it. Nothing where copies end before the call that queues them.
-    end: Option<Point>,
+    /// Behind the copies from it.
+    end: Point,
 }
 
 impl Stage {
@@ -121,8 +121,8 @@ impl Stage {
         let half_bytes = self.half_bytes.max(size);
         let fits = |half: &Half| half.memory.bytes().len() >= half.used + size;
         if !self.halves.last().is_some_and(fits) {
-            if let Some(end) = self.halves.last().and_then(|half| half.end.as_ref()) {
-                end.record()?;
+            if let Some(half) = self.halves.last() {
+                half.end.record()?;
             }
             let next = match self.halves.len() {
                 0 | 1 => Half {
@@ -140,9 +140,7 @@ impl Stage {
     /// The older half, when copies from it have ended.
     fn emptied(&mut self, half_bytes: usize) -> Result<Half, Error> {
         let mut half = self.halves.remove(0);
-        if let Some(end) = &half.end {
-            wait::until_passed(end, LIMIT, "loading")?;
-        }
+        wait::until_passed(&half.end, LIMIT, "loading")?;
         if half.memory.bytes().len() < half_bytes {
             half.memory = self.space.pinned("staging", half_bytes)?;
         }

@@ -4,7 +4,7 @@
 //! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
 //! there are: it is also what deterministic mode runs, and what the emulation has.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{ops::Range, time::Duration};
 
 use bytemuck::Pod;
 use half::bf16;
@@ -16,7 +16,7 @@ use prelude_kernels::{
 use super::{
     int,
     launch::{Access, Launcher, access, check_accesses},
-    lt::{Call, Lt, Matrix},
+    lt::{Call, Lt, Scratch, Stopwatch, Weights},
 };
 use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view::View};
 
@@ -172,7 +172,7 @@ impl Products {
     /// [`Error::Driver`].
     pub(crate) fn prepare(
         &mut self,
-        matrices: &BTreeSet<Matrix>,
+        matrices: &Weights,
         vocab: u32,
         tokens: u32,
         logits_rows: u32,
@@ -180,13 +180,38 @@ impl Products {
         let Some(lt) = &mut self.lt else {
             return Ok(());
         };
-        for &matrix in matrices {
+        for &matrix in matrices.keys() {
             // Which products are added to something is the model's to know.
             match matrix.n == vocab {
                 true => lt.prepare(matrix, &[GemmOutput::F32], logits_rows)?,
                 false => lt.prepare(matrix, &[GemmOutput::Write, GemmOutput::Add], tokens)?,
             }
         }
+        self.engine = lt.engine();
+        Ok(())
+    }
+
+    /// Returns true if no shape that was prepared runs on a guess of the library's.
+    pub(crate) fn are_all_measured(&self) -> bool {
+        self.lt.as_ref().is_none_or(Lt::are_all_measured)
+    }
+
+    /// Measures algorithms for the shapes that were prepared and that nobody has measured. Products
+    /// read and write `scratch` meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`].
+    pub(crate) fn tune(
+        &mut self,
+        matrices: &Weights,
+        scratch: Scratch,
+        watch: &mut dyn Stopwatch,
+        budget: Duration,
+    ) -> Result<(), Error> {
+        let Some(lt) = &mut self.lt else {
+            return Ok(());
+        };
+        lt.tune(matrices, scratch, watch, budget)?;
         self.engine = lt.engine();
         Ok(())
     }

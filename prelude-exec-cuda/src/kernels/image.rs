@@ -6,24 +6,19 @@
 //! load is removed.
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int},
     fs,
     path::Path,
-    ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use cudarc::nvrtc::{result as nvrtc, sys};
-use prelude_kernels::{Family, HEADERS};
+use prelude_kernels::Family;
 use sha2::{Digest, Sha256};
 
-use crate::{
-    CudaConfig, Error,
-    memory::libs::{self, Library},
-};
+use super::nvrtc::Nvrtc;
+use crate::{CudaConfig, Error, memory::libs};
 
-/// Longest part of a compiler's log that a message repeats.
-const LOG_MAX: usize = 2000;
+/// Major version of the compiler that built images.
+const BUILT_BY: i32 = 13;
 
 /// Finds images.
 #[derive(Debug)]
@@ -56,21 +51,29 @@ impl Images {
         })
     }
 
-    /// Checks that there are built images, or else the compiler; what they hold is not looked at.
+    /// Checks that there are built images, or else the compiler; what they hold is not looked at. They
+    /// are built by CUDA 13, whose machine code no older driver promises to take.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`] with what to do.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.built.iter().any(Result::is_ok) {
+        self.check_for(libs::majors())
+    }
+
+    fn check_for(&self, majors: &[i32]) -> Result<(), Error> {
+        let fits = majors.contains(&BUILT_BY);
+        if fits && self.built.iter().any(Result::is_ok) {
             return Ok(());
         }
+        let why = match fits {
+            true => "there are no built ones",
+            false => "built ones are for drivers of CUDA 13",
+        };
         let missing = |error| Error::KernelImageMissing {
             name: "of any family".to_owned(),
-            hint: format!("there are no built ones, and the compiler cannot be used: {error}"),
+            hint: format!("{why}, and the compiler cannot be used: {error}"),
         };
-        libs::open(Library::Nvrtc, &self.config)
-            .map(drop)
-            .map_err(missing)
+        Nvrtc::open(majors, &self.config).map(drop).map_err(missing)
     }
 
     /// Returns what `load` makes of the first image of `family` that it takes: a cubin, fatbin or
@@ -102,13 +105,13 @@ impl Images {
             name: family.name.to_owned(),
             hint: format!("{}, and {hint}", why.join(", ")),
         };
-        libs::open(Library::Nvrtc, &self.config)
+        let compiler = Nvrtc::open(libs::majors(), &self.config)
             .map_err(|e| missing(format!("the compiler cannot be used: {e}")))?;
         let target = target(compute_capability);
-        let (major, minor) = libs::nvrtc_version().map_err(&missing)?;
-        let name = image_name(family, &target, &format!("{major}.{minor}"));
+        let name = image_name(family, &target, &compiler.version());
         let path = self.config.cache_dir.as_ref().map(|dir| dir.join(name));
-        cached_or(path.as_deref(), || compile(family, &target), load).map_err(missing)
+        let compile = || compiler.compile(family, &target);
+        cached_or(path.as_deref(), compile, load).map_err(missing)
     }
 }
 
@@ -161,7 +164,7 @@ fn terminated(mut image: Vec<u8>) -> Vec<u8> {
 }
 
 /// Writes a file that others find whole or not at all.
-fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
+pub(super) fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -175,82 +178,6 @@ fn keep(path: &Path, image: &[u8]) -> std::io::Result<()> {
         let _ = fs::remove_file(&partial);
     }
     result
-}
-
-/// A program under compilation; destroyed when dropped.
-struct Program(sys::nvrtcProgram);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: created in `compile`, destroyed here only.
-        let _ = unsafe { nvrtc::destroy_program(self.0) };
-    }
-}
-
-/// Compiles a family's embedded source with its embedded headers. The library is open.
-fn compile(family: &Family, target: &str) -> Result<Vec<u8>, String> {
-    let c = |text: &str| CString::new(text).map_err(|_| "a source holds a zero byte".to_owned());
-    let source = c(family.source)?;
-    let name = c(&format!("{}.cu", family.name))?;
-    let texts: Vec<CString> = HEADERS
-        .iter()
-        .map(|h| c(h.text))
-        .collect::<Result<_, _>>()?;
-    let names: Vec<CString> = HEADERS
-        .iter()
-        .map(|h| c(h.name))
-        .collect::<Result<_, _>>()?;
-    let pointers = |list: &[CString]| -> Vec<*const c_char> {
-        list.iter().map(|text| text.as_ptr()).collect()
-    };
-    let (texts_at, names_at) = (pointers(&texts), pointers(&names));
-    let count = c_int::try_from(HEADERS.len()).map_err(|_| "too many headers".to_owned())?;
-    let mut handle = ptr::null_mut();
-    // SAFETY: the strings and the arrays of their addresses outlive the call, which copies them.
-    unsafe {
-        sys::nvrtcCreateProgram(
-            &raw mut handle,
-            source.as_ptr(),
-            name.as_ptr(),
-            count,
-            texts_at.as_ptr(),
-            names_at.as_ptr(),
-        )
-    }
-    .result()
-    .map_err(|e| format!("nvrtcCreateProgram: {:?}", e.0))?;
-    let program = Program(handle);
-    let mut options = vec![format!("--gpu-architecture={target}")];
-    options.extend(Family::options().iter().map(|&o| o.to_owned()));
-    // SAFETY: the program was created above.
-    if let Err(error) = unsafe { nvrtc::compile_program(program.0, &options) } {
-        return Err(format!(
-            "it does not compile ({:?}): {}",
-            error.0,
-            log(&program)
-        ));
-    }
-    let mut bytes = 0;
-    // SAFETY: the program is compiled, and `bytes` outlives the call.
-    unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut bytes) }
-        .result()
-        .map_err(|e| format!("nvrtcGetCUBINSize: {:?}", e.0))?;
-    let mut image = vec![0u8; bytes];
-    // SAFETY: the compiler writes exactly the number of bytes that it gave.
-    unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) }
-        .result()
-        .map_err(|e| format!("nvrtcGetCUBIN: {:?}", e.0))?;
-    Ok(image)
-}
-
-fn log(program: &Program) -> String {
-    // SAFETY: the program exists.
-    let Ok(log) = (unsafe { nvrtc::get_program_log(program.0) }) else {
-        return "and the compiler has no log".to_owned();
-    };
-    // Whether C's characters have a sign depends on the machine.
-    let text = CStr::from_bytes_until_nul(bytemuck::cast_slice(&log)).map(CStr::to_string_lossy);
-    text.unwrap_or_default().chars().take(LOG_MAX).collect()
 }
 
 #[cfg(test)]
@@ -293,6 +220,34 @@ mod tests {
             text.contains("/neither") || text.contains("refused"),
             "{text}"
         );
+    }
+
+    /// Images of CUDA 13 do not make a GPU usable whose driver is older.
+    #[test]
+    fn an_older_driver_needs_the_compiler() {
+        let config = CudaConfig {
+            library_dirs: vec!["/neither".into()],
+            ..CudaConfig::default()
+        };
+        let folder = std::env::temp_dir().join(format!("prelude-built-{}", std::process::id()));
+        keep(&folder.join(prelude_kernels::MANIFEST), b"{}").unwrap();
+        let built = prelude_kernels::Images::open(&folder).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        let images = Images {
+            config: config.clone(),
+            built: vec![Ok(built)],
+        };
+        assert!(images.check_for(&[13, 12]).is_ok());
+        match (images.check_for(&[12]), Nvrtc::open(&[12], &config)) {
+            // Where the system has the compiler, it is found there.
+            (Ok(()), Ok(_)) => {}
+            (Err(error), Err(_)) => {
+                let text = error.to_string();
+                assert!(text.contains("for drivers of CUDA 13"), "{text}");
+                assert!(text.contains("libnvrtc.so.12"), "{text}");
+            }
+            (checked, _) => panic!("{checked:?}"),
+        }
     }
 
     #[test]
@@ -340,6 +295,13 @@ mod tests {
             ..CudaConfig::default()
         };
         let images = Images::new(&config);
+        let compiler = Nvrtc::open(&[13, 12], &config).unwrap();
+        println!(
+            "NVRTC {}, {}",
+            compiler.version(),
+            compiler.path().display()
+        );
+        assert!(compiler.path().starts_with(&folder));
         for family in prelude_kernels::FAMILIES {
             for capability in [(8, 0), (9, 0), (12, 0)] {
                 let load = |image: &[u8]| match image.starts_with(b"\x7fELF") {

@@ -41,6 +41,7 @@ pub(crate) mod heads;
 pub(crate) mod image;
 pub(crate) mod launch;
 pub(crate) mod lt;
+pub(crate) mod nvrtc;
 pub(crate) mod rope;
 pub(crate) mod vocabulary;
 

@@ -4,19 +4,14 @@
 //! with copies until everything to be measured is queued behind them; whether it was is looked at,
 //! and of short kernels several run between two points in the stream.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use crate::{
     Error,
-    memory::{
-        context::Context,
-        event::Event,
-        space::{Buffer, Space},
-    },
+    memory::space::Space,
+    timing::{FILL_BYTES, GpuStream, Stream},
 };
 
-/// Bytes of one copy that keeps the stream busy: 0.13 ms at 4 TB/s, read and written.
-const FILL_BYTES: usize = 256 << 20;
 /// Copies before a measurement, for as long as these are too few: about 2, 8 and 32 ms there.
 const FILLS: [usize; 3] = [16, 64, 256];
 /// Calls that warm up, and tell how long one takes.
@@ -36,19 +31,6 @@ pub struct Times {
     pub seconds: Vec<f64>,
     /// True if the GPU waited for the host: the seconds are the host's then.
     pub is_host_bound: bool,
-}
-
-/// A stream, and points in it whose times are noted.
-trait Stream {
-    type Point;
-    /// Keeps the stream busy with some copies.
-    fn fill(&mut self, copies: usize) -> Result<(), Error>;
-    /// A point behind everything queued so far.
-    fn mark(&mut self) -> Result<Self::Point, Error>;
-    fn has_passed(&mut self, point: &Self::Point) -> Result<bool, Error>;
-    fn wait(&mut self) -> Result<(), Error>;
-    /// Seconds between two points that it has passed.
-    fn between(&mut self, from: &Self::Point, to: &Self::Point) -> Result<f64, Error>;
 }
 
 /// Times of `repetitions` calls of `queue` with a running number: on a GPU with some more calls to
@@ -72,13 +54,8 @@ pub(super) fn times(
             is_host_bound: false,
         });
     };
-    let gpu = Gpu {
-        context,
-        space,
-        from: space.alloc("filler", FILL_BYTES)?,
-        to: space.alloc("filler", FILL_BYTES)?,
-    };
-    on(gpu, repetitions, queue)
+    let filler = space.alloc("filler", 2 * FILL_BYTES)?;
+    on(GpuStream::new(context, &filler), repetitions, queue)
 }
 
 /// One run: `repetitions` times `each` calls between two points.
@@ -145,39 +122,6 @@ fn calls_between_points(seconds: f64, repetitions: usize) -> usize {
     let most = (CALLS_MAX / repetitions.max(1)).max(1);
     let wanted = (SPAN_S / seconds.max(1e-9)).ceil() as usize;
     wanted.clamp(1, most)
-}
-
-struct Gpu<'a> {
-    context: &'a Arc<Context>,
-    space: &'a Space,
-    from: Buffer,
-    to: Buffer,
-}
-
-impl Stream for Gpu<'_> {
-    type Point = Event;
-
-    fn fill(&mut self, copies: usize) -> Result<(), Error> {
-        (0..copies).try_for_each(|_| self.to.copy_from(0, &self.from, 0..FILL_BYTES))
-    }
-
-    fn mark(&mut self) -> Result<Event, Error> {
-        let event = Event::new(self.context)?;
-        event.record()?;
-        Ok(event)
-    }
-
-    fn has_passed(&mut self, point: &Event) -> Result<bool, Error> {
-        point.has_passed()
-    }
-
-    fn wait(&mut self) -> Result<(), Error> {
-        self.space.synchronize("a measurement")
-    }
-
-    fn between(&mut self, from: &Event, to: &Event) -> Result<f64, Error> {
-        to.seconds_since(from)
-    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ use crate::Error;
 
 /// Rows start at multiples of this many elements: 16 bytes, what a lane reads at once.
 const ROW_ALIGN: usize = 8;
+/// Bytes of different numbers in [`Arena::fill_with_numbers`].
+const NUMBERS_BYTES: usize = 1 << 20;
 /// Tensors start at multiples of this many bytes: a line of the GPU's L2 cache.
 const ALIGN: usize = 128;
 
@@ -76,6 +78,35 @@ impl Arena {
     /// Bytes that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * stride(width) * size_of::<bf16>()).next_multiple_of(ALIGN)
+    }
+
+    /// The whole buffer: a place to work in while there are no steps.
+    pub(crate) const fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Fills the buffer with numbers between -1/2 and 1/2 (as e4m3 none of them is NaN), for products
+    /// that are timed: a GPU multiplies zeros faster.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] of the host's, or the driver's.
+    pub(crate) fn fill_with_numbers(&mut self, space: &Space) -> Result<(), Error> {
+        let all = self.buffer.bytes();
+        let mut done = all.min(NUMBERS_BYTES);
+        let mut numbers = space.pinned("numbers", done)?;
+        let mut state = 1u32;
+        for number in numbers.bytes_mut().chunks_exact_mut(2) {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let value = bf16::from_f32(state as f32 / u32::MAX as f32 - 0.5);
+            number.copy_from_slice(&(value.to_bits() & !0x40).to_le_bytes());
+        }
+        self.buffer.upload(&numbers, done)?;
+        while done < all {
+            let more = done.min(all - done);
+            self.buffer.copy_from(done, &self.buffer, 0..more)?;
+            done += more;
+        }
+        space.synchronize("numbers for products")
     }
 
     /// Removes all tensors.

@@ -1,11 +1,16 @@
 //! Points in a stream: ends of steps, and points whose times the GPU notes.
 
-use std::sync::Arc;
+#[cfg(feature = "emu")]
+use std::{cell::Cell, time::Instant};
+use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::DriverError;
 use cudarc::driver::{result::event, sys};
 
-use super::context::{Context, failed, lost};
+use super::{
+    context::{Context, failed, lost},
+    libs,
+};
 use crate::Error;
 
 /// A point in the stream of one GPU.
@@ -24,21 +29,9 @@ impl Event {
     ///
     /// # Errors
     /// The driver's.
-    #[cfg(feature = "measure")]
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Error> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
-    }
-
-    /// Makes an event without a time, which costs less.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn untimed(context: &Arc<Context>) -> Result<Self, Error> {
-        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Error> {
         context.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
         let event = event::create(flags).map_err(|e| failed("cuEventCreate", e))?;
         Ok(Self {
             context: Arc::clone(context),
@@ -75,12 +68,20 @@ impl Event {
     ///
     /// # Errors
     /// The driver's, if it has passed one of them not yet.
-    #[cfg(feature = "measure")]
     pub(crate) fn seconds_since(&self, earlier: &Self) -> Result<f64, Error> {
         self.context.bind()?;
+        const CALL: &str = "cuEventElapsedTime";
+        let Some(elapsed_time) = libs::elapsed_time() else {
+            return Err(Error::Driver {
+                call: CALL,
+                code: "the driver does not have it".to_owned(),
+            });
+        };
+        let mut ms = 0.0;
         // SAFETY: both events are of this context, and live as long as their owners.
-        let ms = unsafe { event::elapsed(earlier.event, self.event) }
-            .map_err(|e| failed("cuEventElapsedTime", e))?;
+        unsafe { elapsed_time(&raw mut ms, earlier.event, self.event) }
+            .result()
+            .map_err(|e| failed(CALL, e))?;
         Ok(f64::from(ms) * 1e-3)
     }
 }
@@ -94,17 +95,29 @@ impl Drop for Event {
     }
 }
 
-/// The end of a step.
+/// The beginning or the end of a step.
 #[derive(Debug)]
 pub(crate) enum Point {
     /// In the stream of a GPU.
     Gpu(Event),
+    /// Where there is no GPU, steps end before the call that queues them: the host's time.
+    #[cfg(feature = "emu")]
+    Host(Cell<Instant>),
+    /// The time that a test sets: what it counts up to, in milliseconds, at the next points.
+    #[cfg(test)]
+    Played(Arc<std::sync::Mutex<Vec<u64>>>, Cell<u64>),
     /// A GPU that hangs.
     #[cfg(test)]
     Never,
 }
 
 impl Point {
+    /// A point of the host's time.
+    #[cfg(feature = "emu")]
+    pub(super) fn host() -> Self {
+        Self::Host(Cell::new(Instant::now()))
+    }
+
     /// Puts the point behind everything queued so far.
     ///
     /// # Errors
@@ -112,8 +125,39 @@ impl Point {
     pub(crate) fn record(&self) -> Result<(), Error> {
         match self {
             Self::Gpu(event) => event.record(),
+            #[cfg(feature = "emu")]
+            Self::Host(at) => {
+                at.set(Instant::now());
+                Ok(())
+            }
+            #[cfg(test)]
+            Self::Played(times, at) => {
+                at.set(times.lock().expect("no test panics with it").remove(0));
+                Ok(())
+            }
             #[cfg(test)]
             Self::Never => Ok(()),
+        }
+    }
+
+    /// The time from an earlier point. The stream has passed both.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn since(&self, earlier: &Self) -> Result<Duration, Error> {
+        match (self, earlier) {
+            // No time of a GPU is negative but by its rounding.
+            (Self::Gpu(this), Self::Gpu(earlier)) => {
+                Ok(Duration::try_from_secs_f64(this.seconds_since(earlier)?).unwrap_or_default())
+            }
+            #[cfg(feature = "emu")]
+            (Self::Host(this), Self::Host(earlier)) => Ok(this.get() - earlier.get()),
+            #[cfg(test)]
+            (Self::Played(_, this), Self::Played(_, earlier)) => {
+                Ok(Duration::from_millis(this.get() - earlier.get()))
+            }
+            #[cfg(feature = "emu")]
+            _ => Ok(Duration::ZERO),
         }
     }
 
@@ -124,6 +168,10 @@ impl Point {
     pub(crate) fn has_passed(&self, what: &'static str) -> Result<bool, Error> {
         match self {
             Self::Gpu(event) => event.has_passed().map_err(|e| lost(what, e)),
+            #[cfg(feature = "emu")]
+            Self::Host(_) => Ok(true),
+            #[cfg(test)]
+            Self::Played(..) => Ok(true),
             #[cfg(test)]
             Self::Never => Ok(false),
         }
@@ -133,8 +181,10 @@ impl Point {
     pub(crate) fn give_up(&self) {
         match self {
             Self::Gpu(event) => event.context.give_up(),
+            #[cfg(feature = "emu")]
+            Self::Host(_) => {}
             #[cfg(test)]
-            Self::Never => {}
+            Self::Played(..) | Self::Never => {}
         }
     }
 }

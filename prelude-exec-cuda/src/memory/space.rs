@@ -4,8 +4,9 @@ use std::{ops::Range, sync::Arc};
 
 use bytemuck::Pod;
 use cudarc::driver::{DriverError, result, sys::CUresult};
+use prelude_kernels::DevicePtr;
 #[cfg(feature = "emu")]
-use prelude_kernels::{DevicePtr, emu};
+use prelude_kernels::emu;
 
 use super::{
     context::{Context, failed},
@@ -118,16 +119,15 @@ impl Space {
         }
     }
 
-    /// A point in what steps queue, to be waited for. Where there is no GPU, steps end before the
-    /// call that queues them.
+    /// A point in what steps queue, to be waited for.
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn point(&self) -> Result<Option<Point>, Error> {
+    pub(crate) fn point(&self) -> Result<Point, Error> {
         match self {
-            Self::Cuda(context) => Event::untimed(context).map(|event| Some(Point::Gpu(event))),
+            Self::Cuda(context) => Event::new(context).map(Point::Gpu),
             #[cfg(feature = "emu")]
-            Self::Emu(_) | Self::Virtual(_) => Ok(None),
+            Self::Emu(_) | Self::Virtual(_) => Ok(Point::host()),
         }
     }
 
@@ -164,6 +164,11 @@ fn emulated(call: &'static str, error: &emu::Error) -> Error {
 impl Buffer {
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The address of its first byte.
+    pub(crate) const fn start(&self) -> DevicePtr {
+        DevicePtr(self.address)
     }
 
     /// `rows · width` elements from a byte offset on.

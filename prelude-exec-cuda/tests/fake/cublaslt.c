@@ -9,6 +9,7 @@
 //   -DODD_ROWS_ONLY     algorithms run no even number of columns of B
 //   -DNO_ALGORITHMS     the heuristic finds none
 //   -DWITHOUT_FP8       it finds none for e4m3, as on a GPU without such products
+//   -DBEFORE_12_9       it does not know scales of rows
 //   -DHEURISTIC_FAILS   the heuristic ends with an error
 //   -DWRONG_FIRST       the first algorithm that works is wrong in the last column of D
 //   -DNO_CREATE         cublasLtCreate fails
@@ -128,8 +129,12 @@ int cublasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* at, si
         case DESC_BIAS_POINTER: return set(&desc->bias, 8, at, bytes);
         case DESC_A_SCALE_POINTER: return set(&desc->scales[0], 8, at, bytes);
         case DESC_B_SCALE_POINTER: return set(&desc->scales[1], 8, at, bytes);
+#ifdef BEFORE_12_9
+        case DESC_A_SCALE_MODE: case DESC_B_SCALE_MODE: return INVALID_VALUE;
+#else
         case DESC_A_SCALE_MODE: return set(&desc->scale_modes[0], 4, at, bytes);
         case DESC_B_SCALE_MODE: return set(&desc->scale_modes[1], 4, at, bytes);
+#endif
         case DESC_FAST_ACCUM: return set(&desc->fast, 1, at, bytes);
         default: return INVALID_VALUE;
     }

@@ -50,6 +50,8 @@ pub(super) struct CublasLt {
     /// C and D: bf16, f32.
     d: [sys::cublasLtMatrixLayout_t; 2],
     preference: sys::cublasLtMatmulPreference_t,
+    /// Whether it knows scales of rows; `None` before the first product of e4m3.
+    has_fp8: Option<bool>,
     workspace: u64,
 }
 
@@ -88,6 +90,7 @@ impl CublasLt {
             b: [ptr::null_mut(); 2],
             d: [ptr::null_mut(); 2],
             preference: ptr::null_mut(),
+            has_fp8: None,
             workspace,
         };
         // SAFETY: the place outlives the call.
@@ -193,11 +196,22 @@ impl CublasLt {
             .of("cublasLtMatmulPreferenceSetAttribute")
     }
 
-    /// Describes the operands of a call.
-    fn operands(&mut self, call: &Call) -> Result<Operands, Error> {
-        if call.scales.is_some() && self.b[1].is_null() {
-            self.describe_fp8()?;
+    /// Returns true if the library can be told what a call multiplies. One before CUDA 12.9 refuses
+    /// scales of rows.
+    fn takes(&mut self, call: &Call) -> bool {
+        if call.scales.is_none() {
+            return true;
         }
+        if let Some(known) = self.has_fp8 {
+            return known;
+        }
+        let known = self.describe_fp8().is_ok();
+        self.has_fp8 = Some(known);
+        known
+    }
+
+    /// Describes the operands of a call that it [`Self::takes`].
+    fn operands(&mut self, call: &Call) -> Result<Operands, Error> {
         let p = &call.params;
         let has_bias = p.bias != DevicePtr::NULL;
         let is_fp8 = usize::from(call.scales.is_some());
@@ -273,6 +287,9 @@ fn set_desc<T: bytemuck::Pod>(
 impl Blas for CublasLt {
     fn candidates(&mut self, call: &Call) -> Result<Vec<ProductPlan>, Error> {
         self.bind()?;
+        if !self.takes(call) {
+            return Ok(Vec::new());
+        }
         let Operands { desc, a, b, d } = self.operands(call)?;
         let mut found = [Found::EMPTY; ASKED];
         let asked = c_int::try_from(ASKED).expect("a few");
@@ -311,6 +328,9 @@ impl Blas for CublasLt {
 
     fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error> {
         self.bind()?;
+        if !self.takes(call) {
+            return Ok(None);
+        }
         let Operands { desc, a, b, d } = self.operands(call)?;
         let theirs = sys::cublasLtMatmulAlgo_t { data: algo.0 };
         let mut found = Found::EMPTY;
@@ -421,7 +441,9 @@ impl Drop for CublasLt {
 /// Makes every description, sets every attribute, and sees that a wrong size is refused. Starting
 /// the library without a GPU must be an error and no more.
 #[cfg(test)]
-pub(super) fn describes(functions: Functions) {
+pub(super) fn describes(functions: Functions, version: usize) {
+    const WITHOUT_FP8: std::ops::Range<usize> = 0..120_900;
+
     let mut this = CublasLt {
         functions,
         handle: ptr::null_mut(),
@@ -431,6 +453,7 @@ pub(super) fn describes(functions: Functions) {
         b: [ptr::null_mut(); 2],
         d: [ptr::null_mut(); 2],
         preference: ptr::null_mut(),
+        has_fp8: None,
         workspace: 0,
     };
     this.describe().unwrap();
@@ -460,7 +483,10 @@ pub(super) fn describes(functions: Functions) {
                 params,
                 scales,
             };
-            this.operands(&call).unwrap();
+            assert!(this.takes(&call) || WITHOUT_FP8.contains(&version));
+            if this.takes(&call) {
+                this.operands(&call).unwrap();
+            }
         }
     }
     let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA;

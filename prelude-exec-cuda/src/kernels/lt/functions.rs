@@ -3,17 +3,18 @@
 //! The types and values are those of the bindings, and each signature here is compared with
 //! theirs when this is compiled. The bindings' own functions are not called: they open whichever
 //! library the system's loader gives for several names, older versions among them, and panic
-//! where a symbol is missing.
+//! where a symbol is missing. What is called here is the same in versions 12 and 13, but for the
+//! scales of e4m3, which a library before 12.9 refuses.
 
-use std::{ffi::c_int, path::Path};
+use std::ffi::c_int;
 
 use cudarc::cublaslt::sys;
-use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::Library as Handle;
 
-use crate::{Error, memory::libs::Library};
-
-/// Major version that the bindings are for.
-const MAJOR: usize = 13;
+use crate::{
+    Error,
+    memory::libs::{self, Library},
+};
 
 const INVALID_VALUE: c_int = 7;
 const ARCH_MISMATCH: c_int = 8;
@@ -187,21 +188,19 @@ functions! {
 }
 
 impl Functions {
-    /// Returns the functions of a library that [`crate::memory::libs::open`] has opened, and its
-    /// version as
+    /// Returns the functions of a library that [`libs::open`] has opened, and its version as
     /// `cublasLtGetVersion` counts: 10000 · major + 100 · minor + patch.
     ///
     /// # Errors
     /// [`Error::LibraryVersion`], [`Error::LibrarySymbol`].
-    pub(super) fn load(path: &Path) -> Result<(Self, usize), Error> {
-        let name = Library::CublasLt.file();
-        // SAFETY: the library is open already, so that no initialiser runs; this finds it again.
-        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-        let handle = handle.map_err(|e| Error::LibraryVersion {
+    pub(super) fn load(library: &libs::Found) -> Result<(Self, usize), Error> {
+        let name = Library::CublasLt.file(library.major);
+        let wrong = |found| Error::LibraryVersion {
             name,
-            found: format!("unknown ({e})"),
-            need: "13",
-        })?;
+            found,
+            need: if library.major == 12 { "12" } else { "13" },
+        };
+        let handle = libs::handle(library).map_err(|e| wrong(format!("unknown ({e})")))?;
         let missing = |symbol| Error::LibrarySymbol { name, symbol };
         let symbol = "cublasLtGetVersion";
         const _: unsafe fn() -> usize = sys::cublasLtGetVersion;
@@ -210,12 +209,8 @@ impl Functions {
         let version = *version.map_err(|_| missing(symbol))?;
         // SAFETY: it takes nothing and needs nothing to be set up.
         let version = unsafe { version() };
-        if version / 10_000 != MAJOR {
-            return Err(Error::LibraryVersion {
-                name,
-                found: dotted(version),
-                need: "13",
-            });
+        if i32::try_from(version / 10_000) != Ok(library.major) {
+            return Err(wrong(dotted(version)));
         }
         let functions = Self::of(&handle).map_err(missing)?;
         // Never closed: the functions are in it.

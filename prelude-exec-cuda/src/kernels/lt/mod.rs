@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `plans` | keys, buckets of rows, `gemm-plans.json`; plain data |
 //! | `tables` | measured plans that every program carries, by kind of GPU |
+//! | `tune` | measures algorithms at start, of shapes that are in neither |
+//! | `stopwatch` | the GPU's own clock, for that |
 //! | `functions` | the library's entry points, from the library that was opened |
 //! | `blas` | what is called with what; on a GPU, or on anything that has the same functions |
 //!
@@ -14,9 +16,11 @@
 mod blas;
 mod functions;
 pub(crate) mod plans;
+mod stopwatch;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod tune;
 
 #[cfg(feature = "emu")]
 use std::fmt::Write as _;
@@ -37,6 +41,10 @@ use self::{
     plans::{Algo, Key, Machine, Plans, ProductPlan},
     tables::Chip,
 };
+pub(crate) use self::{
+    stopwatch::StreamWatch,
+    tune::{Scratch, Stopwatch, WeightAt, Weights},
+};
 #[cfg(feature = "measure")]
 use super::gemm::Product;
 #[cfg(feature = "emu")]
@@ -45,7 +53,7 @@ use crate::{
     CudaConfig, Error, PlanCounts, ProductEngine,
     memory::{
         context::Context,
-        libs::{self, Found, Library},
+        libs::{self, Library},
         space::{Buffer, Space},
     },
 };
@@ -176,7 +184,7 @@ trait Blas: std::fmt::Debug + Send {
 /// Plans that were measured before, here or elsewhere.
 #[derive(Debug, Default)]
 struct Measured {
-    /// The plans of the file in the cache folder, which come first.
+    /// The plans of the files in the cache folder, which come first.
     file: Plans,
     /// The plans that the program carries for this kind of GPU.
     table: Plans,
@@ -187,6 +195,8 @@ struct Measured {
 enum Source {
     File,
     Table,
+    /// Measured at this start.
+    Now,
     Heuristic,
     /// The library has no algorithm.
     Nowhere,
@@ -202,8 +212,9 @@ pub(crate) struct Lt {
     chosen: BTreeMap<Key, (Option<ProductPlan>, Source)>,
     by_shape: HashMap<Shape, Option<ProductPlan>>,
     /// The machine that measured plans are for; none where nothing is measured.
-    #[cfg(feature = "measure")]
     machine: Option<Machine>,
+    /// The file that keeps what is measured at start; none without a cache folder.
+    own_file: Option<PathBuf>,
     /// Freed after the library's handle.
     workspace: Buffer,
 }
@@ -219,7 +230,7 @@ impl Lt {
         space: &Space,
         config: &CudaConfig,
     ) -> Result<Self, Error> {
-        let (functions, version, library) = load(config)?;
+        let (functions, version, library) = load(libs::majors(), config)?;
         let workspace = workspace(space)?;
         let address = workspace.view::<u8>(0, 1, 1).ptr().0;
         let blas = CublasLt::new(functions, Some(Arc::clone(context)), address)?;
@@ -243,16 +254,12 @@ impl Lt {
             counts: PlanCounts::default(),
         };
         let measured = Measured { file, table };
-        #[cfg_attr(
-            not(feature = "measure"),
-            expect(unused_mut, reason = "one field more when measuring")
-        )]
-        let mut this = Self::new(Box::new(blas), workspace, engine, measured);
-        #[cfg(feature = "measure")]
-        {
-            this.machine = Some(machine);
-        }
-        Ok(this)
+        let own = |folder: &PathBuf| folder.join(plans::own_file(&machine.device));
+        Ok(Self {
+            own_file: config.cache_dir.as_ref().map(own),
+            machine: Some(machine),
+            ..Self::new(Box::new(blas), workspace, engine, measured)
+        })
     }
 
     /// Writes calls down.
@@ -266,21 +273,16 @@ impl Lt {
             counts: PlanCounts::default(),
         };
         let workspace = workspace(space)?;
-        #[cfg_attr(
-            not(feature = "measure"),
-            expect(unused_mut, reason = "one field more when measuring")
-        )]
-        let mut this = Self::new(Box::new(blas), workspace, engine, Measured::default());
-        #[cfg(feature = "measure")]
-        {
-            this.machine = Some(Machine {
-                device: "recorded".to_owned(),
-                driver: "none".to_owned(),
-                cublaslt: 0,
-                build: env!("CARGO_PKG_VERSION").to_owned(),
-            });
-        }
-        Ok(this)
+        let machine = Machine {
+            device: "recorded".to_owned(),
+            driver: "none".to_owned(),
+            cublaslt: 0,
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(Self {
+            machine: Some(machine),
+            ..Self::new(Box::new(blas), workspace, engine, Measured::default())
+        })
     }
 
     fn new(
@@ -295,8 +297,8 @@ impl Lt {
             measured,
             chosen: BTreeMap::new(),
             by_shape: HashMap::new(),
-            #[cfg(feature = "measure")]
             machine: None,
+            own_file: None,
             workspace,
         }
     }
@@ -318,24 +320,29 @@ impl Lt {
     /// Numbers of shapes by the source of their plans. What is written and what is added to are one
     /// shape here, since a model does one of them with a weight: it counts for the better source.
     fn counts(&self) -> PlanCounts {
-        let mut best: BTreeMap<(u32, u32, u32, bool), Source> = BTreeMap::new();
-        for (key, &(_, source)) in &self.chosen {
-            let of = (key.n, key.k, key.m, key.bias);
-            best.entry(of)
-                .and_modify(|best| *best = source.min(*best))
-                .or_insert(source);
-        }
         let mut counts = PlanCounts::default();
-        for source in best.into_values() {
+        for source in self.sources().into_values() {
             let count = match source {
                 Source::File => &mut counts.file,
                 Source::Table => &mut counts.table,
+                Source::Now => &mut counts.measured,
                 Source::Heuristic => &mut counts.heuristic,
                 Source::Nowhere => &mut counts.none,
             };
             *count += 1;
         }
         counts
+    }
+
+    /// The best source of plans for each shape, by the key of the product that is not added.
+    fn sources(&self) -> BTreeMap<Key, Source> {
+        let mut best = BTreeMap::new();
+        for (key, &(_, source)) in &self.chosen {
+            best.entry(key.written())
+                .and_modify(|best: &mut Source| *best = source.min(*best))
+                .or_insert(source);
+        }
+        best
     }
 
     /// Chooses the plans for products of a matrix with up to `rows` rows, so that no step waits
@@ -517,15 +524,11 @@ fn workspace(space: &Space) -> Result<Buffer, Error> {
     )
 }
 
-/// The library's functions, its version, and its file.
-fn load(config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
-    let library = Library::CublasLt;
-    let path = match libs::open(library, config)? {
-        Found::At(path) => path,
-        Found::Loader => PathBuf::from(library.file()),
-    };
-    let (functions, version) = Functions::load(&path)?;
-    Ok((functions, version, path))
+/// The functions of the library for one of these major versions of CUDA, its version, and its file.
+fn load(majors: &[i32], config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
+    let library = libs::open(Library::CublasLt, majors, config)?;
+    let (functions, version) = Functions::load(&library)?;
+    Ok((functions, version, library.path))
 }
 
 /// Version of cuBLASLt, if it can be used: for reports.
@@ -533,25 +536,30 @@ fn load(config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
 /// # Errors
 /// The errors of [`Lt::open`], without those of a GPU.
 pub(crate) fn version(config: &CudaConfig) -> Result<(String, PathBuf), Error> {
-    load(config).map(|(_, version, path)| (dotted(version), path))
+    load(libs::majors(), config).map(|(_, version, path)| (dotted(version), path))
 }
 
-/// Plans of the file in the cache folder, and a line about them.
+/// Plans of the files in the cache folder, and a line about them. What earlier starts measured comes
+/// after what part `gemm` of `gpu-check` did, which takes more time for it.
 fn recorded(config: &CudaConfig, machine: &Machine) -> (Plans, String) {
     let Some(folder) = &config.cache_dir else {
         return (Plans::new(), "no `cache_dir` to keep them in".to_owned());
     };
-    let path = folder.join(plans::FILE);
-    match plans::read(&path, machine, WORKSPACE_BYTES) {
-        Ok(plans) => {
-            let line = format!("{} in {}", plans.len(), path.display());
-            (plans, line)
+    let (mut plans, mut lines) = (Plans::new(), Vec::new());
+    for file in [plans::own_file(&machine.device), plans::FILE.to_owned()] {
+        let path = folder.join(&file);
+        if file != plans::FILE && !path.exists() {
+            continue;
         }
-        Err(why) => (
-            Plans::new(),
-            format!("{} is not used: {why}", path.display()),
-        ),
+        match plans::read(&path, machine, WORKSPACE_BYTES) {
+            Ok(found) => {
+                lines.push(format!("{} in {}", found.len(), path.display()));
+                plans.extend(found);
+            }
+            Err(why) => lines.push(format!("{} is not used: {why}", path.display())),
+        }
     }
+    (plans, lines.join(", "))
 }
 
 /// Multiplies nothing.

@@ -14,7 +14,9 @@ use std::{
 use prelude_kernels::families::GemmOutput;
 use serde::{Deserialize, Serialize};
 
-/// Name of the file, in the cache folder.
+use crate::kernels::image;
+
+/// Name of the file that part `gemm` of `gpu-check` writes, in the cache folder.
 pub(crate) const FILE: &str = "gemm-plans.json";
 /// Layout of the file: any other is not read.
 const FORMAT: u32 = 1;
@@ -72,6 +74,16 @@ pub(crate) struct Key {
     pub(crate) fp8: bool,
 }
 
+impl Key {
+    /// The key of the product written, if this one is added: the same algorithms run both.
+    pub(super) const fn written(mut self) -> Self {
+        if matches!(self.form, Form::Add) {
+            self.form = Form::Write;
+        }
+        self
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 const fn is_false(value: &bool) -> bool {
     !*value
@@ -87,6 +99,16 @@ pub(crate) enum Form {
     Add,
     /// f32.
     F32,
+}
+
+impl From<Form> for GemmOutput {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Write => Self::Write,
+            Form::Add => Self::Add,
+            Form::F32 => Self::F32,
+        }
+    }
 }
 
 impl From<GemmOutput> for Form {
@@ -167,6 +189,33 @@ struct Entry {
     plan: ProductPlan,
 }
 
+/// Name of the file in the cache folder that holds what was measured at starts on GPUs of this name.
+pub(super) fn own_file(device: &str) -> String {
+    let plain = |c: char| match c.is_ascii_alphanumeric() {
+        true => c.to_ascii_lowercase(),
+        false => '-',
+    };
+    let name: String = device.chars().take(64).map(plain).collect();
+    format!("gemm-plans-{name}.json")
+}
+
+/// Adds plans to those of a file, which others find whole or not at all. What the file holds for
+/// another machine, and all of it where both do not fit into one file, is given up.
+pub(super) fn keep(
+    path: &Path,
+    new: &Plans,
+    machine: &Machine,
+    workspace_bytes_max: u64,
+) -> io::Result<()> {
+    let mut plans = read(path, machine, workspace_bytes_max).unwrap_or_default();
+    plans.extend(new);
+    let mut file = text(&plans, machine);
+    if file.len() as u64 > BYTES_MAX {
+        file = text(new, machine);
+    }
+    image::keep(path, file.as_bytes())
+}
+
 /// Plans from a file, or why there are none: a file that is foreign, damaged or not there costs
 /// time and nothing else.
 pub(crate) fn read(
@@ -230,7 +279,6 @@ pub(super) fn parse(text: &[u8], workspace_bytes_max: u64) -> Result<(Machine, P
 }
 
 /// The file's text.
-#[cfg(any(test, feature = "measure"))]
 pub(crate) fn text(plans: &Plans, machine: &Machine) -> String {
     let entry = |(&product, &plan): (&Key, &ProductPlan)| Entry { product, plan };
     let document = Document {

@@ -28,21 +28,27 @@ use crate::{
     testing::{checkpoint, emulation, say, small},
 };
 
-/// A folder with a library of this name and these options; `None`, said aloud, without a C
-/// compiler. Each test's folder is its own, since a path that was opened stays that library.
+/// A folder with a library of CUDA 13, of this name and with these options; `None`, said aloud, without
+/// a C compiler. Each test's folder is its own, since a path that was opened stays that library.
 fn fake(test: &str, options: &[&str]) -> Option<PathBuf> {
+    fake_of(13, test, options)
+}
+
+/// The same of a major version of CUDA.
+fn fake_of(major: i32, test: &str, options: &[&str]) -> Option<PathBuf> {
+    let file = Library::CublasLt.file(major);
     let folder = std::env::temp_dir().join(format!("prelude-lt-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cublaslt.c");
     // A name of its own for the loader, or it would give the library of another test.
-    let soname = format!("-Wl,-soname,{test}-{}", Library::CublasLt.file());
+    let soname = format!("-Wl,-soname,{test}-{file}");
     let built = Command::new("cc")
         .args([
             "-std=c11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
         ])
         .args(options)
         .args([soname.as_str(), source, "-o"])
-        .arg(folder.join(Library::CublasLt.file()))
+        .arg(folder.join(file))
         .output();
     match built {
         Ok(output) if output.status.success() => Some(folder),
@@ -65,7 +71,7 @@ fn config(folder: &Path) -> CudaConfig {
 
 /// The fake library over an emulated device.
 fn lt(folder: &Path, space: &Space) -> Result<Lt, Error> {
-    let (functions, version, library) = load(&config(folder))?;
+    let (functions, version, library) = load(libs::majors(), &config(folder))?;
     let workspace = workspace(space)?;
     let address = workspace.view::<u8>(0, 1, 1).ptr().0;
     let blas = CublasLt::new(functions, None, address)?;
@@ -111,13 +117,15 @@ fn a_library_that_cannot_be_used_says_why() {
 /// A missing library is an error, and none is opened in its place.
 #[test]
 fn a_missing_library_is_an_error() {
-    match load(&config(Path::new("/nowhere"))) {
+    match load(&[13, 12], &config(Path::new("/nowhere"))) {
         Err(Error::LibraryMissing { name, searched }) => {
             assert_eq!(name, "libcublasLt.so.13");
             assert!(searched.contains(&"/nowhere/nvidia/cu13/lib".into()));
         }
         // Where the system has it, it is found there.
-        Ok((_, _, path)) => assert_eq!(path, Path::new("libcublasLt.so.13")),
+        Ok((_, _, path)) => {
+            assert!(path.starts_with("libcublasLt.so.13") || path.starts_with("libcublasLt.so.12"))
+        }
         Err(other) => panic!("{other}"),
     }
 }
@@ -310,10 +318,41 @@ fn products_in_fp8_are_those_of_our_kernel() {
 
 #[test]
 fn products_in_fp8_that_the_library_has_not_are_our_kernels() {
-    compare_fp8("without-fp8", "-DWITHOUT_FP8", |lt| {
-        assert_eq!(lt.by_shape.len(), 3 * 4);
-        assert!(lt.by_shape.values().all(Option::is_none));
-    });
+    for (test, option) in [
+        ("without-fp8", "-DWITHOUT_FP8"),
+        ("before-fp8", "-DBEFORE_12_9"),
+    ] {
+        compare_fp8(test, option, |lt| {
+            assert_eq!(lt.by_shape.len(), 3 * 4);
+            assert!(lt.by_shape.values().all(Option::is_none));
+        });
+    }
+}
+
+/// A driver of CUDA 13 takes libraries of 12 too, one of 12 no newer ones.
+#[test]
+fn libraries_are_those_that_the_driver_takes() {
+    let Some(folder) = fake_of(12, "older", &["-DVERSION=120900"]) else {
+        return;
+    };
+    let of = |majors: &[i32]| {
+        let (_, version, path) = load(majors, &config(&folder)).unwrap();
+        (version, path)
+    };
+    let twelve = (120_900, folder.join("libcublasLt.so.12"));
+    assert_eq!(of(&[12]), twelve);
+    assert_eq!(of(&[13, 12]), twelve);
+    let newer = fake("newer", &["-DVERSION=130100"]).unwrap();
+    std::fs::rename(
+        newer.join("libcublasLt.so.13"),
+        folder.join("libcublasLt.so.13"),
+    )
+    .unwrap();
+    let found = (of(&[12]), of(&[13, 12]));
+    std::fs::remove_dir_all(&newer).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(found.0, twelve);
+    assert_eq!(found.1, (130_100, folder.join("libcublasLt.so.13")));
 }
 
 /// Rows of the output that begin at other than 16 bytes, which the library was not promised.
@@ -755,7 +794,7 @@ fn counts_are_of_shapes_in_the_form_that_is_measured() {
         has_bias: false,
         is_fp8: false,
     };
-    let matrices = [matrix(24), matrix(4096)].into();
+    let matrices = [matrix(24), matrix(4096)].map(|of| (of, Vec::new())).into();
     products.prepare(&matrices, 4096, 64, 32).unwrap();
     let ProductEngine::CublasLt { counts, .. } = products.engine() else {
         panic!("{:?}", products.engine())
@@ -763,7 +802,8 @@ fn counts_are_of_shapes_in_the_form_that_is_measured() {
     // 32 and 64 rows of the one, of which the table has 32 in one of two forms; 32 of the other.
     assert_eq!((counts.table, counts.heuristic), (1, 2));
     let line = products.engine().to_string();
-    let expected = "0 from the file, 1 from the table, 2 from the heuristic (a file; a table)";
+    let expected = "0 from the file, 1 from the table, 0 measured now, 2 from the heuristic (a file; a \
+                    table)";
     assert!(line.ends_with(expected), "{line}");
 }
 
@@ -881,10 +921,9 @@ fn the_real_library_takes_our_descriptions() {
         say("SKIP: cuBLASLt is not tested: PRELUDE_TEST_CUBLASLT names no folder");
         return;
     };
-    let (functions, version, path) = load(&config(&folder)).unwrap();
+    let (functions, version, path) = load(&[13, 12], &config(&folder)).unwrap();
     println!("{} {}", dotted(version), path.display());
-    assert_eq!(version / 10_000, 13);
-    blas::describes(functions);
+    blas::describes(functions, version);
 }
 
 /// The numbers and sizes that the library's part is played with are those of NVIDIA's header.
