@@ -245,7 +245,10 @@ fn forward(stderr: ChildStderr, log: Option<&Path>) -> Result<mpsc::Receiver<Str
 
 /// Returns for each of `names` the sum of the lines of a server's `/metrics` that begin with it, of
 /// which there must be one.
-pub(crate) fn metrics<const N: usize>(address: &str, names: [&str; N]) -> Result<[f64; N]> {
+///
+/// # Errors
+/// If the server does not answer, or has no such line.
+pub fn metrics<const N: usize>(address: &str, names: [&str; N]) -> Result<[f64; N]> {
     let page = get(address, "/metrics").context("the server's metrics")?;
     let mut values = [0.0; N];
     for (value, name) in values.iter_mut().zip(names) {

@@ -45,10 +45,6 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     } else {
         session.skip("fp8", NO_FP8)?;
     }
-    session.skip(
-        "GPU idle share at saturation",
-        "executors do not note yet when the GPU begins and ends a step",
-    )?;
     session.attempt("one layer of many tokens", |s| {
         one_layer(s, large, s.pick(4096, 8))
     })
@@ -351,6 +347,7 @@ fn in_fp8(session: &mut Session, small: &str, large: &str) -> Result<()> {
         )?;
         let load = opening.elapsed().as_secs_f64();
         let name = format!("{name} fp8");
+        products(session, &name, &executor)?;
         session.figure(Figure::wall(&format!("{name}: open"), &[load], None))?;
         let weights = executor.memory().weights_bytes as f64 / 1e9;
         let what = format!("{name}: weights");

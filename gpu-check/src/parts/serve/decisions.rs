@@ -49,6 +49,7 @@ pub(super) fn ids(
         must: Some(2100.0),
         flops: Some(whole),
         reason: "every prefix new",
+        idle_must: None,
     };
     let unshared = unshared.measure(session, server, span)?;
     let items = session.pick(10, 3);
@@ -62,6 +63,7 @@ pub(super) fn ids(
         must: Some(3200.0),
         flops: Some(whole - repeated / items as f64),
         reason: "each ten in one request",
+        idle_must: None,
     }
     .measure(session, server, span)?;
     Ok(unshared)
@@ -81,6 +83,7 @@ fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> 
         must: None,
         flops: None,
         reason: "/v1/systemone, texts",
+        idle_must: None,
     }
     .measure(session, server, span)?;
     let (documents, len) = session.pick((100, 60), (3, 5));
@@ -93,6 +96,7 @@ fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> 
         must: None,
         flops: None,
         reason: "texts",
+        idle_must: None,
     }
     .measure(session, server, span)?;
     let len = session.pick(128, 8);
@@ -105,6 +109,7 @@ fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> 
         must: None,
         flops: Some(Layer::of(name)?.prompt_flops(len)),
         reason: "ids",
+        idle_must: None,
     }
     .measure(session, server, span)?;
     let label = format!("{name}: one label of four for {len} words");
@@ -116,6 +121,7 @@ fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> 
         must: None,
         flops: None,
         reason: "/classify, texts",
+        idle_must: None,
     }
     .measure(session, server, span)?;
     Ok(())

@@ -47,6 +47,8 @@ const WIDE: [&str; 2] = ["--max-num-batched-tokens", "8192"];
 const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
 /// Bytes of GPU memory that a prompt of 32,000 tokens may need beside weights and KV blocks.
 const LONG_GB: f64 = 0.7;
+/// Percent of the time that the GPU may be idle at saturation.
+const IDLE_PERCENT: f64 = 3.0;
 
 pub(super) fn measure(session: &mut Session, name: &str) -> Result<()> {
     checkpoint(session, name, None)?;
@@ -150,6 +152,8 @@ fn at(
         must: (shared > 0).then_some(195.0),
         flops: Some(flops),
         reason: "",
+        // Full steps, and nothing that they share.
+        idle_must: (shared == 0 && connections >= session.pick(64, 3)).then_some(IDLE_PERCENT),
     };
     row.measure(session, server, span)
 }

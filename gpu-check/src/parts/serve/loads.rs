@@ -8,9 +8,10 @@ use prelude_bench::{
     process::Process,
 };
 
+use super::idle;
 use crate::{
     results::{Goal, Outcome},
-    session::{Figure, Session, at_least},
+    session::{Figure, Session, at_least, at_most},
 };
 
 /// The times of a load.
@@ -130,6 +131,8 @@ pub(super) struct Saturated<'a> {
     /// Floating-point operations of an item, where a share of the ceiling says something.
     pub(super) flops: Option<f64>,
     pub(super) reason: &'a str,
+    /// Most of the time that the GPU may be idle, where that is a row of its own.
+    pub(super) idle_must: Option<f64>,
 }
 
 impl Saturated<'_> {
@@ -143,14 +146,23 @@ impl Saturated<'_> {
         if !session.has_time(self.name, span.seconds() + 2.0)? {
             return Ok(None);
         }
-        let measured = closed(&server.address, self.jobs, self.connections, span)?;
+        let (measured, idle) = idle::share_during(&server.address, span, || {
+            closed(&server.address, self.jobs, self.connections, span)
+        })?;
         let (each, unit) = self.items;
         let value = each * measured.per_second;
         let reason = match self.reason {
             "" => String::new(),
             reason => format!("; {reason}"),
         };
-        let reason = format!("{} at {}{reason}", measured.times(), self.connections);
+        let idle_part = idle.map_or_else(String::new, |idle| {
+            format!("; GPU idle {:.1} %", 100.0 * idle)
+        });
+        let reason = format!(
+            "{} at {}{idle_part}{reason}",
+            measured.times(),
+            self.connections
+        );
         rate(
             session,
             self.name,
@@ -158,6 +170,16 @@ impl Saturated<'_> {
             (self.must, self.flops),
             reason,
         )?;
+        if let Some(must) = self.idle_must {
+            let label = format!("{}: GPU idle share", self.name);
+            match idle {
+                Some(idle) => {
+                    let figure = (100.0 * idle, "%");
+                    session.timed(Outcome::figure(label, figure, at_most(must)))?;
+                }
+                None => session.skip(&label, "the server's device has no clock: it is the CPU")?,
+            }
+        }
         Ok(Some(value))
     }
 }

@@ -7,12 +7,14 @@
 //! | `server` | the program as a process |
 //! | `requests` | bodies |
 //! | `loads` | loads of one kind, and their rows |
+//! | `idle` | the share of a load's time in which the GPU has nothing to do |
 //! | `latency` | what a client alone waits for |
 //! | `decisions` | decisions, rankings, vectors, labels |
 //! | `mixed` | chats with decisions beside them |
 //! | `large` | the larger model |
 
 mod decisions;
+mod idle;
 mod large;
 mod latency;
 pub(super) mod loads;
