@@ -11,8 +11,11 @@ use crate::{
     wheels,
 };
 
-/// The wheel of NVRTC (90 MB).
-const NVRTC: &[&str] = &["nvidia-cuda-nvrtc==13.0.88"];
+/// The wheels of NVRTC (90 MB each) and their folders: for today's drivers, and for those of CUDA 12.
+const NVRTC: [(&str, &[&str]); 2] = [
+    ("nvrtc", &["nvidia-cuda-nvrtc==13.0.88"]),
+    ("nvrtc12", &["nvidia-cuda-nvrtc-cu12==12.9.86"]),
+];
 /// The wheel of cuBLASLt (423 MB), and those of the headers that its own include.
 const CUBLASLT: &[&str] = &[
     "nvidia-cublas==13.1.0.3",
@@ -21,9 +24,10 @@ const CUBLASLT: &[&str] = &[
     "nvidia-cuda-runtime==13.0.96",
 ];
 
-/// A folder with NVRTC, downloaded if need be.
-pub(super) fn set_up() -> Result<PathBuf> {
-    wheels("nvrtc", NVRTC)
+/// Folders with NVRTC, downloaded if need be.
+pub(super) fn set_up() -> Result<Vec<PathBuf>> {
+    let folders = NVRTC.iter().map(|(name, of)| wheels(name, of));
+    folders.collect()
 }
 
 /// A folder with cuBLASLt and its headers, downloaded if need be.
@@ -40,9 +44,11 @@ fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Compiles what has changed since the last time.
-pub(super) fn run(folder: &Path) -> Result<()> {
-    test("nvrtc_compiles_every_family", "PRELUDE_TEST_NVRTC", folder)
+/// Compiles what has changed since the last time, by each of them.
+pub(super) fn run(folders: &[PathBuf]) -> Result<()> {
+    folders
+        .iter()
+        .try_for_each(|folder| test("nvrtc_compiles_every_family", "PRELUDE_TEST_NVRTC", folder))
 }
 
 /// Compares numbers with the header, and makes every description by the library.

@@ -24,7 +24,7 @@ pub(crate) enum Command {
         #[arg(long)]
         accept: bool,
     },
-    /// Compile all families with NVRTC, as a machine without images does when it starts.
+    /// Compile all families with NVRTC of CUDA 13 and of 12, as a machine without images does when it starts.
     Nvrtc,
     /// Compare what is said to cuBLASLt with its headers and the library itself (430 MB).
     Cublaslt,
@@ -95,7 +95,7 @@ pub(crate) fn ci() -> Result<String> {
         Err(error) => format!("SKIP: no CUDA compiler: {error:#}"),
     };
     let nvrtc = match libraries::set_up() {
-        Ok(folder) => libraries::run(&folder).map(|()| "pass".to_owned())?,
+        Ok(folders) => libraries::run(&folders).map(|()| "pass".to_owned())?,
         Err(error) => format!("SKIP: no NVRTC: {error:#}"),
     };
     Ok(format!("table: {table}; nvrtc: {nvrtc}"))
