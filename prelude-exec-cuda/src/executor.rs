@@ -12,7 +12,7 @@ use std::{
 
 use prelude_core::{
     Attention, Capacity, DeviceTime, Executor, ExecutorError, ForwardBatch, GraphSteps, KvCopies,
-    SeqId, StepId, StepOutput,
+    PassCapacity, SeqId, StepId, StepOutput,
 };
 use prelude_models::{
     Checkpoint, EncoderConfig, Model, ModelConfig, load_model,
@@ -211,16 +211,10 @@ impl CudaExecutor {
         })?;
         ops.space.settle()?;
         let memory = ops.memory(loader.bytes());
-        // Chunks; and the last layer of a step that reads out up to half of its tokens, whose
-        // products of those are not cut.
-        let pass_tokens = passes.map_or(0, |passes| passes.tokens);
-        let tokens = config.max_step_tokens.max(pass_tokens);
-        let tokens = tokens.min(config.chunk_tokens);
-        let tokens = tokens.max(config.max_step_tokens / 2);
         ops.products.prepare(
             loader.matrices(),
             vocab_size,
-            tokens,
+            product_rows(config, passes),
             config.logits_rows_max,
         )?;
         ops.tune_products(
@@ -388,6 +382,15 @@ impl Drop for CudaExecutor {
     fn drop(&mut self) {
         let _ = self.ops.space.synchronize("the last step");
     }
+}
+
+/// Returns the most rows of a product: those of a chunk, and of the last layer of a step that reads out
+/// up to half of its tokens, whose products of those are not cut.
+fn product_rows(config: &CudaConfig, passes: Option<PassCapacity>) -> u32 {
+    let pass_tokens = passes.map_or(0, |passes| passes.tokens);
+    let tokens = config.max_step_tokens.max(pass_tokens);
+    let tokens = tokens.min(config.chunk_tokens);
+    tokens.max(config.max_step_tokens / 2)
 }
 
 /// Returns the shape of a KV pool with as many blocks as were asked for, or as memory holds. Where
