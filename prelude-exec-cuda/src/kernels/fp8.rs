@@ -8,6 +8,8 @@ use prelude_kernels::{
     families::{GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams},
 };
 
+#[cfg(feature = "measure")]
+use super::lt::Lt;
 use super::{
     gemm::{ProductKernel, ProductOutput, Products, output_part},
     int,
@@ -224,10 +226,25 @@ impl Products {
         self.note(by);
         Ok(())
     }
+
+    /// The library and a product of e4m3 as it takes it, as [`Products::measured`] has one of bf16.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if the operands do not fit each other.
+    #[cfg(feature = "measure")]
+    pub(crate) fn measured_fp8(
+        &mut self,
+        x: Fp8View,
+        w: Fp8View,
+        output: ProductOutput,
+    ) -> Result<Option<(&mut Lt, Call)>, Error> {
+        let product = Fp8Product::new(x, w, None, output)?;
+        Ok(self.with_library(product.call()))
+    }
 }
 
 /// Multiplies by `gemm_fp8`, even where cuBLASLt is there.
-#[cfg(test)]
+#[cfg(any(test, feature = "measure"))]
 pub(crate) fn gemm_fp8(
     launcher: &mut Launcher,
     x: Fp8View,

@@ -101,6 +101,21 @@ impl CudaOps {
         Ok(true)
     }
 
+    /// Rounds rows, which stay until others are.
+    ///
+    /// # Errors
+    /// [`Error::Launch`], also for more rows than are rounded at once.
+    #[cfg(feature = "measure")]
+    pub(crate) fn rounded(&mut self, x: View<bf16>) -> Result<Fp8View, Error> {
+        let room = self.fp8.as_ref().filter(|room| x.rows() <= room.rows);
+        let Some(room) = room else {
+            return Err(Error::launch("quant_fp8_row", "there is no room for rows"));
+        };
+        let rounded = room.view(x.rows(), x.width());
+        fp8::quantise(&mut self.launcher, x, rounded)?;
+        Ok(rounded)
+    }
+
     /// Multiplies with a matrix in e4m3: rows of `x` are rounded, as many at once as there is room for.
     pub(super) fn multiply_fp8(
         &mut self,

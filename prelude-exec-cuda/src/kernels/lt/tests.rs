@@ -375,8 +375,17 @@ fn an_error_of_the_heuristic_is_not_passed_over() {
 /// the rows that plans are made for alone, and found again as an executor looks for it.
 #[test]
 fn measured_algorithms_are_right_before_they_are_fast() {
+    check_measured("measured", false);
+}
+
+#[test]
+fn so_they_are_in_fp8() {
+    check_measured("measured-fp8", true);
+}
+
+fn check_measured(test: &str, fp8: bool) {
     let Some(device) = emulation() else { return };
-    let Some(folder) = fake("measured", &["-DVERSION=130100", "-DWRONG_FIRST"]) else {
+    let Some(folder) = fake(test, &["-DVERSION=130100", "-DWRONG_FIRST"]) else {
         return;
     };
     let room = Room {
@@ -389,7 +398,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
         arena_elements: 1 << 14,
         lists_bytes: 1 << 20,
         logits_rows: 1,
-        fp8: false,
+        fp8,
     };
     let target = Target::emulated(Arc::clone(&device));
     let mut measuring = Device::open(&target, &room, false).unwrap();
@@ -460,6 +469,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
     std::fs::write(folder.join(Tuner::FILE), "{}").unwrap();
     assert!(tuner.read_back(&folder).is_err());
     std::fs::remove_dir_all(&folder).unwrap();
+    assert!(found.keys().all(|key| key.fp8 == fp8));
     let forms: Vec<_> = found.keys().map(|key| (key.m, key.form)).collect();
     assert_eq!(forms, [(32, plans::Form::Write), (32, plans::Form::Add)]);
     // The second of the two that work.
