@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::bf16;
 use prelude_core::{ForwardBatch, OneShotBatch};
 use prelude_models::{
-    DType, Ops as _, TensorView, WeightLoader as _, conformance::golden::Allowed,
+    DType, MlpRoom, Norm, Ops as _, TensorView, WeightLoader as _, conformance::golden::Allowed,
 };
 
 use crate::{
@@ -184,10 +184,10 @@ fn products_of_few_rows_too() {
     check_products(false);
 }
 
-/// The second half of a layer, whose gates are never stored, has the bits of its three operations: of
-/// few rows and many, and of more than are rounded at once.
+/// The second half of a layer, whose norms and gates are never stored, has the bits of its four
+/// operations: of few rows and many, and of more than are rounded at once.
 #[test]
-fn gates_are_rounded_as_if_stored() {
+fn norms_and_gates_are_rounded_as_if_stored() {
     let Some(device) = emulation() else { return };
     let target = Target::emulated(device);
     let (hidden, inner) = (48, 80);
@@ -212,17 +212,30 @@ fn gates_are_rounded_as_if_stored() {
         let down = values(2, hidden * inner, 0.4);
         let down = loader.linear("down", &[view(&down, &[hidden, inner])], &[]);
         let (up, down) = (up.unwrap(), down.unwrap());
-        let (x, before) = (values(3, rows * hidden, 2.0), values(4, rows * hidden, 2.0));
+        let offset = if deterministic { 1.0 } else { 0.0 };
+        let norm = values(3, hidden, 2.0);
+        let weight = loader.norm("norm", &view(&norm, &[hidden]), offset);
+        let norm = Norm {
+            weight: &weight.unwrap(),
+            eps: 1e-6,
+        };
+        let before = values(4, rows * hidden, 2.0);
         let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
         let ([at_once, in_turn], _) = device
             .step(batch, |ops, _| {
-                let x = ops.filled(rows, hidden, &x)?;
+                let mut x = ops.alloc(rows, hidden)?;
                 let mut gate_up = ops.alloc(rows, 2 * inner)?;
                 let mut a = ops.alloc(rows, inner)?;
                 let mut h = ops.filled(rows, hidden, &before)?;
-                ops.mlp_add(&x, 0..rows, &up, &down, &mut gate_up, &mut a, &mut h)?;
+                let room = MlpRoom {
+                    x: &mut x,
+                    gate_up: &mut gate_up,
+                    a: &mut a,
+                };
+                ops.mlp_add(0..rows, norm, &up, &down, room, &mut h)?;
                 let at_once = ops.read(&h)?;
                 ops.write(&mut h, &before)?;
+                ops.rms_norm(&h, 0..rows, norm.weight, norm.eps, &mut x)?;
                 ops.linear(&x, rows, &up, &mut gate_up)?;
                 ops.silu_mul(&gate_up, rows, &mut a)?;
                 ops.linear_add(&a, 0..rows, &down, &mut h)?;

@@ -5,7 +5,7 @@
 use half::bf16;
 use prelude_kernels::{
     DevicePtr,
-    families::{GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams},
+    families::{GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams, RmsNormFp8RowParams},
 };
 
 #[cfg(feature = "measure")]
@@ -83,6 +83,45 @@ pub(crate) fn silu_mul_quantise(
     let writes = [access("q", data), access("scale", scales)];
     let reads = [access("gate_up", gate_up)];
     launcher.launch(&launch, &params, &reads, &writes)
+}
+
+/// The same of `h / sqrt(mean(h²) + eps) · (offset + w)`, rounded to bf16 in between. `h`: `[rows, width]`;
+/// `w`: `[1, width]`.
+///
+/// # Errors
+/// [`Error::Launch`].
+pub(crate) fn rms_norm_quantise(
+    launcher: &mut Launcher,
+    h: View<bf16>,
+    (w, offset): (View<bf16>, f32),
+    eps: f32,
+    to: Fp8View,
+) -> Result<(), Error> {
+    const KERNEL: &str = "rms_norm_fp8_row";
+    let Fp8View { data, scales } = to;
+    rules! {
+        KERNEL;
+        h.rows() == data.rows() && h.rows() == scales.width() => "numbers of rows differ",
+        h.width() == data.width() && h.width() == w.width() => "widths differ",
+        h.width().is_multiple_of(8) => "width is no multiple of 8",
+        data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
+    }
+    let params = RmsNormFp8RowParams {
+        h: h.ptr(),
+        w: w.ptr(),
+        q: data.ptr(),
+        scale: scales.ptr(),
+        live: DevicePtr::NULL,
+        rows: int(h.rows()),
+        width: int(h.width()),
+        h_stride: int(h.stride()),
+        eps,
+        offset,
+        reserved: 0,
+    };
+    let writes = [access("q", data), access("scale", scales)];
+    let reads = [access("h", h), access("w", w)];
+    launcher.launch(&params.launch(), &params, &reads, &writes)
 }
 
 /// Parameters of a launch that rounds rows made of `x`.
