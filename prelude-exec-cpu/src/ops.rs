@@ -70,7 +70,8 @@ impl CpuOps {
         let multiplier = Multiplier::new(backend, chunk, widest, model.intermediate_size);
         let multiplier = match config.quantization {
             Some(Quantization::Int8) => multiplier.with_int8(chunk, widest),
-            None | Some(Quantization::Fp8) => multiplier,
+            Some(Quantization::Fp8) => multiplier.with_fp8(chunk, widest),
+            None => multiplier,
         };
         Ok(Self {
             backend,
