@@ -4,3 +4,6 @@ PRELUDE_KERNEL(prelude_quant_fp8_row, prelude::QuantFp8RowParams, 1024) { prelud
 PRELUDE_KERNEL(prelude_silu_mul_fp8_row, prelude::QuantFp8RowParams, 512) {
     prelude::silu_mul_fp8_row(p);
 }
+PRELUDE_KERNEL(prelude_rms_norm_fp8_row, prelude::RmsNormFp8RowParams, 1024) {
+    prelude::rms_norm_fp8_row(p);
+}

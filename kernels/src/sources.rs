@@ -157,7 +157,11 @@ families! {
     "logprobs": ["prelude_logprobs"],
     "pool": ["prelude_pool", "prelude_pool_bf16", "prelude_segment_means"],
     "qk_norm_rope_store": ["prelude_qk_norm_rope_store", "prelude_qk_norm_rope_store_wide"],
-    "quant_fp8_row": ["prelude_quant_fp8_row", "prelude_silu_mul_fp8_row"],
+    "quant_fp8_row": [
+        "prelude_quant_fp8_row",
+        "prelude_silu_mul_fp8_row",
+        "prelude_rms_norm_fp8_row",
+    ],
     "rms_norm": ["prelude_rms_norm", "prelude_add_rms_norm", "prelude_rms_norm_add"],
     "rows": ["prelude_embed", "prelude_gather_rows", "prelude_embed_sum"],
     "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],

@@ -1,6 +1,6 @@
 //! The times of steps of a model: prompts of several lengths, and decode rows.
 //!
-//! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path] [int8]`
+//! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path] [int8|fp8]`
 //!
 //! The path `best` is the machine's own.
 //!
@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let quantization = match std::env::args().nth(4).as_deref() {
         Some("int8") => Some(Quantization::Int8),
-        Some(other) => return Err(format!("`{other}` is not int8").into()),
+        Some("fp8") => Some(Quantization::Fp8),
+        Some(other) => return Err(format!("`{other}` is neither int8 nor fp8").into()),
         None => None,
     };
     let config = CpuConfig {

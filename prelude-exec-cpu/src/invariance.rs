@@ -16,7 +16,7 @@ use crate::{
     ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps,
     testing::{
         checkpoint, decode, executor, prompt, root_segment, run, run_oneshot, sample_head, small,
-        variants,
+        variants, variants_of,
     },
 };
 
@@ -114,7 +114,7 @@ fn check_paths(
     name: &str,
     test: impl Fn(&mut CpuExecutor, &mut CpuExecutor, &mut TestRunner, &str),
 ) {
-    for (what, config) in variants() {
+    for (what, config) in variants_of(name) {
         let slow = what == "reference" || what.starts_with("scalar");
         let mut alone = executor(name, config.clone(), 1);
         // Another chunk length as well: layers then run in other pieces.
@@ -538,7 +538,7 @@ fn whole_prompts_get_the_bits_of_each_alone() {
 fn prompts_get_the_bits_of_each_alone(model: &str, num_ids: u32, cases: u32) {
     let prompt_of = prop::collection::vec(0..num_ids, 1..100);
     let strategy = (prop::collection::vec(prompt_of, 1..7), 1usize..5);
-    for (what, config) in variants() {
+    for (what, config) in variants_of(model) {
         let config = CpuConfig {
             max_context_len: None,
             max_step_tokens: 700,

@@ -12,7 +12,7 @@ use crate::{
     CpuConfig, CpuDtype, Error, Quantization,
     arena::Arena,
     heads,
-    kernels::{Backend, InputForm, attention, int8, panel::NR, tiles},
+    kernels::{Backend, InputForm, attention, fp8, int8, panel::NR, tiles},
 };
 
 /// KV blocks if nothing is said about them.
@@ -131,7 +131,8 @@ impl MemoryPlan {
         let plan = Self {
             weights_bytes: match config.quantization {
                 Some(Quantization::Int8) => int8_bytes(model, &tensors, backend, dtype),
-                None | Some(Quantization::Fp8) => weights_bytes(&tensors, backend, dtype),
+                Some(Quantization::Fp8) => fp8_bytes(&tensors, backend, dtype),
+                None => weights_bytes(&tensors, backend, dtype),
             } + rotations,
             kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
                 .saturating_mul(kv_row_bytes(model, dtype))
@@ -272,16 +273,31 @@ fn int8_bytes(
     dtype: CpuDtype,
 ) -> u64 {
     let tied = model.tie_word_embeddings && model.architecture.ends_with("ForCausalLM");
-    let is_rounded = |(name, _, shape): &&(String, DType, Vec<usize>)| {
-        shape.len() == 2 && (tied || !name.contains("embed"))
-    };
-    let rounded = tensors.iter().filter(is_rounded);
-    let bytes = rounded.map(|(_, _, shape)| {
+    let is_rounded = |name: &str| tied || !name.contains("embed");
+    rounded_bytes(tensors, (backend, dtype), is_rounded, int8::panel_lines)
+}
+
+/// Bytes of tensors (name, element type, shape) of which the matrices of layers are rounded to fp8.
+fn fp8_bytes(tensors: &[(String, DType, Vec<usize>)], backend: Backend, dtype: CpuDtype) -> u64 {
+    let of_layer = |name: &str| name.contains("layers.");
+    rounded_bytes(tensors, (backend, dtype), of_layer, fp8::panel_lines)
+}
+
+/// Bytes of tensors (name, element type, shape) of which some matrices, by their names, are rounded to
+/// panels of so many lines by their width.
+fn rounded_bytes(
+    tensors: &[(String, DType, Vec<usize>)],
+    (backend, dtype): (Backend, CpuDtype),
+    is_rounded: impl Fn(&str) -> bool,
+    panel_lines: impl Fn(usize) -> usize,
+) -> u64 {
+    let of_tensor =
+        |(name, _, shape): &(String, DType, Vec<usize>)| shape.len() == 2 && is_rounded(name);
+    let (rounded, others): (Vec<_>, Vec<_>) = tensors.iter().cloned().partition(of_tensor);
+    let bytes = rounded.iter().map(|(_, _, shape)| {
         let panels = shape[0].div_ceil(NR) as u64;
-        panels * (int8::panel_lines(shape[1]) * NR * size_of::<u32>()) as u64
+        panels * (panel_lines(shape[1]) * NR * size_of::<u32>()) as u64
     });
-    let others = tensors.iter().filter(|tensor| !is_rounded(tensor));
-    let others: Vec<_> = others.cloned().collect();
     bytes.sum::<u64>() + weights_bytes(&others, backend, dtype)
 }
 
@@ -299,7 +315,11 @@ fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, thre
     let padded = |width: usize| width.next_multiple_of(tiles::DEPTH);
     let widths = padded(widest_input(model)) + padded(model.intermediate_size);
     let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);
-    let rows = chunk * widths * size_of::<u16>();
+    let rounded = match config.quantization {
+        Some(Quantization::Fp8) => chunk * fp8::row_dwords(widest_input(model)) * size_of::<f32>(),
+        _ => 0,
+    };
+    let rows = chunk * widths * size_of::<u16>() + rounded;
     let by_distance = attends_by_distance(model);
     let attention = attention::scratch_bytes(model.attn_shape(), backend, by_distance) * threads;
     let heads = heads::logits_rows(model.vocab_size)
@@ -386,20 +406,25 @@ mod tests {
         }
     }
 
-    /// The planned size of a model in int8 is that of its packed matrices, with tables of untied
-    /// models as they were, and is not much more than half of that in bf16.
+    /// The planned size of a model in int8 or fp8 is that of its packed matrices, with tables of untied
+    /// models as they were; in int8 it is not much more than half of that in bf16.
     #[test]
-    fn int8_is_counted() {
+    fn rounded_weights_are_counted() {
         use crate::kernels::gemm;
 
         let pool = crate::ComputePool::new(1);
         for (outputs, inputs) in [(64, 64), (1, 80), (65, 46), (3, 2), (130, 300)] {
             let shape = (outputs, inputs);
-            let matrix = gemm::Matrix::new(&pool, gemm::Format::Int8, shape, |_, row| {
-                row.resize(inputs, 1.0);
-            });
-            let planned = outputs.div_ceil(NR) * int8::panel_lines(inputs) * NR * 4;
-            assert_eq!(matrix.bytes(), planned, "{outputs} x {inputs}");
+            for (format, lines) in [
+                (gemm::Format::Int8, int8::panel_lines(inputs)),
+                (gemm::Format::Fp8, fp8::panel_lines(inputs)),
+            ] {
+                let matrix = gemm::Matrix::new(&pool, format, shape, |_, row| {
+                    row.resize(inputs, 1.0);
+                });
+                let planned = outputs.div_ceil(NR) * lines * NR * 4;
+                assert_eq!(matrix.bytes(), planned, "{format:?} {outputs} x {inputs}");
+            }
         }
         let planned = |name: &str, quantization| {
             let checkpoint = crate::testing::checkpoint(name);
@@ -416,6 +441,14 @@ mod tests {
             assert!(share < most && share > 0.5, "{name}: {share}");
             assert_eq!(int8.scratch_bytes, bf16.scratch_bytes);
         }
+        // A scale for each output of a layer, and rows that are rounded.
+        let [bf16, fp8] = [None, Some(Quantization::Fp8)].map(|q| planned("demo-lm", q));
+        let model = crate::testing::checkpoint("demo-lm");
+        let model = model.config();
+        let of_layer = model.attn_shape().qkv_width() + 2 * model.hidden_size;
+        let scales = model.num_hidden_layers * (of_layer + 2 * model.intermediate_size);
+        assert_eq!(fp8.weights_bytes - bf16.weights_bytes, 4 * scales as u64);
+        assert!(fp8.scratch_bytes > bf16.scratch_bytes);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use prelude_core::RowOutput;
 use prelude_models::{
-    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ModelConfig,
-    Ops, QkNorm, Routing,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, MlpRoom,
+    ModelConfig, Norm, Ops, QkNorm, Routing,
     step::{ArenaTensor, NO_SLOT, StepLayout},
 };
 
@@ -70,7 +70,8 @@ impl CpuOps {
         let multiplier = Multiplier::new(backend, chunk, widest, model.intermediate_size);
         let multiplier = match config.quantization {
             Some(Quantization::Int8) => multiplier.with_int8(chunk, widest),
-            None | Some(Quantization::Fp8) => multiplier,
+            Some(Quantization::Fp8) => multiplier.with_fp8(chunk, widest),
+            None => multiplier,
         };
         Ok(Self {
             backend,
@@ -556,14 +557,15 @@ impl Ops for CpuOps {
 
     fn mlp_add(
         &mut self,
-        x: &ArenaTensor,
         rows: Range<usize>,
+        norm: Norm<'_, Weight>,
         gate_up_weight: &Weight,
         down_weight: &Weight,
-        gate_up: &mut ArenaTensor,
-        a: &mut ArenaTensor,
+        room: MlpRoom<'_, ArenaTensor>,
         h: &mut ArenaTensor,
     ) -> Result<(), Error> {
+        let MlpRoom { x, gate_up, a } = room;
+        self.rms_norm(h, rows.clone(), norm.weight, norm.eps, x)?;
         let (inputs, outputs) = (x.width(), h.width());
         let (x_rows, h_rows) = self.arena.pair(x, h);
         let x_rows = &x_rows[..rows.len() * inputs];

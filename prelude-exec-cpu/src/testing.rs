@@ -43,10 +43,26 @@ pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
         };
         (format!("{} int8", isa.as_str()), config)
     });
-    unquantised().into_iter().chain(int8).collect()
+    let fp8 = CpuConfig {
+        dtype: Some(CpuDtype::Bf16),
+        quantization: Some(Quantization::Fp8),
+        ..small()
+    };
+    let fp8 = ("fp8".to_owned(), fp8);
+    unquantised().into_iter().chain(int8).chain([fp8]).collect()
 }
 
-/// [`variants`] whose weights are not rounded to int8.
+/// [`variants`] that the golden model `name` is not refused in.
+pub(crate) fn variants_of(name: &str) -> Vec<(String, CpuConfig)> {
+    let checkpoint = checkpoint(name);
+    let model = checkpoint.config();
+    let is_refused = model.encoder.is_some() || model.experts.is_some();
+    let mut variants = variants();
+    variants.retain(|(_, config)| config.quantization != Some(Quantization::Fp8) || !is_refused);
+    variants
+}
+
+/// [`variants`] whose weights are not rounded.
 pub(crate) fn unquantised() -> Vec<(String, CpuConfig)> {
     let mut variants = vec![(
         "reference".to_owned(),

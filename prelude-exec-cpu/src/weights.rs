@@ -169,6 +169,7 @@ mod form {
             Format::F32 => 2,
             Format::Int8 => 3,
             Format::Rows => 4,
+            Format::Fp8 => 5,
         }
     }
 }
@@ -227,10 +228,11 @@ impl CpuLoader {
         Ok(words)
     }
 
-    /// Returns the form of a matrix that is multiplied.
-    fn format(&self, parts: &[TensorView<'_>]) -> Format {
+    /// Returns the form of a matrix that is multiplied: `of_layer` or of a head.
+    fn format(&self, parts: &[TensorView<'_>], of_layer: bool) -> Format {
         match self.quantization {
             Some(Quantization::Int8) => Format::Int8,
+            Some(Quantization::Fp8) if of_layer => Format::Fp8,
             None | Some(Quantization::Fp8) => self.unquantised(parts),
         }
     }
@@ -249,12 +251,31 @@ impl CpuLoader {
         }
     }
 
-    /// `parts` stacked along their rows.
+    /// `parts` stacked along their rows, with their biases; `of_layer` or of a head.
+    fn product(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+        of_layer: bool,
+    ) -> Result<Weight, Error> {
+        let format = self.format(parts, of_layer);
+        let matrix = self.matrix(name, parts, biases, format)?;
+        let mut bias = Vec::new();
+        for part in biases {
+            part.read_f32(0..part.len(), &mut bias);
+        }
+        let bias = (!bias.is_empty()).then_some(bias);
+        Ok(Weight(Repr::Matrix(matrix.with_bias(bias))))
+    }
+
+    /// `parts` stacked along their rows, without their biases.
     fn matrix(
         &mut self,
         name: &str,
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
+        format: Format,
     ) -> Result<Matrix, Error> {
         let shape = stacked_shape(parts, biases);
         let (outputs, inputs) = shape.map_err(|what| Error::weight(name, what))?;
@@ -276,7 +297,6 @@ impl CpuLoader {
             let row = row - first;
             (&parts[part], row * inputs..(row + 1) * inputs)
         };
-        let format = self.format(parts);
         let size = (outputs, inputs);
         let is_bf16 = parts.iter().all(|part| part.dtype == DType::Bf16);
         let shape = Shape {
@@ -336,13 +356,16 @@ impl WeightLoader for CpuLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let matrix = self.matrix(name, parts, biases)?;
-        let mut bias = Vec::new();
-        for part in biases {
-            part.read_f32(0..part.len(), &mut bias);
-        }
-        let bias = (!bias.is_empty()).then_some(bias);
-        Ok(Weight(Repr::Matrix(matrix.with_bias(bias))))
+        self.product(name, parts, biases, true)
+    }
+
+    fn head(
+        &mut self,
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Weight, Error> {
+        self.product(name, parts, biases, false)
     }
 
     fn embedding(
@@ -353,7 +376,7 @@ impl WeightLoader for CpuLoader {
     ) -> Result<Weight, Error> {
         let parts = std::slice::from_ref(table);
         if is_head {
-            return Ok(Weight(Repr::Matrix(self.matrix(name, parts, &[])?)));
+            return self.product(name, parts, &[], false);
         }
         let shape = stacked_shape(parts, &[]);
         let (rows, width) = shape.map_err(|what| Error::weight(name, what))?;

@@ -25,7 +25,7 @@ const MAX_LEN: usize = 70;
 const STEP_TOKENS: usize = 128;
 
 /// Prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
-fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
+pub(crate) fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     let mut room = STEP_TOKENS;
     let mut prompts = golden.prompts();
     prompts.retain(|prompt| {
@@ -45,7 +45,7 @@ fn kept(tokens: std::ops::Range<u32>, blocks: BlockSpan) -> Segment {
     }
 }
 
-fn run(executor: &mut dyn Executor, batch: ForwardBatch) -> prelude_core::StepOutput {
+pub(crate) fn run(executor: &mut dyn Executor, batch: ForwardBatch) -> prelude_core::StepOutput {
     executor.submit(StepId(0), batch).unwrap();
     let output = executor.collect(StepId(0)).unwrap();
     // As an engine does that has nothing else to do.
@@ -53,7 +53,7 @@ fn run(executor: &mut dyn Executor, batch: ForwardBatch) -> prelude_core::StepOu
     output
 }
 
-fn executor(name: &str, config: &CudaConfig) -> Option<CudaExecutor> {
+pub(crate) fn executor(name: &str, config: &CudaConfig) -> Option<CudaExecutor> {
     let device = emulation()?;
     Some(CudaExecutor::emulated(&checkpoint(name), config, device).unwrap())
 }

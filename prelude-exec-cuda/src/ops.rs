@@ -7,7 +7,7 @@ use prelude_core::{Attention as VisibleTokens, KvCopies};
 use prelude_kernels::families::{DecodeRow, Gate, MeanRow, Segment, Span, Tile};
 use prelude_models::{
     Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ForwardState,
-    ModelConfig, Ops, QkNorm, Routing,
+    MlpRoom, ModelConfig, Norm, Ops, QkNorm, Routing,
     step::{ArenaTensor, StepLayout},
 };
 
@@ -628,23 +628,43 @@ impl Ops for CudaOps {
         elementwise::gate_mul(&mut self.launcher, gate_up, Gate::Silu, a)
     }
 
-    fn mlp_add(
+    fn norm_linear(
         &mut self,
-        x: &ArenaTensor,
+        h: &ArenaTensor,
         rows: Range<usize>,
-        gate_up_weight: &Weight,
-        down_weight: &Weight,
-        gate_up: &mut ArenaTensor,
-        a: &mut ArenaTensor,
-        h: &mut ArenaTensor,
+        norm: Norm<'_, Weight>,
+        weight: &Weight,
+        x: &mut ArenaTensor,
+        y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let n = rows.len();
-        let [of_x, of_gate_up] = [x, gate_up].map(|t| self.arena.view(t).slice(0..n));
+        if let Some(of_fp8) = weight.fp8() {
+            let h = self.arena.view(h).slice(rows.clone());
+            let y = self.arena.view(y).slice(0..n);
+            if self.norm_multiply_fp8(h, norm, of_fp8, y)? {
+                return Ok(());
+            }
+        }
+        self.rms_norm(h, rows, norm.weight, norm.eps, x)?;
+        self.linear(x, n, weight, y)
+    }
+
+    fn mlp_add(
+        &mut self,
+        rows: Range<usize>,
+        norm: Norm<'_, Weight>,
+        gate_up_weight: &Weight,
+        down_weight: &Weight,
+        room: MlpRoom<'_, ArenaTensor>,
+        h: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        let (n, MlpRoom { x, gate_up, a }) = (rows.len(), room);
+        self.norm_linear(h, rows.clone(), norm, gate_up_weight, x, gate_up)?;
+        let of_gate_up = self.arena.view(gate_up).slice(0..n);
         let of_h = self.arena.view(h).slice(rows.clone());
-        if self.mlp_add_fp8(of_x, gate_up_weight, down_weight, of_gate_up, of_h)? {
+        if self.gated_add_fp8(of_gate_up, down_weight, of_h)? {
             return Ok(());
         }
-        self.linear(x, n, gate_up_weight, gate_up)?;
         self.silu_mul(gate_up, n, a)?;
         self.linear_add(a, rows, down_weight, h)
     }

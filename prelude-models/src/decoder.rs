@@ -17,7 +17,7 @@ use prelude_core::Attention;
 
 use crate::{
     Activation, AttnShape, DenseModule, Distances, Expert, ExpertRoom, ExpertsConfig, ForwardState,
-    Model, Ops, QkNorm,
+    MlpRoom, Model, Norm, Ops, QkNorm,
     model::{ChunkTensors, KeptTensors},
 };
 
@@ -293,9 +293,11 @@ impl<W> Decoder<W> {
         chunk: &mut ChunkTensors<O::Tensor>,
     ) -> Result<(), O::Error> {
         let layer = &self.layers[index];
-        ops.rms_norm(h, rows.clone(), &layer.input_norm, self.eps, &mut chunk.x)?;
-        ops.linear(&chunk.x, rows.len(), &layer.qkv, &mut chunk.qkv)?;
         let eps = self.eps;
+        let weight = &layer.input_norm;
+        let norm = Norm { weight, eps };
+        let ChunkTensors { x, qkv, .. } = chunk;
+        ops.norm_linear(h, rows.clone(), norm, &layer.qkv, x, qkv)?;
         let norm = layer.qk_norm.as_ref();
         let norm = norm.map(|(q, k)| QkNorm { q, k, eps });
         let rope = match self.local(layer) {
@@ -360,19 +362,22 @@ impl<W> Decoder<W> {
             experts: room,
             ..
         } = chunk;
-        ops.rms_norm(h, rows.clone(), &layer.mlp_norm, self.eps, x)?;
+        let (weight, eps) = (&layer.mlp_norm, self.eps);
+        let norm = Norm { weight, eps };
         let (up, down) = match (&layer.mlp, &self.experts, room) {
             (Mlp::Dense { gate_up, down }, ..) => (gate_up, down),
             (Mlp::Experts { router, experts }, Some(config), Some(room)) => {
+                ops.rms_norm(h, rows.clone(), weight, eps, x)?;
                 return ops.experts_add(x, rows, router, experts, config.routing, room, h);
             }
             (Mlp::Experts { .. }, ..) => unreachable!("a layer with experts has their room"),
         };
         let Some((gemma, of_layer)) = self.gemma.as_ref().zip(layer.gemma.as_ref()) else {
-            return ops.mlp_add(x, rows, up, down, gate_up, act, h);
+            let room = MlpRoom { x, gate_up, a: act };
+            return ops.mlp_add(rows, norm, up, down, room, h);
         };
         let n = rows.len();
-        ops.linear(x, n, up, gate_up)?;
+        ops.norm_linear(h, rows.clone(), norm, up, x, gate_up)?;
         ops.activate_mul(gate_up, n, gemma.activation, act)?;
         ops.linear(act, n, down, x)?;
         ops.rms_norm_add(x, rows, &of_layer.mlp_post_norm, self.eps, h)

@@ -68,8 +68,8 @@ pub use logit_score::LogitScore;
 pub use model::{ForwardState, Model, SliceWork};
 pub use modules::DenseConfig;
 pub use ops::{
-    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, Ops, QkNorm,
-    Routing,
+    Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, MlpRoom, Norm,
+    Ops, QkNorm, Routing,
 };
 pub use registry::load_model;
 pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};

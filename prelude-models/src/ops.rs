@@ -150,6 +150,36 @@ pub struct DenseModule<W> {
     pub activation: Option<Activation>,
 }
 
+/// A norm as [`Ops::rms_norm`] ahead of a product.
+#[derive(Debug)]
+pub struct Norm<'a, W> {
+    /// Of [`crate::WeightLoader::norm`]: `[H]`.
+    pub weight: &'a W,
+    /// Added to the mean square inside the root.
+    pub eps: f32,
+}
+
+// Derived, they would ask the same of `W`.
+impl<W> Clone for Norm<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Norm<'_, W> {}
+
+/// Room for the intermediates of a gated MLP of width `I` on a chunk of tokens, whose contents are
+/// unspecified before and after, so that a device may keep intermediates where and how it likes.
+#[derive(Debug)]
+pub struct MlpRoom<'a, T> {
+    /// `[_, H]`.
+    pub x: &'a mut T,
+    /// `[_, 2 I]`.
+    pub gate_up: &'a mut T,
+    /// `[_, I]`.
+    pub a: &'a mut T,
+}
+
 /// Norms of each head of a layer's queries and keys, as [`Ops::rms_norm`].
 #[derive(Debug)]
 pub struct QkNorm<'a, W> {
@@ -422,28 +452,41 @@ pub trait Ops {
         a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `h[rows][i] += D · (silu(g) · u)`, where `g` and `u` are the halves of `G · x[i]`: the second
-    /// half of a layer. `x`: chunk tensor; `gate_up`: `[≥ rows.len(), 2 I]` and `a`:
-    /// `[≥ rows.len(), I]`, whose contents are unspecified afterwards, so that a device may keep
-    /// intermediates where and how it likes; `h`: `[≥ rows.end, H]`.
+    /// `y[i] = W · x[i] (+ bias)`, where `x[i]` is what [`Ops::rms_norm`] makes of `h[rows][i]`. `h`:
+    /// `[≥ rows.end, H]`; `x`: chunk tensor `[_, H]`, whose contents are unspecified afterwards; `y`:
+    /// chunk tensor `[_, out]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one fused kernel; a struct would be used once"
-    )]
+    fn norm_linear(
+        &mut self,
+        h: &Self::Tensor,
+        rows: Range<usize>,
+        norm: Norm<'_, Self::Weight>,
+        weight: &Self::Weight,
+        x: &mut Self::Tensor,
+        y: &mut Self::Tensor,
+    ) -> Result<(), Self::Error> {
+        self.rms_norm(h, rows.clone(), norm.weight, norm.eps, x)?;
+        self.linear(x, rows.len(), weight, y)
+    }
+
+    /// `h[rows][i] += D · (silu(g) · u)`, where `g` and `u` are the halves of `G · x[i]`, and `x[i]` is
+    /// what [`Ops::rms_norm`] makes of `h[rows][i]`: the second half of a layer. `h`: `[≥ rows.end, H]`.
+    ///
+    /// # Errors
+    /// [`Ops::Error`].
     fn mlp_add(
         &mut self,
-        x: &Self::Tensor,
         rows: Range<usize>,
+        norm: Norm<'_, Self::Weight>,
         gate_up_weight: &Self::Weight,
         down_weight: &Self::Weight,
-        gate_up: &mut Self::Tensor,
-        a: &mut Self::Tensor,
+        room: MlpRoom<'_, Self::Tensor>,
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error> {
-        self.linear(x, rows.len(), gate_up_weight, gate_up)?;
+        let MlpRoom { x, gate_up, a } = room;
+        self.norm_linear(h, rows.clone(), norm, gate_up_weight, x, gate_up)?;
         self.silu_mul(gate_up, rows.len(), a)?;
         self.linear_add(a, rows, down_weight, h)
     }

@@ -110,8 +110,8 @@ enum Command {
     /// server says (needs Chromium and chromedriver; npm for the check of accessibility). Pictures of
     /// it are in `target/ui`.
     Ui,
-    /// Ask the demo models, as they are and with int8 weights, about banking77's 3,080 test messages
-    /// over HTTP and compare with the accuracy recorded at their training.
+    /// Ask the demo models, as they are and with weights in int8 and fp8, about banking77's 3,080 test
+    /// messages over HTTP and compare with the accuracy recorded at their training.
     Accuracy {
         /// Folder with test.csv; by default the one beside the checkout, if there is one.
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! Products at both models' shapes, by the number of rows.
+//! Products at both models' shapes, by the number of rows: in bf16, then in fp8.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use prelude_exec_cuda::{
 };
 use prelude_models::{Ops as _, step::ArenaTensor};
 
-use super::{Layer, in_step};
+use super::{Layer, NO_FP8, has_fp8, in_step};
 use crate::{
     results,
     session::{Figure, Session, Work},
@@ -35,25 +35,33 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let models: &[&str] = session.pick(&["qwen3-0.6b", "qwen3-4b"], &["tiny"]);
     let rows: &[usize] = session.pick(&ROWS, &ROWS_SMOKE);
     let mut tuner = Tuner::default();
-    for model in models {
-        let layer = Layer::of(model)?;
-        for (name, n, k) in layer.matrices() {
-            let case = Case {
-                layer,
-                what: format!("{model} {name} {n}×{k}"),
-                n,
-                k,
-                adds: ADDED.contains(&name),
-            };
-            if session.has_time(&case.what, 4.0)? {
-                session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
-                session.attempt(&case.what, |s| own(s, &case, rows, true))?;
-                session.attempt(&case.what, |s| own(s, &case, FEW, false))?;
+    let mut forms = vec![false];
+    match has_fp8(session) {
+        true => forms.push(true),
+        false => session.skip("fp8, scale a row", NO_FP8)?,
+    }
+    for fp8 in forms {
+        for model in models {
+            let layer = Layer::of(model)?;
+            for (name, n, k) in layer.matrices() {
+                let form = if fp8 { " fp8" } else { "" };
+                let case = Case {
+                    layer,
+                    what: format!("{model}{form} {name} {n}×{k}"),
+                    n,
+                    k,
+                    adds: ADDED.contains(&name),
+                    fp8,
+                };
+                if session.has_time(&case.what, 4.0)? {
+                    session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
+                    session.attempt(&case.what, |s| own(s, &case, rows, true))?;
+                    session.attempt(&case.what, |s| own(s, &case, FEW, false))?;
+                }
             }
         }
     }
     plan_file(session, &tuner)?;
-    session.skip("fp8, scale a row", "parts env and model measure it")?;
     session.skip("fp8, scale a block", "such products are not built yet")
 }
 
@@ -85,6 +93,8 @@ struct Case {
     k: usize,
     /// True if the product is added to its output.
     adds: bool,
+    /// True if the matrix is rounded to fp8, and the rows with it.
+    fp8: bool,
 }
 
 /// One matrix, several copies of it, and room for the largest number of rows.
@@ -104,9 +114,11 @@ impl Bench {
         deterministic: bool,
     ) -> Result<Self> {
         let &Case { n, k, .. } = case;
-        let room = case.layer.room(most, 4, 64, most * (n + k) + 4096)?;
+        let mut room = case.layer.room(most, 4, 64, most * (n + k) + 4096)?;
+        room.fp8 = case.fp8;
         let device = Device::open(target, &room, deterministic)?;
-        let copies = session.pick(ROTATION_BYTES.div_ceil(2 * n * k), 2);
+        let bytes = n * k * if case.fp8 { 1 } else { 2 };
+        let copies = session.pick(ROTATION_BYTES.div_ceil(bytes), 2);
         let mut loader = device.loader();
         let mut weights = Vec::new();
         for copy in 0..copies as u64 {
@@ -146,14 +158,18 @@ fn figure(
     times: &Times,
     reason: String,
 ) -> Result<()> {
-    let &Case { n, k, adds, .. } = case;
+    let &Case {
+        n, k, adds, fp8, ..
+    } = case;
     let flops = 2.0 * (m * n) as f64 * k as f64;
     // What is added to is read, too.
     let outputs = if adds { 2 * m * n } else { m * n };
-    let bytes = 2.0 * (n * k + m * k + outputs) as f64;
+    // Products of e4m3 take half the time of those of bf16 at best.
+    let (of_flops, factor_bytes) = if fp8 { (0.5 * flops, 1) } else { (flops, 2) };
+    let bytes = (factor_bytes * (n * k + m * k) + 2 * outputs) as f64;
     session.figure(Figure {
         work: Some(Work::Flops(flops)),
-        bound_s: session.ceilings.bound_s(flops, bytes),
+        bound_s: session.ceilings.bound_s(of_flops, bytes),
         detail: !matches!(m, 1 | 128 | 512 | 8192),
         reason,
         ..Figure::of(name, times)
@@ -193,7 +209,7 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
             session.skip(&name, "the library has no algorithm for it")?;
         }
         for why in &measured.wrong {
-            session.fail(&name, format!("not as gemm_mma: {why}"))?;
+            session.fail(&name, format!("not as our own kernel: {why}"))?;
         }
         if let Some(best) = &measured.best {
             let reason = format!("best of {}", measured.candidates);
@@ -207,7 +223,8 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
     Ok(())
 }
 
-/// Our own kernel, as deterministic mode runs it; or whatever runs the product otherwise.
+/// Our own kernel, as deterministic mode runs it; or whatever runs the product otherwise. Rounding rows
+/// to fp8 is in the times.
 fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) -> Result<()> {
     let most = rows.iter().copied().max().unwrap_or(1);
     let target = session.target.clone();
@@ -227,10 +244,12 @@ fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) 
             })?;
             Ok((times, ops.product_counts().skinny > before))
         })?;
-        let by = match (deterministic, skinny) {
-            (true, _) => "gemm_mma",
-            (false, true) => "gemm_skinny",
-            (false, false) => "executor's choice",
+        let by = match (deterministic, skinny, case.fp8) {
+            (true, _, false) => "gemm_mma",
+            (true, _, true) => "gemm_fp8",
+            (false, true, false) => "gemm_skinny",
+            (false, true, true) => "gemm_fp8_few",
+            (false, false, _) => "executor's choice",
         };
         let name = format!("{}, M {m}, {by}", case.what);
         figure(session, &name, (m, case), &times, String::new())?;

@@ -45,7 +45,7 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "env" => (env::run, 10),
         "kernels" => (kernels::run, 20),
         "parity" => (parity::run, 100),
-        "gemm" => (gemm::run, 40),
+        "gemm" => (gemm::run, 75),
         "attn" => (attn::run, 10),
         "model" => (model::run, 75),
         "serve" => (serve::run, 150),

@@ -1,14 +1,16 @@
 // quant_fp8_row:  scale[r] = max(max |x[r]|, 2^-24) / 448     f32
 //                 q[r]     = e4m3(x[r] / scale[r])            x bf16, q e4m3, [rows, width]
 // silu_mul_fp8_row:  the same of a[r] = silu(g) · u, where a row of x holds g, then u: [rows, 2·width]
+// rms_norm_fp8_row:  the same of x[r] = norm(h[r]) · w
 //
-// a is rounded to bf16 as silu_mul rounds it: the bits are those of silu_mul and quant_fp8_row.
+// a and norm(h) · w are rounded to bf16 as silu_mul and rms_norm round them: the bits are those of
+// silu_mul or rms_norm, and quant_fp8_row.
 // The largest magnitude of a row is exact, and so a row's result does not depend on what else is in the
 // batch. Quotients are rounded to f32, then to the nearest e4m3, ties to even. The scale of a row with a
 // NaN is NaN, with an infinity infinite: what is computed with it is not finite either.
 //
-// `x` has a row stride of its own, rows of q lie close together; width and stride are multiples of 8
-// elements, pointers to x multiples of 16 bytes, to q of 8.
+// `x` and `h` have row strides of their own, rows of q lie close together; width and stride are multiples
+// of 8 elements, pointers to x, h and w multiples of 16 bytes, to q of 8.
 //
 // Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024. silu_mul_fp8_row:
 // width / 32 threads, rounded up to a warp, 32 to 512, and 2 · width bytes of dynamic shared memory, in
@@ -16,6 +18,7 @@
 // Bound: 3 · rows · width bytes, silu_mul_fp8_row 5.
 #pragma once
 
+#include "prelude/rms_norm.cuh"
 #include "prelude/silu_mul.cuh"
 
 namespace prelude {
@@ -31,6 +34,21 @@ struct QuantFp8RowParams {
     u32 reserved;
 };
 PRELUDE_PARAMS(QuantFp8RowParams, 48, x, q, scale, live, rows, width, x_stride, reserved);
+
+struct RmsNormFp8RowParams {
+    Global<const bf16> h;
+    Global<const bf16> w;
+    Global<e4m3> q;
+    Global<float> scale;
+    Global<const u32> live;  // rows that count, or null for all
+    u32 rows;
+    u32 width;
+    u32 h_stride;
+    float eps;
+    float offset;  // added to w
+    u32 reserved;
+};
+PRELUDE_PARAMS(RmsNormFp8RowParams, 64, h, w, q, scale, live, rows, width, h_stride, eps, offset, reserved);
 
 namespace fp8 {
 
@@ -110,6 +128,39 @@ PRELUDE_DEVICE void silu_mul_fp8_row(const QuantFp8RowParams& p) {
     for (u32 i = first; i < p.width; i += step) {
         bf16x8 a = load(as<bf16x8>(own + i));
         store(as<Vec<u16, 4>>(p.q + (u64(row) * p.width + i)), fp8::round_row_part(a, scale));
+    }
+    if (thread_idx().x == 0) store(p.scale + row, scale);
+    dep_launch();
+}
+
+// Sums in the order of rms_norm, whose threads these are.
+PRELUDE_DEVICE void rms_norm_fp8_row(const RmsNormFp8RowParams& p) {
+    PRELUDE_SHARED(float, sums, 32);
+    PRELUDE_SHARED(float, scratch, 32);
+    dep_wait();
+    u32 row = block_idx().x;
+    if (row >= live_rows(p.live, p.rows)) return;
+    Global<const bf16> h = p.h + u64(row) * p.h_stride;
+    u32 first = 8 * thread_idx().x, step = 8 * block_dim().x;
+    // The first 8 elements of a thread stay in registers; wider rows are read and normed twice more.
+    bf16x8 kept{};
+    float sum = 0.0f;
+    for (u32 i = first; i < p.width; i += step) {
+        bf16x8 v = load(as<const bf16x8>(h + i));
+        sum = add_squares(sum, v);
+        if (i == first) kept = v;
+    }
+    float root = norm_scale(block_sum(sum, sums), p.width, p.eps);
+    auto normed = [&](u32 i, const bf16x8& v) {
+        return norm_part(v, load_ro(as<const bf16x8>(p.w + i)), root, p.offset);
+    };
+    if (first < p.width) kept = normed(first, kept);
+    auto part = [&](u32 i) { return i == first ? kept : normed(i, load(as<const bf16x8>(h + i))); };
+    float most = 0.0f;
+    for (u32 i = first; i < p.width; i += step) most = fp8::magnitude(part(i), most);
+    float scale = fp8::scale_of(block_max_nan(most, scratch));
+    for (u32 i = first; i < p.width; i += step) {
+        store(as<Vec<u16, 4>>(p.q + (u64(row) * p.width + i)), fp8::round_row_part(part(i), scale));
     }
     if (thread_idx().x == 0) store(p.scale + row, scale);
     dep_launch();

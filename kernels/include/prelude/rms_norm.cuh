@@ -34,6 +34,28 @@ struct RmsNormParams {
 PRELUDE_PARAMS(RmsNormParams, 72, h, d, w, x, live, rows, width, h_stride, d_stride, x_stride, eps,
                offset, reserved);
 
+// A sum, and the sum of eight squares.
+PRELUDE_DEVICE float add_squares(float sum, const bf16x8& v) {
+    for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
+    return sum;
+}
+
+// What numbers are multiplied with, of a row's sum of squares.
+PRELUDE_DEVICE float norm_scale(float sum, u32 width, float eps) {
+    return div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(width)), eps)));
+}
+
+// norm(v) · w of eight numbers.
+PRELUDE_DEVICE bf16x8 norm_part(const bf16x8& v, const bf16x8& w, float scale, float offset) {
+    bf16x8 x;
+    for (int j = 0; j < 8; j++) {
+        float normed = mul_rn(to_f32(v[j]), scale);
+        if (offset == 0.0f) normed = to_f32(to_bf16(normed));
+        x[j] = to_bf16(mul_rn(normed, add_rn(offset, to_f32(w[j]))));
+    }
+    return x;
+}
+
 template <bool Add>
 PRELUDE_DEVICE void rms_norm(const RmsNormParams& p) {
     PRELUDE_SHARED(float, scratch, 32);
@@ -52,20 +74,14 @@ PRELUDE_DEVICE void rms_norm(const RmsNormParams& p) {
             for (int j = 0; j < 8; j++) v[j] = to_bf16(add_rn(to_f32(v[j]), to_f32(d[j])));
             store(as<bf16x8>(h + i), v);
         }
-        for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
+        sum = add_squares(sum, v);
         if (i == first) kept = v;
     }
-    sum = block_sum(sum, scratch);
-    float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.width)), p.eps)));
+    float scale = norm_scale(block_sum(sum, scratch), p.width, p.eps);
     for (u32 i = first; i < p.width; i += step) {
         bf16x8 v = i == first ? kept : load(as<bf16x8>(h + i));
         bf16x8 w = load_ro(as<const bf16x8>(p.w + i));
-        for (int j = 0; j < 8; j++) {
-            float normed = mul_rn(to_f32(v[j]), scale);
-            if (p.offset == 0.0f) normed = to_f32(to_bf16(normed));
-            v[j] = to_bf16(mul_rn(normed, add_rn(p.offset, to_f32(w[j]))));
-        }
-        store(as<bf16x8>(p.x + (u64(row) * p.x_stride + i)), v);
+        store(as<bf16x8>(p.x + (u64(row) * p.x_stride + i)), norm_part(v, w, scale, p.offset));
     }
     dep_launch();
 }
@@ -81,11 +97,9 @@ PRELUDE_DEVICE void rms_norm_add(const RmsNormParams& p) {
     u32 first = 8 * thread_idx().x, step = 8 * block_dim().x;
     float sum = 0.0f;
     for (u32 i = first; i < p.width; i += step) {
-        bf16x8 v = load(as<const bf16x8>(d + i));
-        for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
+        sum = add_squares(sum, load(as<const bf16x8>(d + i)));
     }
-    sum = block_sum(sum, scratch);
-    float scale = div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(p.width)), p.eps)));
+    float scale = norm_scale(block_sum(sum, scratch), p.width, p.eps);
     for (u32 i = first; i < p.width; i += step) {
         bf16x8 v = load(as<const bf16x8>(d + i)), w = load_ro(as<const bf16x8>(p.w + i));
         bf16x8 y = load(as<bf16x8>(h + i));

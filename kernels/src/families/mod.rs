@@ -38,7 +38,7 @@ pub use layer_norm::LayerNormParams;
 pub use logprobs::{LogprobRow, LogprobsParams};
 pub use pool::{MeanRow, PoolParams, PoolRow, SegmentMeansParams};
 pub use qk_norm_rope_store::QkNormRopeStoreParams;
-pub use quant_fp8_row::QuantFp8RowParams;
+pub use quant_fp8_row::{QuantFp8RowParams, RmsNormFp8RowParams};
 pub use rms_norm::{RmsNormForm, RmsNormParams};
 pub use rows::{EmbedParams, EmbedSumParams, GatherRowsParams};
 pub use sample::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus};

@@ -23,6 +23,43 @@ params! {
     }
 }
 
+params! {
+    /// Parameters of `prelude_rms_norm_fp8_row`: as [`QuantFp8RowParams`], of `norm(h) · (offset + w)`.
+    pub struct RmsNormFp8RowParams: 64 {
+        /// bf16 `[rows, width]`.
+        pub h: DevicePtr,
+        /// bf16 `[width]`.
+        pub w: DevicePtr,
+        /// e4m3 `[rows, width]`, without gaps.
+        pub q: DevicePtr,
+        /// f32 `[rows]`.
+        pub scale: DevicePtr,
+        /// Number of rows that count (u32), or null for all.
+        pub live: DevicePtr,
+        /// Rows of the launch.
+        pub rows: u32,
+        /// Elements of a row: a multiple of 8.
+        pub width: u32,
+        /// Elements from one row of `h` to the next: a multiple of 8.
+        pub h_stride: u32,
+        /// Added to the mean square.
+        pub eps: f32,
+        /// Added to `w`.
+        pub offset: f32,
+        /// 0.
+        pub reserved: u32,
+    }
+}
+
+impl RmsNormFp8RowParams {
+    /// A block a row, as many threads as `rms_norm` has: the order of its sums depends on them.
+    #[must_use]
+    pub fn launch(&self) -> Launch {
+        let threads = self.width.div_ceil(8).next_multiple_of(32).min(1024);
+        Launch::linear("prelude_rms_norm_fp8_row", self.rows, threads)
+    }
+}
+
 /// Most bytes of a row in shared memory: a block has 48 KiB without being asked for more, of which the
 /// largest magnitude is found in some, aligned.
 const SHARED_BYTES_MAX: u32 = 46 << 10;

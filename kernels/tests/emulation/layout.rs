@@ -43,6 +43,7 @@ fn structs_are_mirrored() {
     check::<families::PoolRow>(&library, &mut known);
     check::<families::QkNormRopeStoreParams>(&library, &mut known);
     check::<families::QuantFp8RowParams>(&library, &mut known);
+    check::<families::RmsNormFp8RowParams>(&library, &mut known);
     check::<families::RmsNormParams>(&library, &mut known);
     check::<families::SampleParams>(&library, &mut known);
     check::<families::SampleRow>(&library, &mut known);

@@ -2,7 +2,9 @@ use half::bf16;
 use prelude_kernels::{
     DevicePtr,
     emu::Device,
-    families::{Gate, QuantFp8RowParams, SiluMulParams},
+    families::{
+        Gate, QuantFp8RowParams, RmsNormForm, RmsNormFp8RowParams, RmsNormParams, SiluMulParams,
+    },
 };
 
 use crate::{
@@ -195,5 +197,85 @@ fn gates_are_rounded_as_if_stored() {
             ..bytemuck::Zeroable::zeroed()
         };
         assert_eq!(wide.launch_silu_mul(), None);
+    });
+}
+
+/// Norms rounded at once have the bits of norms that are stored and then rounded: narrow rows and such
+/// as a thread has several parts of, with an offset and without.
+#[test]
+fn norms_are_rounded_as_if_stored() {
+    under_all_schedules(|device| {
+        for (rows, width, gap, live, offset) in [
+            (1, 8, 0, None, 0.0),
+            (3, 264, 8, None, 1.0),
+            (2, 2560, 0, None, 0.0),
+            (2, 8216, 16, None, 1.0),
+            (5, 80, 8, Some(3u32), 0.0),
+        ] {
+            let what = format!("[{rows}, {width}] + {gap}");
+            let mut values = Values::new((rows + width) as u64);
+            let stride = width + gap;
+            let mut h = values.bf16s(rows * stride, -6.0, 6.0);
+            // What lies between rows is not of a row, and the last row's numbers are small.
+            h[(rows - 1) * stride..]
+                .iter_mut()
+                .for_each(|x| *x = bf16::from_f32(x.to_f32() * 1e-3));
+            for row in h.chunks_exact_mut(stride) {
+                row[width..].fill(bf16::NAN);
+            }
+            let h = upload(device, &h);
+            let w = upload(device, &values.bf16s(width, -2.0, 2.0));
+            let live = live.map_or(DevicePtr::NULL, |n| upload(device, &[n]));
+            let [q_at_once, q_stored] = [(); 2].map(|()| device.alloc(rows * width).unwrap());
+            let [at_once, stored] = [(); 2].map(|()| device.alloc(rows * 4).unwrap());
+            let x = room_bf16(device, rows * width);
+            let norm = RmsNormParams {
+                h,
+                d: DevicePtr::NULL,
+                w,
+                x,
+                live,
+                rows: rows as u32,
+                width: width as u32,
+                h_stride: stride as u32,
+                d_stride: 0,
+                x_stride: width as u32,
+                eps: 1e-6,
+                offset,
+                reserved: 0,
+            };
+            launch(device, norm.launch(RmsNormForm::Plain), &norm);
+            let in_turn = QuantFp8RowParams {
+                x,
+                q: q_stored,
+                scale: stored,
+                live,
+                rows: rows as u32,
+                width: width as u32,
+                x_stride: width as u32,
+                reserved: 0,
+            };
+            launch(device, in_turn.launch(), &in_turn);
+            let fused = RmsNormFp8RowParams {
+                h,
+                w,
+                q: q_at_once,
+                scale: at_once,
+                live,
+                rows: rows as u32,
+                width: width as u32,
+                h_stride: stride as u32,
+                eps: 1e-6,
+                offset,
+                reserved: 0,
+            };
+            launch(device, fused.launch(), &fused);
+            let [at_once, stored] =
+                [at_once, stored].map(|at| device.download::<u32>(at, rows).unwrap());
+            assert_eq!(at_once, stored, "{what}: scales");
+            let [at_once, stored] =
+                [q_at_once, q_stored].map(|at| device.download::<u8>(at, rows * width).unwrap());
+            assert!(at_once == stored, "{what}");
+        }
     });
 }

@@ -14,7 +14,7 @@ pub(crate) use matrix::{Format, Matrix};
 use super::{Backend, InputForm, Supported};
 use crate::{
     kernels::{
-        elementwise, int8,
+        elementwise, fp8, int8,
         lines::Lines,
         panel::{MR, NR, Right, Rows, Tile, multiply},
         reference, simd,
@@ -46,8 +46,8 @@ pub(crate) struct Multiplier {
     pairs: Lines,
     /// Rounded rows, or left tiles, between two products.
     gated: Lines,
-    /// Rows in int8.
-    bytes: Lines,
+    /// Rows in int8 or fp8.
+    rounded: Lines,
 }
 
 impl Multiplier {
@@ -75,18 +75,24 @@ impl Multiplier {
             backend,
             pairs: Lines::zeroed(pairs),
             gated: Lines::zeroed(gated),
-            bytes: Lines::zeroed(0),
+            rounded: Lines::zeroed(0),
         }
     }
 
     /// With room for `chunk` rows of `widest` inputs in int8 as well.
     pub(crate) fn with_int8(mut self, chunk: usize, widest: usize) -> Self {
-        self.bytes = Lines::zeroed(chunk * int8::row_dwords(widest));
+        self.rounded = Lines::zeroed(chunk * int8::row_dwords(widest));
         self
     }
 
-    /// As [`Self::run`], with rows rounded to int8.
-    fn run_int8(
+    /// The same in fp8.
+    pub(crate) fn with_fp8(mut self, chunk: usize, widest: usize) -> Self {
+        self.rounded = Lines::zeroed(chunk * fp8::row_dwords(widest));
+        self
+    }
+
+    /// As [`Self::run`], with rows rounded to the matrix's format, int8 or fp8.
+    fn run_rounded(
         &mut self,
         pool: &ComputePool,
         isa: Supported,
@@ -96,27 +102,36 @@ impl Multiplier {
         out: &mut [f32],
     ) {
         let (inputs, outputs) = (matrix.inputs, matrix.outputs);
-        let stride = int8::row_dwords(inputs);
-        self.bytes.fit(stride);
-        let chunk = self.bytes.len() / stride;
+        // About 300 operations of bytes per nanosecond and core, 100 of f32.
+        let (is_int8, stride, rate) = match matrix.format {
+            Format::Int8 => (true, int8::row_dwords(inputs), 150),
+            _ => (false, fp8::row_dwords(inputs), 50),
+        };
+        self.rounded.fit(stride);
+        let chunk = self.rounded.len() / stride;
         let chunks = x
             .chunks(chunk * inputs)
             .zip(out.chunks_mut(chunk * outputs));
         for (x, out) in chunks {
-            let bytes = &mut self.bytes[..x.len() / inputs * stride];
-            pool.rows(bytes, stride, 8, x.len() / 8, |_, first, part| {
+            let rounded = &mut self.rounded[..x.len() / inputs * stride];
+            pool.rows(rounded, stride, 8, x.len() / 8, |_, first, part| {
                 let rows = x[first * inputs..].chunks_exact(inputs);
                 for (row, out) in rows.zip(part.chunks_exact_mut(stride)) {
-                    simd::quantise_row(isa, row, out);
+                    match is_int8 {
+                        true => simd::quantise_row(isa, row, out),
+                        false => simd::round_row(isa, row, out),
+                    }
                 }
             });
-            let bytes = &*bytes;
+            let rounded = &*rounded;
             let product = |first: usize, count, panel, _: &[u32], sums: &mut Tile| {
-                let rows = &bytes[first * stride..];
-                int8::multiply(isa, rows, stride, count, matrix.dwords(panel), sums);
+                let (rows, panel) = (&rounded[first * stride..], matrix.dwords(panel));
+                match is_int8 {
+                    true => int8::multiply(isa, rows, stride, count, panel, sums),
+                    false => fp8::multiply(isa, rows, stride, count, panel, sums),
+                }
             };
-            // About 300 operations per nanosecond and core.
-            run_tiles(pool, isa, matrix, (output, out), 150, product);
+            run_tiles(pool, isa, matrix, (output, out), rate, product);
         }
     }
 
@@ -146,8 +161,8 @@ impl Multiplier {
             "another number of rows"
         );
         match self.backend {
-            Backend::Fast { isa, .. } if matrix.format == Format::Int8 => {
-                self.run_int8(pool, isa, x, matrix, output, out);
+            Backend::Fast { isa, .. } if matches!(matrix.format, Format::Int8 | Format::Fp8) => {
+                self.run_rounded(pool, isa, x, matrix, output, out);
             }
             Backend::Reference => {
                 run_reference(pool, x, matrix, output, out);
@@ -278,13 +293,42 @@ mod tests {
         (x as f32 / 128.0 - 1.0).max(-127.0 / 128.0)
     }
 
+    /// The same for fp8: -7 to 7 times 1/8, the first of each row 7.
+    fn element_fp8(i: usize, k: usize) -> f32 {
+        if k == 0 {
+            return 7.0 / 8.0;
+        }
+        let x = ((i * 1009 + k * 31 + 5) as u32).wrapping_mul(2_654_435_761) >> 28;
+        (x as f32 / 8.0 - 1.0).max(-7.0 / 8.0)
+    }
+
     /// Every backend against f64, with bias and addition, ragged in all dimensions or in none.
     #[test]
     fn products_are_right() {
-        check(103, 150, 46);
-        check(103, 150, 2);
-        check(64, 192, 128);
-        check(50, 150, 300);
+        let fast = Isa::ALL.into_iter().filter_map(Supported::new);
+        let (mut backends, mut of_fp8) = (vec![(Backend::Reference, Format::Rows)], vec![]);
+        for isa in fast {
+            let act = InputForm::F32;
+            let backend = Backend::Fast { isa, act };
+            of_fp8.push((backend, Format::Fp8));
+            backends.extend([Format::F32, Format::Bf16, Format::Int8].map(|f| (backend, f)));
+            let own = match isa.isa() {
+                Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
+                Isa::Avx512Bf16 | Isa::NeonBf16 => Some((InputForm::Bf16, Format::Bf16)),
+                _ => None,
+            };
+            backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));
+        }
+        for (m, outputs, inputs) in [
+            (103, 150, 46),
+            (103, 150, 2),
+            (64, 192, 128),
+            (50, 150, 300),
+        ] {
+            let shape = (m, outputs, inputs);
+            backends.iter().for_each(|&of| check(shape, of, element));
+            of_fp8.iter().for_each(|&of| check(shape, of, element_fp8));
+        }
     }
 
     #[test]
@@ -329,81 +373,55 @@ mod tests {
         }
     }
 
-    fn check(m: usize, outputs: usize, inputs: usize) {
+    fn check(
+        (m, outputs, inputs): (usize, usize, usize),
+        (backend, format): (Backend, Format),
+        element: fn(usize, usize) -> f32,
+    ) {
         let pool = ComputePool::new(2);
         let x: Vec<f32> = (0..m * inputs)
             .map(|i| element(7 + i / inputs, i % inputs))
             .collect();
         let weight = |o: usize, i: usize| element(1 + 3 * o, i);
         let bias: Vec<f32> = (0..outputs).map(|o| element(o, 77)).collect();
-        let fast = Isa::ALL.into_iter().filter_map(Supported::new);
-        let backends = fast
-            .flat_map(|isa| {
-                let mut backends = vec![
-                    (
-                        Backend::Fast {
-                            isa,
-                            act: InputForm::F32,
-                        },
-                        Format::F32,
-                    ),
-                    (
-                        Backend::Fast {
-                            isa,
-                            act: InputForm::F32,
-                        },
-                        Format::Bf16,
-                    ),
-                    (
-                        Backend::Fast {
-                            isa,
-                            act: InputForm::F32,
-                        },
-                        Format::Int8,
-                    ),
-                ];
-                let own = match isa.isa() {
-                    Isa::AmxBf16 => Some((InputForm::Tiles, Format::Tiles)),
-                    Isa::Avx512Bf16 | Isa::NeonBf16 => Some((InputForm::Bf16, Format::Bf16)),
-                    _ => None,
-                };
-                backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));
-                backends
-            })
-            .chain([(Backend::Reference, Format::Rows)]);
-        for (backend, format) in backends {
-            let matrix = Matrix::new(&pool, format, (outputs, inputs), |o, row| {
-                row.extend((0..inputs).map(|i| weight(o, i)));
-            })
-            .with_bias(Some(bias.clone()));
-            let mut out = vec![1.0; m * outputs];
-            let mut multiplier = Multiplier::new(backend, 40, inputs, 0).with_int8(40, inputs);
-            multiplier.run(&pool, &x, &matrix, ProductOutput::Add, &mut out);
-            for (i, &got) in out.iter().enumerate() {
-                let (r, o) = (i / outputs, i % outputs);
-                let products =
-                    (0..inputs).map(|k| f64::from(x[r * inputs + k]) * f64::from(weight(o, k)));
-                let exact = products.sum::<f64>() + f64::from(bias[o]) + 1.0;
-                assert!(
-                    (f64::from(got) - exact).abs() < 2e-5,
-                    "{backend:?} {format:?} {r} {o}: {got} {exact}"
-                );
-            }
-            // Rows alone, and chosen columns alone, have the same bits.
-            let chosen = [149, 3, 64, 3];
-            let part = matrix.select(&pool, &chosen);
-            let mut row = vec![0.0; chosen.len()];
-            for r in [0, 41, m - 1] {
-                let x = &x[r * inputs..][..inputs];
-                multiplier.run(&pool, x, &part, ProductOutput::Write, &mut row);
-                let mut whole = vec![0.0; outputs];
-                multiplier.run(&pool, x, &matrix, ProductOutput::Write, &mut whole);
-                assert!(row.iter().zip(chosen).all(|(&a, o)| a == whole[o as usize]));
-                multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
-                whole.fill(1.0);
-                multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
-                assert_eq!(whole, out[r * outputs..][..outputs]);
-            }
+        let matrix = Matrix::new(&pool, format, (outputs, inputs), |o, row| {
+            row.extend((0..inputs).map(|i| weight(o, i)));
+        })
+        .with_bias(Some(bias.clone()));
+        let mut out = vec![1.0; m * outputs];
+        let multiplier = Multiplier::new(backend, 40, inputs, 0);
+        let mut multiplier = match format {
+            Format::Fp8 => multiplier.with_fp8(40, inputs),
+            _ => multiplier.with_int8(40, inputs),
+        };
+        multiplier.run(&pool, &x, &matrix, ProductOutput::Add, &mut out);
+        for (i, &got) in out.iter().enumerate() {
+            let (r, o) = (i / outputs, i % outputs);
+            let products =
+                (0..inputs).map(|k| f64::from(x[r * inputs + k]) * f64::from(weight(o, k)));
+            let exact = products.sum::<f64>() + f64::from(bias[o]) + 1.0;
+            assert!(
+                (f64::from(got) - exact).abs() < 2e-5,
+                "{backend:?} {format:?} {r} {o}: {got} {exact}"
+            );
+        }
+        // Rows alone, and chosen columns alone, have the same bits.
+        let chosen = [149, 3, 64, 3];
+        let part = matrix.select(&pool, &chosen);
+        let mut row = vec![0.0; chosen.len()];
+        for r in [0, 41, m - 1] {
+            let x = &x[r * inputs..][..inputs];
+            multiplier.run(&pool, x, &part, ProductOutput::Write, &mut row);
+            let mut whole = vec![0.0; outputs];
+            multiplier.run(&pool, x, &matrix, ProductOutput::Write, &mut whole);
+            assert!(row.iter().zip(chosen).all(|(&a, o)| a == whole[o as usize]));
+            multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
+            whole.fill(1.0);
+            multiplier.run(&pool, x, &matrix, ProductOutput::Add, &mut whole);
+            assert_eq!(whole, out[r * outputs..][..outputs]);
+        }
+        // Nothing reads rows of a layer's matrix.
+        if format != Format::Fp8 {
             let mut back = vec![0.0; inputs];
             matrix.read_row(130, &mut back);
             assert!((0..inputs).all(|i| back[i] == weight(130, i)));

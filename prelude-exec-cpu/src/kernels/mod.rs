@@ -6,6 +6,7 @@ pub(crate) mod activation;
 pub(crate) mod attention;
 mod backend;
 pub(crate) mod elementwise;
+pub(crate) mod fp8;
 pub(crate) mod gemm;
 pub(crate) mod int8;
 mod isa;

@@ -1,4 +1,4 @@
-//! `super::elementwise` and the rows of `super::int8`, compiled once per instruction family: a leaf of `unsafe`.
+//! `super::elementwise` and the rows of `super::int8` and `super::fp8`, compiled once per instruction family: a leaf of `unsafe`.
 //!
 //! ARM's vectors are part of what every function is compiled for, so portable code is NEON's code there.
 #![cfg_attr(
@@ -14,7 +14,7 @@ use super::Isa;
 use super::{
     Supported,
     elementwise::{self, RowScores},
-    int8, native,
+    fp8, int8, native,
     panel::{MR, NR},
 };
 
@@ -50,6 +50,11 @@ macro_rules! multiversion {
 multiversion! { int8:
     /// [`int8::quantise_row`].
     quantise_row(x: &[f32], out: &mut [u32]);
+}
+
+multiversion! { fp8:
+    /// [`fp8::round_row`].
+    round_row(x: &[f32], out: &mut [u32]);
 }
 
 multiversion! { elementwise:

@@ -233,9 +233,15 @@ impl Products {
         x: View<bf16>,
         w: View<bf16>,
         output: ProductOutput,
-    ) -> Result<Option<(&mut Lt, Product)>, Error> {
+    ) -> Result<Option<(&mut Lt, Call)>, Error> {
         let product = Product::new(x, w, None, output)?;
-        Ok(self.lt.as_mut().map(|lt| (lt, product)))
+        Ok(self.with_library(product.call()))
+    }
+
+    /// The library, where it is used, and a product.
+    #[cfg(feature = "measure")]
+    pub(super) fn with_library(&mut self, call: Call) -> Option<(&mut Lt, Call)> {
+        self.lt.as_mut().map(|lt| (lt, call))
     }
 
     /// The logits of a router: `x · wᵀ` by our own kernels. `x`: `[m, k]`; `w`: `[experts, k]`; `y`:
@@ -353,7 +359,7 @@ pub(crate) fn gemm_mma(
 
 /// A product whose arguments fit each other.
 #[derive(Debug)]
-pub(crate) struct Product {
+struct Product {
     form: GemmOutput,
     params: GemmParams,
     reads: Vec<Access>,
@@ -408,7 +414,7 @@ impl Product {
     }
 
     /// The product as the library takes it.
-    pub(super) const fn call(&self) -> Call {
+    const fn call(&self) -> Call {
         Call {
             form: self.form,
             params: self.params,

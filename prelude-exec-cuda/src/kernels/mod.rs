@@ -8,7 +8,7 @@
 //! | `attention` | `attn_varlen`, `attn_whole`, `attn_decode`, `attn_combine` |
 //! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
-//! | `fp8` | `quant_fp8_row`; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8` |
+//! | `fp8` | `quant_fp8_row`, of norms and gates too; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |
 //! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
 //! | `heads` | `pool`, `classify`, `label_dots`, `label_logits` |

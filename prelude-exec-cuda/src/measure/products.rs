@@ -9,12 +9,14 @@ use super::times::{Times, times};
 use crate::{
     CudaOps, Error, ProductEngine, Weight,
     kernels::{
+        fp8::{Fp8View, gemm_fp8},
         gemm::{ProductCounts, ProductOutput, gemm_mma},
         lt::{
-            WORKSPACE_BYTES,
+            Call, Lt, WORKSPACE_BYTES,
             plans::{self, Machine, Plans, ProductPlan},
         },
     },
+    memory::view::View,
 };
 
 /// `x · wᵀ` by `gemm_mma`, in f32 as it was summed. `x`: `[m, k]`, `w`: `[n, k]`; `[m, n]`.
@@ -103,6 +105,59 @@ impl Operands<'_> {
     }
 }
 
+/// The rows of a product that is measured, as its weights are.
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    Bf16(View<bf16>),
+    Fp8(Fp8View),
+}
+
+impl Rows {
+    /// The rows `x` as `weight` is multiplied with them: rounded, if it is.
+    fn of(ops: &mut CudaOps, x: View<bf16>, weight: &Weight) -> Result<Self, Error> {
+        match weight.fp8() {
+            Some(_) => ops.rounded(x).map(Self::Fp8),
+            None => Ok(Self::Bf16(x)),
+        }
+    }
+
+    /// The library, where it is used, and the product with `weight`.
+    fn call<'a>(
+        self,
+        ops: &'a mut CudaOps,
+        weight: &Weight,
+        output: ProductOutput,
+    ) -> Result<Option<(&'a mut Lt, Call)>, Error> {
+        match (self, weight.fp8()) {
+            (Self::Fp8(x), Some((w, _))) => ops.products.measured_fp8(x, w, output),
+            (Self::Bf16(x), None) => ops.products.measured(x, weight.matrix().0, output),
+            _ => Err(Error::launch(
+                "a product",
+                "some weights are rounded, others not",
+            )),
+        }
+    }
+
+    /// Multiplies with `weight` by our own kernel.
+    fn by_own(
+        self,
+        ops: &mut CudaOps,
+        weight: &Weight,
+        output: ProductOutput,
+    ) -> Result<(), Error> {
+        match (self, weight.fp8()) {
+            (Self::Fp8(x), Some((w, _))) => gemm_fp8(&mut ops.launcher, x, w, None, output),
+            (Self::Bf16(x), None) => {
+                gemm_mma(&mut ops.launcher, x, weight.matrix().0, None, output)
+            }
+            _ => Err(Error::launch(
+                "a product",
+                "some weights are rounded, others not",
+            )),
+        }
+    }
+}
+
 /// Times of a product by the library's algorithms.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -112,7 +167,7 @@ pub struct Measured {
     pub best: Option<Times>,
     /// The number of candidates.
     pub candidates: usize,
-    /// Algorithms whose results are not `gemm_mma`'s, with the place.
+    /// Algorithms whose results are not those of our own kernel, with the place.
     pub wrong: Vec<String>,
 }
 
@@ -130,8 +185,9 @@ const BEFORE: f32 = 3.0;
 
 impl Tuner {
     /// Times all candidates for a product, each over the weights in turn, and keeps the fastest
-    /// whose result is that of `gemm_mma`, if as many rows as these are a plan's. `None` where
-    /// products do not run on the library.
+    /// whose result is that of our own kernel, `gemm_mma` or `gemm_fp8`, if as many rows as these are
+    /// a plan's. Rounding the rows is not in the times. `None` where products do not run on the
+    /// library.
     ///
     /// # Errors
     /// [`Error::Launch`] if the shapes do not fit, or the driver's.
@@ -148,12 +204,11 @@ impl Tuner {
         let Some(first) = operands.weights.first() else {
             return Ok(None);
         };
-        let first = first.matrix().0;
-        let asked = ops.products.measured(x, first, output)?;
-        let Some((lt, product)) = asked else {
+        let rows = Rows::of(ops, x, first)?;
+        let Some((lt, call)) = rows.call(ops, first, output)? else {
             return Ok(None);
         };
-        let (key, candidates) = lt.candidates(&product)?;
+        let (key, candidates) = lt.candidates(&call)?;
         self.machine = lt.machine().cloned();
         let mut measured = Measured {
             first: None,
@@ -164,23 +219,20 @@ impl Tuner {
         if candidates.is_empty() {
             return Ok(Some(measured));
         }
-        let expected = ops.result(operands, |ops| {
-            gemm_mma(&mut ops.launcher, x, first, None, output)
-        })?;
+        let expected = ops.result(operands, |ops| rows.by_own(ops, first, output))?;
         let mut best: Option<((bool, f64), ProductPlan)> = None;
         for (i, plan) in candidates.iter().enumerate() {
-            let by_plan =
-                |ops: &mut CudaOps, weight| match ops.products.measured(x, weight, output)? {
-                    Some((lt, product)) => lt.multiply_by(&product, plan),
-                    None => Ok(()),
-                };
+            let by_plan = |ops: &mut CudaOps, weight| match rows.call(ops, weight, output)? {
+                Some((lt, call)) => lt.multiply_by(&call, plan),
+                None => Ok(()),
+            };
             let got = ops.result(operands, |ops| by_plan(ops, first))?;
             if let Err(why) = agree(&got, &expected) {
                 measured.wrong.push(format!("candidate {i}: {why}"));
                 continue;
             }
             let times = times(&space, repetitions, |_| {
-                by_plan(ops, turn.next(operands.weights).matrix().0)
+                by_plan(ops, turn.next(operands.weights))
             })?;
             if i == 0 {
                 measured.first = Some(times.clone());
@@ -200,8 +252,8 @@ impl Tuner {
                 measured.best = Some(times);
             }
         }
-        let rows = u32::try_from(x.rows()).unwrap_or(u32::MAX);
-        if let Some((_, plan)) = best.filter(|_| key.m == rows) {
+        let count = u32::try_from(x.rows()).unwrap_or(u32::MAX);
+        if let Some((_, plan)) = best.filter(|_| key.m == count) {
             self.plans.insert(key, plan);
         }
         Ok(Some(measured))

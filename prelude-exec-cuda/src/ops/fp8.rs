@@ -1,7 +1,7 @@
 //! Products with matrices in e4m3: room for the rounded rows of the other factor.
 
 use half::bf16;
-use prelude_models::ModelConfig;
+use prelude_models::{ModelConfig, Norm};
 
 use super::CudaOps;
 use crate::{
@@ -71,20 +71,39 @@ impl Fp8Rows {
 }
 
 impl CudaOps {
-    /// The second half of a layer whose matrices are in e4m3: gates are rounded as they are computed,
-    /// and not stored. False if that cannot be; nothing is queued then.
-    pub(super) fn mlp_add_fp8(
+    /// The product with norms of rows, which are rounded as they are computed, and not stored. False
+    /// if there is no room for so many rows; nothing is queued then.
+    pub(super) fn norm_multiply_fp8(
         &mut self,
-        x: View<bf16>,
-        gate_up_weight: &Weight,
-        down_weight: &Weight,
-        gate_up: View<bf16>,
         h: View<bf16>,
+        norm: Norm<'_, Weight>,
+        (w, bias): (Fp8View, Option<View<bf16>>),
+        y: View<bf16>,
     ) -> Result<bool, Error> {
-        let (Some(up), Some((down, bias))) = (gate_up_weight.fp8(), down_weight.fp8()) else {
+        let room = self.fp8.as_ref().filter(|room| h.rows() <= room.rows);
+        let Some(rounded) = room.map(|room| room.view(h.rows(), h.width())) else {
             return Ok(false);
         };
-        let (rows, width) = (x.rows(), down.data.width());
+        let weight = norm.weight.norm();
+        fp8::rms_norm_quantise(&mut self.launcher, h, weight, norm.eps, rounded)?;
+        let output = ProductOutput::Write(y);
+        self.products
+            .multiply_fp8(&mut self.launcher, rounded, w, bias, output)?;
+        Ok(true)
+    }
+
+    /// The sum with the product of gates, which are rounded as they are computed, and not stored. False
+    /// if the matrix is not in e4m3 or that cannot be; nothing is queued then.
+    pub(super) fn gated_add_fp8(
+        &mut self,
+        gate_up: View<bf16>,
+        down_weight: &Weight,
+        h: View<bf16>,
+    ) -> Result<bool, Error> {
+        let Some((down, bias)) = down_weight.fp8() else {
+            return Ok(false);
+        };
+        let (rows, width) = (gate_up.rows(), down.data.width());
         let room = self.fp8.as_ref().filter(|room| rows <= room.rows);
         let Some(gates) = room.map(|room| room.view(rows, width)) else {
             return Ok(false);
@@ -92,13 +111,26 @@ impl CudaOps {
         if !fp8::takes_gates(width) {
             return Ok(false);
         }
-        // The rows of the first product lie where the gates will.
-        self.multiply_fp8(x, up, ProductOutput::Write(gate_up))?;
         fp8::silu_mul_quantise(&mut self.launcher, gate_up, gates)?;
         let output = ProductOutput::Add(h);
         self.products
             .multiply_fp8(&mut self.launcher, gates, down, bias, output)?;
         Ok(true)
+    }
+
+    /// Rounds rows, which stay until others are.
+    ///
+    /// # Errors
+    /// [`Error::Launch`], also for more rows than are rounded at once.
+    #[cfg(feature = "measure")]
+    pub(crate) fn rounded(&mut self, x: View<bf16>) -> Result<Fp8View, Error> {
+        let room = self.fp8.as_ref().filter(|room| x.rows() <= room.rows);
+        let Some(room) = room else {
+            return Err(Error::launch("quant_fp8_row", "there is no room for rows"));
+        };
+        let rounded = room.view(x.rows(), x.width());
+        fp8::quantise(&mut self.launcher, x, rounded)?;
+        Ok(rounded)
     }
 
     /// Multiplies with a matrix in e4m3: rows of `x` are rounded, as many at once as there is room for.

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! elementwise   rms_norm, silu_mul, embed, gather_rows
-//! products      linear (fused parts, biases), linear_add, mlp_add
+//! products      linear (fused parts, biases), linear_add, norm_linear, mlp_add
 //! attention     qk_norm_rope_store and attention over trees, cached blocks, chunks, decode rows
 //! experts       experts_add
 //! heads         sampling, label scores, log-probabilities, pooling, classes

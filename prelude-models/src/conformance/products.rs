@@ -4,10 +4,10 @@ use super::{
     ConformanceDevice, Demands, ROWS, SMALL_SHAPE, SUM, Spec, WIDTHS, idle, spec,
     values::{Stored, Values, assert_within, wide},
 };
-use crate::{Ops, TensorView, WeightLoader, naive};
+use crate::{MlpRoom, Norm, Ops, TensorView, WeightLoader, naive};
 
 /// `linear` and `linear_add`: every width as input and as output, fused parts, biases; and
-/// `mlp_add` over inner widths that tiles divide and that they do not.
+/// `norm_linear` and `mlp_add` over inner widths that tiles divide and that they do not.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -35,7 +35,7 @@ pub fn products<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> 
     }
 }
 
-/// `mlp_add` against the three operations that it stands for.
+/// `norm_linear` and `mlp_add` against the operations that they stand for.
 fn mlp<D: ConformanceDevice>(
     demands: Demands,
     (rows, hidden, inner): (usize, usize, usize),
@@ -44,7 +44,7 @@ fn mlp<D: ConformanceDevice>(
     const BEFORE: usize = 2;
     let precision = demands.precision;
     let mut values = Values::new(precision, 11);
-    let x = values.many(rows * hidden, -1.0, 1.0);
+    let norm = values.many(hidden, 0.25, 1.0);
     let gate_up = values.many(2 * inner * hidden, -0.5, 0.5);
     let down = values.many(hidden * inner, -0.5, 0.5);
     let tall = BEFORE + rows;
@@ -66,30 +66,42 @@ fn mlp<D: ConformanceDevice>(
     let down_weight = loader
         .linear("down", &views(&parts), &[])
         .expect("a matrix loads");
-    let (mut got, mut a) = (Vec::new(), Vec::new());
+    let norm = Stored::new(&norm, &[hidden]);
+    let weight = loader.norm("norm", &norm.view(), 0.0).expect("it loads");
+    let norm = Norm {
+        weight: &weight,
+        eps: 1e-6,
+    };
+    let (mut got, mut a, mut first) = (Vec::new(), Vec::new(), Vec::new());
     device.step(idle(), &mut |ops, _| {
         let mut tx = ops.alloc(rows, hidden).expect("room");
         let mut tg = ops.alloc(rows, 2 * inner).expect("room");
         let mut ta = ops.alloc(rows, inner).expect("room");
         let mut th = ops.alloc(tall, hidden).expect("room");
-        D::write(ops, &mut tx, &x);
         D::write(ops, &mut th, &before);
-        ops.mlp_add(
-            &tx,
-            BEFORE..tall,
-            &gate_up_weight,
-            &down_weight,
-            &mut tg,
-            &mut ta,
-            &mut th,
-        )
-        .expect("mlp_add runs");
+        let room = MlpRoom {
+            x: &mut tx,
+            gate_up: &mut tg,
+            a: &mut ta,
+        };
+        let of_rows = BEFORE..tall;
+        let weights = (&gate_up_weight, &down_weight);
+        ops.mlp_add(of_rows.clone(), norm, weights.0, weights.1, room, &mut th)
+            .expect("mlp_add runs");
         got = D::read(ops, &th);
+        D::write(ops, &mut th, &before);
+        ops.norm_linear(&th, of_rows.clone(), norm, weights.0, &mut tx, &mut tg)
+            .expect("norm_linear runs");
+        let at_once = D::read(ops, &tg);
+        ops.rms_norm(&th, of_rows, norm.weight, norm.eps, &mut tx)
+            .expect("rms_norm runs");
         ops.linear(&tx, rows, &gate_up_weight, &mut tg)
             .expect("linear runs");
+        first = vec![at_once, D::read(ops, &tg)];
         ops.silu_mul(&tg, rows, &mut ta).expect("silu_mul runs");
         a = D::read(ops, &ta);
     });
+    assert_eq!(first[0], first[1], "norm_linear [{rows}, {hidden}]");
     assert_eq!(got[..BEFORE * hidden], before[..BEFORE * hidden]);
     let (a, down) = (wide(&a), wide(&down));
     let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();

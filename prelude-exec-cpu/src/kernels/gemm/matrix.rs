@@ -3,7 +3,7 @@
 
 use crate::{
     kernels::{
-        Supported, elementwise, int8,
+        Supported, elementwise, fp8, int8,
         lines::Lines,
         panel::{MR, NR, Panel},
         simd, tiles,
@@ -32,6 +32,8 @@ pub(crate) enum Format {
     F32,
     /// int8 with a scale per output; see [`int8`].
     Int8,
+    /// Numbers of fp8 in pairs of bf16, with a scale per output; see [`fp8`].
+    Fp8,
     /// Not packed: f32 rows for the reference.
     Rows,
 }
@@ -51,6 +53,7 @@ impl Format {
             Self::Tiles => inputs.div_ceil(tiles::DEPTH) * tiles::DEPTH / 2,
             Self::Bf16 => inputs / 2,
             Self::Int8 => int8::panel_lines(inputs),
+            Self::Fp8 => fp8::panel_lines(inputs),
             Self::F32 | Self::Rows => inputs,
         }
     }
@@ -71,14 +74,14 @@ impl Matrix {
     /// Packs the matrix whose row `o` is appended to a vector by `read(o, &mut row)`.
     ///
     /// # Panics
-    /// If `inputs` is odd and the format bf16.
+    /// If `inputs` is odd and the format of pairs.
     pub(crate) fn new(
         pool: &ComputePool,
         format: Format,
         (outputs, inputs): (usize, usize),
         read: impl Fn(usize, &mut Vec<f32>) + Sync,
     ) -> Self {
-        let paired = matches!(format, Format::Bf16 | Format::Tiles);
+        let paired = matches!(format, Format::Bf16 | Format::Tiles | Format::Fp8);
         assert!(!paired || inputs.is_multiple_of(2), "half a pair");
         let block = format.block();
         let width = format.dwords(inputs) * block;
@@ -201,7 +204,7 @@ impl Matrix {
         match self.format {
             Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
             Format::F32 => Panel::F32(dwords),
-            Format::Int8 => unreachable!("int8 panels are multiplied by int8 rows"),
+            Format::Int8 | Format::Fp8 => unreachable!("panels with scales are for rounded rows"),
             Format::Rows => unreachable!("rows are multiplied by the reference"),
         }
     }
@@ -235,6 +238,7 @@ impl Matrix {
         let column = panel[output % NR..].iter().step_by(NR);
         match self.format {
             Format::Int8 => int8::read_column(panel, output % NR, out),
+            Format::Fp8 => unreachable!("matrices of layers are not read"),
             Format::Bf16 | Format::Tiles => {
                 for (pair, &dword) in out.chunks_exact_mut(2).zip(column) {
                     pair[0] = f32::from_bits(dword << 16);
@@ -302,6 +306,7 @@ fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
     match format {
         Format::Rows => part.copy_from_slice(bytemuck::cast_slice(row)),
         Format::Int8 => int8::pack_column(row, lane, part),
+        Format::Fp8 => fp8::pack_column(row, lane, part),
         Format::F32 => {
             for (line, &x) in part.chunks_exact_mut(NR).zip(row) {
                 line[lane] = x.to_bits();

@@ -45,8 +45,6 @@ pub(crate) use self::{
     stopwatch::StreamWatch,
     tune::{Scratch, Stopwatch, WeightAt, Weights},
 };
-#[cfg(feature = "measure")]
-use super::gemm::Product;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{
@@ -81,7 +79,7 @@ pub(crate) struct Matrix {
 
 /// One product, as it is asked of the library.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     pub(super) form: GemmOutput,
     /// Strides and k in elements, whatever these are.
     pub(super) params: GemmParams,
@@ -91,7 +89,7 @@ pub(super) struct Call {
 
 /// The scales of a product's factors, an f32 for each row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scales {
+pub(crate) struct Scales {
     pub(super) x: DevicePtr,
     pub(super) w: DevicePtr,
 }
@@ -421,14 +419,10 @@ impl Lt {
     /// # Errors
     /// [`Error::Driver`].
     #[cfg(feature = "measure")]
-    pub(crate) fn candidates(
-        &mut self,
-        product: &Product,
-    ) -> Result<(Key, Vec<ProductPlan>), Error> {
-        let call = product.call();
+    pub(crate) fn candidates(&mut self, call: &Call) -> Result<(Key, Vec<ProductPlan>), Error> {
         let key = call.shape().key;
         match call.is_for_library() {
-            true => Ok((key, self.blas.candidates(&call)?)),
+            true => Ok((key, self.blas.candidates(call)?)),
             false => Ok((key, Vec::new())),
         }
     }
@@ -438,13 +432,8 @@ impl Lt {
     /// # Errors
     /// [`Error::Launch`].
     #[cfg(feature = "measure")]
-    pub(crate) fn multiply_by(
-        &mut self,
-        product: &Product,
-        plan: &ProductPlan,
-    ) -> Result<(), Error> {
-        let call = product.call();
-        self.blas.multiply(&call, plan)
+    pub(crate) fn multiply_by(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
+        self.blas.multiply(call, plan)
     }
 
     /// Returns the machine that plans measured now are for.

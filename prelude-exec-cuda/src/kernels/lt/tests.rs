@@ -14,7 +14,7 @@ use prelude_core::{
 };
 
 use super::*;
-use prelude_models::{DType, TensorView, WeightLoader as _};
+use prelude_models::{DType, TensorView, WeightLoader as _, conformance::batches::prompt};
 
 use crate::{
     CudaExecutor, CudaLoader,
@@ -414,8 +414,17 @@ fn an_error_of_the_heuristic_is_not_passed_over() {
 /// the rows that plans are made for alone, and found again as an executor looks for it.
 #[test]
 fn measured_algorithms_are_right_before_they_are_fast() {
+    check_measured("measured", false);
+}
+
+#[test]
+fn so_they_are_in_fp8() {
+    check_measured("measured-fp8", true);
+}
+
+fn check_measured(test: &str, fp8: bool) {
     let Some(device) = emulation() else { return };
-    let Some(folder) = fake("measured", &["-DVERSION=130100", "-DWRONG_FIRST"]) else {
+    let Some(folder) = fake(test, &["-DVERSION=130100", "-DWRONG_FIRST"]) else {
         return;
     };
     let room = Room {
@@ -428,7 +437,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
         arena_elements: 1 << 14,
         lists_bytes: 1 << 20,
         logits_rows: 1,
-        fp8: false,
+        fp8,
     };
     let target = Target::emulated(Arc::clone(&device));
     let mut measuring = Device::open(&target, &room, false).unwrap();
@@ -499,6 +508,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
     std::fs::write(folder.join(Tuner::FILE), "{}").unwrap();
     assert!(tuner.read_back(&folder).is_err());
     std::fs::remove_dir_all(&folder).unwrap();
+    assert!(found.keys().all(|key| key.fp8 == fp8));
     let forms: Vec<_> = found.keys().map(|key| (key.m, key.form)).collect();
     assert_eq!(forms, [(32, plans::Form::Write), (32, plans::Form::Add)]);
     // The second of the two that work.
@@ -572,6 +582,65 @@ fn no_step_asks_the_heuristic() {
         };
         assert!(products.any(|line| line.contains(by_library)));
         assert_eq!(chosen(&executor), before, "{name}");
+    }
+}
+
+/// Rows in fp8 that our kernel for few of them takes from the library: prompts of so many tokens, of which
+/// all layers but the last have as many rows.
+#[test]
+fn few_rows_in_fp8_are_our_kernels() {
+    let config = CudaConfig {
+        fp8: true,
+        ..small()
+    };
+    let (mut executor, recording) =
+        CudaExecutor::recording(&checkpoint("demo-lm"), &config).unwrap();
+    for (len, by_own) in [(1, true), (8, true), (9, false), (16, false), (17, false)] {
+        let batch = prompt(&vec![7; len], vec![]);
+        let step = StepId(len as u64);
+        let _ = recording.take();
+        executor.submit(step, ForwardBatch::OneShot(batch)).unwrap();
+        let _ = executor.collect(step).unwrap();
+        let lines = recording.take();
+        let names = ["prelude_gemm_fp8", "cublasLtMatmul fp8"];
+        let of_product = |line: &&String| names.iter().any(|name| line.starts_with(name));
+        let first = lines.iter().find(of_product).unwrap();
+        assert_eq!(
+            first.contains("gemm_fp8_few"),
+            by_own,
+            "{len} rows: {first}"
+        );
+    }
+}
+
+/// Where the library has no products of e4m3, our kernel for few rows is the one for up to 16.
+#[test]
+fn few_rows_without_the_library_are_our_kernels() {
+    let Some(device) = emulation() else { return };
+    let Some(folder) = fake("few-fp8", &["-DVERSION=130100", "-DWITHOUT_FP8"]) else {
+        return;
+    };
+    let space = Space::Emu(Arc::clone(&device));
+    let mut products = Products::lt(lt(&folder, &space).unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let mut launcher = Launcher::Emu(device, None);
+    for (m, skinny, own) in [(8, 1, 0), (16, 2, 0), (17, 2, 1)] {
+        let [x, x_scales] = fp8_rows(&space, m, 32, 1);
+        let [w, w_scales] = fp8_rows(&space, 24, 32, 2);
+        let view = |data: &Buffer, scales: &Buffer, rows| Fp8View {
+            data: data.view(0, rows, 32),
+            scales: scales.view(0, 1, rows),
+        };
+        let y = rows(&space, m, 24, 0, 4);
+        let output = ProductOutput::Write(y.view::<bf16>(0, m, 24));
+        let (x, w) = (view(&x, &x_scales, m), view(&w, &w_scales, 24));
+        let made = products.multiply_fp8(&mut launcher, x, w, None, output);
+        made.unwrap();
+        let counts = products.counts();
+        assert_eq!(
+            (counts.skinny, counts.own, counts.library),
+            (skinny, own, 0)
+        );
     }
 }
 
