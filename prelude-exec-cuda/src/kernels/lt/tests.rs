@@ -390,6 +390,7 @@ fn measured_algorithms_are_right_before_they_are_fast() {
         lists_bytes: 1 << 20,
         logits_rows: 1,
         fp8: false,
+        hopper_attention: false,
     };
     let target = Target::emulated(Arc::clone(&device));
     let mut measuring = Device::open(&target, &room, false).unwrap();
