@@ -34,7 +34,7 @@ The exit status is 0 if nothing was wrong, 1 if a check failed or a part was los
 could begin.
 
 In one command of 600 s:  ./run.sh --total 590 --parts env,kernels,parity
-then, with the same DIR:  --parts gemm,attn,model   --parts serve,invariance   --parts rivals
+then, with the same DIR:  --parts gemm,attn,model   --parts serve,invariance,hopper   --parts rivals
 Part rivals compares with what part serve found in the same DIR.
 TEXT
 }

@@ -33,8 +33,10 @@ fn compile_with(nvcc: &Path, home: &Path, folder: &Path, (major, minor): (i32, i
     let sources = home.join("kernels");
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut manifest = BTreeMap::new();
-    for family in FAMILIES {
+    let is_hopper = (major, minor) == (9, 0);
+    for family in FAMILIES.iter().filter(|f| is_hopper || !f.is_of_hopper()) {
         check_source(&sources, family)?;
+        let special = if family.is_of_hopper() { "a" } else { "" };
         // A part that says nothing is taken for hung.
         println!("     compiling {}", family.name);
         let image = folder.join(format!("{}.fatbin", family.name));
@@ -43,7 +45,7 @@ fn compile_with(nvcc: &Path, home: &Path, folder: &Path, (major, minor): (i32, i
             .args(["-fatbin", "-I"])
             .arg(sources.join("include"))
             .arg(format!(
-                "-gencode=arch=compute_{major}{minor},code=sm_{major}{minor}"
+                "-gencode=arch=compute_{major}{minor}{special},code=sm_{major}{minor}{special}"
             ))
             .arg("-o")
             .args([&image, &sources.join(format!("src/{}.cu", family.name))])
@@ -113,7 +115,21 @@ mod tests {
         }
         let asked = fs::read_to_string(folder.0.join("nvcc.log")).unwrap();
         assert_eq!(asked.lines().count(), FAMILIES.len());
-        assert!(asked.lines().all(|l| l.contains("code=sm_90 ")), "{asked}");
+        for (line, family) in asked.lines().zip(FAMILIES) {
+            let target = if family.is_of_hopper() {
+                "sm_90a "
+            } else {
+                "sm_90 "
+            };
+            assert!(line.contains(&format!("code={target}")), "{line}");
+        }
+        // Other GPUs have no use for what is of Hopper alone.
+        let images = folder.0.join("other");
+        compile_with(&nvcc, &home(), &images, (8, 0)).unwrap();
+        let found = prelude_kernels::Images::open(&images).unwrap();
+        for family in FAMILIES {
+            assert_eq!(found.load(family).is_ok(), !family.is_of_hopper());
+        }
     }
 
     #[test]

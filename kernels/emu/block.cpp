@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "async.h"
 #include "emu.h"
 
 namespace prelude::emu {
@@ -25,6 +26,7 @@ Launch::Launch(Device& device, const LaunchRequest& request)
     u32 count = static_cast<u32>(request.block.count());
     threads.resize(count);
     warps.resize((count + WARP_LANES - 1) / WARP_LANES);
+    async = std::make_shared<Async>(*this);
     shared_storage.resize(SHARED_BYTES_MAX + 1024);
     auto at = reinterpret_cast<uintptr_t>(shared_storage.data());
     shared = shared_storage.data() + ((1024 - at % 1024) % 1024);
@@ -83,6 +85,7 @@ void Launch::run_block() {
     shadow.reset(static_end_);
     for (Barrier& barrier : barriers) barrier = Barrier();
     for (Warp& warp : warps) warp = Warp();
+    async->reset();
     for (u32 i = 0; i < threads.size(); i++) {
         Thread& thread = threads[i];
         Dim3 b = request.block;
@@ -96,6 +99,7 @@ void Launch::run_block() {
         thread.has_waited = false;
         thread.open_copies.clear();
         thread.copy_groups.clear();
+        thread.fences.clear();
         thread.fibre = Fibre();
         thread.fibre.prepare(*thread.stack, thread_entry);
         warps[thread.warp].ready |= 1u << thread.lane;
@@ -111,6 +115,7 @@ void Launch::run_block() {
         current = thread;
         Fibre::swap(scheduler_, thread->fibre);
     }
+    if (fault.empty()) fault = async->unfinished();
     // A launch of such blocks could end before the one ahead of it, and the next one would take
     // that for the end of both.
     if (fault.empty() && !has_waited) {

@@ -8,7 +8,7 @@ namespace prelude::emu {
 
 void Launch::copy_async(u32 to, const void* from, bool valid, Site site) {
     // From now on the hardware may write; nobody may touch the place until it has landed.
-    shadow.access(to, 16, Access::Write, true, site);
+    shadow.access(to, 16, Access::Write, {current, true, true}, site);
     current->open_copies.push_back({to, static_cast<const u8*>(from), valid, site});
 }
 

@@ -141,7 +141,7 @@ void Launch::check_global(const void* at, size_t bytes, Access kind, Site site) 
 
 u32 Launch::check_shared(const void* at, size_t bytes, Access kind, Site site) {
     u32 offset = shared_offset(at, bytes, site);
-    shadow.access(offset, bytes, kind, false, site);
+    shadow.access(offset, bytes, kind, {current, false, true}, site);
     return offset;
 }
 

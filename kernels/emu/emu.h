@@ -5,7 +5,9 @@
 //   block.cpp      one block: schedule, faults    shadow.cpp   races in shared memory
 //   sync.cpp       barriers, votes, shuffles      tensor.cpp   ldmatrix, mma
 //   copies.cpp     cp.async                       abi.cpp      what Rust calls
-//   emulated.h     the names that kernels use
+//   async.cpp      barriers with phases, tensor copies
+//   products.cpp   products of warpgroups
+//   emulated.h, emulated_hopper.h   the names that kernels use
 #pragma once
 
 #include <cstddef>
@@ -24,6 +26,7 @@ using u8 = uint8_t;
 using u16 = uint16_t;
 using u32 = uint32_t;
 using u64 = uint64_t;
+using i64 = int64_t;
 
 constexpr u32 WARP_LANES = 32;
 constexpr u32 BLOCK_THREADS_MAX = 1024;
@@ -100,8 +103,19 @@ struct Stamp {
     u16 thread = 0;
     bool valid = false;
     bool atomic = false;
-    bool in_flight = false;  // an asynchronous write that nobody has waited for
+    bool in_flight = false;  // an asynchronous access that nobody has waited for
+    bool generic = true;     // of a thread itself, which copies and products see after fence_async()
+    u32 fences = 0;          // how often the thread had called that before
     Site site{nullptr, 0};
+};
+
+struct Thread;
+
+// Who touches shared memory.
+struct Toucher {
+    const Thread* thread;
+    bool in_flight;
+    bool generic;
 };
 
 struct Touch {
@@ -115,10 +129,14 @@ class Shadow {
   public:
     void reset(size_t bytes);
     void grow(size_t bytes);
-    // Checks an access of the current thread and remembers it.
-    void access(size_t offset, size_t bytes, Access kind, bool in_flight, Site site);
+    // Checks an access and remembers it.
+    void access(size_t offset, size_t bytes, Access kind, Toucher by, Site site);
     // An asynchronous write of the current thread has arrived.
     void land(size_t offset, size_t bytes);
+    // A tensor copy has arrived, as step `time` of `clock`: a thread's number, or one behind them.
+    void land_copy(size_t offset, size_t bytes, u32 clock, u32 time);
+    // What a product read for a thread has been read.
+    void end_reads(size_t offset, size_t bytes, const Thread& thread);
 
   private:
     struct Chunk {
@@ -129,7 +147,7 @@ class Shadow {
     template <class F>
     void each(size_t offset, size_t bytes, F f);
     static void split(Chunk& chunk, u8 grain);
-    void touch(Touch& touch, size_t offset, Access kind, bool in_flight, Site site);
+    void touch(Touch& touch, size_t offset, Access kind, Toucher by, Site site);
     std::vector<Chunk> chunks_;
 };
 
@@ -163,6 +181,8 @@ struct Thread {
     bool has_waited;
     std::vector<Copy> open_copies;
     std::deque<std::vector<Copy>> copy_groups;
+    // Its calls of fence_async().
+    std::vector<Stamp> fences;
 };
 
 // Lanes gathering for one warp operation.
@@ -192,6 +212,7 @@ enum class Order : u32 { RoundRobin = 0, WarpGreedy = 1, WarpGreedyReversed = 2,
 // ---- a launch ----
 
 struct KernelInfo;
+class Async;
 
 struct LaunchRequest {
     const KernelInfo* kernel;
@@ -225,6 +246,7 @@ class Launch {
     u8* shared;  // aligned to 1024
     u32 shared_bytes;
     Shadow shadow;
+    std::shared_ptr<Async> async;
     u32 live;
     Thread* current;
     bool has_waited;  // a thread of the block

@@ -15,13 +15,22 @@ void Shadow::reset(size_t bytes) {
 void Shadow::grow(size_t bytes) { chunks_.resize((bytes + CHUNK - 1) / CHUNK); }
 
 static std::string describe(const Stamp& stamp, const char* verb) {
-    return std::string(verb) + " by thread " + std::to_string(stamp.thread) + " at " +
-           stamp.site.text() + (stamp.in_flight ? ", still under way" : "");
+    // Copies have numbers behind those of threads.
+    bool is_copy = stamp.thread >= running->threads.size();
+    std::string who = is_copy ? "a copy" : "thread " + std::to_string(stamp.thread);
+    return std::string(verb) + " by " + who + " at " + stamp.site.text() +
+           (stamp.in_flight ? ", still under way" : "");
 }
 
-void Shadow::touch(Touch& touch, size_t offset, Access kind, bool in_flight, Site site) {
+// Whether a copy or product of `thread` sees what a thread wrote itself: it has fenced since.
+static bool is_fenced(const Launch& launch, const Thread& thread, const Stamp& write) {
+    const auto& fences = launch.threads[write.thread].fences;
+    return write.fences < fences.size() && launch.has_seen(thread, fences[write.fences]);
+}
+
+void Shadow::touch(Touch& touch, size_t offset, Access kind, Toucher by, Site site) {
     Launch& launch = *running;
-    const Thread& thread = *launch.current;
+    const Thread& thread = *by.thread;
     auto race = [&](const Stamp& other, const char* verb) {
         const char* what = kind == Access::Read    ? "read"
                            : kind == Access::Write ? "write"
@@ -34,7 +43,16 @@ void Shadow::touch(Touch& touch, size_t offset, Access kind, bool in_flight, Sit
     const Stamp& write = touch.write;
     bool both_atomic = kind == Access::Atomic && write.atomic;
     if (write.valid && !both_atomic && !launch.has_seen(thread, write)) race(write, "write");
+    if (!by.generic && write.valid && write.generic && !is_fenced(launch, thread, write)) {
+        launch.fail("byte " + std::to_string(offset) +
+                        " of shared memory is used beside the threads, without fence_async() after the " +
+                        describe(write, "write"),
+                    site);
+    }
     Stamp now;
+    now.in_flight = by.in_flight;
+    now.generic = by.generic;
+    now.fences = static_cast<u32>(thread.fences.size());
     now.epoch = launch.epoch;
     now.time = thread.time;
     now.thread = static_cast<u16>(thread.linear);
@@ -55,7 +73,6 @@ void Shadow::touch(Touch& touch, size_t offset, Access kind, bool in_flight, Sit
         if (read.valid && !launch.has_seen(thread, read)) race(read, "read");
     }
     now.atomic = kind == Access::Atomic;
-    now.in_flight = in_flight;
     touch.write = now;
     touch.reads[0] = touch.reads[1] = Stamp();
 }
@@ -86,8 +103,8 @@ void Shadow::each(size_t offset, size_t bytes, F f) {
     }
 }
 
-void Shadow::access(size_t offset, size_t bytes, Access kind, bool in_flight, Site site) {
-    each(offset, bytes, [&](Touch& t, size_t at) { touch(t, at, kind, in_flight, site); });
+void Shadow::access(size_t offset, size_t bytes, Access kind, Toucher by, Site site) {
+    each(offset, bytes, [&](Touch& t, size_t at) { touch(t, at, kind, by, site); });
 }
 
 void Shadow::land(size_t offset, size_t bytes) {
@@ -97,6 +114,27 @@ void Shadow::land(size_t offset, size_t bytes) {
         t.write.epoch = running->epoch;
         t.write.time = thread.time;
         t.write.thread = static_cast<u16>(thread.linear);
+        t.write.fences = static_cast<u32>(thread.fences.size());
+    });
+}
+
+void Shadow::land_copy(size_t offset, size_t bytes, u32 clock, u32 time) {
+    each(offset, bytes, [&](Touch& t, size_t) {
+        t.write.in_flight = false;
+        t.write.epoch = running->epoch;
+        t.write.time = time;
+        t.write.thread = static_cast<u16>(clock);
+    });
+}
+
+void Shadow::end_reads(size_t offset, size_t bytes, const Thread& thread) {
+    each(offset, bytes, [&](Touch& t, size_t) {
+        for (Stamp& read : t.reads) {
+            if (!read.valid || !read.in_flight || read.thread != thread.linear) continue;
+            read.in_flight = false;
+            read.epoch = running->epoch;
+            read.time = thread.time;
+        }
     });
 }
 

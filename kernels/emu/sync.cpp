@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "async.h"
 #include "emu.h"
 #include "tensor.h"
 
@@ -18,7 +19,7 @@ bool Launch::has_seen(const Thread& thread, const Stamp& stamp) const {
 }
 
 void Launch::release(Thread& thread, std::vector<u32>& into) const {
-    if (into.empty()) into.assign(threads.size(), 0);
+    if (into.empty()) into.assign(threads.size() + ASYNC_BARRIERS, 0);
     for (size_t i = 0; i < thread.seen.size(); i++) into[i] = std::max(into[i], thread.seen[i]);
     into[thread.linear] = std::max(into[thread.linear], thread.time);
     thread.time++;
@@ -26,7 +27,7 @@ void Launch::release(Thread& thread, std::vector<u32>& into) const {
 
 void Launch::acquire(Thread& thread, const std::vector<u32>& from) const {
     if (from.empty()) return;
-    if (thread.seen.empty()) thread.seen.assign(threads.size(), 0);
+    if (thread.seen.empty()) thread.seen.assign(threads.size() + ASYNC_BARRIERS, 0);
     for (size_t i = 0; i < from.size(); i++) thread.seen[i] = std::max(thread.seen[i], from[i]);
 }
 

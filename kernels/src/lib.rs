@@ -18,8 +18,10 @@ mod images;
 mod launch;
 mod params;
 mod sources;
+mod tensor_map;
 
 pub use images::{ImageError, Images, MANIFEST};
 pub use launch::Launch;
 pub use params::{DevicePtr, Field, Params};
 pub use sources::{FAMILIES, Family, HEADERS, Header};
+pub use tensor_map::{TensorMap, TensorTile};

@@ -61,6 +61,8 @@ headers![
     "gemm_fp8.cuh",
     "gemm_mma.cuh",
     "gemm_skinny.cuh",
+    "hopper.h",
+    "hopper_cuda.h",
     "label_logits.cuh",
     "layer_norm.cuh",
     "logprobs.cuh",
@@ -73,6 +75,7 @@ headers![
     "sample.cuh",
     "select.cuh",
     "silu_mul.cuh",
+    "sm90_attn.cuh",
     "types.h",
 ];
 
@@ -166,6 +169,7 @@ families! {
     "rows": ["prelude_embed", "prelude_gather_rows", "prelude_embed_sum"],
     "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],
     "silu_mul": ["prelude_silu_mul", "prelude_gelu_mul"],
+    "sm90_attn": ["prelude_sm90_attn_64", "prelude_sm90_attn_128"],
 }
 
 /// Compiler options that change what kernels compute, for nvcc and NVRTC alike: no contraction,
@@ -177,6 +181,13 @@ impl Family {
     #[must_use]
     pub fn of(kernel: &str) -> Option<&'static Self> {
         FAMILIES.iter().find(|f| f.kernels.contains(&kernel))
+    }
+
+    /// True if it has instructions of Hopper that no other GPU has: it compiles for sm_90a alone, and
+    /// is loaded on compute capability 9.0 alone.
+    #[must_use]
+    pub fn is_of_hopper(&self) -> bool {
+        self.name.starts_with("sm90_")
     }
 
     /// Options to compile it with, beside those that name files and targets.
@@ -278,9 +289,18 @@ mod tests {
             );
             let special = text.contains("asm volatile") || text.contains("asm(");
             assert!(
-                !special || name == "prelude/cuda.h",
+                !special || ["prelude/cuda.h", "prelude/hopper_cuda.h"].contains(&name),
                 "{name}: instructions belong there"
             );
+        }
+    }
+
+    /// A family that needs Hopper's instructions says so by its name.
+    #[test]
+    fn families_of_hopper() {
+        for family in FAMILIES {
+            let has_header = family.headers().any(|h| h.name == "prelude/hopper.h");
+            assert_eq!(family.is_of_hopper(), has_header, "{}", family.name);
         }
     }
 

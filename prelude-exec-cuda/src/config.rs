@@ -128,6 +128,12 @@ pub struct CudaConfig {
     /// norms, keys and values stay bf16.
     #[serde(skip)]
     pub fp8: bool,
+    /// True if attention of prompts runs by the kernel for Hopper (wgmma, tensor copies) in models that
+    /// it takes: causal, heads of 64 or 128 elements, no windows. Default false, and set by `gpu-check`
+    /// alone: the kernel was emulated and has not run on a GPU yet. Refused on other GPUs than those of
+    /// compute capability 9.0. Bits of answers are other than without it, and the same in every batch.
+    #[serde(skip)]
+    pub hopper_attention: bool,
 }
 
 impl Default for CudaConfig {
@@ -158,6 +164,7 @@ impl Default for CudaConfig {
             step_limit_ms: 10_000,
             deterministic: false,
             fp8: false,
+            hopper_attention: false,
         }
     }
 }
@@ -316,6 +323,19 @@ pub(crate) fn check_fp8_device(config: &CudaConfig, has: (i32, i32)) -> Result<(
             "fp8 needs a GPU of compute capability 8.9 or higher, and this one has {major}.{minor}"
         );
         return Err(Error::config("quantization", what));
+    }
+    Ok(())
+}
+
+/// Compute capability of GPUs that have the instructions of kernels for Hopper.
+pub(crate) const HOPPER: (i32, i32) = (9, 0);
+
+/// Refuses the kernel for Hopper on other GPUs.
+pub(crate) fn check_hopper_device(config: &CudaConfig, has: (i32, i32)) -> Result<(), Error> {
+    if config.hopper_attention && has != HOPPER {
+        let (major, minor) = has;
+        let what = format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
+        return Err(Error::config("hopper_attention", what));
     }
     Ok(())
 }
@@ -540,6 +560,22 @@ mod tests {
             assert_eq!(check_fp8_device(&config, has).is_ok(), allowed, "{has:?}");
         }
         check_fp8_device(&CudaConfig::default(), (8, 0)).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_for_hopper_is_refused_elsewhere() {
+        let config = CudaConfig {
+            hopper_attention: true,
+            ..CudaConfig::default()
+        };
+        for (has, allowed) in [((8, 9), false), ((9, 0), true), ((10, 0), false)] {
+            assert_eq!(
+                check_hopper_device(&config, has).is_ok(),
+                allowed,
+                "{has:?}"
+            );
+        }
+        check_hopper_device(&CudaConfig::default(), (8, 0)).unwrap();
     }
 
     #[test]

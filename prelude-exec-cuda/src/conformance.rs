@@ -39,6 +39,25 @@ fn attention() {
     check(|demands, open| conformance::attention(demands, open));
 }
 
+/// The kernel for Hopper, of the heads that it takes, with rows of one token as prompts.
+#[test]
+fn attention_on_hopper() {
+    let Some(device) = emulation() else { return };
+    let demands = Demands {
+        precision: Precision::Bf16,
+        batch_invariant: true,
+    };
+    let target = Target::emulated(device);
+    let takes = |head_dim| head_dim == 64 || head_dim == 128;
+    conformance::attention_of_heads(demands, takes, |spec| {
+        let room = Room {
+            hopper_attention: true,
+            ..Room::from(spec)
+        };
+        Device::open(&target, &room, true).unwrap()
+    });
+}
+
 /// Decode rows by their own kernels, which sum in another order than prompts' do.
 #[test]
 fn attention_of_decode_rows() {

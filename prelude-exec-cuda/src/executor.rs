@@ -23,7 +23,7 @@ use prelude_models::{
 use crate::Recording;
 use crate::{
     CudaConfig, CudaLoader, CudaOps, Error, GraphStats, MemoryPlan, ProductEngine, StepPlan,
-    config::{check_fp8_device, check_shared_memory},
+    config::{check_fp8_device, check_hopper_device, check_shared_memory},
     graph::{Graphs, StepMode},
     kernels::{cuda::CudaLauncher, image::Images, launch::Launcher},
     memory::{context::Context, kv_pool::KvShape, space::Space},
@@ -97,6 +97,7 @@ impl CudaExecutor {
         let context = Arc::new(Context::open(config.device)?);
         check_shared_memory(checkpoint.config(), context.shared_bytes)?;
         check_fp8_device(&config, context.compute_capability)?;
+        check_hopper_device(&config, context.compute_capability)?;
         let images = Images::new(&config);
         let launcher = Launcher::Cuda(Box::new(CudaLauncher::new(Arc::clone(&context), images)?));
         Self::on(Space::Cuda(context), launcher, checkpoint, &config)

@@ -135,6 +135,7 @@ fn check_products(deterministic: bool) {
             lists_bytes: 1 << 20,
             logits_rows: 1,
             fp8: true,
+            hopper_attention: false,
         };
         room.model.hidden_size = input;
         let mut device = Device::open(&target, &room, deterministic).unwrap();
@@ -209,6 +210,7 @@ fn norms_and_gates_are_rounded_as_if_stored() {
             lists_bytes: 1 << 20,
             logits_rows: 1,
             fp8: true,
+            hopper_attention: false,
         };
         room.model.intermediate_size = inner;
         let mut device = Device::open(&target, &room, deterministic).unwrap();

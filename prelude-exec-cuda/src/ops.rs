@@ -17,6 +17,7 @@ use crate::{
     kernels::{
         elementwise, encoder,
         gemm::{ProductOutput, Products},
+        hopper,
         launch::Launcher,
         rope::QkNormRopeStore,
     },
@@ -79,6 +80,8 @@ pub struct CudaOps {
     /// Heads that are put off while a step's launches up to them are captured.
     deferred: Option<Vec<HeadCall>>,
     pub(crate) plan_config: PlanConfig,
+    /// True if `sm90_attn` computes attention of prompts.
+    on_hopper: bool,
 }
 
 /// One layer's keys and its values of a step's own tokens: `[T, Hkv · D]` each.
@@ -128,6 +131,7 @@ impl CudaOps {
         kv_shape: impl FnOnce(&Space) -> Result<KvShape, Error>,
     ) -> Result<Self, Error> {
         let shape = model.attn_shape();
+        let on_hopper = config.hopper_attention && hopper::takes(model);
         let bytes =
             |n: u64| usize::try_from(n).map_err(|_| Error::config("metadata_bytes", "too large"));
         let step_bytes = sizes.activation_bytes + sizes.own_kv_bytes;
@@ -147,6 +151,8 @@ impl CudaOps {
                 chunk_tokens: config.chunk_tokens as usize,
                 group: shape.heads / shape.kv_heads,
                 wide_tokens: match has_wide_tiles(model) {
+                    // The kernel for Hopper has no others, whatever a chunk's length is.
+                    true if on_hopper => 0,
                     true => WIDE_TILES_FROM_ROWS / shape.heads,
                     false => usize::MAX,
                 },
@@ -169,6 +175,7 @@ impl CudaOps {
             metadata,
             fields: Fields::default(),
             heads,
+            on_hopper,
         })
     }
 

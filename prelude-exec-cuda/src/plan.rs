@@ -56,6 +56,17 @@ pub(crate) struct PlanConfig {
     pub(crate) whole: bool,
 }
 
+impl PlanConfig {
+    /// Rows of the tiles of a chunk of so many tokens. A row's bits are the same in either.
+    pub(crate) const fn tile_rows(&self, tokens: usize) -> u32 {
+        if tokens >= self.wide_tokens {
+            Tile::ROWS_WIDE
+        } else {
+            Tile::ROWS
+        }
+    }
+}
+
 /// The launches of one step. The executor makes a plan; a model passes it through.
 #[derive(Debug, Default)]
 pub struct StepPlan {
@@ -238,11 +249,7 @@ impl StepPlan {
     /// Adds a chunk, its queries cut into tiles.
     fn add_chunk(&mut self, tokens: Range<usize>, config: PlanConfig) {
         let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
-        // A row's bits are the same in either.
-        let tile_rows = match tokens.len() >= config.wide_tokens {
-            true => Tile::ROWS_WIDE,
-            false => Tile::ROWS,
-        };
+        let tile_rows = config.tile_rows(tokens.len());
         let tile_tokens = tile_tokens(config.group, tile_rows);
         for index in self.segments_in(&tokens) {
             let segment = self.layout.segments[index];

@@ -6,7 +6,7 @@ use prelude_core::{BlockId, ForwardBatch};
 use prelude_exec_cuda::measure::{Device, Room, Times, times};
 use prelude_models::{Ops as _, QkNorm};
 
-use super::{Layer, checked};
+use super::{Layer, checked, hopper::Kernel};
 use crate::{
     batches::{Forest, Sequence, count, decode},
     session::{Figure, Session, Work, at_least},
@@ -26,8 +26,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
 
 /// Measures prompts, and a forest of them.
 fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
-    // Length of each prompt, how many, and the rate that it must reach.
-    let prompts: &[(usize, usize, Option<f64>)] = session.pick(
+    let prompts: &[Prompts] = session.pick(
         &[
             (512, 16, Some(200.0)),
             (4096, 2, Some(300.0)),
@@ -40,7 +39,9 @@ fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
     );
     for &(len, many, must) in prompts {
         let name = format!("prefill {many} × {len}");
-        session.attempt_within(&name, 3.0, |s| prefill(s, layer, &name, len, many, must))?;
+        session.attempt_within(&name, 3.0, |s| {
+            prefill(s, layer, &name, (len, many, must), Kernel::Varlen)
+        })?;
     }
     let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
     let name = format!("forest: {children} × {each} over {query}");
@@ -78,20 +79,23 @@ fn pairs(len: usize) -> f64 {
     len as f64 * (len as f64 + 1.0) / 2.0
 }
 
-fn prefill(
+/// Length of each prompt, how many, and the rate that they must reach.
+pub(super) type Prompts = (usize, usize, Option<f64>);
+
+/// Measures prompts of one length.
+pub(super) fn prefill(
     session: &mut Session,
     layer: Layer,
     name: &str,
-    len: usize,
-    many: usize,
-    must: Option<f64>,
+    (len, many, must): Prompts,
+    kernel: Kernel,
 ) -> Result<()> {
     let mut batch = Forest::default();
     for _ in 0..many {
         batch.root(&vec![1; len]);
     }
     let flops = 4.0 * layer.shape.out_width() as f64 * many as f64 * pairs(len);
-    prompts(session, layer, name, batch, flops, len, must)
+    prompts(session, layer, name, batch, (flops, len, must), kernel)
 }
 
 /// Many short children of one prompt, as in reranking.
@@ -110,7 +114,8 @@ fn forest(
     }
     let seen = pairs(query) + children as f64 * (pairs(each) + (each * query) as f64);
     let flops = 4.0 * layer.shape.out_width() as f64 * seen;
-    prompts(session, layer, name, batch, flops, query + each, None)
+    let measured = (flops, query + each, None);
+    prompts(session, layer, name, batch, measured, Kernel::Varlen)
 }
 
 fn prompts(
@@ -118,13 +123,13 @@ fn prompts(
     layer: Layer,
     name: &str,
     batch: Forest,
-    flops: f64,
-    context: usize,
-    must: Option<f64>,
+    (flops, context, must): (f64, usize, Option<f64>),
+    kernel: Kernel,
 ) -> Result<()> {
     let tokens = batch.tokens();
     let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
-    let room = layer.room(tokens, 4, context, tokens * (qkv + out))?;
+    let mut room = layer.room(tokens, 4, context, tokens * (qkv + out))?;
+    room.hopper_attention = kernel == Kernel::Hopper;
     let times = attend(session, layer, &room, batch.oneshot())?;
     let ceiling = session.ceilings.flops;
     session.figure(Figure {

@@ -4,6 +4,7 @@ mod attn;
 mod env;
 mod fp8;
 mod gemm;
+mod hopper;
 mod host_copies;
 mod invariance;
 mod kernels;
@@ -50,6 +51,7 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "model" => (model::run, 75),
         "serve" => (serve::run, 150),
         "invariance" => (invariance::run, 60),
+        "hopper" => (hopper::run, 20),
         "rivals" => (rivals::run, 240),
         "sanitize" => (sanitize::run, 240),
         _ => return None,
@@ -224,6 +226,7 @@ impl Layer {
             lists_bytes: 8 << 20,
             logits_rows: 4,
             fp8: false,
+            hopper_attention: false,
         })
     }
 }

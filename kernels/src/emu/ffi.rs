@@ -7,10 +7,11 @@ use std::{
     sync::Arc,
 };
 
+use bytemuck::Zeroable as _;
 use libloading::Library;
 
 use super::{Error, Extent, Kernel, Layout, Schedule};
-use crate::{DevicePtr, Launch};
+use crate::{DevicePtr, Launch, TensorMap};
 
 /// Longest fault that is passed on.
 const MESSAGE_BYTES: usize = 8192;
@@ -200,8 +201,9 @@ impl Handle {
     ) -> Result<(), Error> {
         let fault = |what| Error::Fault { what, schedule };
         let kernel = CString::new(launch.kernel).map_err(|e| fault(e.to_string()))?;
-        // C++ reads the parameters through a struct, so they must lie where a struct may.
-        let mut aligned = vec![0u128; params.len().div_ceil(16)];
+        // C++ reads the parameters through a struct, so they must lie where a struct may: at a
+        // multiple of 128 bytes if it holds tensor maps.
+        let mut aligned = vec![TensorMap::zeroed(); params.len().div_ceil(size_of::<TensorMap>())];
         bytemuck::cast_slice_mut(&mut aligned)[..params.len()].copy_from_slice(params);
         let (order, seed) = match schedule {
             Schedule::RoundRobin => (0, 0),

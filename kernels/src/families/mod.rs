@@ -20,6 +20,7 @@ mod rms_norm;
 mod rows;
 mod sample;
 mod silu_mul;
+mod sm90_attn;
 
 pub use activate::{ActivateParams, Function};
 pub use attn_decode::{AttnDecodeParams, DecodeRow};
@@ -43,3 +44,4 @@ pub use rms_norm::{RmsNormForm, RmsNormParams};
 pub use rows::{EmbedParams, EmbedSumParams, GatherRowsParams};
 pub use sample::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus};
 pub use silu_mul::{Gate, SiluMulParams};
+pub use sm90_attn::Sm90AttnParams;

@@ -16,26 +16,29 @@ use crate::{
 const ROWS_BEFORE: usize = 2;
 
 /// A step: segments in a tree, their tokens back to back.
-struct Forest {
+pub(crate) struct Forest {
     pages: Pages,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     rows: usize,
-    tiles: Vec<Tile>,
+    pub(crate) tiles: Vec<Tile>,
     tile_rows: u32,
     near: Near,
+    /// Launches another kernel of the same function: of the parameters, and the rows of the step and
+    /// of the pages.
+    pub(crate) instead: Option<fn(&Device, &AttnVarlenParams, usize, usize)>,
 }
 
-struct Node {
+pub(crate) struct Node {
     spans: Vec<Span>,
     /// Every token from position 0 to the node's last.
     context: Vec<Token>,
     /// First row of the step that is its own.
     row: usize,
-    len: usize,
+    pub(crate) len: usize,
 }
 
 impl Forest {
-    fn new(shape: Shape, block_size: usize) -> Self {
+    pub(crate) fn new(shape: Shape, block_size: usize) -> Self {
         Self {
             pages: Pages::new(shape, block_size, 11),
             nodes: Vec::new(),
@@ -43,11 +46,12 @@ impl Forest {
             tiles: Vec::new(),
             tile_rows: Tile::ROWS,
             near: Near::default(),
+            instead: None,
         }
     }
 
     /// Runs the kernels for many tiles.
-    fn wide(shape: Shape, block_size: usize) -> Self {
+    pub(crate) fn wide(shape: Shape, block_size: usize) -> Self {
         Self {
             tile_rows: Tile::ROWS_WIDE,
             ..Self::new(shape, block_size)
@@ -55,13 +59,13 @@ impl Forest {
     }
 
     /// Most queries of a tile.
-    fn tokens_max(&self) -> usize {
+    pub(crate) fn tokens_max(&self) -> usize {
         let group = self.pages.shape.group() as u32;
         Tile::tokens_max(group, self.tile_rows).unwrap() as usize
     }
 
     /// `cached` tokens of a text in blocks, then `len` of it in this step.
-    fn root(&mut self, text: usize, cached: usize, len: usize) -> usize {
+    pub(crate) fn root(&mut self, text: usize, cached: usize, len: usize) -> usize {
         let context: Vec<Token> = (0..cached)
             .map(|position| Token { text, position })
             .collect();
@@ -77,7 +81,7 @@ impl Forest {
     }
 
     /// `len` more tokens behind those of `parent`.
-    fn child(&mut self, parent: usize, text: usize, len: usize) -> usize {
+    pub(crate) fn child(&mut self, parent: usize, text: usize, len: usize) -> usize {
         let parent = &self.nodes[parent];
         let (context, spans) = (parent.context.clone(), parent.spans.clone());
         self.push(context, spans, text, len)
@@ -109,7 +113,7 @@ impl Forest {
     }
 
     /// Tiles of at most `tokens` queries for the last `queries` tokens of a node.
-    fn ask(&mut self, node: usize, queries: usize, tokens: usize) {
+    pub(crate) fn ask(&mut self, node: usize, queries: usize, tokens: usize) {
         let Node {
             row,
             len,
@@ -127,7 +131,7 @@ impl Forest {
     }
 
     /// Tiles as large as they can be, for all tokens.
-    fn ask_all(&mut self) {
+    pub(crate) fn ask_all(&mut self) {
         let tokens = self.tokens_max();
         for node in 0..self.nodes.len() {
             self.ask(node, self.nodes[node].len, tokens);
@@ -136,7 +140,7 @@ impl Forest {
 
     /// Rows of output for the queries asked for, and what they should see. Fails if anything else
     /// was written. `aliased`: over q, in the fused rows.
-    fn run(
+    pub(crate) fn run(
         &self,
         device: &Device,
         live: Option<u32>,
@@ -211,7 +215,10 @@ impl Forest {
             bias_reach: 0,
             reserved: 0,
         };
-        launch(device, params.launch().unwrap(), &params);
+        match self.instead {
+            None => launch(device, params.launch().unwrap(), &params),
+            Some(launch) => launch(device, &params, self.rows, self.pages.k.len() / shape.dim),
+        }
 
         let mut got: Vec<bf16> = device.download(out, self.rows * out_stride).unwrap();
         let mut results = Vec::new();
@@ -242,7 +249,7 @@ impl Forest {
         results
     }
 
-    fn check(&self, device: &Device, what: &str, live: Option<u32>, aliased: bool) {
+    pub(crate) fn check(&self, device: &Device, what: &str, live: Option<u32>, aliased: bool) {
         let shape = self.pages.shape;
         for (token, got, context) in self.run(device, live, aliased) {
             let what = format!("{what}, {shape:?}, {token:?} after {}", context.len() - 1);
@@ -262,7 +269,7 @@ const SHAPES: [Shape; 6] = [
     shape(2, 2, 128),
 ];
 
-const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
+pub(crate) const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
     Shape {
         heads,
         kv_heads,
@@ -435,9 +442,19 @@ fn unused_tiles() {
 /// A token's output has the same bits however its context and its neighbours lie.
 #[test]
 fn bits_do_not_depend_on_the_layout() {
+    let shape = shape(4, 2, 40);
+    let [narrow, wide] = [Forest::new, Forest::wide];
+    check_bits(&move |block_size, is_wide| match is_wide {
+        true => wide(shape, block_size),
+        false => narrow(shape, block_size),
+    });
+}
+
+/// Compares one text's outputs in forests, that `make` makes of a block size, for few and for many
+/// tiles.
+pub(crate) fn check_bits(make: &dyn Fn(usize, bool) -> Forest) {
     const LEN: usize = 140;
     under_all_schedules(|device| {
-        let shape = shape(4, 2, 40);
         let mut first: HashMap<usize, Vec<bf16>> = HashMap::new();
         let mut compare = |what: &str, forest: &Forest| {
             let mut compared = 0;
@@ -450,13 +467,13 @@ fn bits_do_not_depend_on_the_layout() {
             }
             assert!(compared > 0, "{what}");
         };
-        let new = |block_size| Forest::new(shape, block_size);
+        let new = |block_size| make(block_size, false);
 
         let mut flat = new(16);
         flat.root(DELICATE, 0, LEN);
         flat.ask_all();
         compare("flat", &flat);
-        let mut wide = Forest::wide(shape, 16);
+        let mut wide = make(16, true);
         wide.root(DELICATE, 0, LEN);
         wide.ask_all();
         compare("wide", &wide);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use prelude_core::Capacity;
-use prelude_kernels::families::{AttnDecodeParams, Tile};
+use prelude_kernels::families::AttnDecodeParams;
 
 use super::CudaExecutor;
 use crate::{
@@ -58,7 +58,7 @@ fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
     StepCounts {
         tokens: rows,
         outputs: rows,
-        tile_rows: Tile::ROWS,
+        tile_rows: plan.tile_rows(rows),
         tiles,
         decode,
         keys,
@@ -71,10 +71,7 @@ fn prompt(plan: PlanConfig, tokens: usize) -> StepCounts {
     StepCounts {
         tokens,
         outputs: 1,
-        tile_rows: match tokens >= plan.wide_tokens {
-            true => Tile::ROWS_WIDE,
-            false => Tile::ROWS,
-        },
+        tile_rows: plan.tile_rows(tokens),
         tiles: 1,
         ..StepCounts::default()
     }

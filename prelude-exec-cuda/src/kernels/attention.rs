@@ -48,6 +48,8 @@ pub(crate) struct Prompts {
     pub(crate) tiles: View<Tile>,
     /// Rows of a tile: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
+    /// True if `sm90_attn` is to compute it.
+    pub(crate) on_hopper: bool,
 }
 
 /// Rows of one token whose keys and values are all in the pool.
@@ -134,17 +136,11 @@ impl Attention {
             KERNEL;
             is_whole || self.bias.is_none() => "a bias for queries that do not see whole segments",
         }
-        let ([k_pages, v_pages], mut reads) = self.pages();
-        reads.extend([
-            access("q", self.q),
-            access("k_step", k_step),
-            access("v_step", v_step),
-            access("tables", self.tables),
-            access("segments", on.segments),
-            access("spans", on.spans),
-            access("tiles", on.tiles),
-        ]);
-        reads.extend(self.bias.map(|bias| access("bias", bias)));
+        if on.on_hopper {
+            return self.prompts_on_hopper(launcher, on);
+        }
+        let ([k_pages, v_pages], _) = self.pages();
+        let reads = self.prompt_reads(on);
         let (window, cap) = self.near();
         let params = AttnVarlenParams {
             q: self.q.ptr(),
@@ -180,6 +176,22 @@ impl Attention {
         };
         let launch = launch.ok_or_else(|| Error::launch(KERNEL, "no such head_dim or form"))?;
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
+    }
+
+    /// What a launch for prompts reads.
+    pub(super) fn prompt_reads(&self, on: Prompts) -> Vec<Access> {
+        let (_, mut reads) = self.pages();
+        reads.extend([
+            access("q", self.q),
+            access("k_step", on.step.0),
+            access("v_step", on.step.1),
+            access("tables", self.tables),
+            access("segments", on.segments),
+            access("spans", on.spans),
+            access("tiles", on.tiles),
+        ]);
+        reads.extend(self.bias.map(|bias| access("bias", bias)));
+        reads
     }
 
     /// Attention of decode rows: splits, then their combination if there are several.

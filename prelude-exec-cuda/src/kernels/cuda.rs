@@ -7,11 +7,12 @@ use cudarc::driver::{
     result::{self, function, module},
     sys::{self, CUfunction_attribute},
 };
-use prelude_kernels::{Launch, Params};
+use prelude_kernels::{Family, Launch, Params, TensorMap, TensorTile};
 
 use super::image::Images;
 use crate::{
     Error,
+    config::HOPPER,
     memory::{
         context::{Context, failed},
         libs::describe,
@@ -74,7 +75,8 @@ struct Kernel {
 unsafe impl Send for CudaLauncher {}
 
 impl CudaLauncher {
-    /// Loads every family's kernels, so that a missing image shows at start.
+    /// Loads every family's kernels, so that a missing image shows at start; those of Hopper alone when
+    /// one is asked for.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`], or the driver's.
@@ -86,14 +88,23 @@ impl CudaLauncher {
             kernels: HashMap::new(),
         };
         this.context.bind()?;
-        for family in prelude_kernels::FAMILIES {
+        for family in prelude_kernels::FAMILIES
+            .iter()
+            .filter(|f| !f.is_of_hopper())
+        {
             this.load(family)?;
         }
         Ok(this)
     }
 
-    fn load(&mut self, family: &'static prelude_kernels::Family) -> Result<(), Error> {
+    fn load(&mut self, family: &'static Family) -> Result<(), Error> {
         let capability = self.context.compute_capability;
+        if family.is_of_hopper() && capability != HOPPER {
+            let (major, minor) = capability;
+            let what =
+                format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
+            return Err(Error::launch(family.name, what));
+        }
         let module = self.images.get(family, capability, |image| {
             // SAFETY: the image is a fatbin, cubin or PTX that ends in a zero byte, which is what
             // the driver takes; it copies what it needs.
@@ -121,6 +132,10 @@ impl CudaLauncher {
             _ => Error::launch(launch.kernel, describe(e)),
         };
         self.context.bind()?;
+        let family = Family::of(launch.kernel).filter(|family| family.is_of_hopper());
+        if let Some(family) = family.filter(|_| !self.kernels.contains_key(launch.kernel)) {
+            self.load(family)?;
+        }
         let kernel = self
             .kernels
             .get_mut(launch.kernel)
@@ -174,6 +189,41 @@ impl CudaLauncher {
         }
         .result()
         .map_err(fault)
+    }
+
+    /// Encodes a matrix of bf16 and a box of it: 128-byte swizzle, zeros outside.
+    pub(crate) fn tensor_map(&self, tile: TensorTile) -> Result<TensorMap, Error> {
+        use sys::{
+            CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+            CUtensorMapL2promotion, CUtensorMapSwizzle,
+        };
+
+        self.context.bind()?;
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let (sizes, strides) = ([tile.columns, tile.rows], [2 * tile.stride]);
+        let (box_sizes, steps) = ([tile.box_columns, tile.box_rows], [1; 2]);
+        // SAFETY: of two dimensions, the driver reads two sizes, one stride, two sizes of the box and
+        // two steps, and writes the map; nothing is kept. It checks the values. The address is not
+        // read here; kernels read it within the sizes, which are those of a buffer.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                2,
+                tile.at.0 as *mut std::ffi::c_void,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                box_sizes.as_ptr(),
+                steps.as_ptr(),
+                CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .map_err(|e| failed("cuTensorMapEncodeTiled", e))?;
+        Ok(TensorMap::new(map.opaque))
     }
 
     /// Queues a kernel that never ends. Nothing ends it but the end of the process.

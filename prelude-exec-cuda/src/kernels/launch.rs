@@ -11,7 +11,7 @@ use std::{fmt::Write as _, sync::Arc};
 use bytemuck::Pod;
 #[cfg(feature = "emu")]
 use bytemuck::Zeroable as _;
-use prelude_kernels::{Launch, Params};
+use prelude_kernels::{Launch, Params, TensorMap, TensorTile};
 
 use super::cuda::{CudaGraph, CudaLauncher};
 #[cfg(feature = "emu")]
@@ -115,6 +115,22 @@ impl Launcher {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Returns a matrix and a box of it as kernels take them in their parameters.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if no copy can move such a box.
+    pub(crate) fn tensor_map(&self, tile: TensorTile) -> Result<TensorMap, Error> {
+        if !tile.is_valid() {
+            let what = format!("no tensor map is made of {tile:?}");
+            return Err(Error::launch("tensor_map", what));
+        }
+        match self {
+            Self::Cuda(cuda) => cuda.tensor_map(tile),
+            #[cfg(feature = "emu")]
+            Self::Emu(..) | Self::Record(..) => Ok(tile.emulated()),
         }
     }
 
@@ -275,6 +291,8 @@ fn text<P: Params>(recording: &Recording, launch: &Launch, params: &P) -> String
                 add(format_args!(" {name}={}", f32::from_le_bytes([a, b, c, d])));
             }
             [a, b, c, d] => add(format_args!(" {name}={}", u32::from_le_bytes([a, b, c, d]))),
+            // Tensor maps, which the views beside them say in words.
+            _ if value.len() > 64 => {}
             _ => add(format_args!(" {name}={value:?}")),
         }
     }

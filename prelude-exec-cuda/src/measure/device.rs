@@ -38,6 +38,8 @@ pub struct Room {
     pub logits_rows: u32,
     /// True if matrices of layers are rounded to fp8.
     pub fp8: bool,
+    /// True if attention of prompts runs by the kernel for Hopper.
+    pub hopper_attention: bool,
 }
 
 impl From<&Spec> for Room {
@@ -55,6 +57,7 @@ impl From<&Spec> for Room {
             lists_bytes: 1 << 20,
             logits_rows: 4,
             fp8: false,
+            hopper_attention: false,
         }
     }
 }
@@ -87,6 +90,7 @@ impl Device {
             metadata_bytes: room.lists_bytes,
             results_bytes: room.lists_bytes,
             fp8: room.fp8,
+            hopper_attention: room.hopper_attention,
             ..target.config()
         };
         let mut sizes = Sizes::new(&room.model, &config, None);

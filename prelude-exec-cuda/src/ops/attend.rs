@@ -52,6 +52,7 @@ impl CudaOps {
             spans: self.metadata.view(self.fields.spans),
             tiles: self.metadata.part(self.fields.tiles, chunk.tiles.clone()),
             tile_rows: chunk.tile_rows,
+            on_hopper: self.on_hopper,
         };
         attention.prompts(&mut self.launcher, prompts)?;
         self.attend_decode(attention, chunk.decode.clone(), inputs)

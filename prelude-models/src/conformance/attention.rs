@@ -74,9 +74,25 @@ const OUTPUT_BF16: f64 = 0.04;
 /// # Panics
 /// If the device is wrong.
 pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) {
+    attention_of_heads(demands, |_| true, open);
+}
+
+/// The same of heads whose size `takes` says yes to, for devices that have a way of their own for
+/// these.
+///
+/// # Panics
+/// If the device is wrong, or if there are no such heads.
+pub fn attention_of_heads<D: ConformanceDevice>(
+    demands: Demands,
+    takes: impl Fn(usize) -> bool,
+    open: impl Fn(&Spec) -> D,
+) {
     let normed = SHAPES.map(|shape| (shape, true));
     let plain = WITHOUT_NORMS.map(|shape| (shape, false));
-    for ((heads, kv_heads, head_dim), has_norm) in normed.into_iter().chain(plain) {
+    let shapes = normed.into_iter().chain(plain);
+    let shapes: Vec<_> = shapes.filter(|((.., dim), _)| takes(*dim)).collect();
+    assert!(!shapes.is_empty(), "no such heads");
+    for ((heads, kv_heads, head_dim), has_norm) in shapes {
         let shape = AttnShape {
             attention: Attention::Causal,
             heads,

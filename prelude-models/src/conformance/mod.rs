@@ -33,8 +33,13 @@ mod values;
 use prelude_core::{Attention, Capacity, ForwardBatch, OneShotBatch, StepOutput};
 
 pub use self::{
-    attention::attention, elementwise::elementwise, encoder::encoders, experts::experts,
-    gemma::gemma, heads::heads, products::products,
+    attention::{attention, attention_of_heads},
+    elementwise::elementwise,
+    encoder::encoders,
+    experts::experts,
+    gemma::gemma,
+    heads::heads,
+    products::products,
 };
 use crate::{AttnShape, ModelConfig, Ops, RopeConfig, RopeScaling, WeightLoader};
 

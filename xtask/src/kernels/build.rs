@@ -16,7 +16,22 @@ use super::compiler::{Compiler, VERSION};
 use crate::run::{program, root};
 
 /// Real architectures in an image; the PTX of the oldest serves what is not listed.
-pub(super) const TARGETS: &[&str] = &["80", "89", "90", "120"];
+const TARGETS: &[&str] = &["80", "89", "90", "120"];
+/// That of families with Hopper's own instructions.
+const HOPPER: &[&str] = &["90a"];
+
+/// The real architectures in a family's image.
+pub(super) fn targets(family: &Family) -> &'static [&'static str] {
+    match family.is_of_hopper() {
+        true => HOPPER,
+        false => TARGETS,
+    }
+}
+
+/// The real architectures in images.
+pub(super) fn all_targets() -> impl Iterator<Item = &'static str> {
+    TARGETS.iter().chain(HOPPER).copied()
+}
 
 /// The entry of a kernel image in `target/kernels/manifest.json`.
 #[derive(Serialize)]
@@ -77,10 +92,13 @@ fn image(compiler: &Compiler, family: &Family, folder: &Path) -> Result<()> {
             "-I",
         ])
         .args([sources.join("include")]);
-    for target in TARGETS {
+    for target in targets(family) {
         nvcc = nvcc.args([format!("-gencode=arch=compute_{target},code=sm_{target}")]);
     }
-    nvcc.args(["-gencode=arch=compute_80,code=compute_80", "-o"])
+    if !family.is_of_hopper() {
+        nvcc = nvcc.args(["-gencode=arch=compute_80,code=compute_80"]);
+    }
+    nvcc.args(["-o"])
         .args([&partial, &sources.join(format!("src/{}.cu", family.name))])
         .run()?;
     fs::rename(&partial, &image).with_context(|| format!("cannot rename {}", partial.display()))
@@ -98,7 +116,7 @@ pub(super) fn run(compiler: &Compiler) -> Result<()> {
         let entry = Entry {
             source: family.hash(),
             compiler: VERSION,
-            targets: TARGETS,
+            targets: targets(family),
             bytes,
         };
         manifest.insert(family.name, entry);

@@ -80,18 +80,17 @@ pub(super) fn run(compiler: &Compiler, accept: bool) -> Result<()> {
 }
 
 fn header() -> String {
-    build::TARGETS
-        .iter()
+    build::all_targets()
         .map(|t| format!("{:>14}", format!("sm_{t}")))
         .collect()
 }
 
 fn line(uses: &BTreeMap<String, Use>) -> String {
-    let cell = |target: &&str| match uses.get(&format!("sm_{target}")) {
+    let cell = |target: &str| match uses.get(&format!("sm_{target}")) {
         Some(u) => format!("{:>14}", format!("{}, {}", u.registers, u.shared)),
         None => format!("{:>14}", "-"),
     };
-    build::TARGETS.iter().map(cell).collect()
+    build::all_targets().map(cell).collect()
 }
 
 fn render(table: &Table) -> Result<String> {
@@ -174,31 +173,60 @@ fn instructions(
     image: &Path,
     faults: &mut Vec<String>,
 ) -> Result<()> {
-    // A header that names the function uses it, except the backend, which defines it.
-    let multiplies = family
-        .headers()
-        .any(|h| h.name.ends_with(".cuh") && h.text.contains("mma_m16n8k"));
     let output = program(compiler.cuobjdump())
         .args(["-sass"])
         .args([image])
         .output()?;
-    let mut target = "";
-    let mut with_tensor_cores = BTreeSet::new();
+    instruction_faults(family, &output, faults);
+    Ok(())
+}
+
+/// Finds what is in machine code and must not be, and what is missing.
+fn instruction_faults(family: &Family, sass: &str, faults: &mut Vec<String>) {
+    // A header that names the function uses it, except the backend, which defines it.
+    let multiplies = family
+        .headers()
+        .any(|h| h.name.ends_with(".cuh") && h.text.contains("mma_m16n8k"));
+    // Families of Hopper multiply by warpgroups and copy by tensor maps, in every kernel.
+    let wanted: &[&str] = match (family.is_of_hopper(), multiplies) {
+        (true, _) => &["HGMMA.", "UTMALDG."],
+        (false, true) => &["MMA."],
+        (false, false) => &[],
+    };
+    let (mut target, mut kernel) = ("", "");
     let mut bytewise = BTreeSet::new();
-    for line in output.lines().map(str::trim) {
+    // Kernel or family, architecture, index of what is wanted.
+    let mut found = BTreeSet::new();
+    for line in sass.lines().map(str::trim) {
         if let Some(arch) = line.strip_prefix("arch = ") {
             target = arch;
-        } else if line.contains("HMMA.") || line.contains("QMMA.") {
-            with_tensor_cores.insert(target);
+        } else if let Some(name) = line.strip_prefix("Function : ") {
+            kernel = name;
         } else if line.contains("LDG.E.U8") || line.contains("STG.E.U8") {
             bytewise.insert(target);
         }
+        let unit = if family.is_of_hopper() { kernel } else { "" };
+        found.extend(
+            (0..wanted.len())
+                .filter(|&i| line.contains(wanted[i]))
+                .map(|i| (unit, target, i)),
+        );
     }
-    if multiplies && with_tensor_cores.len() != build::TARGETS.len() {
-        let name = family.name;
-        faults.push(format!(
-            "{name} uses tensor cores on {with_tensor_cores:?} alone"
-        ));
+    let units = match family.is_of_hopper() {
+        true => family.kernels,
+        false => &[""],
+    };
+    for unit in units {
+        for target in build::targets(family) {
+            for (i, what) in wanted.iter().enumerate() {
+                if !found.contains(&(*unit, format!("sm_{target}").as_str(), i)) {
+                    faults.push(format!(
+                        "{} {unit} has no {what} on sm_{target}",
+                        family.name
+                    ));
+                }
+            }
+        }
     }
     if !bytewise.is_empty() {
         let name = family.name;
@@ -206,7 +234,6 @@ fn instructions(
             "{name} touches device memory byte by byte on {bytewise:?}"
         ));
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -231,6 +258,30 @@ mod tests {
         check(&table(30, 128), &table(30, 129), 1);
         check(&Table::new(), &table(30, 128), 1);
         check(&table(30, 128), &Table::new(), 1);
+    }
+
+    /// Every kernel of Hopper multiplies by warpgroups and copies by tensor maps.
+    #[test]
+    fn instructions_of_hopper() {
+        let family = Family::of("prelude_sm90_attn_64").unwrap();
+        let of = |kernel: &str, instructions: &str| {
+            format!("Function : prelude_sm90_attn_{kernel}\n{instructions}\n")
+        };
+        let both = "HGMMA.64x128x16.F32.BF16 R24\nUTMALDG.2D [UR8], [UR4]";
+        let check = |sass: &str, expected: &[&str]| {
+            let mut faults = Vec::new();
+            instruction_faults(family, &format!("arch = sm_90a\n{sass}"), &mut faults);
+            assert_eq!(faults, expected);
+        };
+        check(&(of("64", both) + &of("128", both)), &[]);
+        check(
+            &(of("64", both) + &of("128", "HGMMA.64x128x16.F32.BF16 R24")),
+            &["sm90_attn prelude_sm90_attn_128 has no UTMALDG. on sm_90a"],
+        );
+        check(
+            &(of("64", "HMMA.16816.F32.BF16 R4\nUTMALDG.2D [UR8], [UR4]") + &of("128", both)),
+            &["sm90_attn prelude_sm90_attn_64 has no HGMMA. on sm_90a"],
+        );
     }
 
     #[test]
