@@ -27,6 +27,7 @@
 mod admission;
 mod app;
 pub mod assets;
+pub mod cli;
 mod config;
 mod constrain;
 pub mod demo;
@@ -56,6 +57,11 @@ mod tasks;
 mod testing;
 mod traces;
 mod wire;
+
+// The command line: what `cli` runs.
+mod args;
+mod commands;
+mod variables;
 
 pub use app::App;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};

@@ -1,4 +1,4 @@
-//! The program's environment variables, which are read here and in `main.rs` only.
+//! The program's environment variables, which are read here and in `cli.rs` only.
 
 use std::{env, ffi::OsString};
 

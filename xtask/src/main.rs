@@ -94,11 +94,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel that
-    /// holds the program and the module `prelude_serve`, the Python wheel of the tokenizer, an archive of the programs, checksums. All
-    /// are tried without Rust. It
-    /// builds for ten minutes and takes the wheel's tool from PyPI. Beside them it makes a container
-    /// image (an OCI layout) of the archive's programs, without a base image and without Docker.
+    /// Make the files of a release for this machine's kind, into `target/releases`: a Python wheel of
+    /// the module `prelude_serve`, in which the program is a function, the Python wheel of the
+    /// tokenizer, an archive of the programs, checksums. All are tried without Rust. It builds for ten
+    /// minutes and takes the wheel's tool from PyPI. Beside them it makes a container image (an OCI
+    /// layout) of the archive's programs, without a base image and without Docker.
     Release {
         /// Make nothing but the container image of this archive, beside it, and try it.
         #[arg(long, value_name = "ARCHIVE")]

@@ -5,6 +5,8 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
+// What `args` and `commands` find at the root of the library.
+use prelude_server::*;
 use prelude_server_fuzz::{Asked, World};
 use serde_json::{Value, json};
 

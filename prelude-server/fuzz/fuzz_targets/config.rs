@@ -5,7 +5,8 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use prelude_server::Server;
+// What `args` and `commands` find at the root of the library.
+use prelude_server::*;
 use prelude_server_fuzz::World;
 
 #[allow(
@@ -102,6 +103,7 @@ fuzz_target!(|input: (Vec<(u8, u8)>, Vec<(u8, u8)>, &str)| {
     let environment = commands::Environment {
         config: Some(FILE.clone()),
         variables,
+        otel: Vec::new(),
     };
     let settings = match environment.settings(None) {
         Ok(settings) => settings,

@@ -1,5 +1,6 @@
 //! The Python module `prelude_serve._prelude_serve`: an engine with the server's handlers, without a
-//! server. The package `prelude_serve` builds its class `LLM` on it.
+//! server, and the program `prelude` as a function. The package `prelude_serve` builds its class `LLM` on
+//! the one and its commands on the other.
 //!
 //! Its types and descriptions for Python are in `python/prelude_serve/_prelude_serve.pyi`.
 #![forbid(unsafe_code)]
@@ -8,6 +9,7 @@ mod engine;
 mod errors;
 mod load;
 mod options;
+mod program;
 mod wait;
 
 use pyo3::prelude::*;
@@ -19,6 +21,8 @@ mod _prelude_serve {
     use crate::engine::{Call, Engine};
     #[pymodule_export]
     use crate::errors::{LoadError, PreludeError};
+    #[pymodule_export]
+    use crate::program::run;
     use pyo3::prelude::*;
 
     #[pymodule_init]

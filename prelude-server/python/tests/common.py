@@ -45,9 +45,9 @@ def model(name):
 class Server:
     """The program `prelude` of the same wheel, with one of the models."""
 
-    def __init__(self, name):
+    def __init__(self, name, *more):
         (path,), _, flags = MODELS[name]
-        command = [PROGRAM, "serve", path, "--port", "0", *flags]
+        command = [PROGRAM, "serve", path, "--port", "0", *flags, *more]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         seen = ""
         for line in self.process.stderr:

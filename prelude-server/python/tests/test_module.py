@@ -416,12 +416,16 @@ class Stubs(unittest.TestCase):
 
     def test_the_stub_describes_the_module(self):
         stub = Path(inspect.getfile(prelude_serve)).with_name("_prelude_serve.pyi")
-        classes = {node.name: node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ClassDef)}
+        stated = ast.parse(stub.read_text()).body
+        nodes = {node.name: node for node in stated if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
         public = {name for name in vars(_prelude_serve) if not name.startswith("__")}
-        self.assertEqual(set(classes), public)
-        for name, node in classes.items():
+        self.assertEqual(set(nodes), public)
+        for name, node in nodes.items():
             found = getattr(_prelude_serve, name)
             self.compare(node, found, name)
+            if isinstance(node, ast.FunctionDef):
+                self.assertEqual([a.arg for a in node.args.args], list(inspect.signature(found).parameters), name)
+                continue
             methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
             own = {name for name in vars(found) if not name.startswith("_")}
             self.assertEqual(set(methods), own, name)

@@ -2,11 +2,9 @@
 
 use std::{env, fs, path::PathBuf, process::Command};
 
-use prelude_server::executor::{CudaConfig, cuda_info};
-
-pub(crate) use prelude_server::executor::CudaPlaces;
-
 use super::{Failure, print};
+pub(crate) use crate::executor::CudaPlaces;
+use crate::executor::{CudaConfig, cuda_info};
 
 /// Prints driver, GPU, libraries with their paths, and kernels.
 pub(crate) fn info(device: u32) -> Result<(), Failure> {

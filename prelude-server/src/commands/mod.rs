@@ -8,8 +8,11 @@ use std::{
 
 use prelude_engine::SchedulerConfig;
 use prelude_hub::Progress;
-use prelude_server::{
+use serde::{Deserialize, Serialize};
+
+use crate::{
     DecideConfig, Limits, ServerConfig,
+    args::ModelArgs,
     assets::{Assets, EmbeddedModel, LoadError, is_gguf_file},
     demo,
     executor::{
@@ -17,9 +20,6 @@ use prelude_server::{
     },
     load::{KvSettings, LoadOptions, Loaded},
 };
-use serde::{Deserialize, Serialize};
-
-use crate::args::ModelArgs;
 
 pub(crate) mod cuda;
 pub(crate) mod hub;

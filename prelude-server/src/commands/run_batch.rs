@@ -12,14 +12,13 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{Answered, ApiKeys, App};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use self::files::{Done, OutputFile, open_input};
 use super::{Code, Environment, Failure, loading, models, say};
-use crate::args::RunBatchArgs;
+use crate::{Answered, ApiKeys, App, args::RunBatchArgs};
 
 mod files;
 

@@ -9,16 +9,17 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use prelude_server::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig, executor, report_panic,
-};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
     say, supervisor, traces,
 };
-use crate::args::{LogLevel, ServeArgs};
+use crate::{
+    ApiKeys, App, Ended, ServedModel, Server, ServerConfig,
+    args::{LogLevel, ServeArgs},
+    executor, report_panic,
+};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {

@@ -20,11 +20,15 @@ use crate::{
     run::{self, cargo, program, root},
 };
 
-/// The programs of a release, and their packages. The first is the wheel's too.
-const PROGRAMS: [(&str, &str); 2] = [
-    ("prelude", "prelude-server"),
-    ("prelude-epp", "prelude-epp"),
+/// The programs of a release, their packages, and the features of these. The wheel has the first
+/// program as a function.
+const PROGRAMS: [(&str, &str, &str); 2] = [
+    ("prelude", "prelude-server", FEATURES),
+    ("prelude-epp", "prelude-epp", ""),
 ];
+
+/// The features of the server, in the archive and in the wheel.
+const FEATURES: &str = "cuda,otlp";
 
 /// Files of the repository that go along.
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -107,15 +111,10 @@ fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
     }
 }
 
-/// Builds the program and the wheel of the server, which holds the program and the Python module.
+/// Builds the wheel of the server: the Python module, in which the program is a function.
 fn wheel(folder: &Path, has_images: bool) -> Result<PathBuf> {
-    let (file, package) = PROGRAMS[0];
-    let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
-    let build = build.args(["--features", "cuda,otlp"]);
-    with_images(build, has_images).run()?;
-    let built = files::target().join("dist").join(file);
-    python::serve::wheel(folder, &built, None, |builder| {
-        with_images(builder.args(["--features", "cuda"]), has_images)
+    python::serve::wheel(folder, None, |builder| {
+        with_images(builder.args(["--features", FEATURES]), has_images)
     })
 }
 
@@ -125,18 +124,16 @@ fn tokenizer_wheel(folder: &Path) -> Result<PathBuf> {
     python::find_wheel(folder, "fasttoken")
 }
 
-/// Builds the other programs and packs all of them.
+/// Builds the programs and packs them.
 fn archive(folder: &Path, version: &str, target: &str, has_images: bool) -> Result<PathBuf> {
     let name = format!("prelude-{version}-{target}");
     let inside = files::target().join("release-archive").join(&name);
     files::remove(&inside)?;
     fs::create_dir_all(&inside)?;
     let built = files::target().join("dist");
-    for (i, (file, package)) in PROGRAMS.into_iter().enumerate() {
-        if i > 0 {
-            let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
-            with_images(build, has_images).run()?;
-        }
+    for (file, package, features) in PROGRAMS {
+        let build = cargo(["build", "--profile", "dist", "--locked", "-p", package]);
+        with_images(build.args(["--features", features]), has_images).run()?;
         let to = inside.join(file);
         program("strip")
             .args(["-o"])
@@ -153,7 +150,7 @@ fn archive(folder: &Path, version: &str, target: &str, has_images: bool) -> Resu
             &inside.join(deployment),
         )?;
     }
-    let notices = notices::of(&PROGRAMS.map(|(_, package)| package))?;
+    let notices = notices::of(&PROGRAMS.map(|(_, package, features)| (package, features)))?;
     fs::write(inside.join("THIRD-PARTY.txt"), notices)?;
     let archive = folder.join(format!("{name}.tar.gz"));
     let above = inside.parent().context("the folder is inside another")?;

@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result};
 use crate::{metadata::Metadata, run::cargo};
 
 /// Returns a text that lists the packages of others in the programs of `packages`, with their
-/// licences' texts.
-pub(super) fn of(packages: &[&str]) -> Result<String> {
+/// licences' texts. Each package is there with the features that it is built with.
+pub(super) fn of(packages: &[(&str, &str)]) -> Result<String> {
     let names = names(packages)?;
     let metadata = Metadata::load()?;
     let mut list = String::new();
@@ -44,15 +44,13 @@ pub(super) fn of(packages: &[&str]) -> Result<String> {
 }
 
 /// Returns the name and version of each package that is linked into the programs.
-fn names(packages: &[&str]) -> Result<BTreeSet<String>> {
+fn names(packages: &[(&str, &str)]) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for package in packages {
+    for (package, features) in packages {
         let tree = cargo([
             "tree", "--locked", "-e", "normal", "--prefix", "none", "-f", "{p}",
         ])
-        // As the release builds it: `prelude-server/pyproject.toml` says so of the first.
-        .args(["-p", package])
-        .args((*package == "prelude-server").then_some("--features=cuda,otlp"))
+        .args(["-p", package, "--features", features])
         .output()?;
         for line in tree.lines() {
             // "name v1.2.3 (proc-macro) (*)"

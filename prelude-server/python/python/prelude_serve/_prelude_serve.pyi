@@ -3,6 +3,9 @@ from typing import final
 
 __version__: str
 
+def run(arguments: list[str]) -> int:
+    """Runs the program `prelude` with the arguments behind its name, and returns its exit code."""
+
 class PreludeError(Exception):
     """The base of all exceptions of this package that are about a model or a request."""
 

@@ -56,7 +56,7 @@ impl Root {
     pub(super) fn of_release(unpacked: &Path) -> Result<Self> {
         let mut root = Self(Vec::new());
         let mut libraries = BTreeSet::new();
-        for (name, _) in PROGRAMS {
+        for (name, ..) in PROGRAMS {
             let from = unpacked.join(name);
             libraries.extend(linked(&from)?);
             root.file(&format!("usr/local/bin/{name}"), from, 0o755);
