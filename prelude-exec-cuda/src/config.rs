@@ -413,7 +413,7 @@ mod tests {
             let Error::Model(what) = error else {
                 panic!("{error}")
             };
-            assert!(what.contains(&format!("head_dim {dim} takes 135168 bytes")));
+            assert!(what.contains(&format!("head_dim {dim} takes 143616 bytes")));
         }
     }
 

@@ -61,6 +61,18 @@ fn describe(plan: &StepPlan) -> String {
                 d.q_row, d.context_len, d.block_first
             ));
         }
+        for launch in &plan.launches[chunk.launches.clone()] {
+            for item in &plan.items[launch.items.clone()] {
+                let first = launch.rows.start + item.first as usize;
+                let rows = first..first + item.count as usize;
+                let rows = plan.decode[rows].iter().map(|row| row.q_row);
+                line(format_args!(
+                    "  split {} of decode rows {:?}",
+                    item.split,
+                    rows.collect::<Vec<_>>()
+                ));
+            }
+        }
     }
     line(format_args!("outputs   {:?}", layout.outputs));
     for row in &layout.rows {
@@ -365,6 +377,32 @@ fn decode_rows() {
         "demo-lm",
         &small(),
         ForwardBatch::Decode(decode()),
+    );
+}
+
+/// Rows of which three see the same 16 blocks, and the second sees none of them.
+#[test]
+fn decode_rows_that_share_pages() {
+    let mut batch = DecodeBatch::EMPTY;
+    for (token, context_len) in [(5, 256), (6, 40), (7, 300), (8, 270)] {
+        let start = u32::try_from(batch.block_ids.len()).unwrap();
+        let row = decode_row(token, context_len, start);
+        let own = 16 + 8 * (token - 5);
+        let block = |i| {
+            BlockId(if i < 16 && token != 6 {
+                i
+            } else {
+                own + i % 16
+            })
+        };
+        batch.block_ids.extend((0..row.blocks.len).map(block));
+        batch.rows.push(row);
+    }
+    check(
+        "decode-shared",
+        "demo-lm",
+        &small(),
+        ForwardBatch::Decode(batch),
     );
 }
 

@@ -176,6 +176,7 @@ impl Graphs {
             tiles: 0,
             decode: 0,
             splits: 0,
+            items: 0,
             spans: 0,
             ..*own
         };

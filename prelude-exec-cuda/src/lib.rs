@@ -38,6 +38,8 @@ mod product_engine;
 #[cfg(feature = "emu")]
 mod record;
 #[cfg(test)]
+mod shared_pages;
+#[cfg(test)]
 mod sliced;
 mod stage;
 #[cfg(test)]

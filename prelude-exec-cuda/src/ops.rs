@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use half::bf16;
 use prelude_core::{Attention as VisibleTokens, KvCopies};
-use prelude_kernels::families::{DecodeRow, Gate, MeanRow, Segment, Span, Tile};
+use prelude_kernels::families::{
+    AttnDecodeParams, DecodeItem, DecodeRow, Gate, MeanRow, Segment, Span, Tile,
+};
 use prelude_models::{
     Activation, AttnShape, DenseModule, Distances, EmbedTables, Expert, ExpertRoom, ForwardState,
     MlpRoom, ModelConfig, Norm, Ops, QkNorm, Routing,
@@ -116,6 +118,7 @@ struct Fields {
     spans: Field<Span>,
     tiles: Field<Tile>,
     decode: Field<DecodeRow>,
+    items: Field<DecodeItem>,
     outputs: Field<i32>,
     means: Field<MeanRow>,
 }
@@ -159,6 +162,7 @@ impl CudaOps {
                 decode_as_segments: config.deterministic,
                 pad_tokens: config.graph_tokens as usize,
                 splits_max: sizes.partial_bytes / (shape.heads * partial_row_bytes(shape)),
+                rows_shared: rows_shared(shape),
                 whole: model.attention == VisibleTokens::Full,
             },
             deferred: None,
@@ -282,6 +286,7 @@ impl CudaOps {
             spans: metadata.push_within(&plan.spans, spans)?,
             tiles: metadata.push(&plan.tiles)?,
             decode: metadata.push(&plan.decode)?,
+            items: metadata.push(&plan.items)?,
             outputs: metadata.push(ints(&layout.outputs))?,
             means: metadata.push(&plan.means(self.plan_config))?,
             // Last of those that a graph reads: its length is not among what makes a step's shape,
@@ -354,6 +359,12 @@ impl CudaOps {
 /// step samples, and the slot of a token that is not kept, are negative.
 fn ints(values: &[u32]) -> &[i32] {
     bytemuck::cast_slice(values)
+}
+
+/// Returns the number of rows of one token that can be read together, 1 if none can.
+fn rows_shared(shape: AttnShape) -> usize {
+    let int = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    AttnDecodeParams::rows_shared(int(shape.heads / shape.kv_heads), int(shape.head_dim)) as usize
 }
 
 /// Returns true if there are kernels with wide tiles for a model's attention: not for windows and

@@ -6,6 +6,8 @@
 //!            order, without gap or overlap
 //! chunks     ranges of tokens that a layer works on at once; each has its own tiles and decode rows.
 //!            Where attention sees whole prompts, whole segments, whose spans lie in the chunk
+//! launches   runs of decode rows whose splits fit into the buffer for them; each has items, where
+//!            rows share pages (`plan/shared.rs`)
 //! tiles      up to 64 / G queries of one segment in one chunk, longest context first; twice as
 //!            many in chunks of many tokens
 //! ```
@@ -13,17 +15,21 @@
 //! Everything is plain host data: it is packed into one buffer and sent by one copy.
 
 mod shape;
+mod shared;
 
 use std::{collections::BTreeSet, ops::Range};
 
 use bytemuck::Zeroable as _;
 use prelude_core::{ExecutorError, ForwardBatch, SeqId, StepId};
-use prelude_kernels::families::{DecodeRow, MeanRow, Segment, Span, Tile};
+use prelude_kernels::families::{
+    AttnDecodeParams, DecodeItem, DecodeRow, MeanRow, Segment, Span, Tile,
+};
 use prelude_models::{
     SliceWork,
     step::{KvSource, KvSpan, SegmentContext, StepLayout, StepSegment},
 };
 use shape::tile_tokens;
+use shared::Sharing;
 
 pub(crate) use shape::{StepCounts, StepShape, padded};
 
@@ -52,6 +58,8 @@ pub(crate) struct PlanConfig {
     pub(crate) pad_tokens: usize,
     /// Upper bound of the splits of all decode rows of one launch.
     pub(crate) splits_max: usize,
+    /// Decode rows that can be read together; 1 if none can.
+    pub(crate) rows_shared: usize,
     /// True if attention sees whole prompts.
     pub(crate) whole: bool,
 }
@@ -82,6 +90,10 @@ pub struct StepPlan {
     pub(crate) tiles: Vec<Tile>,
     /// Decode rows of all chunks, one chunk after the other.
     pub(crate) decode: Vec<DecodeRow>,
+    /// Launches of the decode rows of all chunks.
+    pub(crate) launches: Vec<DecodeLaunch>,
+    /// Items of all launches, one launch after the other.
+    pub(crate) items: Vec<DecodeItem>,
     /// The shape that the step is padded to, if it is.
     pub(crate) shape: Option<StepShape>,
     /// The part of the step that runs, if it is a slice of a pass. Slices are not padded, so they are
@@ -91,6 +103,8 @@ pub struct StepPlan {
     first_decode: usize,
     /// Scratch: the path of a segment.
     path: Vec<KvSpan>,
+    /// Scratch.
+    sharing: Sharing,
 }
 
 /// The part of a pass that a slice runs.
@@ -114,6 +128,20 @@ pub(crate) struct Chunk {
     pub(crate) tile_rows: u32,
     /// The chunk's part of [`StepPlan::decode`].
     pub(crate) decode: Range<usize>,
+    /// The chunk's part of [`StepPlan::launches`].
+    pub(crate) launches: Range<usize>,
+}
+
+/// Decode rows of one launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DecodeLaunch {
+    /// The launch's part of [`StepPlan::decode`].
+    pub(crate) rows: Range<usize>,
+    /// Splits of the longest context.
+    pub(crate) splits: usize,
+    /// The launch's part of [`StepPlan::items`]: all splits of all rows, or nothing if each row reads
+    /// for itself.
+    pub(crate) items: Range<usize>,
 }
 
 impl StepPlan {
@@ -184,6 +212,8 @@ impl StepPlan {
         self.chunks.clear();
         self.tiles.clear();
         self.decode.clear();
+        self.launches.clear();
+        self.items.clear();
         self.shape = None;
         self.slice = None;
     }
@@ -249,6 +279,7 @@ impl StepPlan {
     /// Adds a chunk, its queries cut into tiles.
     fn add_chunk(&mut self, tokens: Range<usize>, config: PlanConfig) {
         let (first_tile, first_decode) = (self.tiles.len(), self.decode.len());
+        let first_launch = self.launches.len();
         let tile_rows = config.tile_rows(tokens.len());
         let tile_tokens = tile_tokens(config.group, tile_rows);
         for index in self.segments_in(&tokens) {
@@ -263,12 +294,42 @@ impl StepPlan {
             false => tile.q_pos + tile.rows,
         };
         self.tiles[first_tile..].sort_by_key(|tile| std::cmp::Reverse(keys(tile)));
+        self.add_launches(first_decode, config);
         self.chunks.push(Chunk {
             tokens,
             tiles: first_tile..self.tiles.len(),
             tile_rows,
             decode: first_decode..self.decode.len(),
+            launches: first_launch..self.launches.len(),
         });
+    }
+
+    /// Adds the launches of the decode rows from `start` on, each of as many rows as fit; one always
+    /// does.
+    fn add_launches(&mut self, mut start: usize, config: PlanConfig) {
+        while start < self.decode.len() {
+            let (mut end, mut splits) = (start, 0);
+            for row in &self.decode[start..] {
+                let wider = splits.max(splits_of(row));
+                if end > start && (end + 1 - start) * wider > config.splits_max {
+                    break;
+                }
+                (end, splits) = (end + 1, wider);
+            }
+            let first = self.items.len();
+            self.sharing.plan(
+                &mut self.decode[start..end],
+                &self.layout,
+                config.rows_shared,
+                &mut self.items,
+            );
+            self.launches.push(DecodeLaunch {
+                rows: start..end,
+                splits,
+                items: first..self.items.len(),
+            });
+            start = end;
+        }
     }
 
     /// Adds the tiles, or the decode row, of a segment's tokens in a chunk.
@@ -315,6 +376,7 @@ impl StepPlan {
             tiles: self.tiles.len(),
             decode: self.decode.len(),
             keys: keys.unwrap_or(0),
+            items: self.items.len(),
             spans: self.spans.len(),
         };
         let shape = StepShape::of(&counts, config.group);
@@ -324,7 +386,7 @@ impl StepPlan {
 
     /// Fills the step up to a shape that holds it.
     ///
-    /// Padding tokens are kept nowhere and seen by no query; padding tiles and decode rows are empty;
+    /// Padding tokens are kept nowhere and seen by no query; padding tiles, decode rows and items are empty;
     /// padding outputs are read by no head.
     pub(crate) fn pad(&mut self, shape: StepShape) {
         let [chunk] = &mut self.chunks[..] else {
@@ -333,9 +395,19 @@ impl StepPlan {
         self.layout.pad(shape.tokens, shape.outputs);
         self.tiles.resize(shape.tiles, NO_TILE);
         self.decode.resize(shape.decode, DecodeRow::zeroed());
+        self.items.resize(shape.items, DecodeItem::zeroed());
+        self.launches.clear();
+        if shape.decode > 0 {
+            self.launches.push(DecodeLaunch {
+                rows: 0..shape.decode,
+                splits: shape.splits,
+                items: 0..shape.items,
+            });
+        }
         chunk.tokens = 0..shape.tokens;
         chunk.tiles = 0..shape.tiles;
         chunk.decode = 0..shape.decode;
+        chunk.launches = 0..self.launches.len();
         self.shape = Some(shape);
     }
 
@@ -349,6 +421,7 @@ impl StepPlan {
             tiles: 0..0,
             tile_rows: shape.tile_rows,
             decode: 0..0,
+            launches: 0..0,
         });
         self.pad(shape);
     }
@@ -360,6 +433,11 @@ impl PlanConfig {
         let room = tokens_max.min(self.chunk_tokens).min(self.pad_tokens);
         shape.tokens <= room && shape.decode * shape.splits <= self.splits_max
     }
+}
+
+/// Returns the number of splits of a decode row.
+const fn splits_of(row: &DecodeRow) -> usize {
+    row.context_len.div_ceil(AttnDecodeParams::SPLIT_KEYS) as usize
 }
 
 /// A span as kernels take it.

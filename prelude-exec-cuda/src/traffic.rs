@@ -51,11 +51,12 @@ impl Random {
 }
 
 /// The contents of a step: tokens to compute of each prompt and whether blocks of it are cached, and the
-/// context of each decode row.
+/// context of each decode row, of which the first tokens may be the same for all.
 #[derive(Default)]
 struct Step {
     prompts: Vec<(usize, bool)>,
     contexts: Vec<usize>,
+    shared: usize,
 }
 
 impl Step {
@@ -78,14 +79,34 @@ impl Step {
             tiles: tiles.sum(),
             decode: self.contexts.len(),
             keys: u32::try_from(self.contexts.iter().max().map_or(0, |n| n + 1)).unwrap(),
+            items: self.items(group),
             spans: spans.sum(),
+        }
+    }
+
+    fn splits(&self) -> usize {
+        self.contexts.iter().map(|n| n / 256 + 1).sum()
+    }
+
+    /// Items of the decode rows, as a plan has them.
+    fn items(&self, group: usize) -> usize {
+        let (rows, shared) = (self.contexts.len(), self.shared / 256);
+        let together = shared * rows.div_ceil(32 / group);
+        let items = self.splits() - shared * rows + together;
+        match rows > 1 && shared > 0 && 4 * items <= 3 * self.splits() {
+            true => items,
+            false => 0,
         }
     }
 
     /// Tiles, and splits of decode rows, that have something to do.
     fn blocks(&self, group: usize) -> usize {
-        let splits = self.contexts.iter().map(|n| n / 256 + 1);
-        self.counts(group).tiles + splits.sum::<usize>()
+        let counts = self.counts(group);
+        let decode = match counts.items {
+            0 => self.splits(),
+            items => items,
+        };
+        counts.tiles + decode
     }
 }
 
@@ -102,16 +123,17 @@ impl Traffic for Classifications {
         let many = random.within(1, 8).min(random.within(1, 8));
         Step {
             prompts: (0..many).map(|_| (random.prompt() / 2 + 4, true)).collect(),
-            contexts: Vec::new(),
+            ..Step::default()
         }
     }
 }
 
 /// Classifications beside 16 to 32 chats that come and go.
-#[derive(Default)]
 struct Chats {
     /// Context now, and tokens left.
     live: Vec<(usize, usize)>,
+    /// Tokens that all of them begin with, in the same blocks.
+    shared: usize,
 }
 
 impl Traffic for Chats {
@@ -119,6 +141,7 @@ impl Traffic for Chats {
         let mut step = Step {
             prompts: Vec::new(),
             contexts: self.live.iter().map(|chat| chat.0).collect(),
+            shared: self.shared,
         };
         for chat in &mut self.live {
             (chat.0, chat.1) = (chat.0 + 1, chat.1 - 1);
@@ -129,6 +152,7 @@ impl Traffic for Chats {
             let (new, cached) = (random.prompt(), random.percent(50));
             let before = if cached { random.within(100, 1500) } else { 0 };
             step.prompts.push((new, cached));
+            let before = self.shared + before;
             self.live.push((before + new, random.within(20, 400)));
         }
         if random.percent(50) {
@@ -156,6 +180,7 @@ impl Traffic for Mixes {
                 .map(|_| (random.prompt(), random.percent(50)))
                 .collect(),
             contexts: (0..rows).map(|_| random.within(20, 3000)).collect(),
+            shared: 0,
         }
     }
 }
@@ -213,9 +238,14 @@ fn record(traffic: &mut dyn Traffic, group: usize, seed: u64) -> (GraphStats, Bl
 fn mixed_traffic_runs_as_graphs() {
     // Heads that share a key-value head: of Qwen3-0.6B, and of Qwen3-4B.
     for group in [2, 4] {
-        let kinds: [(&str, Box<dyn Traffic>); 3] = [
+        let chats = |shared| Chats {
+            shared,
+            live: Vec::new(),
+        };
+        let kinds: [(&str, Box<dyn Traffic>); 4] = [
             ("classifications", Box::new(Classifications)),
-            ("classifications and chats", Box::<Chats>::default()),
+            ("classifications and chats", Box::new(chats(0))),
+            ("the same over one prompt", Box::new(chats(1100))),
             ("independent mixes", Box::new(Mixes)),
         ];
         for (name, mut traffic) in kinds {

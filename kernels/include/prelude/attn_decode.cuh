@@ -50,6 +50,15 @@ struct DecodeRow {
 };
 PRELUDE_PARAMS(DecodeRow, 16, q_row, context_len, block_first, reserved);
 
+// Of attn_decode_shared: one split of `count` rows from row `first` on.
+struct DecodeItem {
+    u32 first;
+    u32 count;  // 0: nothing to do
+    u32 split;
+    u32 reserved;
+};
+PRELUDE_PARAMS(DecodeItem, 16, first, count, split, reserved);
+
 struct AttnDecodeParams {
     Global<const bf16> q;
     Global<bf16> out;
@@ -59,6 +68,7 @@ struct AttnDecodeParams {
     Global<const DecodeRow> rows;
     Global<float> partial;   // not touched if splits is 1
     Global<const u32> live;  // rows that count, or null for all
+    Global<const DecodeItem> items;  // of attn_decode_shared alone, one for each of its blocks' x
     u32 rows_max;
     u32 splits;
     u32 heads;
@@ -70,11 +80,11 @@ struct AttnDecodeParams {
     float scale;
     u32 window;  // of the near form, as the next; else all positions
     float cap;   // or 0
-    u32 reserved;
+    u32 items_max;
 };
-PRELUDE_PARAMS(AttnDecodeParams, 112, q, out, k_pages, v_pages, tables, rows, partial, live,
+PRELUDE_PARAMS(AttnDecodeParams, 120, q, out, k_pages, v_pages, tables, rows, partial, live, items,
                rows_max, splits, heads, kv_heads, head_dim, q_stride, out_stride, block_size, scale,
-               window, cap, reserved);
+               window, cap, items_max);
 
 namespace decode {
 
@@ -135,6 +145,108 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 keys, u3
     cp_async_commit();
 }
 
+// The keys of a row up to `end`.
+template <u32 Dim>
+struct Source {
+    const AttnDecodeParams& p;
+    u32 block_first;
+    u32 kv_head;
+    u32 end;
+    u32 shift;  // log2 of block_size
+
+    // Starts copying K and V of 16 keys, which lie in one block: two groups of copies, empty beyond
+    // the end, so that as many are under way at every point.
+    PRELUDE_DEVICE void fetch_both(Shared<bf16> to, u32 from) const {
+        if (from >= end) {
+            cp_async_commit();
+            cp_async_commit();
+            return;
+        }
+        u64 block = u32(load_ro(p.tables + (block_first + (from >> shift))));
+        u64 at = ((block * p.kv_heads + kv_head) * p.block_size + from % p.block_size) * p.head_dim;
+        fetch<Dim>(to, p.k_pages + at, end - from, p.head_dim);
+        fetch<Dim>(to + KEYS * attention::PITCH<Dim>, p.v_pages + at, end - from, p.head_dim);
+    }
+};
+
+// What the warps of a block leave of `N` rows in shared memory: [warp][row][Dim] values, then
+// [warp][row] pairs of maximum and sum.
+template <u32 Dim, u32 N>
+struct Left {
+    Shared<float> values;
+    Shared<Vec<float, 2>> pairs;
+
+    PRELUDE_DEVICE Left()
+        : values(dynamic_shared<float>()), pairs(as<Vec<float, 2>>(values + WARPS * N * Dim)) {}
+
+    // Puts down 16 rows of the warp, from row `first` on.
+    PRELUDE_DEVICE void put(const attention::Rows<Dim>& state, u32 first) const {
+        u32 lane = lane_id();
+        PRELUDE_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            u32 row = warp_id() * N + first + lane / 4 + 8 * half;
+            float sum = attention::row_sum(state.sum[half]);
+            if (lane % 4 == 0) store(pairs + row, Vec<float, 2>{{state.max[half], sum}});
+            PRELUDE_UNROLL
+            for (u32 i = 0; i < Dim / 8; i++) {
+                Vec<float, 2> two{{state.values[i][2 * half], state.values[i][2 * half + 1]}};
+                store(as<Vec<float, 2>>(values + (row * Dim + 8 * i + lane % 4 * 2)), two);
+            }
+        }
+    }
+};
+
+// Of a row, what all warps left: maximum, sum, and 8 values.
+struct Merged {
+    float max;
+    float sum;
+    float values[8];
+};
+
+template <u32 Dim, u32 N>
+PRELUDE_DEVICE Merged merge(const Left<Dim, N>& left, u32 row, u32 column, float factor) {
+    Merged merged{NEG_INFINITY, 0.0f, {}};
+    for (u32 w = 0; w < WARPS; w++) {
+        float other = load(left.pairs + (w * N + row))[0];
+        merged.max = other > merged.max ? other : merged.max;
+    }
+    for (u32 w = 0; w < WARPS; w++) {
+        Vec<float, 2> pair = load(left.pairs + (w * N + row));
+        float weight = exp2_fast(mul_rn(add_rn(pair[0], -merged.max), factor));
+        merged.sum = add_rn(merged.sum, mul_rn(pair[1], weight));
+        PRELUDE_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            f32x4 x = load(as<f32x4>(left.values + ((w * N + row) * Dim + column + 4 * half)));
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 4; e++) {
+                float& value = merged.values[4 * half + e];
+                value = add_rn(value, mul_rn(x[e], weight));
+            }
+        }
+    }
+    return merged;
+}
+
+// Writes 8 merged values of a head of a row: to `out` if its context is one split, else to
+// `partial`.
+PRELUDE_DEVICE void write(const AttnDecodeParams& p, const DecodeRow& row, u32 index, u32 head,
+                          u32 split, u32 column, const Merged& merged) {
+    if (row.context_len <= SPLIT) {
+        bf16x8 y;
+        for (u32 e = 0; e < 8; e++) y[e] = to_bf16(div_rn(merged.values[e], merged.sum));
+        u64 to = u64(row.q_row) * p.out_stride + head * p.head_dim + column;
+        store(as<bf16x8>(p.out + to), y);
+        return;
+    }
+    Global<float> to = values_at(p, index, head, split) + column;
+    const float(&x)[8] = merged.values;
+    store(as<f32x4>(to), f32x4{{x[0], x[1], x[2], x[3]}});
+    store(as<f32x4>(to + 4), f32x4{{x[4], x[5], x[6], x[7]}});
+    if (column == 0) {
+        store(pair_at(p, index, head, split), Vec<float, 2>{{merged.max, merged.sum}});
+    }
+}
+
 }  // namespace decode
 
 template <u32 Dim, bool Near = false>
@@ -164,7 +276,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         }
         return;
     }
-    u32 warp = warp_id(), lane = lane_id();
+    u32 warp = warp_id();
     constexpr u32 SIDE = KEYS * PITCH<Dim>;
     Shared<bf16> stages = dynamic_shared<bf16>() + warp * (4 * SIDE);  // K, V, K, V
     float factor = mul_rn(p.scale, LOG2_E);
@@ -174,28 +286,12 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     state.clear();
 
     u32 end = min_u32(row.context_len, (split + 1) * SPLIT);
-    u32 shift = lowest_one(p.block_size);
-    // 16 keys from a multiple of 16 on lie in one block.
-    auto place = [&](u32 key) {
-        u64 block = u32(load_ro(p.tables + (row.block_first + (key >> shift))));
-        return ((block * p.kv_heads + kv_head) * p.block_size + key % p.block_size) * p.head_dim;
-    };
-    // Two groups of copies, empty beyond the end, so that as many are under way at every point.
-    auto fetch_both = [&](Shared<bf16> to, u32 from) {
-        if (from < end) {
-            u64 at = place(from);
-            fetch<Dim>(to, p.k_pages + at, end - from, p.head_dim);
-            fetch<Dim>(to + SIDE, p.v_pages + at, end - from, p.head_dim);
-        } else {
-            cp_async_commit();
-            cp_async_commit();
-        }
-    };
+    Source<Dim> source{p, row.block_first, kv_head, end, lowest_one(p.block_size)};
     u32 key = split * SPLIT + warp * KEYS;
     bool is_early = key + KEYS < row.context_len;
-    if (is_early) fetch_both(stages, key);
+    if (is_early) source.fetch_both(stages, key);
     dep_wait();
-    if (!is_early) fetch_both(stages, key);
+    if (!is_early) source.fetch_both(stages, key);
     u32 query[Dim / 16][4];
     load_query<Dim>(query, p.q + (u64(row.q_row) * p.q_stride + first_head * p.head_dim), heads,
                     p.head_dim);
@@ -204,7 +300,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
         Shared<bf16> k = stages + stage * (2 * SIDE), v = k + SIDE;
         stage ^= 1;
         sync_warp();  // No lane reads the other stage any more.
-        fetch_both(stages + stage * (2 * SIDE), key + WARPS * KEYS);
+        source.fetch_both(stages + stage * (2 * SIDE), key + WARPS * KEYS);
         cp_async_wait<3>();
         sync_warp();  // K is there.
         float scores[1][KEYS / 8][4];
@@ -223,58 +319,16 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     }
     cp_async_wait<0>();
 
-    // [warp][head][Dim] values, then [warp][head] pairs of maximum and sum.
-    Shared<float> values = dynamic_shared<float>();
-    Shared<Vec<float, 2>> pairs = as<Vec<float, 2>>(values + WARPS * HEADS * Dim);
+    Left<Dim, HEADS> left;
     sync_block();  // No warp reads K and V any more.
-    PRELUDE_UNROLL
-    for (u32 half = 0; half < 2; half++) {
-        u32 head = warp * HEADS + lane / 4 + 8 * half;
-        float sum = row_sum(state.sum[half]);
-        if (lane % 4 == 0) store(pairs + head, Vec<float, 2>{{state.max[half], sum}});
-        PRELUDE_UNROLL
-        for (u32 i = 0; i < Dim / 8; i++) {
-            Vec<float, 2> two{{state.values[i][2 * half], state.values[i][2 * half + 1]}};
-            store(as<Vec<float, 2>>(values + (head * Dim + 8 * i + lane % 4 * 2)), two);
-        }
-    }
+    left.put(state, 0);
     sync_block();
     dep_launch();
     u32 chunks = p.head_dim / 8;
     for (u32 i = thread_idx().x; i < heads * chunks; i += block_dim().x) {
         u32 head = i / chunks, column = i % chunks * 8;
-        float max = NEG_INFINITY;
-        for (u32 w = 0; w < WARPS; w++) {
-            float other = load(pairs + (w * HEADS + head))[0];
-            max = other > max ? other : max;
-        }
-        float sum = 0.0f, merged[8] = {};
-        for (u32 w = 0; w < WARPS; w++) {
-            Vec<float, 2> pair = load(pairs + (w * HEADS + head));
-            float weight = exp2_fast(mul_rn(add_rn(pair[0], -max), factor));
-            sum = add_rn(sum, mul_rn(pair[1], weight));
-            PRELUDE_UNROLL
-            for (u32 half = 0; half < 2; half++) {
-                u32 from = (w * HEADS + head) * Dim + column + 4 * half;
-                f32x4 x = load(as<f32x4>(values + from));
-                PRELUDE_UNROLL
-                for (u32 e = 0; e < 4; e++) {
-                    merged[4 * half + e] = add_rn(merged[4 * half + e], mul_rn(x[e], weight));
-                }
-            }
-        }
-        if (splits == 1) {
-            bf16x8 y;
-            for (u32 e = 0; e < 8; e++) y[e] = to_bf16(div_rn(merged[e], sum));
-            store(as<bf16x8>(out + (head * p.head_dim + column)), y);
-            continue;
-        }
-        Global<float> to = values_at(p, index, first_head + head, split) + column;
-        store(as<f32x4>(to), f32x4{{merged[0], merged[1], merged[2], merged[3]}});
-        store(as<f32x4>(to + 4), f32x4{{merged[4], merged[5], merged[6], merged[7]}});
-        if (column == 0) {
-            store(pair_at(p, index, first_head + head, split), Vec<float, 2>{{max, sum}});
-        }
+        Merged merged = merge(left, head, column, factor);
+        write(p, row, index, first_head + head, split, column, merged);
     }
 }
 

@@ -23,7 +23,7 @@ mod silu_mul;
 mod sm90_attn;
 
 pub use activate::{ActivateParams, Function};
-pub use attn_decode::{AttnDecodeParams, DecodeRow};
+pub use attn_decode::{AttnDecodeParams, DecodeItem, DecodeRow};
 pub use attn_varlen::{AttnVarlenParams, NO_WINDOW, Segment, Span, Tile};
 pub use cap_logits::CapLogitsParams;
 pub use dots::{ClassifyParams, LabelDotsParams};

@@ -14,7 +14,7 @@ pub(crate) struct Shape {
 }
 
 /// A token: which text it is of, and where in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token {
     pub(crate) text: usize,
     pub(crate) position: usize,
@@ -172,21 +172,25 @@ impl Pages {
     /// Puts tokens in blocks of their own; says where their table begins.
     pub(crate) fn add(&mut self, tokens: &[Token]) -> usize {
         let first = self.tables.len();
+        for tokens in tokens.chunks(self.block_size) {
+            self.push_block(tokens);
+        }
+        first
+    }
+
+    /// Puts tokens in a block, which is the next of the table.
+    pub(crate) fn push_block(&mut self, tokens: &[Token]) {
+        let block = self.blocks_left.pop().expect("enough blocks");
+        self.tables.push(block as i32);
         let Shape { kv_heads, dim, .. } = self.shape;
-        for (position, &token) in tokens.iter().enumerate() {
-            if position % self.block_size == 0 {
-                let block = self.blocks_left.pop().expect("enough blocks");
-                self.tables.push(block as i32);
-            }
-            let block = *self.tables.last().expect("pushed above") as usize;
+        for (at, &token) in tokens.iter().enumerate() {
             let heads = self.shape.token(token);
             for head in 0..kv_heads {
-                let row = (block * kv_heads + head) * self.block_size + position % self.block_size;
+                let row = (block * kv_heads + head) * self.block_size + at;
                 let part = head * dim..(head + 1) * dim;
                 self.k[row * dim..][..dim].copy_from_slice(&heads.k[part.clone()]);
                 self.v[row * dim..][..dim].copy_from_slice(&heads.v[part]);
             }
         }
-        first
     }
 }

@@ -86,6 +86,7 @@ impl Step {
                 device.alloc(partial * 4).unwrap()
             },
             live: self.live.map_or(DevicePtr::NULL, |n| upload(device, &[n])),
+            items: DevicePtr::NULL,
             rows_max: n as u32,
             splits: self.splits,
             heads: shape.heads as u32,
@@ -97,7 +98,7 @@ impl Step {
             scale: shape.scale(),
             window: self.near.window(),
             cap: self.near.cap,
-            reserved: 0,
+            items_max: 0,
         };
         launch(device, params.launch().unwrap(), &params);
         if let Some(combine) = params.launch_combine() {

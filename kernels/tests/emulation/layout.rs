@@ -22,6 +22,7 @@ fn structs_are_mirrored() {
     check::<families::AttnVarlenParams>(&library, &mut known);
     check::<families::CapLogitsParams>(&library, &mut known);
     check::<families::ClassifyParams>(&library, &mut known);
+    check::<families::DecodeItem>(&library, &mut known);
     check::<families::DecodeRow>(&library, &mut known);
     check::<families::EmbedParams>(&library, &mut known);
     check::<families::ExpertsGemmParams>(&library, &mut known);

@@ -11,6 +11,7 @@
 mod activate;
 mod attention;
 mod attn_decode;
+mod attn_decode_shared;
 mod attn_varlen;
 mod attn_whole;
 mod cap_logits;

@@ -62,6 +62,7 @@ fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
         tiles,
         decode,
         keys,
+        items: 0,
         spans: 2 * tiles,
     }
 }

@@ -1,10 +1,13 @@
-//! `attn_varlen` and `attn_whole` for prompts, `attn_decode` and `attn_combine` for rows of one token.
+//! `attn_varlen` and `attn_whole` for prompts; `attn_decode`, or `attn_decode_shared` where rows share
+//! pages, and `attn_combine` for rows of one token.
 
 use half::bf16;
 use prelude_core::Attention as VisibleTokens;
 use prelude_kernels::{
     DevicePtr,
-    families::{AttnDecodeParams, AttnVarlenParams, DecodeRow, NO_WINDOW, Segment, Span, Tile},
+    families::{
+        AttnDecodeParams, AttnVarlenParams, DecodeItem, DecodeRow, NO_WINDOW, Segment, Span, Tile,
+    },
 };
 use prelude_models::AttnShape;
 
@@ -57,6 +60,8 @@ pub(crate) struct Prompts {
 pub(crate) struct Decode {
     /// The chunk's.
     pub(crate) rows: View<DecodeRow>,
+    /// What is read together: all splits of all rows, or nothing if each row reads for itself.
+    pub(crate) items: View<DecodeItem>,
     /// Splits of the longest context.
     pub(crate) splits: usize,
     /// `[rows · Hq · splits, D + 2]`: maximum, sum and unscaled output of each split.
@@ -207,6 +212,7 @@ impl Attention {
                 && on.partial.width() >= shape.head_dim + 2
                 => "no room for the splits",
         }
+        let items = on.items.width();
         let (window, cap) = self.near();
         let ([k_pages, v_pages], mut reads) = self.pages();
         let params = AttnDecodeParams {
@@ -218,6 +224,10 @@ impl Attention {
             rows: on.rows.ptr(),
             partial: on.partial.ptr(),
             live: DevicePtr::NULL,
+            items: match items {
+                0 => DevicePtr::NULL,
+                _ => on.items.ptr(),
+            },
             rows_max: int(rows),
             splits: int(on.splits),
             heads: int(shape.heads),
@@ -229,13 +239,16 @@ impl Attention {
             scale: shape.scale,
             window,
             cap,
-            reserved: 0,
+            items_max: int(items),
         };
         reads.extend([
             access("q", self.q),
             access("tables", self.tables),
             access("rows", on.rows),
         ]);
+        if items > 0 {
+            reads.push(access("items", on.items));
+        }
         let launch = params
             .launch()
             .ok_or_else(|| Error::launch(KERNEL, "no such head_dim"))?;

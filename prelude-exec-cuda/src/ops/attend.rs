@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use half::bf16;
-use prelude_kernels::families::DecodeRow;
 use prelude_models::{AttnShape, Distances, step::ArenaTensor};
 
-use super::{CudaOps, chunk, sizes::partial_row_bytes};
+use super::{CudaOps, chunk};
 use crate::{
     Error, StepPlan, Weight,
-    kernels::attention::{Attention, Decode, Prompts, SPLIT_KEYS},
+    kernels::attention::{Attention, Decode, Prompts},
     memory::view::View,
+    plan::DecodeLaunch,
 };
 
 impl CudaOps {
@@ -55,42 +55,22 @@ impl CudaOps {
             on_hopper: self.on_hopper,
         };
         attention.prompts(&mut self.launcher, prompts)?;
-        self.attend_decode(attention, chunk.decode.clone(), inputs)
+        self.attend_decode(attention, &inputs.launches[chunk.launches.clone()])
     }
 
-    fn attend_decode(
-        &mut self,
-        on: Attention,
-        decode: Range<usize>,
-        plan: &StepPlan,
-    ) -> Result<(), Error> {
-        let per_split = on.shape.heads * partial_row_bytes(on.shape);
+    fn attend_decode(&mut self, on: Attention, launches: &[DecodeLaunch]) -> Result<(), Error> {
         let width = on.shape.head_dim + 2;
-        let splits_of = |row: &DecodeRow| match plan.shape {
-            Some(shape) => shape.splits,
-            None => (row.context_len as usize).div_ceil(SPLIT_KEYS),
-        };
-        let mut start = decode.start;
-        while start < decode.end {
-            // As many rows as fit; one always does.
-            let (mut end, mut splits) = (start, 0);
-            while end < decode.end {
-                let wider = splits.max(splits_of(&plan.decode[end]));
-                if end > start && (end + 1 - start) * wider * per_split > self.partial.bytes() {
-                    break;
-                }
-                (end, splits) = (end + 1, wider);
-            }
-            let rows = (end - start) * on.shape.heads * splits;
+        for launch in launches {
+            let rows = launch.rows.len() * on.shape.heads * launch.splits;
             on.decode(
                 &mut self.launcher,
                 Decode {
-                    rows: self.metadata.part(self.fields.decode, start..end),
-                    splits,
+                    rows: self.metadata.part(self.fields.decode, launch.rows.clone()),
+                    items: self.metadata.part(self.fields.items, launch.items.clone()),
+                    splits: launch.splits,
                     partial: self.partial.view(0, rows, width),
                 },
             )?;
-            start = end;
         }
         Ok(())
     }

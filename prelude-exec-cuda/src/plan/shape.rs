@@ -6,6 +6,8 @@
 //! tiles      as many as full tiles of all tokens, and 4, 16, 64, 256, ... for the prompts' ends
 //! decode     all tokens if nothing else is in the step, else 0, or 8, 12, 16, 24, ...
 //! splits     4, 8, 16, ...; 1 where nothing else is in the step and no context is longer
+//! items      as many as items of decode rows that share pages, in steps as tokens from 8 on; 0
+//!            where none do
 //! spans      two for each token and 64, or twice, four times, ... that
 //! ```
 //!
@@ -20,6 +22,8 @@ const ENDS: [usize; 4] = [4, 16, 64, 256];
 const OUTPUTS: [usize; 5] = [0, 1, 8, 64, 256];
 /// Fewest decode rows beside prompts, if there are any.
 const DECODE_MIN: usize = 8;
+/// Fewest items of decode rows that share pages.
+const ITEMS_MIN: usize = 8;
 /// Fewest splits of contexts of more than one.
 const SPLITS_MIN: usize = 4;
 /// Blocks for each key-value head that a larger shape may launch beside twice those of its own.
@@ -36,6 +40,8 @@ pub(crate) struct StepShape {
     pub(crate) decode: usize,
     /// Splits of each decode row.
     pub(crate) splits: usize,
+    /// Items of the decode rows, if they share pages.
+    pub(crate) items: usize,
     /// Room for spans.
     pub(crate) spans: usize,
 }
@@ -51,6 +57,8 @@ pub(crate) struct StepCounts {
     pub(crate) decode: usize,
     /// The longest context of a decode row.
     pub(crate) keys: u32,
+    /// Items of decode rows that share pages.
+    pub(crate) items: usize,
     pub(crate) spans: usize,
 }
 
@@ -79,6 +87,10 @@ impl StepShape {
                 splits.next_power_of_two().max(SPLITS_MIN),
             ),
         };
+        let items = match counts.items {
+            0 => 0,
+            items => padded(items.max(ITEMS_MIN)),
+        };
         let mut spans = 2 * tokens + 64;
         while spans < counts.spans {
             spans *= 2;
@@ -90,6 +102,7 @@ impl StepShape {
             tiles,
             decode,
             splits,
+            items,
             spans,
         }
     }
@@ -100,20 +113,25 @@ impl StepShape {
         let same = |shape: &Self| {
             (
                 (shape.tokens, shape.outputs, shape.tile_rows),
-                (shape.tiles > 0, shape.splits.min(2)),
+                (shape.tiles > 0, shape.splits.min(2), shape.items > 0),
             )
         };
         same(self) == same(own)
             && self.tiles >= own.tiles
             && self.decode >= own.decode
             && self.splits >= own.splits
+            && self.items >= own.items
             && self.spans >= own.spans
             && self.blocks() <= 2 * own.blocks() + BLOCKS_SPARE
     }
 
     /// Returns the blocks of attention that each key-value head has in a layer.
     pub(crate) const fn blocks(&self) -> usize {
-        self.tiles + self.decode * self.splits
+        self.tiles
+            + match self.items {
+                0 => self.decode * self.splits,
+                items => items,
+            }
     }
 }
 

@@ -20,6 +20,7 @@ fn config(chunk_tokens: usize, group: usize) -> PlanConfig {
         wide_tokens: 128,
         pad_tokens: 1024,
         splits_max: 1024,
+        rows_shared: 8,
         whole: false,
     }
 }
@@ -120,6 +121,7 @@ impl Fill {
             Self::Larger => StepShape {
                 tiles: 2 * own.tiles,
                 decode: 2 * own.decode,
+                items: 2 * own.items,
                 spans: 2 * own.spans,
                 ..own
             },
@@ -537,6 +539,7 @@ fn few_shapes_hold_all_mixes() {
             tiles,
             decode,
             keys,
+            items: 0,
             spans: 2 * tiles,
         };
         let shape = StepShape::of(&counts, 2);
@@ -561,6 +564,17 @@ fn few_shapes_hold_all_mixes() {
     // Beside prompts.
     assert_eq!(of(45, 6, 2, 5, 20), [48, 8, 1 + 4, 8, 4]);
     assert_eq!(of(45, 20, 2, 19, 20), [48, 48, 1 + 4, 24, 4]);
+    let of_items = |items| {
+        let counts = StepCounts {
+            tokens: 64,
+            decode: 64,
+            keys: 3000,
+            items,
+            ..StepCounts::default()
+        };
+        StepShape::of(&counts, 2).items
+    };
+    assert_eq!([0, 1, 9, 97].map(of_items), [0, 8, 12, 112]);
     let of_spans = |spans| {
         let counts = StepCounts {
             tokens: 10,
@@ -581,6 +595,7 @@ fn a_larger_shape_serves_a_smaller_one() {
         tiles: 7,
         decode: 8,
         splits: 4,
+        items: 0,
         spans: 256,
     };
     let check = |change: fn(&mut StepShape), serves: bool| {
@@ -598,6 +613,21 @@ fn a_larger_shape_serves_a_smaller_one() {
     check(|shape| (shape.decode, shape.splits) = (0, 0), false);
     check(|shape| shape.spans = 255, false);
     check(|shape| (shape.decode, shape.splits) = (64, 4), false);
+    check(|shape| shape.items = 24, false);
+    // Of steps whose rows share pages, items count, and not the splits of rows.
+    let own = StepShape { items: 24, ..own };
+    let check = |change: fn(&mut StepShape), serves: bool| {
+        let mut shape = own;
+        change(&mut shape);
+        assert_eq!(shape.serves(&own), serves, "{shape:?}");
+    };
+    check(
+        |shape| (shape.decode, shape.splits, shape.items) = (64, 8, 64),
+        true,
+    );
+    check(|shape| shape.items = 16, false);
+    check(|shape| shape.items = 0, false);
+    check(|shape| shape.items = 256, false);
 }
 
 #[test]

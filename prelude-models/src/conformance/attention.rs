@@ -193,7 +193,22 @@ fn cases() -> Vec<(String, Vec<ForwardBatch>)> {
         vec![forest.oneshot()]
     }));
     cases.push(("cached blocks".to_owned(), cached_steps()));
+    cases.push(("rows over one prompt".to_owned(), shared_steps()));
     cases
+}
+
+/// Step 1 keeps 272 positions. Step 2 decodes behind all of them, and three times behind the first 256.
+fn shared_steps() -> Vec<ForwardBatch> {
+    let prompt: Vec<_> = (0..17).map(|i| BlockId(i * 5 % 17 + 3)).collect();
+    let mut first = Forest::default();
+    first.kept_root(272, &prompt);
+    let table = |shared, own| [&prompt[..shared], &[BlockId(own)]].concat();
+    let tables = [(16, 40), (16, 41), (17, 42), (16, 43)].map(|(n, own)| table(n, own));
+    let [a, b, c, d] = &tables;
+    vec![
+        first.oneshot(),
+        ForwardBatch::Decode(decode(&[(256, a), (256, b), (272, c), (256, d)])),
+    ]
 }
 
 /// A long root, children that end at and beside tile edges, grandchildren, two children deep.
