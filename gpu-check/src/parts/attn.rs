@@ -1,4 +1,5 @@
-//! Attention: prompts of many lengths, a forest, rows of one token over long contexts.
+//! Attention: prompts of many lengths, a forest, rows of one token over long contexts and over one
+//! prompt.
 
 use anyhow::Result;
 use half::bf16;
@@ -68,7 +69,15 @@ fn generations(session: &mut Session, layer: Layer) -> Result<()> {
     for &(rows, context, share) in rows {
         let name = format!("decode {rows} rows × {context}");
         session.attempt_within(&name, 3.0, |s| {
-            decode_rows(s, layer, &name, rows, context, share)
+            decode_rows(s, layer, &name, (rows, 0, context), share)
+        })?;
+    }
+    // Chats over one prompt, and as long ones over a prompt each.
+    let (rows, prompt, own) = session.pick((64, 2048, 64), (4, 256, 20));
+    for (shared, what) in [(prompt, "of one prompt"), (0, "of prompts of their own")] {
+        let name = format!("decode {rows} rows × {prompt} {what}, and {own} each");
+        session.attempt_within(&name, 3.0, |s| {
+            decode_rows(s, layer, &name, (rows, shared, prompt + own), None)
         })?;
     }
     Ok(())
@@ -140,30 +149,38 @@ fn prompts(
     })
 }
 
+/// Rows of contexts of this length, of which the first `shared` tokens are in the same blocks: a whole
+/// number of blocks.
 fn decode_rows(
     session: &mut Session,
     layer: Layer,
     name: &str,
-    rows: usize,
-    context: usize,
+    (rows, shared, context): (usize, usize, usize),
     share: Option<f64>,
 ) -> Result<()> {
-    let each = context.div_ceil(BLOCK);
+    let of_all = shared / BLOCK;
+    let each = context.div_ceil(BLOCK) - of_all;
     let sequences: Vec<Sequence> = (0..rows)
-        .map(|i| Sequence {
-            blocks: (count(i * each)..count((i + 1) * each))
-                .map(BlockId)
-                .collect(),
-            // The new token is in the context already when attention runs.
-            len: context - 1,
-            next: 1,
+        .map(|i| {
+            let own = of_all + i * each;
+            Sequence {
+                blocks: (0..of_all)
+                    .chain(own..own + each)
+                    .map(|block| BlockId(count(block)))
+                    .collect(),
+                // The new token is in the context already when attention runs.
+                len: context - 1,
+                next: 1,
+            }
         })
         .collect();
     let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
-    let room = layer.room(rows, rows * each, context, rows.max(8) * (qkv + out))?;
+    let blocks = of_all + rows * each;
+    let room = layer.room(rows, blocks, context, rows.max(8) * (qkv + out))?;
     let times = attend(session, layer, &room, decode(&sequences, BLOCK, None, None))?;
     let kv = 2.0 * 2.0 * (layer.shape.kv_heads * layer.shape.head_dim) as f64;
-    let bytes = rows as f64 * context as f64 * kv;
+    // What is shared has to come from memory once.
+    let bytes = (shared + rows * (context - shared)) as f64 * kv;
     let ceiling = session.ceilings.bytes;
     session.figure(Figure {
         work: Some(Work::Bytes(bytes)),

@@ -11,8 +11,8 @@ use prelude_models::Checkpoint;
 use super::{checkpoint, mode};
 use crate::{
     batches::{
-        Forest, Generation, Wanted, all_sampled, count, embed, greedy, mix, rows, scores, step,
-        tokens,
+        Forest, Generation, Sequence, Wanted, all_sampled, count, decode, embed, greedy, mix, rows,
+        scores, step, tokens,
     },
     same::{bits, same},
     session::Session,
@@ -48,6 +48,10 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.attempt("decode rows alone and together", |s| {
         let mut executor = open(s, &checkpoint, true)?;
         decode_rows(s, &mut executor)
+    })?;
+    session.check("decode rows over the same blocks and over copies", |s| {
+        let mut executor = open(s, &checkpoint, false)?;
+        shared_blocks(s, &mut executor)
     })?;
     let steps = session.pick(10_000, 4);
     let what = format!("device memory over {steps} steps");
@@ -318,6 +322,45 @@ fn decode_rows(session: &mut Session, executor: &mut CudaExecutor) -> Result<()>
         ensure!(together == alone, "{together:?} together, {alone:?} alone");
         Ok(format!("{members} texts of {steps} tokens"))
     })
+}
+
+/// Rows that see a prompt in the same blocks, which are read for several at once, have the bits of as
+/// many rows over copies of them.
+fn shared_blocks(session: &Session, executor: &mut CudaExecutor) -> Result<String> {
+    const ROWS: usize = 4;
+    let len = session.pick(560, 272);
+    let each = len / 16;
+    let vocab = executor.capacity().vocab_size;
+    let prompt = tokens(600, len, vocab);
+    let prompts: Vec<Vec<BlockId>> = (0..=ROWS)
+        .map(|i| {
+            (i * each..(i + 1) * each)
+                .map(|b| BlockId(count(b)))
+                .collect()
+        })
+        .collect();
+    for blocks in &prompts {
+        let mut forest = Forest::default();
+        forest.kept_root(&prompt, blocks);
+        rows(executor, forest)?;
+    }
+    let mut run = |blocks: &dyn Fn(usize) -> usize| -> Result<Vec<RowOutput>> {
+        let own = count((ROWS + 1) * each);
+        let sequences: Vec<Sequence> = (0..ROWS)
+            .map(|i| Sequence {
+                blocks: [&prompts[blocks(i)][..], &[BlockId(own + count(i))]].concat(),
+                len,
+                next: tokens(601 + i as u64, 1, vocab)[0],
+            })
+            .collect();
+        Ok(step(executor, decode(&sequences, 16, Some(3), None))?.decode)
+    };
+    let (shared, copies) = (run(&|_| ROWS)?, run(&|i| i)?);
+    ensure!(
+        bits(&shared) == bits(&copies),
+        "{shared:?} over the same blocks, {copies:?} over copies"
+    );
+    Ok(format!("{ROWS} rows over {len} tokens"))
 }
 
 /// Texts of which each token is drawn while the step before it is still outstanding are those of one

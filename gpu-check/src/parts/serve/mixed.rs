@@ -27,6 +27,8 @@ struct Mix<'a> {
     server: &'a Process,
     words: &'a Words,
     span: Span,
+    /// Decisions a second that the server can do alone.
+    capacity: f64,
     /// Decisions a second that come.
     offered: f64,
 }
@@ -46,6 +48,7 @@ pub(super) fn measure(
         server,
         words,
         span,
+        capacity,
         // A walk without a GPU has a rate too, of no meaning.
         offered: session.pick(0.5 * capacity, 20.0),
     };
@@ -115,6 +118,13 @@ impl Mix<'_> {
             at_least(0.9),
         );
         session.timed(kept.because("G1: chats beside decisions at half their capacity"))?;
+        let both = after / before + decided.per_second / self.capacity;
+        let both = Outcome::figure(
+            format!("{label}: chats and decisions, shares of what each does alone"),
+            (session.pick(both, 1.0), "together"),
+            at_least(1.0),
+        );
+        session.timed(both.because("1: as if they took turns"))?;
         let label = format!("{}: decisions beside chat at {streams}", self.name);
         let rest = format!(
             "; {:.1} of {:.1} a second, {} refused",
