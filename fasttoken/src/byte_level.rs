@@ -81,11 +81,7 @@ impl ByteLevel {
 
     /// Returns the bytes of `ids`, which need not be UTF-8.
     pub(crate) fn decode_bytes(&self, ids: &[u32], skip_special_tokens: bool) -> Vec<u8> {
-        // Tokens of common text have four bytes and a half on average.
-        let mut bytes = Vec::with_capacity(ids.len() * 5 + 64);
-        self.vocab
-            .append_pieces(ids, skip_special_tokens, &mut bytes);
-        bytes
+        self.vocab.pieces(ids, skip_special_tokens)
     }
 }
 
