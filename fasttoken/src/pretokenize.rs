@@ -157,7 +157,7 @@ impl PreTokenizer {
     pub(crate) fn only_grammar(&self) -> Option<Grammar> {
         match self.splits.as_slice() {
             _ if self.add_prefix_space => None,
-            [] if self.use_regex => Some(Grammar::GPT2),
+            [] if self.use_regex => Some(Grammar::Gpt2),
             [Split::Grammar(grammar)] if !self.use_regex => Some(*grammar),
             _ => None,
         }
@@ -302,7 +302,7 @@ impl PreTokenizer {
         let mut flow = ControlFlow::Continue(());
         while at < text.len() && flow.is_continue() {
             let end = if self.use_regex {
-                scanner.end_of_match(Grammar::GPT2, at)
+                scanner.end_of_match(Grammar::Gpt2, at)
             } else {
                 text.len()
             };

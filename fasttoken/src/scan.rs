@@ -44,15 +44,15 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Selects the kinds of characters that `grammar` distinguishes.
+    /// Selects the kinds of characters that `shape` distinguishes.
     #[inline]
-    fn with_kinds(self, grammar: Grammar) -> Self {
-        match grammar {
-            Grammar::Shape(shape) if shape.word == Word::Marked => Self {
+    fn with_kinds(self, shape: Shape) -> Self {
+        match shape.word {
+            Word::Marked => Self {
                 text: self.text,
                 classes: classes_with_marks(),
             },
-            _ => self,
+            Word::Plain | Word::Letters | Word::Cased => self,
         }
     }
 
@@ -60,13 +60,13 @@ impl<'a> Scanner<'a> {
     /// a character boundary. The result is larger than `at`.
     #[inline]
     pub(crate) fn end_of_match(self, grammar: Grammar, at: usize) -> usize {
-        match grammar {
-            Grammar::Shape(shape) => match shape.word {
-                Word::Plain => self.gpt2(at),
-                Word::Cased => self.cased(shape, at),
-                Word::Letters | Word::Marked => self.with_kinds(grammar).spaced(shape, at),
-            },
-            Grammar::DeepSeek3 => self.deepseek3(at),
+        let Some(shape) = grammar.shape() else {
+            return self.deepseek3(at);
+        };
+        match shape.word {
+            Word::Plain => self.gpt2(at),
+            Word::Cased => self.cased(shape, at),
+            Word::Letters | Word::Marked => self.with_kinds(shape).spaced(shape, at),
         }
     }
 

@@ -69,14 +69,12 @@ fn firsts(strings: &[&str]) -> Option<[u8; FIRSTS]> {
 #[inline]
 fn first(firsts: [u8; FIRSTS], text: &[u8]) -> Option<usize> {
     let [a, b, c] = firsts;
-    if text.len() < 16 {
-        // A vector search takes longer.
-        return text.iter().position(|byte| firsts.contains(byte));
-    }
-    if a == c {
-        memchr::memchr(a, text)
-    } else {
-        memchr::memchr3(a, b, c, text)
+    // Of few bytes a vector search takes longer.
+    match (text.len() < 16, a == c) {
+        (true, true) => text.iter().position(|byte| *byte == a),
+        (true, false) => text.iter().position(|byte| firsts.contains(byte)),
+        (false, true) => memchr::memchr(a, text),
+        (false, false) => memchr::memchr3(a, b, c, text),
     }
 }
 

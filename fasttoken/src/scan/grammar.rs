@@ -28,11 +28,22 @@ pub(crate) const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]
 /// GPT-4o and its successors.
 pub(crate) const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// The scanner of a pattern.
+/// The scanner of a pattern. The most common patterns of the family have names, which tell them
+/// apart at once: to compare shapes took 4 % of the instructions of a text of one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grammar {
-    /// [`GPT2`] or a pattern of the family.
-    Shape(Shape),
+    /// [`GPT2`]
+    Gpt2,
+    /// [`QWEN2`]
+    Qwen2,
+    /// [`Shape::QWEN35`]
+    Qwen35,
+    /// [`CL100K`]
+    Cl100k,
+    /// [`O200K`]
+    O200k,
+    /// Another pattern of the family.
+    Other(Shape),
     /// [`DEEPSEEK3`]
     DeepSeek3,
 }
@@ -228,18 +239,41 @@ fn take<S: AsRef<str>>(rest: &mut &[Node], lists: &[&[S]]) -> Option<usize> {
 }
 
 impl Grammar {
-    /// [`GPT2`]
-    pub(crate) const GPT2: Self = Self::Shape(Shape::GPT2);
+    /// The scanner of a shape.
+    fn of(shape: Shape) -> Self {
+        match shape {
+            Shape::GPT2 => Self::Gpt2,
+            Shape::QWEN2 => Self::Qwen2,
+            Shape::QWEN35 => Self::Qwen35,
+            Shape::CL100K => Self::Cl100k,
+            Shape::O200K => Self::O200k,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The shape of the pattern, if it is of the family.
+    #[inline]
+    pub(super) fn shape(self) -> Option<Shape> {
+        match self {
+            Self::Gpt2 => Some(Shape::GPT2),
+            Self::Qwen2 => Some(Shape::QWEN2),
+            Self::Qwen35 => Some(Shape::QWEN35),
+            Self::Cl100k => Some(Shape::CL100K),
+            Self::O200k => Some(Shape::O200K),
+            Self::Other(shape) => Some(shape),
+            Self::DeepSeek3 => None,
+        }
+    }
 
     /// The scanner for a pattern that matches as one of those here.
     pub(crate) fn recognise(pattern: &str) -> Option<Self> {
         // The patterns of most files need no parsing.
         match pattern {
-            GPT2 => Some(Self::GPT2),
-            QWEN2 => Some(Self::Shape(Shape::QWEN2)),
-            CL100K => Some(Self::Shape(Shape::CL100K)),
-            O200K => Some(Self::Shape(Shape::O200K)),
-            _ => Shape::of(&parse(pattern).ok()?).map(Self::Shape),
+            GPT2 => Some(Self::Gpt2),
+            QWEN2 => Some(Self::Qwen2),
+            CL100K => Some(Self::Cl100k),
+            O200K => Some(Self::O200k),
+            _ => Shape::of(&parse(pattern).ok()?).map(Self::of),
         }
     }
 

@@ -234,10 +234,7 @@ fn what_is_not_of_the_family_has_no_scanner() {
     let both = format!("(?i:'s|'t|'re|'ve|'m|'ll|'d)|{O200K}");
     assert_eq!(Grammar::recognise(&both), None);
     let spelled = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s*[\r\n]|\s+(?!\S)|\s";
-    assert_eq!(
-        Grammar::recognise(spelled),
-        Some(Grammar::Shape(Shape::CL100K))
-    );
+    assert_eq!(Grammar::recognise(spelled), Some(Grammar::Cl100k));
 }
 
 /// Upper, lower and no case, what ends words, and what is left to the scalar scanner, in every order.
