@@ -20,9 +20,8 @@ const MAX_KEPT_IDS: usize = 1 << 14;
 ///
 /// A tokenizer is immutable after loading: every method takes `&self` and there are no locks, so
 /// one value can serve any number of threads. State between calls belongs to the thread: a cache of
-/// at most 1.75 MiB, and 0.1 to 0.3 MiB of working memory, up to 1.5 MiB after very long words.
-/// Only the first call and the end of a thread take a lock, to place its cache: on Linux the caches
-/// of eight threads lie in seven huge pages.
+/// 2 MiB, on Linux a huge page, and 0.1 to 0.3 MiB of working memory, up to 1.5 MiB after very long
+/// words. Only the first call and the end of a thread take a lock, to hand its cache on.
 #[derive(Debug)]
 pub struct Tokenizer {
     pub(crate) normalizer: Normalizer,
