@@ -151,11 +151,12 @@ pub(crate) async fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    let answer = if may_be_inline && call.app.in_flight.is_lone_client() {
-        let limit = Duration::from_micros(call.app.config.inline_step_us);
-        model.engine.submit_inline(spec, limit)
-    } else {
-        model.engine.submit(spec)
+    let is_lone_client = call.app.in_flight.is_lone_client();
+    let of_lone_client = Duration::from_micros(call.app.config.inline_step_us);
+    let inline = call.inline.or(is_lone_client.then_some(of_lone_client));
+    let answer = match inline.filter(|_| may_be_inline) {
+        Some(limit) => model.engine.submit_inline(spec, limit),
+        None => model.engine.submit(spec),
     };
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
     call.reservation.submitted(class);
