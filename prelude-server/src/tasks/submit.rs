@@ -151,9 +151,11 @@ pub(crate) async fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    let is_lone_client = call.app.in_flight.is_lone_client();
-    let of_lone_client = Duration::from_micros(call.app.config.inline_step_us);
-    let inline = call.inline.or(is_lone_client.then_some(of_lone_client));
+    let of_lone_client = || {
+        let is_lone = call.app.in_flight.is_lone_client();
+        is_lone.then_some(Duration::from_micros(call.app.config.inline_step_us))
+    };
+    let inline = call.inline.or_else(of_lone_client);
     let answer = match inline.filter(|_| may_be_inline) {
         Some(limit) => model.engine.submit_inline(spec, limit),
         None => model.engine.submit(spec),
