@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     app::App,
-    endpoint::{Call, Needs, Reply},
+    endpoint::{Asking, Call, Needs, Reply},
     error::ApiError,
     panics::catch_panic,
     routes,
@@ -42,32 +42,22 @@ impl App {
         path: &str,
         body: impl Into<Bytes>,
     ) -> Answered {
-        self.answered(method, path, body.into(), false).await
+        self.answer_as(Asking::default(), method, path, body).await
     }
 
-    /// Answers a request as [`App::answer`] does, but refuses unknown fields, as the header
-    /// `x-prelude-strict: 1` asks a server to.
-    pub async fn answer_strictly(
+    /// Answers a request as [`App::answer`] does, in the way that `asking` says.
+    pub async fn answer_as(
         self: &Arc<Self>,
+        asking: Asking,
         method: &str,
         path: &str,
         body: impl Into<Bytes>,
     ) -> Answered {
-        self.answered(method, path, body.into(), true).await
-    }
-
-    async fn answered(
-        self: &Arc<Self>,
-        method: &str,
-        path: &str,
-        body: Bytes,
-        strict: bool,
-    ) -> Answered {
         let dialect =
             routes::named(path).map_or_else(Default::default, |endpoint| endpoint.dialect);
         let request_id = self.ids.next("req-");
-        let id = (request_id.clone(), strict);
-        match self.try_answer(method, path, body, id).await {
+        let id = (request_id.clone(), asking);
+        match self.try_answer(method, path, body.into(), id).await {
             Ok(body) => Answered {
                 status: 200,
                 body,
@@ -100,14 +90,14 @@ impl App {
         method: &str,
         path: &str,
         body: Bytes,
-        (request_id, strict): (String, bool),
+        (request_id, asking): (String, Asking),
     ) -> Result<Bytes, ApiError> {
         let (endpoint, tail) = routes::find(method, path)?;
         let max_bytes = self.config.limits.body_bytes;
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
         }
-        let call = Call::in_process(self, endpoint, tail, request_id, strict)?;
+        let call = Call::in_process(self, endpoint, tail, request_id, asking)?;
         catch_panic(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
@@ -133,7 +123,7 @@ async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::Call;
+    use super::{Asking, Call};
     use crate::{
         ApiKeys, App, ServerConfig, demo,
         endpoints::classify,
@@ -163,7 +153,8 @@ mod tests {
         };
         check("/classify", "invalid_json").await;
         let id = "first".to_owned();
-        let first = Call::in_process(&app, &classify::CLASSIFY, None, id, false).unwrap();
+        let asking = Asking::default();
+        let first = Call::in_process(&app, &classify::CLASSIFY, None, id, asking).unwrap();
         check("/classify", "class_quota").await;
         // It may be no one-shot request: that is known once it is read.
         check("/v1/completions", "invalid_json").await;
@@ -179,7 +170,11 @@ mod tests {
             app.answer("POST", "/v1/completions", body).await.status,
             200
         );
-        let refused = app.answer_strictly("POST", "/v1/completions", body).await;
+        let asking = Asking {
+            strict: true,
+            ..Asking::default()
+        };
+        let refused = app.answer_as(asking, "POST", "/v1/completions", body).await;
         assert_eq!(refused.reason, Some("unknown_field"), "{refused:?}");
     }
 

@@ -65,6 +65,7 @@ mod variables;
 
 pub use app::App;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
+pub use endpoint::Asking;
 pub use error::ApiError;
 pub use host::resolve_host;
 pub use http::{Ended, Server};

@@ -14,7 +14,7 @@ use crate::{
     assets::{Assets, EmbeddedModel},
     config::ServerConfig,
     demo,
-    endpoint::{Call, Inference, Reply},
+    endpoint::{Asking, Call, Inference, Reply},
     executor::{Devices, ExecutorConfig, ExecutorDtype},
     identity::ApiKeys,
     load::{LoadOptions, Loaded, load},
@@ -121,7 +121,7 @@ pub(crate) fn embedder() -> Option<&'static Arc<App>> {
 /// A call of an endpoint that has not been answered.
 pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
     let (endpoint, tail) = routes::find("POST", path).unwrap();
-    Call::in_process(app, endpoint, tail, app.ids.next("req-"), false).unwrap()
+    Call::in_process(app, endpoint, tail, app.ids.next("req-"), Asking::default()).unwrap()
 }
 
 /// Asks and returns status, body and what is known of the request.

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use prelude_engine::ScheduledEngine;
-use prelude_server::{Answered, App, executor::Devices};
+use prelude_server::{Answered, App, Asking, executor::Devices};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -16,7 +16,7 @@ use tokio::{runtime::Runtime, task::JoinHandle};
 use crate::{
     load::{self, Opened},
     options::Options,
-    wait::wait,
+    wait::{SIGNALS, wait},
 };
 
 /// An answer for Python: the status and the body.
@@ -155,7 +155,11 @@ impl Engine {
     ) -> PyResult<Answer<'py>> {
         let running = self.open()?;
         let body = Bytes::copy_from_slice(body);
-        let work = answered(&running.app, method, path, body, strict);
+        // This thread waits for the answer, and may as well compute it, unless signals would have to
+        // wait for that.
+        let inline = Some(SIGNALS / 2);
+        let asking = Asking { strict, inline };
+        let work = running.app.answer_as(asking, method, path, body);
         let answered = wait(py, running.runtime(), work)?;
         Ok(for_python(py, &answered))
     }
@@ -166,7 +170,9 @@ impl Engine {
     fn send(&self, method: String, path: String, body: &[u8], strict: bool) -> PyResult<Call> {
         let running = self.open()?;
         let (app, body) = (Arc::clone(&running.app), Bytes::copy_from_slice(body));
-        let work = async move { answered(&app, &method, &path, body, strict).await };
+        let inline = None;
+        let asking = Asking { strict, inline };
+        let work = async move { app.answer_as(asking, &method, &path, body).await };
         let task = Task(running.runtime().spawn(work));
         Ok(Call {
             task: Mutex::new(Some(task)),
@@ -178,13 +184,6 @@ impl Engine {
     fn close(&self, py: Python<'_>) {
         let running = self.running().take();
         py.detach(|| drop(running));
-    }
-}
-
-async fn answered(app: &Arc<App>, method: &str, path: &str, body: Bytes, strict: bool) -> Answered {
-    match strict {
-        true => app.answer_strictly(method, path, body).await,
-        false => app.answer(method, path, body).await,
     }
 }
 

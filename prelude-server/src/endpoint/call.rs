@@ -21,6 +21,17 @@ use crate::{
     wire::{self, Request},
 };
 
+/// The ways in which a request without a connection may differ from others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asking {
+    /// True if unknown fields are refused, as the header `x-prelude-strict: 1` asks a server to.
+    pub strict: bool,
+    /// Longest step that the asking thread may compute itself, if the engine is idle: then no other
+    /// thread has to wake up. By default, it computes none. For a thread that has nothing else to do
+    /// until the answer is there.
+    pub inline: Option<Duration>,
+}
+
 /// One request on its way: its id, its reservation, and the facts that may be written to the log.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -36,6 +47,8 @@ pub(crate) struct Call {
     pub(crate) named: OnceLock<String>,
     /// `x-prelude-strict: 1`: unknown fields are refused.
     pub(crate) strict: bool,
+    /// Longest step that the thread of a call without a connection may compute itself.
+    pub(crate) inline: Option<Duration>,
     /// `x-slo-ttft-ms`.
     pub(crate) slo: Option<Duration>,
     /// The time at which the headers had arrived: deadlines count from here.
@@ -64,7 +77,7 @@ pub(crate) struct Inference {
 
 impl Call {
     /// A call that did not come over a connection: one-shot commands, programs that hold the server
-    /// in their process, and tests. If `strict` is true, unknown fields are refused.
+    /// in their process, and tests.
     ///
     /// # Errors
     /// 429 if the queue is full.
@@ -73,7 +86,7 @@ impl Call {
         endpoint: &'static Endpoint,
         tail: Option<&str>,
         request_id: String,
-        strict: bool,
+        asking: Asking,
     ) -> Result<Arc<Self>, ApiError> {
         let reservation = enter(app, endpoint, 0)?;
         Ok(Arc::new(Self {
@@ -81,7 +94,8 @@ impl Call {
             tail: tail.map(str::to_owned),
             request_id,
             named: OnceLock::new(),
-            strict,
+            strict: asking.strict,
+            inline: asking.inline,
             slo: None,
             arrival: Instant::now(),
             reservation,

@@ -10,6 +10,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
+pub use call::Asking;
 pub(crate) use call::{Call, Inference, LOGPROB_BYTES, Printed, Reply, enter};
 
 use crate::error::{ApiError, Dialect};

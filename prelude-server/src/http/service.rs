@@ -123,6 +123,7 @@ fn admit_call(
         request_id: log.request_id().to_owned(),
         named: named(&parts.headers),
         strict: strict.is_some_and(|v| v == "1"),
+        inline: None,
         slo: slo(&parts.headers)?,
         arrival: log.arrival(),
         reservation,

@@ -1,10 +1,13 @@
 //! Typed decisions, whatever dialect asks: one state, many questions, one engine request.
 
-use std::{borrow::Cow, iter};
+use std::{borrow::Cow, iter, sync::Arc};
 
 use prelude_engine::Usage;
 use prelude_text::{
-    decide::{Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, PROMPT_FORMAT, Question},
+    decide::{
+        Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, LabelKind, PROMPT_FORMAT,
+        Question,
+    },
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
 };
@@ -240,7 +243,7 @@ pub(crate) async fn decide(
         let plans = Plan::all(questionnaire, budget, &escaping)?;
         let prompts = encode(budget, &escaping, questionnaire, &plans)?;
         let tries =
-            { plans.iter() }.flat_map(|plan| iter::repeat_n(&plan.trie, plan.rotations.len()));
+            { plans.iter() }.flat_map(|plan| iter::repeat_n(&*plan.trie, plan.rotations.len()));
         let prepared = Prepared::with_labels(model, questionnaire.state_field, prompts, tries)?;
         let forest = match questionnaire.options.forest {
             true => Some(Forest::of(&prepared, &plans, budget)?),
@@ -267,9 +270,26 @@ pub(crate) async fn decide(
     })
 }
 
+/// The tries of codes that a request has needed so far: most of its questions are of few kinds.
+#[derive(Default)]
+struct CodeTries(Vec<(LabelKind, Arc<LabelTrie>)>);
+
+impl CodeTries {
+    fn of(&mut self, model: &ServedModel, kind: LabelKind) -> Arc<LabelTrie> {
+        if let Some((_, trie)) = self.0.iter().find(|(known, _)| *known == kind) {
+            return Arc::clone(trie);
+        }
+        let labels = model.labels.as_ref();
+        let labels = labels.expect("a model that serves decisions has labels");
+        let trie = Arc::new(labels.trie(kind));
+        self.0.push((kind, Arc::clone(&trie)));
+        trie
+    }
+}
+
 /// The prompts of one question and the labels behind them.
 struct Plan {
-    trie: LabelTrie,
+    trie: Arc<LabelTrie>,
     /// By how many places the list of options is turned, one prompt for each.
     rotations: Vec<usize>,
     temperature: f64,
@@ -304,9 +324,10 @@ impl Plan {
         escaping: &Escaping<'_>,
     ) -> Result<Vec<Self>, ApiError> {
         let mut plans = Vec::with_capacity(questionnaire.questions.len());
+        let mut tries = CodeTries::default();
         let (mut rows, mut numbers) = (0, 0);
         for named in &questionnaire.questions {
-            let plan = Self::new(named, &questionnaire.options, budget, escaping)?;
+            let plan = Self::new(named, &questionnaire.options, budget, escaping, &mut tries)?;
             rows += plan.num_rows();
             numbers += named.question.criteria.labels().count();
             plans.push(plan);
@@ -321,6 +342,7 @@ impl Plan {
         options: &Options,
         budget: &Budget<'_>,
         escaping: &Escaping<'_>,
+        tries: &mut CodeTries,
     ) -> Result<Self, ApiError> {
         let model = escaping.model;
         let criteria = &named.question.criteria;
@@ -336,13 +358,9 @@ impl Plan {
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
                 let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
-                trie.map_err(|e| e.with_param(named.pointer.clone()))?
+                Arc::new(trie.map_err(|e| e.with_param(named.pointer.clone()))?)
             }
-            _ => {
-                let labels = model.labels.as_ref();
-                let labels = labels.expect("a model that serves decisions has labels");
-                labels.trie(criteria.labels())
-            }
+            _ => tries.of(model, criteria.labels()),
         };
         let calibration = model.calibration.as_ref();
         let calibration = calibration.unwrap_or(&budget.call.app.config.decide.calibration);

@@ -151,11 +151,14 @@ pub(crate) async fn submit(
             OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
         });
     }
-    let answer = if may_be_inline && call.app.in_flight.is_lone_client() {
-        let limit = Duration::from_micros(call.app.config.inline_step_us);
-        model.engine.submit_inline(spec, limit)
-    } else {
-        model.engine.submit(spec)
+    let of_lone_client = || {
+        let is_lone = call.app.in_flight.is_lone_client();
+        is_lone.then_some(Duration::from_micros(call.app.config.inline_step_us))
+    };
+    let inline = call.inline.or_else(of_lone_client);
+    let answer = match inline.filter(|_| may_be_inline) {
+        Some(limit) => model.engine.submit_inline(spec, limit),
+        None => model.engine.submit(spec),
     };
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
     call.reservation.submitted(class);

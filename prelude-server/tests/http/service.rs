@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prelude_server::{ApiKeys, Ended, Limits, ServerConfig};
+use prelude_server::{ApiKeys, App, Asking, Ended, Limits, ServerConfig};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -368,6 +368,41 @@ fn short_steps_of_a_lone_client_are_computed_inline() {
     let constrained = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0,
         "structured_outputs":{"choice":["a","b"]}}"#;
     assert_eq!(inline_steps(60_000_000, constrained, 1), (40, 0));
+}
+
+/// A thread without a connection computes its step if it says that it may, and gets the same answer.
+#[test]
+fn who_asks_in_process_may_compute_the_step() {
+    let body = r#"{"prompt":[1,2,3],"max_tokens":1,"temperature":0}"#;
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.unwrap();
+    let ask_40 = |inline: Option<Duration>| {
+        let fake = Fake {
+            at_once: true,
+            ..Fake::default()
+        };
+        let loaded = fake_model(&fake);
+        let app = App::new(config(), ApiKeys::default());
+        app.set_models(vec![loaded.model]);
+        let asking = Asking {
+            inline,
+            ..Asking::default()
+        };
+        let mut answers = HashSet::new();
+        for _ in 0..40 {
+            let answer = app.answer_as(asking, "POST", "/v1/completions", body);
+            let answer: Value = serde_json::from_slice(&runtime.block_on(answer).body).unwrap();
+            answers.insert(answer["choices"].to_string());
+        }
+        assert_eq!(fake.steps.load(Ordering::SeqCst), 40);
+        (answers, fake.inline_steps.load(Ordering::SeqCst))
+    };
+    let (answers, none) = ask_40(None);
+    assert_eq!((answers.len(), none), (1, 0));
+    // The time of the first step is not known, and the engine's thread may still be about to rest.
+    let (same, inline) = ask_40(Some(Duration::from_secs(60)));
+    assert!((1..40).contains(&inline), "{inline} of 40 inline");
+    assert_eq!(same, answers);
 }
 
 /// Unknown fields of the body and of the objects in it, except those whose keys are data.

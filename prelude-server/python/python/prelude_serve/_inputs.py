@@ -11,8 +11,7 @@ from typing import Any
 def to_body(body: Any) -> bytes:
     """Return a value as JSON. NumPy's arrays and numbers become lists and numbers."""
     try:
-        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-        return text.encode()
+        return _ENCODER.encode(body).encode()
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 20) : error.start]
         raise ValueError(f"a text has a lone surrogate, which is no character, behind {near!r}") from None
@@ -22,6 +21,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 def as_list(values: Any, name: str) -> list[Any]:

@@ -21,10 +21,9 @@ class Noul:
     def to_json(self) -> dict[str, Any]:
         """Return the question as a request has it."""
         question: dict[str, Any] = {"type": "noul"}
-        sides = {"true": self.true, "false": self.false}
-        sides = {name: side for name, side in sides.items() if side is not None}
-        if sides:
-            question["criteria"] = sides
+        if self.true is not None or self.false is not None:
+            sides = {"true": self.true, "false": self.false}
+            question["criteria"] = {name: side for name, side in sides.items() if side is not None}
         return _with_instructions(question, self.instructions)
 
 
@@ -66,7 +65,9 @@ Question = Noul | Choice | Score
 
 
 def _with_instructions(question: dict[str, Any], instructions: Any) -> dict[str, Any]:
-    return question if instructions is None else {**question, "instructions": instructions}
+    if instructions is not None:
+        question["instructions"] = instructions
+    return question
 
 
 def to_json(questions: Mapping[str, Question | Mapping[str, Any] | str]) -> dict[str, Any]:

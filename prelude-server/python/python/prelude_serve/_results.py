@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,7 @@ class Ranking:
         return len(self.indices)
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The answer to a typed question.
 
     `value` is the probability of yes of a noul, the name of the likeliest option of a choice, and the
@@ -67,7 +66,8 @@ class Decisions(Mapping[str, Answer]):
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
-        self._answers = {name: _answer(name, raw) for name in raw["answers"]}
+        diagnostics = raw.get("x_prelude", {}).get("diagnostics", {})
+        self._answers = {name: _answer(body, diagnostics.get(name, {})) for name, body in raw["answers"].items()}
 
     def __getitem__(self, name: str) -> Answer:
         return self._answers[name]
@@ -82,16 +82,15 @@ class Decisions(Mapping[str, Answer]):
         return f"Decisions({ {name: answer.value for name, answer in self.items()} })"
 
 
-def _answer(name: str, raw: dict[str, Any]) -> Answer:
-    body = raw["answers"][name]
-    more = raw.get("x_prelude", {}).get("diagnostics", {}).get(name, {})
+def _answer(body: dict[str, Any], more: dict[str, Any]) -> Answer:
+    kind = body["type"]
     return Answer(
-        type=body["type"],
-        value=body[body["type"]],
-        probabilities=body.get("probabilities"),
-        confidence=body.get("confidence"),
-        label_mass=more.get("label_mass"),
-        margin=more.get("margin"),
+        kind,
+        body[kind],
+        body.get("probabilities"),
+        body.get("confidence"),
+        more.get("label_mass"),
+        more.get("margin"),
     )
 
 
