@@ -155,8 +155,8 @@ pub(crate) async fn submit(
         let is_lone = call.app.in_flight.is_lone_client();
         is_lone.then_some(Duration::from_micros(call.app.config.inline_step_us))
     };
-    let inline = call.inline.or_else(of_lone_client);
-    let answer = match inline.filter(|_| may_be_inline) {
+    let inline = may_be_inline.then(|| call.inline.or_else(of_lone_client));
+    let answer = match inline.flatten() {
         Some(limit) => model.engine.submit_inline(spec, limit),
         None => model.engine.submit(spec),
     };
