@@ -20,7 +20,7 @@ pub(super) struct Ends {
 #[derive(Debug)]
 pub(super) struct DeviceClock {
     pub(super) spare: Vec<Ends>,
-    /// Those of the latest step that was collected.
+    /// The times of the latest step that was collected.
     latest: Option<Ends>,
     time: DeviceTime,
 }

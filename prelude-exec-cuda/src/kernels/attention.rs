@@ -60,7 +60,7 @@ pub(crate) struct Prompts {
 pub(crate) struct Decode {
     /// The chunk's.
     pub(crate) rows: View<DecodeRow>,
-    /// What is read together: all splits of all rows, or nothing if each row reads for itself.
+    /// The splits that rows read together; empty if each row reads for itself.
     pub(crate) items: View<DecodeItem>,
     /// Splits of the longest context.
     pub(crate) splits: usize,
@@ -183,7 +183,7 @@ impl Attention {
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
     }
 
-    /// What a launch for prompts reads.
+    /// The lists that a launch for prompts reads.
     pub(super) fn prompt_reads(&self, on: Prompts) -> Vec<Access> {
         let (_, mut reads) = self.pages();
         reads.extend([

@@ -91,7 +91,7 @@ impl Attention {
         let [by_16, by_1] = step;
         let [pages_by_16, pages_by_1] = match pages {
             Some([by_16, by_1]) => [map(by_16)?, map(by_1)?],
-            // Nobody sees a page.
+            // No test reads the page.
             None => [TensorMap::new([0; 16]); 2],
         };
         Ok([map(by_16)?, map(by_1)?, pages_by_16, pages_by_1])

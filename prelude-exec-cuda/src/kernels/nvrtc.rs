@@ -142,7 +142,7 @@ impl Nvrtc {
     /// Compiles a family's embedded source with its embedded headers to machine code.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The message that the compiler gives.
     pub(crate) fn compile(&self, family: &Family, target: &str) -> Result<Vec<u8>, String> {
         let source = c(family.source)?;
         let name = c(&format!("{}.cu", family.name))?;

@@ -150,7 +150,7 @@ fn open_from(
 /// Finds a library again that [`open`] has opened, for its symbols.
 ///
 /// # Errors
-/// What the loader says.
+/// The message that the loader gives.
 pub(crate) fn handle(found: &Found) -> Result<Handle, String> {
     // SAFETY: the library is open already, so that no initialiser runs; this finds it again.
     unsafe { Handle::open(Some(&found.path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())

@@ -29,7 +29,7 @@ struct Class {
     /// The first of its rows in the run.
     first: usize,
     count: usize,
-    /// Where the next of its rows goes.
+    /// The place for the next row of the group.
     next: usize,
 }
 

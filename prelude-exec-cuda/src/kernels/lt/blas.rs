@@ -50,7 +50,7 @@ pub(super) struct CublasLt {
     /// C and D: bf16, f32.
     d: [sys::cublasLtMatrixLayout_t; 2],
     preference: sys::cublasLtMatmulPreference_t,
-    /// Whether it knows scales of rows; `None` before the first product of e4m3.
+    /// True if the library takes scales of rows; `None` before the first product of e4m3.
     has_fp8: Option<bool>,
     workspace: u64,
 }

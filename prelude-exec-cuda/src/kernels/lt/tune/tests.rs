@@ -19,7 +19,7 @@ struct State {
     now_s: f64,
     /// Microseconds of the heuristic's candidates, in its order; infinite for one that fails.
     candidates_us: Vec<f64>,
-    /// What a candidate that fails says.
+    /// The error that a failing candidate returns.
     fault: Option<Error>,
     /// Calls that ran: rows, algorithm, weight.
     ran: Vec<(u32, u64, u64)>,
