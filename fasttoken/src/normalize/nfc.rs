@@ -6,12 +6,12 @@ use std::ops::Range;
 use unicode_normalization_alignments::char::{
     canonical_combining_class, compose, decompose_canonical,
 };
-use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 /// `text` in NFC, unless it is. Only what is around characters that NFC could change is
 /// normalized: Arabic text has some in every line and changes in none of them.
 pub(super) fn nfc(text: &str) -> Option<String> {
-    let (mut normalized, mut changed) = (String::new(), String::new());
+    let (mut normalized, mut changed, mut parts) = (String::new(), String::new(), Vec::new());
     let mut done = 0;
     for doubtful in Doubtful::new(text) {
         // The character before it can be composed with it, and with nothing before.
@@ -22,8 +22,8 @@ pub(super) fn nfc(text: &str) -> Option<String> {
             continue;
         }
         changed.clear();
-        changed.extend(part.nfc().map(|(c, _)| c));
-        if changed != part {
+        push_nfc(part, &mut parts, &mut changed);
+        if !doubtful.may_be_nfc || changed != part {
             normalized.reserve(text.len() - done + 8);
             normalized.push_str(&text[done..start]);
             normalized.push_str(&changed);
@@ -34,6 +34,52 @@ pub(super) fn nfc(text: &str) -> Option<String> {
         normalized.push_str(&text[done..]);
         normalized
     })
+}
+
+/// Appends NFC of `text` to `normalized`, as Unicode's standard annex 15 defines it, with the
+/// reference's tables. `parts` is memory that is used again.
+///
+/// The reference's iterator over the characters of NFC is slower: it also returns by how much each
+/// one changes the length of the text, and it looks up each class twice.
+fn push_nfc(text: &str, parts: &mut Vec<(u8, char)>, normalized: &mut String) {
+    parts.clear();
+    for c in text.chars() {
+        decompose_canonical(c, |part| parts.push((combining_class(part), part)));
+    }
+    for marks in parts.chunk_by_mut(|before, after| before.0 > 0 && after.0 > 0) {
+        // Stable: marks of one class keep their order.
+        marks.sort_by_key(|&(class, _)| class);
+    }
+    // What is composed takes no more room than its parts, so it is written over them.
+    let (mut starter, mut class_before, mut written) = (None::<usize>, 0, 0);
+    for at in 0..parts.len() {
+        let (class, c) = parts[at];
+        // A mark of the same class, or any mark before a starter, blocks composition.
+        let is_next = class_before == 0 || class > class_before;
+        if let Some(starter) = starter.filter(|_| is_next)
+            && let Some(composed) = compose(parts[starter].1, c)
+        {
+            parts[starter].1 = composed;
+            continue;
+        }
+        if class == 0 {
+            starter = Some(written);
+        }
+        class_before = class;
+        parts[written] = (class, c);
+        written += 1;
+    }
+    normalized.extend(parts[..written].iter().map(|&(_, c)| c));
+}
+
+/// Returns the canonical combining class of `c`: 0 for starters.
+fn combining_class(c: char) -> u8 {
+    // The first characters are starters, without a look into the table.
+    if c < '\u{300}' {
+        0
+    } else {
+        canonical_combining_class(c)
+    }
 }
 
 /// Returns true for text in NFC in which no mark follows a character that has a decomposition;
@@ -101,7 +147,16 @@ impl Iterator for Doubtful<'_> {
 
     fn next(&mut self) -> Option<DoubtfulPart> {
         let classes = classes();
-        while let Some(start) = next_unsure(self.text.as_bytes(), self.at) {
+        let bytes = self.text.as_bytes();
+        loop {
+            // Letters with marks stand in rows: to look at 32 bytes for each takes longer.
+            let start = match bytes.get(self.at) {
+                Some(lead) if !is_inert_lead(*lead) => self.at,
+                _ => match next_unsure(bytes, self.at) {
+                    Some(start) => start,
+                    None => break,
+                },
+            };
             let mut end = start;
             self.at = loop {
                 match char_at(self.text, end) {
@@ -111,7 +166,6 @@ impl Iterator for Doubtful<'_> {
                 }
             };
             // Emoji stand in rows; to look at 32 bytes for each of them takes three times as long.
-            let bytes = self.text.as_bytes();
             while bytes.get(self.at).is_some_and(|lead| !is_inert_lead(*lead))
                 && let Some(c) = char_at(self.text, self.at)
                 && classes.is_inert(c)
