@@ -7,6 +7,7 @@ use super::normalized::Normalizer;
 use super::score_merge::ScoreMerge;
 use super::symbols::Symbols;
 use super::viterbi::Viterbi;
+use crate::cache::Owner;
 use crate::format::{CompiledError, Reader, Section, Writer};
 use crate::pieces::Vocab;
 use crate::trie::Trie;
@@ -115,6 +116,7 @@ impl Spm {
                 ranks,
                 max_len: settings.longest,
                 unk,
+                owner: Owner::new(),
             })
         };
         let trie = settings.has_symbols.then_some(Section::SymbolTrie);

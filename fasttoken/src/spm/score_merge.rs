@@ -7,6 +7,7 @@
 
 use super::model_file::{Kind, ModelFile};
 use super::symbols::Symbols;
+use crate::cache::Owner;
 use crate::pieces::{Token, Vocab};
 use crate::store::Flat;
 use std::cmp::Reverse;
@@ -21,6 +22,8 @@ pub(super) struct ScoreMerge {
     /// The bytes of the longest piece.
     pub(super) max_len: usize,
     pub(super) unk: u32,
+    /// The id of this model in caches.
+    pub(super) owner: Owner,
 }
 
 /// The rank of a piece that no merge makes; that of every finite score is larger.
@@ -79,6 +82,7 @@ impl ScoreMerge {
             ranks: file.pieces.iter().map(rank).collect::<Vec<_>>().into(),
             max_len: lens.max().unwrap_or(0),
             unk,
+            owner: Owner::new(),
         }
     }
 

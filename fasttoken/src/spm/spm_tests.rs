@@ -127,6 +127,27 @@ fn user_defined_symbols_are_not_made_of_text_that_is_not_trusted() {
     }
 }
 
+proptest::proptest! {
+    /// The second call of `encode` finds its chunks in the thread's cache; offsets never use it.
+    #[test]
+    fn chunks_from_the_cache_have_the_pieces_of_merging(
+        text in "([a-z]{1,9}| |<tool>|é|漢|\u{1F600}|[.,]){0,30}"
+    ) {
+        let model = include_bytes!("../../tests/data/spm/bpe-symbols.model");
+        static TOKENIZER: std::sync::OnceLock<Tokenizer> = std::sync::OnceLock::new();
+        let load = || Tokenizer::from_sentencepiece(model).unwrap();
+        let tokenizer = TOKENIZER.get_or_init(load);
+        let expected = tokenizer.encode_with_offsets(&text, false).ids;
+        proptest::prop_assert_eq!(&tokenizer.encode(&text, false), &expected);
+        proptest::prop_assert_eq!(&tokenizer.encode(&text, false), &expected);
+        let (mut plain, mut again) = (Vec::new(), Vec::new());
+        tokenizer.encode_plain_into(&text, &mut plain);
+        let _ = tokenizer.encode(&text, false);
+        tokenizer.encode_plain_into(&text, &mut again);
+        proptest::prop_assert_eq!(plain, again);
+    }
+}
+
 /// A control symbol is no text, and decoding hides it on request.
 #[test]
 fn control_symbols_are_found_in_no_text() {
