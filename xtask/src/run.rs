@@ -30,18 +30,11 @@ where
 }
 
 /// Builds the programs that checks run, in the release profile: the server with CUDA, the measuring
-/// program and the walk over a GPU. They are built at once, since a crate is built again for each
-/// choice of programs that wants other features of it.
+/// program and the walk over a GPU. They are chosen as programs of the whole workspace, as `cargo run`
+/// chooses one: by packages, crates below them would get other features and be built again.
 pub(crate) fn build_programs() -> Result<()> {
     cargo(["build", "--release"])
-        .args([
-            "-p",
-            "prelude-server",
-            "-p",
-            "prelude-bench",
-            "-p",
-            "gpu-check",
-        ])
+        .args(["prelude", "prelude-bench", "gpu-check"].map(|name| format!("--bin={name}")))
         .args(["--features", "prelude-server/cuda"])
         .run()
 }
