@@ -199,9 +199,16 @@ fn test(args: &[String]) -> Result<()> {
 /// Parity is tests: this command runs those and shows their tables.
 fn parity() -> Result<()> {
     golden::run(false)?;
-    let tests = || run::cargo(["test", "--workspace", "--features", TEST_FEATURES]);
-    tests()
+    run::cargo(["test", "--workspace", "--features", TEST_FEATURES])
         .args(["--test", "parity", "--", "--nocapture"])
         .run()?;
-    tests().args(["--lib", "template::"]).run()
+    unit_tests("template::").run()
+}
+
+/// Returns a command that runs unit tests by a part of their names, built as [`test`] builds them.
+/// The Python modules have none, and would be built for `--lib`.
+pub(crate) fn unit_tests(filter: &str) -> run::Invocation {
+    run::cargo(["test", "--workspace", "--features", TEST_FEATURES])
+        .args(["--exclude=prelude-python", "--exclude=fasttoken-python"])
+        .args(["--lib", filter])
 }

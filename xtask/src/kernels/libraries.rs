@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::{
-    run::{cargo, root},
-    wheels,
-};
+use crate::{run::root, wheels};
 
 /// The wheels of NVRTC (90 MB each) and their folders: for today's drivers, and for those of CUDA 12.
 const NVRTC: [(&str, &[&str]); 2] = [
@@ -57,8 +54,8 @@ pub(super) fn run_cublaslt(folder: &Path) -> Result<()> {
 }
 
 fn test(name: &str, variable: &str, folder: &Path) -> Result<()> {
-    cargo(["test", "-p", "prelude-exec-cuda", "--lib"])
-        .args([name, "--", "--nocapture"])
+    crate::unit_tests(name)
+        .args(["--", "--nocapture"])
         .env(variable, &folder.to_string_lossy())
         .run()
 }
