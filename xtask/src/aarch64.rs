@@ -97,7 +97,8 @@ fn has_target() -> Result<bool> {
 /// A cargo command for the target.
 fn for_target(args: &[&str]) -> Invocation {
     cargo(args)
-        .args(["--target", TARGET, "--target-dir", "target/aarch64"])
+        // In the folder of other builds, whose macros and build scripts are used again.
+        .args(["--target", TARGET])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
         .env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
