@@ -125,6 +125,9 @@ struct ServerArgs {
     /// Path of llama.cpp's server program.
     #[arg(long)]
     llama_server: Option<PathBuf>,
+    /// Path of text-embeddings-inference's program, text-embeddings-router.
+    #[arg(long)]
+    tei: Option<PathBuf>,
     /// Install the other servers into the output folder first. For llama.cpp, only the converter of
     /// its model format is installed.
     #[arg(long)]
@@ -175,6 +178,7 @@ fn bench_server(args: ServerArgs) -> Result<()> {
         out: std::path::absolute(&args.out)?,
         rivals: args.rival,
         llama_server: args.llama_server.map(std::path::absolute).transpose()?,
+        tei: args.tei.map(std::path::absolute).transpose()?,
         install_rivals: args.install_rivals,
         overload: Duration::from_secs(args.overload_s),
         overload_questions: args.overload_questions.clamp(1, 120),

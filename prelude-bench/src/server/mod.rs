@@ -88,6 +88,8 @@ pub struct Config {
     pub rivals: Vec<Rival>,
     /// The program of llama.cpp's server, if that is one of them.
     pub llama_server: Option<PathBuf>,
+    /// The program of text-embeddings-inference, if that is one of them.
+    pub tei: Option<PathBuf>,
     /// True to install the other servers first.
     pub install_rivals: bool,
     /// The duration of the overload part, and of each half of the hostile part.
@@ -179,10 +181,6 @@ struct Session<'a> {
 impl Session<'_> {
     fn find_rivals(&mut self) -> Result<()> {
         for &rival in &self.config.rivals {
-            if let Some(why) = rival.out_of_reach() {
-                self.skip(rival.title(), why);
-                continue;
-            }
             if self.config.install_rivals {
                 self.bar.says(&format!("installing {}", rival.title()));
                 rival.install(&self.config.out)?;

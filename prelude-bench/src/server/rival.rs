@@ -28,8 +28,8 @@ pub enum Rival {
     OnnxRuntime,
     /// infinity, a server of encoders on torch: for the part `encoders` alone.
     Infinity,
-    /// Hugging Face's text-embeddings-inference, which cannot be installed here: the report says
-    /// why.
+    /// Hugging Face's text-embeddings-inference, for the part `encoders` alone: --tei names the
+    /// program, which no package index carries.
     Tei,
 }
 
@@ -117,21 +117,6 @@ impl Rival {
         }
     }
 
-    /// Why it cannot be measured at all.
-    pub(super) const fn out_of_reach(self) -> Option<&'static str> {
-        match self {
-            Self::Vllm
-            | Self::LlamaCpp
-            | Self::SentenceTransformers
-            | Self::OnnxRuntime
-            | Self::Infinity => None,
-            Self::Tei => Some(
-                "no package index carries it, its sources depend on crates that are in git only, \
-                 and it runs encoders, not the demo models",
-            ),
-        }
-    }
-
     /// Why it cannot serve this.
     pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
         match (self, serve) {
@@ -139,7 +124,9 @@ impl Rival {
             (Self::SentenceTransformers | Self::OnnxRuntime, _) => {
                 Some("it is a library: --only encoders measures it")
             }
-            (Self::Infinity, _) => Some("it serves encoders: --only encoders measures it"),
+            (Self::Infinity | Self::Tei, _) => {
+                Some("it serves encoders: --only encoders measures it")
+            }
             _ => None,
         }
     }
@@ -155,8 +142,8 @@ impl Rival {
     /// # Errors
     /// If a package cannot be had.
     pub(crate) fn install(self, out: &Path) -> Result<()> {
-        if let Some(why) = self.out_of_reach() {
-            bail!("{why}");
+        if self == Self::Tei {
+            return Ok(());
         }
         let environment = out.join(self.folder());
         if !self.python(out).exists() {
@@ -223,10 +210,13 @@ impl Rival {
     /// Returns the step that is missing before the server can be started.
     pub(super) fn lacks(self, config: &Config) -> Option<&'static str> {
         let Some(program) = self.program(config) else {
-            return Some("name its program with --llama-server");
+            return Some(match self {
+                Self::Tei => "name its program with --tei",
+                _ => "name its program with --llama-server",
+            });
         };
         let python = self.python(&config.out);
-        if !python.exists() {
+        if self != Self::Tei && !python.exists() {
             return Some("it is not installed; --install-rivals does that");
         }
         let there = program.exists();
@@ -241,7 +231,7 @@ impl Rival {
             Self::Infinity => Some(environment.join("bin/infinity_emb")),
             Self::LlamaCpp => config.llama_server.clone(),
             Self::SentenceTransformers | Self::OnnxRuntime => Some(self.python(&config.out)),
-            Self::Tei => None,
+            Self::Tei => config.tei.clone(),
         }
     }
 

@@ -91,7 +91,7 @@ fn case(
         n => (Unit::PerSecond, format!("{n} connections")),
     };
     let name = format!("{}, {} tokens, {crowd}", model.name, texts.tokens);
-    let jobs = Arc::new(jobs(texts, "/rerank", None));
+    let jobs = Arc::new(jobs(texts, ["/rerank", "documents"], None));
     check(&server.address, &jobs.first(2))?;
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); peers.len()];
@@ -133,8 +133,9 @@ fn speed(name: &str, address: &str, jobs: &Arc<Jobs>, plan: &Load) -> Result<f64
     })
 }
 
-/// Returns a request for each text, to a server that reranks at the path `rerank`.
-fn jobs(texts: &Texts, rerank: &'static str, model: Option<&str>) -> Jobs {
+/// Returns a request for each text, to a server that reranks at the path `rerank` the texts in the
+/// field `field`.
+fn jobs(texts: &Texts, [rerank, field]: [&'static str; 2], model: Option<&str>) -> Jobs {
     let job = |[query, text]: &[String; 2]| {
         let (path, mut body) = match texts.task {
             // As OpenAI's clients ask.
@@ -142,7 +143,7 @@ fn jobs(texts: &Texts, rerank: &'static str, model: Option<&str>) -> Jobs {
                 "/v1/embeddings",
                 json!({ "input": text, "encoding_format": "base64" }),
             ),
-            Task::Rank => (rerank, json!({ "query": query, "documents": [text] })),
+            Task::Rank => (rerank, json!({ "query": query, field: [text] })),
         };
         if let Some(model) = model {
             body["model"] = json!(model);

@@ -57,7 +57,15 @@ pub(super) const fn ways(rival: Rival) -> &'static [Way] {
                 }]
             }
         }
-        Rival::LlamaCpp | Rival::Tei => &[],
+        Rival::Tei => {
+            const {
+                &[Way {
+                    title: "over HTTP, float32",
+                    form: Form::Server,
+                }]
+            }
+        }
+        Rival::LlamaCpp => &[],
     }
 }
 

@@ -25,8 +25,8 @@ const START_WITHIN: Duration = Duration::from_secs(400);
 /// A server that has loaded a model.
 pub(in crate::server::encoders) struct Server {
     pub(super) title: &'static str,
-    /// The path of reranking.
-    rerank: &'static str,
+    /// The path of reranking, and the field of the texts there.
+    rerank: [&'static str; 2],
     process: Process,
 }
 
@@ -57,7 +57,7 @@ impl Server {
                 if model.task == Task::Embed {
                     command.args(["--convert", "embed"]);
                 }
-                "/rerank"
+                ["/rerank", "documents"]
             }
             Rival::Infinity => {
                 command
@@ -69,7 +69,16 @@ impl Server {
                     .args(["--host", "127.0.0.1", "--port", &port])
                     .args(["--no-model-warmup", "--log-level", "warning"])
                     .env("DO_NOT_TRACK", "1");
-                "/v1/rerank"
+                ["/v1/rerank", "documents"]
+            }
+            Rival::Tei => {
+                command
+                    .args(["--dtype", "float32", "--served-model-name", MODEL])
+                    .arg("--model-id")
+                    .arg(folder)
+                    .args(["--hostname", "127.0.0.1", "--port", &port])
+                    .env("LOG_LEVEL", "warn");
+                ["/rerank", "texts"]
             }
             _ => bail!("{} is no server of encoders", rival.title()),
         };
