@@ -124,28 +124,37 @@ pub(super) fn unpaired(bytes: &[u8], shape: &[usize], head_rows: usize) -> Vec<u
     out
 }
 
+impl Scales {
+    fn read(&self, files: &[WeightFile]) -> Vec<f32> {
+        let view = TensorView {
+            dtype: self.dtype,
+            shape: vec![self.bytes.len() / self.dtype.size()],
+            bytes: &files[self.file].bytes[self.bytes.clone()],
+        };
+        let mut values = Vec::with_capacity(view.len());
+        view.read_f32(0..view.len(), &mut values);
+        values
+    }
+}
+
 impl Quantised {
+    /// Returns the scales of a matrix in fp8, and rows and columns of a block; `None` for other forms.
+    pub(super) fn scales(&self, files: &[WeightFile]) -> Option<(Vec<f32>, [usize; 2])> {
+        match &self.form {
+            Form::Fp8(scales) => Some((scales.read(files), scales.block)),
+            Form::Q8_0 => None,
+        }
+    }
+
     /// Returns the elements of a tensor of this form, in its element type.
     pub(super) fn widen(&self, files: &[WeightFile], shape: &[usize], bytes: &[u8]) -> Vec<u8> {
         let elements = shape.iter().product::<usize>();
         let mut out = vec![0; elements * self.dtype.size()];
         match &self.form {
             Form::Fp8(scales) => {
-                let view = TensorView {
-                    dtype: scales.dtype,
-                    shape: vec![scales.bytes.len() / scales.dtype.size()],
-                    bytes: &files[scales.file].bytes[scales.bytes.clone()],
-                };
-                let mut values = Vec::with_capacity(view.len());
-                view.read_f32(0..view.len(), &mut values);
                 let columns = shape.last().copied().unwrap_or(0);
-                widen_fp8(
-                    bytes,
-                    columns,
-                    (&values, scales.block),
-                    self.dtype,
-                    &mut out,
-                );
+                let values = (&scales.read(files)[..], scales.block);
+                widen_fp8(bytes, columns, values, self.dtype, &mut out);
             }
             Form::Q8_0 => {
                 let blocks = bytes.chunks_exact(Q8_0_BYTES);
