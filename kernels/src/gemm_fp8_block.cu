@@ -16,15 +16,15 @@ PRELUDE_KERNEL(prelude_gemm_fp8_block_add_128x128, prelude::GemmFp8Params, 256) 
 PRELUDE_KERNEL(prelude_gemm_fp8_block_add_64x64, prelude::GemmFp8Params, 128) {
     prelude::gemm_fp8_block<Tile64x64, prelude::GemmOutput::Add>(p);
 }
-PRELUDE_KERNEL(prelude_gemm_fp8_block_few_8, prelude::GemmFp8Params, 512) {
+PRELUDE_KERNEL(prelude_gemm_fp8_block_few_8, prelude::GemmFp8Params, 256) {
     prelude::gemm_fp8_block_few<prelude::GemmOutput::Write, 1>(p);
 }
-PRELUDE_KERNEL(prelude_gemm_fp8_block_few_16, prelude::GemmFp8Params, 512) {
+PRELUDE_KERNEL(prelude_gemm_fp8_block_few_16, prelude::GemmFp8Params, 256) {
     prelude::gemm_fp8_block_few<prelude::GemmOutput::Write, 2>(p);
 }
-PRELUDE_KERNEL(prelude_gemm_fp8_block_few_add_8, prelude::GemmFp8Params, 512) {
+PRELUDE_KERNEL(prelude_gemm_fp8_block_few_add_8, prelude::GemmFp8Params, 256) {
     prelude::gemm_fp8_block_few<prelude::GemmOutput::Add, 1>(p);
 }
-PRELUDE_KERNEL(prelude_gemm_fp8_block_few_add_16, prelude::GemmFp8Params, 512) {
+PRELUDE_KERNEL(prelude_gemm_fp8_block_few_add_16, prelude::GemmFp8Params, 256) {
     prelude::gemm_fp8_block_few<prelude::GemmOutput::Add, 2>(p);
 }

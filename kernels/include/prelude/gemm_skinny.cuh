@@ -73,24 +73,21 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
     for (u32 from = 0; from * warps + warp < slabs; from += AHEAD) {
         Part next = fetch(from + AHEAD);
         u32x4 x[AHEAD][Tiles];
-        // What sums over a slab are multiplied with, of the lane's two rows of x a tile.
-        float scales[AHEAD][Tiles][2];
+        // What sums over a slab are multiplied with, of a row of x a lane.
+        float scales[AHEAD];
         PRELUDE_UNROLL
         for (u32 i = 0; i < AHEAD; i++) {
+            if constexpr (Factors::BLOCKS) {
+                u32 row = lane % (8 * Tiles), at = column(from + i);
+                bool valid = row < rows && at < p.k;
+                scales[i] = valid ? factors.scale(row, first, at) : 0.0f;
+            }
             PRELUDE_UNROLL
             for (u32 tile = 0; tile < Tiles; tile++) {
                 u32 row = 8 * tile + lane / 4, at = column(from + i);
                 bool valid = row < rows && at < p.k;
                 x[i][tile] = u32x4{};
                 if (valid) x[i][tile] = load(as<const u32x4>(p.x + (u64(row) * p.x_stride + at)));
-                if constexpr (Factors::BLOCKS) {
-                    PRELUDE_UNROLL
-                    for (u32 e = 0; e < 2; e++) {
-                        u32 of_x = 8 * tile + lane % 4 * 2 + e;
-                        bool there = of_x < rows && at < p.k;
-                        scales[i][tile][e] = there ? factors.scale(of_x, first, at) : 0.0f;
-                    }
-                }
             }
         }
         auto multiply = [&](float (&into)[Tiles][4], u32 i) {
@@ -114,8 +111,10 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
                 PRELUDE_UNROLL
                 for (u32 tile = 0; tile < Tiles; tile++) {
                     PRELUDE_UNROLL
-                    for (u32 e = 0; e < 4; e++) {
-                        sums[tile][e] = fma(part[tile][e], scales[i][tile][e % 2], sums[tile][e]);
+                    for (u32 e = 0; e < 2; e++) {
+                        float scale = shuffle(scales[i], 8 * tile + lane % 4 * 2 + e);
+                        sums[tile][e] = fma(part[tile][e], scale, sums[tile][e]);
+                        sums[tile][e + 2] = fma(part[tile][e + 2], scale, sums[tile][e + 2]);
                     }
                 }
             }

@@ -4,6 +4,9 @@ use crate::Launch;
 /// Elements of `k`, and rows of `w`, that have a scale in common.
 pub const FP8_BLOCK: u32 = 128;
 
+/// Threads of the kernels for few rows, whatever `n` is: with 512 they would have too few registers.
+const FEW_THREADS: u32 = 256;
+
 /// The part of `y` that a block computes: mirrors `src/gemm_fp8_block.cu`. The bits of `y` are the same
 /// with each.
 struct Tile {
@@ -57,7 +60,14 @@ impl GemmFp8Params {
             (GemmOutput::F32, _) => return None,
         };
         let launch = self.plain().launch_skinny(output)?;
-        Some(Launch { kernel, ..launch })
+        let [threads, ..] = launch.block;
+        Some(Launch {
+            kernel,
+            block: [FEW_THREADS, 1, 1],
+            // So much for each warp.
+            shared_bytes: launch.shared_bytes / threads * FEW_THREADS,
+            ..launch
+        })
     }
 
     /// A block for each tile of `y`, of a shape that follows from the size of `y` alone, with scales of

@@ -170,8 +170,7 @@ fn products() {
     });
 }
 
-/// Few rows: edges of tiles and blocks, fewer and more slabs than a block asks for ahead, blocks of 8 and of
-/// 16 warps.
+/// Few rows: edges of tiles and blocks, fewer and more slabs than a block asks for ahead.
 #[test]
 fn few_rows() {
     under_all_schedules(|device| {
@@ -181,7 +180,7 @@ fn few_rows() {
             (8, 33, 640),
             (9, 16, 2048),
             (16, 17, 4 * 16 * 64 + 128),
-            (4, 2120, 128),
+            (4, 260, 128),
         ]
         .into_iter()
         .enumerate()
