@@ -10,7 +10,9 @@ use std::{ops::Range, sync::Arc};
 
 use half::bf16;
 use prelude_kernels::DevicePtr;
-use prelude_models::{DType, Fp8Matrix, TensorView, WeightLoader, rotation, stacked_shape};
+use prelude_models::{
+    DType, Fp8Matrix, TensorView, WeightLoader, rotation, stacked_blocks, stacked_shape,
+};
 
 use crate::{
     Error,
@@ -434,26 +436,6 @@ impl CudaLoader {
     }
 }
 
-/// Returns the rows and the width of the matrix that parts make whose blocks of 128 × 128 are those of the
-/// matrix as well: each but the last has whole ones. `None` for others, and where anything is wrong.
-fn shape_of_blocks(parts: &[Fp8Matrix<'_>], biases: &[TensorView<'_>]) -> Option<(usize, usize)> {
-    let (last, others) = parts.split_last()?;
-    let [_, width] = last.shape;
-    let is_whole = |part: &Fp8Matrix<'_>| part.shape[0].is_multiple_of(FP8_BLOCK);
-    let fits = |part: &Fp8Matrix<'_>| {
-        let [rows, columns] = part.shape;
-        rows > 0 && columns == width && part.block == [FP8_BLOCK; 2]
-    };
-    let rows = parts.iter().map(|part| part.shape[0]).sum();
-    let num_biases: usize = biases.iter().map(TensorView::len).sum();
-    let fits = parts.iter().all(fits)
-        && others.iter().all(is_whole)
-        && width > 0
-        && width.is_multiple_of(FP8_BLOCK)
-        && (biases.is_empty() || num_biases == rows);
-    fits.then_some((rows, width))
-}
-
 impl WeightLoader for CudaLoader {
     type Weight = Weight;
     type Error = Error;
@@ -488,7 +470,8 @@ impl WeightLoader for CudaLoader {
         parts: &[Fp8Matrix<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Option<Weight>, Error> {
-        let shape = shape_of_blocks(parts, biases).filter(|_| self.rounding.is_some());
+        let shape = stacked_blocks(parts, biases, FP8_BLOCK);
+        let shape = shape.filter(|_| self.rounding.is_some());
         let Some((rows, width)) = shape else {
             return Ok(None);
         };

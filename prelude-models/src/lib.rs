@@ -63,7 +63,7 @@ pub use decoder::Decoder;
 pub use encoder::{Encoder, ModernEncoder};
 pub use error::{Error, TensorDefects};
 pub use family::Biases;
-pub use fp8::Fp8Matrix;
+pub use fp8::{Fp8Matrix, stacked_blocks};
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;
 pub use logit_score::LogitScore;

@@ -9,7 +9,7 @@ use super::{
     WeightFile,
     stored::{Entry, Form, Quantised, Scales, Stored},
 };
-use crate::{DType, Error, Fp8Scales, TensorView};
+use crate::{DType, Error, Fp8Scales, TensorView, fp8::numbers};
 
 /// Elements of a block of type Q8_0, and its bytes.
 pub(super) const Q8_0_BLOCK: usize = 32;
@@ -183,7 +183,6 @@ fn widen_fp8(
     if columns == 0 {
         return;
     }
-    let table: Vec<f32> = (0..=u8::MAX).map(e4m3).collect();
     let of_row = columns.div_ceil(block[1]);
     let rows = bytes.chunks_exact(columns);
     let outs = out.chunks_exact_mut(columns * dtype.size());
@@ -192,7 +191,7 @@ fn widen_fp8(
         let parts = bytes.chunks(block[1]);
         let outs = out.chunks_mut(block[1] * dtype.size());
         for ((bytes, out), &scale) in parts.zip(outs).zip(scales) {
-            let values = bytes.iter().map(|&byte| table[usize::from(byte)] * scale);
+            let values = numbers(bytes).map(|x| x * scale);
             write(values, dtype, out);
         }
     }
@@ -219,33 +218,9 @@ fn write(values: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
     }
 }
 
-/// Returns the number of an e4m3: a sign, four bits of exponent, three of mantissa, no infinities.
-fn e4m3(byte: u8) -> f32 {
-    let mantissa = f32::from(byte & 7);
-    let exponent = i32::from(byte >> 3 & 15);
-    let size = match (exponent, byte & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 8.0 * 2f32.powi(-6),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if byte & 0x80 == 0 { size } else { -size }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_e4m3() {
-        let check = |byte, expected| assert_eq!(e4m3(byte), expected, "{byte:#x}");
-        check(0, 0.0);
-        check(1, 2f32.powi(-9));
-        check(8, 2f32.powi(-6));
-        check(0x38, 1.0);
-        check(0x7e, 448.0);
-        check(0xfe, -448.0);
-        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
-    }
 
     #[test]
     fn blocks_may_be_cut_at_the_edges() {

@@ -22,6 +22,13 @@ const BLOCK: usize = 128;
 /// If it is not read as a checkpoint: a defect.
 #[must_use]
 pub fn checkpoint() -> Checkpoint {
+    let (config, weights) = files();
+    Checkpoint::from_bytes(&config, weights).expect("the checkpoint is well formed")
+}
+
+/// Its `config.json` and `model.safetensors`.
+#[must_use]
+pub fn files() -> (Vec<u8>, Vec<u8>) {
     let config = json!({
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -46,8 +53,7 @@ pub fn checkpoint() -> Checkpoint {
             "weight_block_size": [BLOCK, BLOCK],
         },
     });
-    Checkpoint::from_bytes(config.to_string().as_bytes(), weights())
-        .expect("the checkpoint is well formed")
+    (config.to_string().into_bytes(), weights())
 }
 
 /// `model.safetensors`.
@@ -116,7 +122,7 @@ impl File {
     }
 
     /// A matrix of numbers between 16 and 448 with either sign, and scales by which no element is larger
-    /// than a quarter.
+    /// than an eighth.
     fn add_fp8(&mut self, name: &str, rows: usize, columns: usize, seed: usize) {
         let byte = |i: usize| {
             let x = unit(100 + seed, i);
@@ -133,7 +139,7 @@ impl File {
         );
         let shape = [rows.div_ceil(BLOCK), columns.div_ceil(BLOCK)];
         let scales = (0..shape[0] * shape[1]).map(|i| {
-            let scale = 0.25 / 448.0 * (0.6 + 0.4 * unit(200 + seed, i));
+            let scale = 0.125 / 448.0 * (0.6 + 0.4 * unit(200 + seed, i));
             scale.to_le_bytes()
         });
         let bytes: Vec<u8> = scales.flatten().collect();
