@@ -321,9 +321,9 @@ fn check_products_of_blocks(deterministic: bool) {
             assert_eq!(first, y[..output], "row 0 alone");
         }
         for (row, x) in x.chunks_exact(input).enumerate() {
-            for column in 0..output {
+            for (column, bias) in b.iter().enumerate() {
                 let at = row * output + column;
-                let bias = if biased { b[column].to_f64() } else { 0.0 };
+                let bias = if biased { bias.to_f64() } else { 0.0 };
                 let sum = w.product(x, column) + bias;
                 let added = sum + before[at].to_f64();
                 for (got, expected) in [(y[at], sum), (h[at], added)] {

@@ -290,7 +290,7 @@ impl Fp8Product {
     /// The product as the library takes it; `None` with scales of blocks.
     fn call(&self) -> Option<Call> {
         let p = &self.params;
-        (self.scaling == Scaling::Rows).then(|| Call {
+        (self.scaling == Scaling::Rows).then_some(Call {
             form: self.form,
             params: GemmParams {
                 x: p.x,
