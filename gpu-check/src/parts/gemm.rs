@@ -209,7 +209,10 @@ fn figure(
     session.figure(Figure {
         work: Some(Work::Flops(flops)),
         bound_s: session.ceilings.bound_s(of_flops, bytes),
-        detail: !matches!(m, 1 | 128 | 512 | 8192),
+        detail: !match form {
+            Form::Bf16 | Form::Rows => matches!(m, 1 | 128 | 512 | 8192),
+            Form::Blocks => matches!(m, 1 | 512),
+        },
         reason,
         ..Figure::of(name, times)
     })
