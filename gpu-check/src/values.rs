@@ -1,9 +1,9 @@
 //! Random inputs and weights for single operations.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use half::bf16;
 use prelude_exec_cuda::{CudaLoader, Weight};
-use prelude_models::{DType, TensorView, WeightLoader as _};
+use prelude_models::{DType, Fp8Matrix, TensorView, WeightLoader as _};
 
 use crate::batches::mix;
 
@@ -40,6 +40,41 @@ pub(crate) fn matrix(
         bytes: bytemuck::cast_slice(&values),
     };
     Ok((loader.linear("measured", &[view], &[])?, values))
+}
+
+/// Rows and columns of a block of e4m3 that has a scale.
+pub(crate) const BLOCK: usize = 128;
+
+/// A matrix `[rows, width]` in e4m3 with a scale for each block of 128 × 128, loaded as it is; and its bytes
+/// and scales. `width` is a multiple of 128.
+pub(crate) fn blocks(
+    loader: &mut CudaLoader,
+    seed: u64,
+    rows: usize,
+    width: usize,
+) -> Result<(Weight, Vec<u8>, Vec<f32>)> {
+    let byte = |v: bf16| {
+        // Numbers of 1 to 448 with either sign.
+        let magnitude = 56 + (v.to_f32().abs() * 70.0) as u8;
+        if v.is_sign_negative() {
+            magnitude | 0x80
+        } else {
+            magnitude
+        }
+    };
+    let data: Vec<u8> = values(seed, rows * width).into_iter().map(byte).collect();
+    let count = rows.div_ceil(BLOCK) * width / BLOCK;
+    let scales = (0..count).map(|i| (1 + i % 3) as f32 / 4096.0);
+    let scales: Vec<f32> = scales.collect();
+    let matrix = Fp8Matrix {
+        shape: [rows, width],
+        block: [BLOCK; 2],
+        data: &data,
+        scales: scales.clone(),
+    };
+    let loaded = loader.linear_fp8("measured", &[matrix], &[])?;
+    let weight = loaded.context("blocks of 128 × 128 are not multiplied as they are")?;
+    Ok((weight, data, scales))
 }
 
 /// A vector of values between 0.5 and 1.5.

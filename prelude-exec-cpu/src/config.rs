@@ -37,7 +37,8 @@ pub enum Quantization {
     /// The matrices of a decoder's layers in fp8 (e4m3) with an f32 scale per output, and their inputs
     /// with one per row: the arithmetic that GPUs have, to see here what it does to answers. It saves
     /// neither memory nor time on the CPU. Embedding and head are not rounded; encoders and mixtures
-    /// of experts are refused.
+    /// of experts are refused. Matrices that a checkpoint stores in fp8 with a scale for each block of 128 ×
+    /// 128 are multiplied as they are, with a scale for 128 inputs of a row.
     Fp8,
 }
 

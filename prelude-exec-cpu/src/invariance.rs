@@ -15,8 +15,8 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use crate::{
     ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps,
     testing::{
-        checkpoint, decode, executor, prompt, root_segment, run, run_oneshot, sample_head, small,
-        variants, variants_of,
+        FP8_BLOCKS, checkpoint, decode, executor, prompt, root_segment, run, run_oneshot,
+        sample_head, small, variants, variants_of,
     },
 };
 
@@ -195,6 +195,11 @@ fn nor_in_a_granite() {
 #[test]
 fn nor_in_a_mixture_of_experts() {
     check_forests("rand-qwen3-moe", 6);
+}
+
+#[test]
+fn nor_with_scales_of_blocks() {
+    check_forests(FP8_BLOCKS, 2);
 }
 
 /// Two sequences decoded together from blocks against one-shot passes over ever longer prompts.

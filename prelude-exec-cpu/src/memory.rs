@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prelude_core::{Capacity, PassCapacity};
 use prelude_models::{
-    Checkpoint, DType, ModelConfig,
+    Checkpoint, DType, Fp8Scales, ModelConfig,
     step::{activation_room, pass_capacity, passes_room},
 };
 
@@ -131,7 +131,7 @@ impl MemoryPlan {
         let plan = Self {
             weights_bytes: match config.quantization {
                 Some(Quantization::Int8) => int8_bytes(model, &tensors, backend, dtype),
-                Some(Quantization::Fp8) => fp8_bytes(&tensors, backend, dtype),
+                Some(Quantization::Fp8) => fp8_bytes(model, &tensors, backend, dtype),
                 None => weights_bytes(&tensors, backend, dtype),
             } + rotations,
             kv_bytes: (u64::from(capacity.num_blocks) * u64::from(capacity.block_size))
@@ -277,10 +277,22 @@ fn int8_bytes(
     rounded_bytes(tensors, (backend, dtype), is_rounded, int8::panel_lines)
 }
 
-/// Bytes of tensors (name, element type, shape) of which the matrices of layers are rounded to fp8.
-fn fp8_bytes(tensors: &[(String, DType, Vec<usize>)], backend: Backend, dtype: CpuDtype) -> u64 {
+/// Bytes of tensors (name, element type, shape) of which the matrices of layers are rounded to fp8, or are
+/// stored so with scales of blocks.
+fn fp8_bytes(
+    model: &ModelConfig,
+    tensors: &[(String, DType, Vec<usize>)],
+    backend: Backend,
+    dtype: CpuDtype,
+) -> u64 {
     let of_layer = |name: &str| name.contains("layers.");
-    rounded_bytes(tensors, (backend, dtype), of_layer, fp8::panel_lines)
+    let has_blocks = model.fp8 == Some(Fp8Scales::Blocks([fp8::blocks::BLOCK; 2]));
+    // Those that are rounded all the same have fewer scales, one part in 64 of a matrix less.
+    let panel_lines = |inputs: usize| match has_blocks {
+        true if inputs.is_multiple_of(fp8::blocks::BLOCK) => fp8::blocks::panel_lines(inputs),
+        _ => fp8::panel_lines(inputs),
+    };
+    rounded_bytes(tensors, (backend, dtype), of_layer, panel_lines)
 }
 
 /// Bytes of tensors (name, element type, shape) of which some matrices, by their names, are rounded to
@@ -316,7 +328,7 @@ fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, thre
     let widths = padded(widest_input(model)) + padded(model.intermediate_size);
     let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);
     let rounded = match config.quantization {
-        Some(Quantization::Fp8) => chunk * fp8::row_dwords(widest_input(model)) * size_of::<f32>(),
+        Some(Quantization::Fp8) => chunk * fp8::room_dwords(widest_input(model)) * size_of::<f32>(),
         _ => 0,
     };
     let rows = chunk * widths * size_of::<u16>() + rounded;
@@ -449,6 +461,15 @@ mod tests {
         let scales = model.num_hidden_layers * (of_layer + 2 * model.intermediate_size);
         assert_eq!(fp8.weights_bytes - bf16.weights_bytes, 4 * scales as u64);
         assert!(fp8.scratch_bytes > bf16.scratch_bytes);
+        // One for each output and 128 inputs.
+        let name = crate::testing::FP8_BLOCKS;
+        let [bf16, blocks] = [None, Some(Quantization::Fp8)].map(|q| planned(name, q));
+        let model = crate::testing::checkpoint(name);
+        let model = model.config();
+        let (shape, h) = (model.attn_shape(), model.hidden_size);
+        let elements = h * (shape.qkv_width() + shape.out_width() + 3 * model.intermediate_size);
+        let scales = model.num_hidden_layers * elements / fp8::blocks::BLOCK;
+        assert_eq!(blocks.weights_bytes - bf16.weights_bytes, 4 * scales as u64);
     }
 
     #[test]

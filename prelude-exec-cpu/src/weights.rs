@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use bytemuck::AnyBitPattern;
 use half::bf16;
-use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
+use prelude_models::{
+    DType, Fp8Matrix, TensorView, WeightLoader, rotation, stacked_blocks, stacked_shape,
+};
 
 use crate::{
     CpuDtype, Error, Quantization,
     kernels::{
         Backend, InputForm,
+        fp8::blocks::BLOCK,
         gemm::{Format, Matrix},
         lines::Lines,
         words::Words,
@@ -170,6 +173,7 @@ mod form {
             Format::Int8 => 3,
             Format::Rows => 4,
             Format::Fp8 => 5,
+            Format::Fp8Blocks => 6,
         }
     }
 }
@@ -261,12 +265,37 @@ impl CpuLoader {
     ) -> Result<Weight, Error> {
         let format = self.format(parts, of_layer);
         let matrix = self.matrix(name, parts, biases, format)?;
-        let mut bias = Vec::new();
-        for part in biases {
-            part.read_f32(0..part.len(), &mut bias);
-        }
-        let bias = (!bias.is_empty()).then_some(bias);
-        Ok(Weight(Repr::Matrix(matrix.with_bias(bias))))
+        Ok(Weight(Repr::Matrix(matrix.with_bias(bias_of(biases)))))
+    }
+
+    /// `parts` stacked along their rows as they are stored, without their biases; the whole has so many
+    /// rows and so many columns.
+    fn blocks(
+        &mut self,
+        name: &str,
+        parts: &[Fp8Matrix<'_>],
+        (outputs, inputs): (usize, usize),
+    ) -> Result<Matrix, Error> {
+        let (format, size) = (Format::Fp8Blocks, (outputs, inputs));
+        let rows = parts
+            .iter()
+            .flat_map(|part| (0..part.shape[0]).map(move |row| (part, row)));
+        let rows: Vec<_> = rows.collect();
+        let shape = Shape {
+            form: form::of(format),
+            outputs,
+            inputs,
+        };
+        let bytes = Matrix::len(format, size) * size_of::<u32>();
+        let words = self.packed(name, shape, bytes, |loader| {
+            let matrix = Matrix::new(&loader.pool, format, size, |row, out| {
+                let (part, row) = rows[row];
+                out.extend(part.row(row));
+                out.extend_from_slice(part.row_scales(row));
+            });
+            matrix.data().clone()
+        })?;
+        Ok(Matrix::of_packed(format, size, words))
     }
 
     /// `parts` stacked along their rows, without their biases.
@@ -323,6 +352,15 @@ impl CpuLoader {
     }
 }
 
+/// Biases one after the other, if there are any.
+fn bias_of(biases: &[TensorView<'_>]) -> Option<Vec<f32>> {
+    let mut bias = Vec::new();
+    for part in biases {
+        part.read_f32(0..part.len(), &mut bias);
+    }
+    (!bias.is_empty()).then_some(bias)
+}
+
 impl WeightLoader for CpuLoader {
     type Weight = Weight;
     type Error = Error;
@@ -357,6 +395,23 @@ impl WeightLoader for CpuLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
         self.product(name, parts, biases, true)
+    }
+
+    fn linear_fp8(
+        &mut self,
+        name: &str,
+        parts: &[Fp8Matrix<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Option<Weight>, Error> {
+        let size = stacked_blocks(parts, biases, BLOCK);
+        let is_fp8 = self.quantization == Some(Quantization::Fp8);
+        let Some(size) = size.filter(|_| is_fp8) else {
+            return Ok(None);
+        };
+        let matrix = self.blocks(name, parts, size)?;
+        Ok(Some(Weight(Repr::Matrix(
+            matrix.with_bias(bias_of(biases)),
+        ))))
     }
 
     fn head(

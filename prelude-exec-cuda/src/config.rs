@@ -17,6 +17,8 @@ const HEAD_DIM_MAX: usize = 256;
 const BIASED_HEAD_DIM_MAX: usize = 128;
 /// Elements that rows of e4m3 are multiples of: 16 bytes, what kernels and cuBLASLt read at once.
 pub(crate) const FP8_ROW_MULTIPLE: usize = 16;
+/// Rows and columns of a block of a matrix in e4m3 that has a scale.
+pub(crate) const FP8_BLOCK: usize = prelude_kernels::families::FP8_BLOCK as usize;
 /// Milliseconds of a slice of a pass: tens of times what its launches take, and no longer than a step
 /// of many rows.
 const SLICE_MS: u32 = 5;
@@ -125,7 +127,9 @@ pub struct CudaConfig {
     /// loaded, and the rows that they multiply in each step likewise; default false, since it changes
     /// answers. Half the memory of these matrices, and about 0.6 times the time of their products. For
     /// decoders without experts, and GPUs of compute capability 8.9 and up. The embedding, the head,
-    /// norms, keys and values stay bf16.
+    /// norms, keys and values stay bf16. Matrices that a checkpoint stores in fp8 with scales of blocks of
+    /// 128 × 128 are not rounded again: they are multiplied as they are, with rows that are rounded 128
+    /// elements at a time.
     #[serde(skip)]
     pub fp8: bool,
     /// True if attention of prompts runs by the kernel for Hopper (wgmma, tensor copies) in models that

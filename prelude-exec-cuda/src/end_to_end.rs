@@ -16,7 +16,7 @@ use prelude_models::conformance::{
 
 use crate::{
     CudaConfig, CudaExecutor,
-    testing::{checkpoint, emulation, small},
+    testing::{FP8_BLOCKS, checkpoint, emulation, small},
 };
 
 /// Tokens of the longest prompt run: more than a tile of keys.
@@ -136,6 +136,12 @@ fn so_it_has_in_fp8() {
     check_bits_of("demo-lm", true);
 }
 
+/// The same where matrices have scales of blocks, and rows of 128 elements.
+#[test]
+fn so_it_has_with_scales_of_blocks() {
+    check_bits_of(FP8_BLOCKS, true);
+}
+
 fn check_bits(name: &str) {
     check_bits_of(name, false);
 }
@@ -247,6 +253,11 @@ fn so_they_have_in_a_mixture_of_experts() {
 #[test]
 fn so_they_have_in_fp8() {
     check_captured_of("demo-lm", true);
+}
+
+#[test]
+fn so_they_have_with_scales_of_blocks() {
+    check_captured_of(FP8_BLOCKS, true);
 }
 
 fn check_captured(name: &str) {

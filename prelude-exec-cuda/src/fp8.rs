@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use half::bf16;
-use prelude_core::{Executor, ForwardBatch, OneShotBatch, RowOutput};
+use prelude_core::{
+    Executor, ForwardBatch, Normalise, OneShotBatch, OutputHead, Pooling, RowOutput,
+};
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Quantization};
 use prelude_models::{
-    DType, MlpRoom, Norm, Ops as _, TensorView, WeightLoader as _,
+    DType, Fp8Matrix, MlpRoom, Norm, Ops as _, TensorView, WeightLoader as _,
     conformance::{
         batches::{append, prompt},
         golden::{Allowed, Golden, GoldenComparison, folder},
@@ -17,11 +19,13 @@ use prelude_models::{
 
 use crate::{
     CudaConfig, CudaExecutor, CudaLoader,
+    config::FP8_BLOCK,
     end_to_end::{check_within, executor, run, short_prompts},
-    kernels::launch::Launcher,
+    kernels::{fp8::Scaling, launch::Launcher},
+    load::Weight,
     measure::{Device, Room, Target},
     memory::space::Space,
-    testing::{checkpoint, emulation, small},
+    testing::{FP8_BLOCKS, checkpoint, emulation, small},
 };
 
 /// Most times the reference's own error in bf16 that answers in fp8 may be off: e4m3 has 4 bits less.
@@ -76,6 +80,110 @@ fn view<'a>(values: &'a [bf16], shape: &[usize]) -> TensorView<'a> {
     }
 }
 
+/// A matrix as checkpoints store it, with scales of blocks.
+struct Stored {
+    shape: [usize; 2],
+    data: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Stored {
+    fn new(seed: usize, rows: usize, width: usize) -> Self {
+        let data = values(seed, rows * width, 448.0);
+        let count = rows.div_ceil(FP8_BLOCK) * (width / FP8_BLOCK);
+        // Of different sizes, so that another block's shows.
+        let scale = |i: usize| 2f32.powi(-10) * (1 + (i + seed) % 5) as f32;
+        Self {
+            shape: [rows, width],
+            data: data.iter().map(|x| nearest(x.to_f64())).collect(),
+            scales: (0..count).map(scale).collect(),
+        }
+    }
+
+    fn view(&self) -> Fp8Matrix<'_> {
+        Fp8Matrix {
+            shape: self.shape,
+            block: [FP8_BLOCK; 2],
+            data: &self.data,
+            scales: self.scales.clone(),
+        }
+    }
+
+    /// The product of a row and a row of this, as the kernels define it.
+    fn product(&self, x: &[bf16], row: usize) -> f64 {
+        let width = self.shape[1];
+        let groups = width / FP8_BLOCK;
+        let w = self.data[row * width..][..width].chunks_exact(FP8_BLOCK);
+        let of_groups = x.chunks_exact(FP8_BLOCK).map(rounded).zip(w);
+        let sums = of_groups.enumerate().map(|(group, (x, w))| {
+            let scale = self.scales[row / FP8_BLOCK * groups + group];
+            product(&x, &(scale, w.to_vec()))
+        });
+        sums.sum()
+    }
+}
+
+/// Loads a matrix as it is stored.
+fn load_stored(loader: &mut CudaLoader, stored: &Stored, biases: &[TensorView<'_>]) -> Weight {
+    let loaded = loader.linear_fp8("w", &[stored.view()], biases).unwrap();
+    let loaded = loaded.unwrap();
+    assert_eq!(loaded.fp8().unwrap().0.scaling, Scaling::Blocks);
+    loaded
+}
+
+/// Blocks of 128 × 128 are sent as they are stored, parts behind each other; others are not taken, and
+/// none where nothing is rounded.
+#[test]
+fn blocks_are_loaded_as_they_are() {
+    let Some(device) = emulation() else { return };
+    let space = Space::Emu(Arc::clone(&device));
+    let launcher = Launcher::Emu(Arc::clone(&device), None);
+    let mut loader = CudaLoader::new(space.clone(), Some(launcher));
+    let parts = [(0, 256, 256), (1, 128, 256), (2, 40, 256)].map(|(s, r, w)| Stored::new(s, r, w));
+    let before = loader.bytes();
+    let bias = values(9, 424, 2.0);
+    let views = parts.each_ref().map(Stored::view);
+    let biases = [view(&bias, &[424])];
+    let weight = loader.linear_fp8("w", &views, &biases).unwrap().unwrap();
+    assert_eq!(
+        loader.bytes() - before,
+        424 * 256 + 4 * 2 * (2 + 1 + 1) + 2 * 424
+    );
+    let (matrix, bias) = weight.fp8().unwrap();
+    assert_eq!(bias.unwrap().width(), 424);
+    let data: Vec<u8> = device.download(matrix.data.ptr(), 424 * 256).unwrap();
+    let scales: Vec<f32> = device.download(matrix.scales.ptr(), 8).unwrap();
+    let all = |of: fn(&Stored) -> &[u8]| parts.iter().flat_map(of).copied().collect::<Vec<_>>();
+    assert!(data == all(|part| &part.data));
+    let expected: Vec<f32> = parts.iter().flat_map(|p| p.scales.clone()).collect();
+    assert_eq!(scales, expected);
+
+    let mut refused = |parts: &[Fp8Matrix<'_>], biases: &[TensorView<'_>]| {
+        assert!(loader.linear_fp8("w", parts, biases).unwrap().is_none());
+    };
+    let [first, second, last] = &views;
+    refused(&[last.clone(), first.clone()], &[]);
+    refused(&[first.clone(), Stored::new(1, 128, 128).view()], &[]);
+    refused(&[first.clone(), second.clone()], &biases);
+    refused(&[Stored::new(1, 128, 0).view()], &[]);
+    refused(&[Stored::new(1, 0, 128).view()], &[]);
+    refused(&[], &[]);
+    let other = Fp8Matrix {
+        block: [128, 64],
+        ..first.clone()
+    };
+    refused(&[other], &[]);
+    let narrow = Fp8Matrix {
+        shape: [1, 16],
+        data: &parts[0].data[..16],
+        scales: vec![1.0],
+        ..first.clone()
+    };
+    refused(&[narrow], &[]);
+    let mut loader = CudaLoader::new(space, None);
+    assert!(loader.linear_fp8("w", &views, &[]).unwrap().is_none());
+}
+
 /// Weights are rounded row by row, whatever was rounded before; heads and tables are not.
 #[test]
 fn matrices_of_layers_are_rounded() {
@@ -124,19 +232,7 @@ fn check_products(deterministic: bool) {
     for (rows, input, output, biased) in
         [(1, 64, 40, true), (17, 112, 24, false), (70, 48, 136, true)]
     {
-        let mut room = Room {
-            model: checkpoint("demo-lm").config().clone(),
-            blocks: 4,
-            block_size: 16,
-            step_tokens: 64,
-            chunk_tokens: 64,
-            context_len: 64,
-            arena_elements: rows * (input + 3 * output),
-            lists_bytes: 1 << 20,
-            logits_rows: 1,
-            fp8: true,
-            hopper_attention: false,
-        };
+        let mut room = room(rows * (input + 3 * output));
         room.model.hidden_size = input;
         let mut device = Device::open(&target, &room, deterministic).unwrap();
         let (w, x) = (values(1, output * input, 0.2), values(2, rows * input, 3.0));
@@ -191,35 +287,114 @@ fn products_of_few_rows_too() {
     check_products(false);
 }
 
+/// The same of a matrix with scales of blocks and rows of 128 elements.
+fn check_products_of_blocks(deterministic: bool) {
+    let Some(device) = emulation() else { return };
+    let target = Target::emulated(device);
+    for (rows, input, output, biased) in [
+        (1, 128, 40, true),
+        (17, 384, 200, false),
+        (70, 256, 136, true),
+    ] {
+        let mut room = room(rows * (input + 3 * output));
+        room.model.hidden_size = input;
+        let mut device = Device::open(&target, &room, deterministic).unwrap();
+        let (w, x) = (Stored::new(1, output, input), values(2, rows * input, 3.0));
+        let (b, before) = (values(3, output, 1.0), values(4, rows * output, 4.0));
+        let biases = [view(&b, &[output])];
+        let biases = if biased { &biases[..] } else { &[] };
+        let weight = load_stored(&mut device.loader(), &w, biases);
+        let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
+        let ([y, h, first], _) = device
+            .step(batch, |ops, _| {
+                let x = ops.filled(rows, input, &x)?;
+                let mut y = ops.alloc(rows, output)?;
+                ops.linear(&x, rows, &weight, &mut y)?;
+                let mut h = ops.filled(rows, output, &before)?;
+                ops.linear_add(&x, 0..rows, &weight, &mut h)?;
+                let mut first = ops.alloc(1, output)?;
+                ops.linear(&x, 1, &weight, &mut first)?;
+                Ok([ops.read(&y)?, ops.read(&h)?, ops.read(&first)?])
+            })
+            .unwrap();
+        if deterministic {
+            assert_eq!(first, y[..output], "row 0 alone");
+        }
+        for (row, x) in x.chunks_exact(input).enumerate() {
+            for (column, bias) in b.iter().enumerate() {
+                let at = row * output + column;
+                let bias = if biased { bias.to_f64() } else { 0.0 };
+                let sum = w.product(x, column) + bias;
+                let added = sum + before[at].to_f64();
+                for (got, expected) in [(y[at], sum), (h[at], added)] {
+                    // One rounding to bf16, and what f32 sums pile up.
+                    let bound = expected.abs() / 256.0 + 1e-3;
+                    let off = (got.to_f64() - expected).abs();
+                    assert!(off <= bound, "[{row}, {column}]: {got} is not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_with_scales_of_blocks() {
+    check_products_of_blocks(true);
+}
+
+#[test]
+fn products_of_few_rows_with_scales_of_blocks() {
+    check_products_of_blocks(false);
+}
+
+/// Room for a model in fp8 and so many activations.
+fn room(arena_elements: usize) -> Room {
+    Room {
+        model: checkpoint("demo-lm").config().clone(),
+        blocks: 4,
+        block_size: 16,
+        step_tokens: 64,
+        chunk_tokens: 64,
+        context_len: 64,
+        arena_elements,
+        lists_bytes: 1 << 20,
+        logits_rows: 1,
+        fp8: true,
+        hopper_attention: false,
+    }
+}
+
 /// The second half of a layer, whose norms and gates are never stored, has the bits of its four
 /// operations: of few rows and many, and of more than are rounded at once.
 #[test]
 fn norms_and_gates_are_rounded_as_if_stored() {
+    check_norms_and_gates(Scaling::Rows, (48, 80));
+}
+
+/// So it has where numbers are rounded 128 at a time.
+#[test]
+fn norms_and_gates_are_rounded_in_groups_as_if_stored() {
+    check_norms_and_gates(Scaling::Blocks, (256, 384));
+}
+
+fn check_norms_and_gates(scaling: Scaling, (hidden, inner): (usize, usize)) {
     let Some(device) = emulation() else { return };
     let target = Target::emulated(device);
-    let (hidden, inner) = (48, 80);
     for (rows, deterministic) in [(3, false), (40, false), (70, false), (33, true)] {
-        let mut room = Room {
-            model: checkpoint("demo-lm").config().clone(),
-            blocks: 4,
-            block_size: 16,
-            step_tokens: 64,
-            chunk_tokens: 64,
-            context_len: 64,
-            arena_elements: rows * (3 * hidden + 3 * inner),
-            lists_bytes: 1 << 20,
-            logits_rows: 1,
-            fp8: true,
-            hopper_attention: false,
-        };
+        let mut room = room(rows * (3 * hidden + 3 * inner));
+        room.model.hidden_size = hidden;
         room.model.intermediate_size = inner;
         let mut device = Device::open(&target, &room, deterministic).unwrap();
         let mut loader = device.loader();
-        let up = values(1, 2 * inner * hidden, 0.4);
-        let up = loader.linear("up", &[view(&up, &[2 * inner, hidden])], &[]);
-        let down = values(2, hidden * inner, 0.4);
-        let down = loader.linear("down", &[view(&down, &[hidden, inner])], &[]);
-        let (up, down) = (up.unwrap(), down.unwrap());
+        let mut load = |seed: usize, rows: usize, width: usize| match scaling {
+            Scaling::Rows => {
+                let values = values(seed, rows * width, 0.4);
+                let loaded = loader.linear("w", &[view(&values, &[rows, width])], &[]);
+                loaded.unwrap()
+            }
+            Scaling::Blocks => load_stored(&mut loader, &Stored::new(seed, rows, width), &[]),
+        };
+        let (up, down) = (load(1, 2 * inner, hidden), load(2, hidden, inner));
         let offset = if deterministic { 1.0 } else { 0.0 };
         let norm = values(3, hidden, 2.0);
         let weight = loader.norm("norm", &view(&norm, &[hidden]), offset);
@@ -273,6 +448,26 @@ fn memory_is_that_of_fp8() {
     assert_eq!(bf16.weights_bytes - fp8.weights_bytes, saved as u64);
     assert!(fp8.arena_bytes > bf16.arena_bytes);
     assert_eq!(fp8.kv_bytes, bf16.kv_bytes);
+}
+
+/// Blocks take a byte an element and a scale each.
+#[test]
+fn memory_is_that_of_blocks() {
+    let open = |fp8| {
+        let config = CudaConfig { fp8, ..small() };
+        let model = checkpoint(FP8_BLOCKS);
+        let (executor, _) = CudaExecutor::recording(&model, &config).unwrap();
+        executor.memory()
+    };
+    let model = checkpoint(FP8_BLOCKS);
+    let model = model.config();
+    let (h, i) = (model.hidden_size, model.intermediate_size);
+    let shape = model.attn_shape();
+    let elements = shape.qkv_width() * h + h * shape.out_width() + 3 * h * i;
+    let scales = elements / (FP8_BLOCK * FP8_BLOCK);
+    let saved = model.num_hidden_layers * (elements - 4 * scales);
+    let (bf16, fp8) = (open(false), open(true));
+    assert_eq!(bf16.weights_bytes - fp8.weights_bytes, saved as u64);
 }
 
 /// Differences from the reference in f32, as multiples of those that it shows itself in bf16; 12 times
@@ -330,38 +525,67 @@ fn models_answer_as_the_cpu_executor_in_fp8() {
             let outputs = comparison.outputs(&recorded.tokens, false);
             append(&mut batch, prompt(&recorded.tokens, outputs));
         }
-        let answers = |executor: &mut dyn Executor| {
-            let output = run(executor, ForwardBatch::OneShot(batch.clone()));
-            numbers(&output.oneshot)
+        check_beside_the_cpu(name, &batch, MAX_SHARE);
+    }
+}
+
+/// The same of matrices that are multiplied as they are stored: fp8 costs less then, since they are not
+/// rounded, by the same differences.
+const MAX_SHARE_OF_BLOCKS: f64 = 1.0;
+
+/// So they are where matrices are multiplied as the checkpoint stores them.
+#[test]
+fn blocks_answer_as_the_cpu_executor_in_fp8() {
+    let mut batch = OneShotBatch::default();
+    for (first, len) in [(3, 70), (200, 31), (450, 1)] {
+        let tokens: Vec<u32> = (0..len).map(|i| (first + i * 37) % 600).collect();
+        let embed = OutputHead::Embed {
+            pooling: Pooling::Mean,
+            normalise: false,
+            dimensions: None,
         };
-        let config = CudaConfig {
-            deterministic: true,
-            fp8: true,
-            logits_rows_max: 128,
-            chunk_tokens: 128,
+        let scores = OutputHead::LabelScores {
+            labels: (0..40).map(|i| i * 14).collect(),
+            normalise: Normalise::OverLabels,
+        };
+        let outputs = vec![(0..len, embed), (len - 1..len, scores)];
+        append(&mut batch, prompt(&tokens, outputs));
+    }
+    check_beside_the_cpu(FP8_BLOCKS, &batch, MAX_SHARE_OF_BLOCKS);
+}
+
+fn check_beside_the_cpu(name: &str, batch: &OneShotBatch, max_share: f64) {
+    let answers = |executor: &mut dyn Executor| {
+        let output = run(executor, ForwardBatch::OneShot(batch.clone()));
+        numbers(&output.oneshot)
+    };
+    let config = CudaConfig {
+        deterministic: true,
+        fp8: true,
+        logits_rows_max: 128,
+        chunk_tokens: 128,
+        max_context_len: Some(1024),
+        ..small()
+    };
+    let Some(mut cuda) = executor(name, &config) else {
+        return;
+    };
+    let cuda = answers(&mut cuda);
+    let [fp8, bf16] = [Some(Quantization::Fp8), None].map(|quantization| {
+        let config = CpuConfig {
+            num_blocks: Some(64),
             max_context_len: Some(1024),
-            ..small()
+            dtype: Some(CpuDtype::Bf16),
+            quantization,
+            ..CpuConfig::default()
         };
-        let Some(mut cuda) = executor(name, &config) else {
-            return;
-        };
-        let cuda = answers(&mut cuda);
-        let [fp8, bf16] = [Some(Quantization::Fp8), None].map(|quantization| {
-            let config = CpuConfig {
-                num_blocks: Some(64),
-                max_context_len: Some(1024),
-                dtype: Some(CpuDtype::Bf16),
-                quantization,
-                ..CpuConfig::default()
-            };
-            let pool = Arc::new(ComputePool::new(1));
-            answers(&mut CpuExecutor::new(&checkpoint(name), config, pool).unwrap())
-        });
-        for head in 0..2 {
-            let cost = distance(&fp8[head], &bf16[head]);
-            let share = distance(&cuda[head], &fp8[head]) / cost;
-            println!("{name} {head}: {share} of {cost}");
-            assert!(share < MAX_SHARE, "{name} {head}: {share} of {cost}");
-        }
+        let pool = Arc::new(ComputePool::new(1));
+        answers(&mut CpuExecutor::new(&checkpoint(name), config, pool).unwrap())
+    });
+    for head in 0..2 {
+        let cost = distance(&fp8[head], &bf16[head]);
+        let share = distance(&cuda[head], &fp8[head]) / cost;
+        println!("{name} {head}: {share} of {cost}");
+        assert!(share < max_share, "{name} {head}: {share} of {cost}");
     }
 }

@@ -15,7 +15,7 @@ use prelude_models::conformance::batches::greedy;
 use crate::{
     CudaConfig, CudaExecutor,
     plan::StepPlan,
-    testing::{checkpoint, small},
+    testing::{FP8_BLOCKS, checkpoint, small},
 };
 
 /// The plan as a reader wants it: one line a thing.
@@ -211,6 +211,33 @@ fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
         blocks: span(start, context_len / 16 + 1),
         sample: greedy(None),
     }
+}
+
+/// A prompt of a checkpoint in fp8 with scales of blocks: what is launched on it as it is stored.
+#[test]
+fn scales_of_blocks() {
+    let scores = OutputHead::LabelScores {
+        labels: [1, 2].into(),
+        normalise: Normalise::OverLabels,
+    };
+    let batch = OneShotBatch {
+        tokens: (0..20).collect(),
+        segments: vec![segment(
+            0..20,
+            None,
+            0,
+            BlockSpan::EMPTY,
+            Residency::Transient,
+        )],
+        rows: vec![row(0, 19..20, scores)],
+        block_ids: vec![],
+    };
+    let config = CudaConfig {
+        fp8: true,
+        ..small()
+    };
+    let batch = ForwardBatch::OneShot(batch);
+    check("fp8-blocks", FP8_BLOCKS, &config, batch);
 }
 
 #[test]

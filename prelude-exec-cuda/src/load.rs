@@ -2,20 +2,23 @@
 //!
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
-//! Matrices of layers are e4m3 with a scale for each row where [`crate::CudaConfig::fp8`] asks for it:
-//! each is sent in bf16 to a place that the next one takes again, and rounded there.
+//! Matrices of layers are e4m3 where [`crate::CudaConfig::fp8`] asks for it: as they are, if a checkpoint
+//! stores them so with scales of blocks of 128 × 128; else with a scale for each row. Then each is sent in
+//! bf16 to a place that the next one takes again, and rounded there.
 
 use std::{ops::Range, sync::Arc};
 
 use half::bf16;
 use prelude_kernels::DevicePtr;
-use prelude_models::{DType, TensorView, WeightLoader, rotation, stacked_shape};
+use prelude_models::{
+    DType, Fp8Matrix, TensorView, WeightLoader, rotation, stacked_blocks, stacked_shape,
+};
 
 use crate::{
     Error,
-    config::FP8_ROW_MULTIPLE,
+    config::{FP8_BLOCK, FP8_ROW_MULTIPLE},
     kernels::{
-        fp8::{self, Fp8View},
+        fp8::{self, Fp8View, Scaling},
         launch::Launcher,
         lt::{Matrix, WeightAt, Weights},
     },
@@ -46,8 +49,9 @@ enum Repr {
     /// e4m3 `[rows, width]`.
     Fp8 {
         data: Buffer,
-        /// f32 `[rows]`.
+        /// f32, of rows or of blocks.
         scales: Buffer,
+        scaling: Scaling,
         rows: usize,
         width: usize,
         /// bf16 `[rows]`.
@@ -112,13 +116,16 @@ impl Weight {
             Repr::Fp8 {
                 data,
                 scales,
+                scaling,
                 rows,
                 width,
                 bias,
             } => {
+                let [scale_rows, scale_width] = scaling.of_weight(*rows, *width);
                 let view = Fp8View {
                     data: data.view(0, *rows, *width),
-                    scales: scales.view(0, 1, *rows),
+                    scales: scales.view(0, scale_rows, scale_width),
+                    scaling: *scaling,
                 };
                 Some((view, bias.as_ref().map(|b| b.view(0, 1, *rows))))
             }
@@ -400,16 +407,32 @@ impl CudaLoader {
         let rounded = Fp8View {
             data: data.view(0, rows, width),
             scales: scales.view(0, 1, rows),
+            scaling: Scaling::Rows,
         };
         fp8::quantise(&mut rounding.launcher, stage.view(0, rows, width), rounded)?;
         self.space.synchronize("rounding a weight")?;
         Ok(Weight(Repr::Fp8 {
             data,
             scales,
+            scaling: Scaling::Rows,
             rows,
             width,
             bias,
         }))
+    }
+
+    /// Sends equal parts of `size` bytes, one after the other, as they are.
+    fn copy(&mut self, to: &Buffer, size: usize, parts: &[&[u8]]) -> Result<(), Error> {
+        let mut offset = 0;
+        for part in parts {
+            let make = |items: Range<usize>, out: &mut [u8]| {
+                out.copy_from_slice(&part[items.start * size..items.end * size]);
+                Ok(())
+            };
+            self.way.send(to, offset, (part.len() / size, size), make)?;
+            offset += part.len();
+        }
+        Ok(())
     }
 }
 
@@ -439,6 +462,41 @@ impl WeightLoader for CudaLoader {
             true => self.fp8_matrix(name, parts, biases),
             false => self.matrix(name, parts, biases, true),
         }
+    }
+
+    fn linear_fp8(
+        &mut self,
+        name: &str,
+        parts: &[Fp8Matrix<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Option<Weight>, Error> {
+        let shape = stacked_blocks(parts, biases, FP8_BLOCK);
+        let shape = shape.filter(|_| self.rounding.is_some());
+        let Some((rows, width)) = shape else {
+            return Ok(None);
+        };
+        let bias = match biases {
+            [] => None,
+            _ => Some(self.send(&format!("{name}.bias"), biases)?),
+        };
+        let data = self.alloc(name, rows * width)?;
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.data).collect();
+        self.copy(&data, 1, &bytes)?;
+        let scaling = Scaling::Blocks;
+        let [scale_rows, scale_width] = scaling.of_weight(rows, width);
+        let bytes = scale_rows * scale_width * size_of::<f32>();
+        let scales = self.alloc(&format!("{name}.scale"), bytes)?;
+        let bytes = parts.iter().map(|part| bytemuck::cast_slice(&part.scales));
+        let bytes: Vec<&[u8]> = bytes.collect();
+        self.copy(&scales, size_of::<f32>(), &bytes)?;
+        Ok(Some(Weight(Repr::Fp8 {
+            data,
+            scales,
+            scaling,
+            rows,
+            width,
+            bias,
+        })))
     }
 
     fn head(

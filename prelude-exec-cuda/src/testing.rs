@@ -40,8 +40,14 @@ pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
     Some(Arc::new(library()?.device(schedule)))
 }
 
-/// The checkpoint of a golden model.
+/// The model of [`prelude_models::conformance::fp8`].
+pub(crate) const FP8_BLOCKS: &str = "fp8-blocks";
+
+/// The checkpoint of a golden model, or of [`FP8_BLOCKS`].
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
+    if name == FP8_BLOCKS {
+        return prelude_models::conformance::fp8::checkpoint();
+    }
     Checkpoint::open(&model_folder(name)).unwrap()
 }
 

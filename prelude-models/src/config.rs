@@ -263,7 +263,7 @@ fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scal
 
 /// A note for the operator about weights in fp8.
 const WIDENED: &str = "weights in fp8 are widened when they are loaded, and activations are not \
-     rounded to fp8";
+     rounded to fp8, unless quantization to fp8 is asked for";
 
 /// Up to its window, attention that looks back no further sees the whole text: such texts are
 /// served, longer ones are not.

@@ -125,6 +125,11 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         biased: bool,
         place: Place,
     ) -> Result<L::Weight, Error> {
+        if let Place::Layer = place
+            && let Some(loaded) = self.stored_fp8(&name, parts, biased)?
+        {
+            return Ok(loaded);
+        }
         let read = |what: &str| {
             parts
                 .iter()
@@ -144,6 +149,37 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
             self.checkpoint.release(&format!("{part}.weight"));
         }
         loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    /// Returns the matrix of `parts` as they are stored, if all are in fp8 and the loader takes them so.
+    fn stored_fp8(
+        &mut self,
+        name: &str,
+        parts: &[String],
+        biased: bool,
+    ) -> Result<Option<L::Weight>, Error> {
+        let names = parts.iter().map(|part| format!("{part}.weight"));
+        let names: Vec<String> = names.collect();
+        let stored = names.iter().map(|name| self.checkpoint.fp8(name));
+        let Some(stored) = stored.collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        for (name, matrix) in names.iter().zip(&stored) {
+            if let Some(index) = matrix.first_non_finite() {
+                let tensor = name.clone();
+                return Err(Error::NotFinite { tensor, index });
+            }
+        }
+        let biases = parts.iter().filter(|_| biased);
+        let biases = biases.map(|part| self.finite(&format!("{part}.bias")));
+        let biases = biases.collect::<Result<Vec<_>, _>>()?;
+        let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
+        let loaded = self.loader.linear_fp8(name, &stored, &biases);
+        let loaded = loaded.map_err(|e| loader_error(name, e))?;
+        if loaded.is_some() {
+            names.iter().for_each(|name| self.checkpoint.release(name));
+        }
+        Ok(loaded)
     }
 
     /// Returns a tensor without infinities and NaNs.

@@ -1,6 +1,6 @@
 //! The way of weights from a checkpoint into a device's format.
 
-use crate::TensorView;
+use crate::{Fp8Matrix, TensorView};
 
 /// Returns the rows and the width of the matrix that `parts` stacked along their rows make, for a
 /// [`WeightLoader`].
@@ -53,6 +53,22 @@ pub trait WeightLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Self::Weight, Self::Error>;
+
+    /// The matrix of [`WeightLoader::linear`] made of parts that are all stored in fp8, as they are
+    /// stored; `None` if the device does not multiply such as they are: they are widened then, and
+    /// [`WeightLoader::linear`] gets them.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn linear_fp8(
+        &mut self,
+        name: &str,
+        parts: &[Fp8Matrix<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<Option<Self::Weight>, Self::Error> {
+        let _ = (name, parts, biases);
+        Ok(None)
+    }
 
     /// A matrix of a head, as in [`WeightLoader::linear`]: few rows are multiplied with it, and the
     /// products are the answer. A device that rounds the matrices of layers may keep it as it is.

@@ -2,7 +2,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 use half::bf16;
-use prelude_exec_cuda::measure::{Device, ProductCounts};
+use prelude_exec_cuda::{
+    Weight,
+    measure::{Device, ProductCounts},
+};
 use prelude_models::Ops as _;
 
 use super::{Layer, in_step};
@@ -35,6 +38,15 @@ fn nearest(x: f64) -> f64 {
     value(bits).copysign(x)
 }
 
+/// What has a scale in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// A row of either factor.
+    Rows,
+    /// A block of 128 × 128 of the weight, and 128 elements of a row.
+    Blocks,
+}
+
 /// A row as products take it: e4m3 times the row's scale.
 fn rounded(row: &[bf16]) -> Vec<f64> {
     let largest = row.iter().map(|x| x.to_f32().abs());
@@ -43,20 +55,57 @@ fn rounded(row: &[bf16]) -> Vec<f64> {
     row.iter().map(round).collect()
 }
 
+/// A matrix on the GPU and what the host keeps of it.
+struct Matrix {
+    weight: Weight,
+    row: Box<dyn Fn(usize) -> Vec<f64>>,
+}
+
+impl Matrix {
+    fn new(device: &Device, scales: Scales, n: usize, k: usize) -> Result<Self> {
+        let mut loader = device.loader();
+        if scales == Scales::Rows {
+            let (weight, w) = values::matrix(&mut loader, 11, n, k)?;
+            let row = Box::new(move |row: usize| rounded(&w[row * k..][..k]));
+            return Ok(Self { weight, row });
+        }
+        let (weight, data, scales) = values::blocks(&mut loader, 11, n, k)?;
+        let element = move |row: usize, i: usize| {
+            let (byte, of_row) = (data[row * k + i], k / values::BLOCK);
+            let scale = scales[row / values::BLOCK * of_row + i / values::BLOCK];
+            let sign = if byte & 0x80 == 0 { 1.0 } else { -1.0 };
+            sign * value(byte & 0x7f) * f64::from(scale)
+        };
+        let row = Box::new(move |row| (0..k).map(|i| element(row, i)).collect());
+        Ok(Self { weight, row })
+    }
+}
+
 /// Products of each matrix of a layer, written and added, at row counts around tiles.
 ///
 /// # Errors
 /// The first sum that is wrong.
-pub(super) fn products(session: &mut Session, layer: Layer, deterministic: bool) -> Result<String> {
+pub(super) fn products(
+    session: &mut Session,
+    layer: Layer,
+    scales: Scales,
+    deterministic: bool,
+) -> Result<String> {
     let mut compared = 0;
     let mut ran = ProductCounts::default();
     for (name, n, k) in layer.matrices() {
+        // The smallest model's are narrower than a block.
+        let k = match scales {
+            Scales::Rows => k,
+            Scales::Blocks => k.next_multiple_of(values::BLOCK),
+        };
         for m in session.pick(vec![1, 17, 130, 515], vec![1, 17]) {
             session.beat(|| format!("{name}, M {m}"))?;
             let mut room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
             room.fp8 = true;
+            room.model.intermediate_size = room.model.intermediate_size.max(k);
             let mut device = Device::open(&session.target, &room, deterministic)?;
-            let (weight, w) = values::matrix(&mut device.loader(), 11, n, k)?;
+            let Matrix { weight, row: of_w } = Matrix::new(&device, scales, n, k)?;
             let (x, before) = (values::values(12, m * k), values::values(13, m * n));
             let (written, added, counts) = in_step(&mut device, &room, |ops| {
                 let input = ops.filled(m, k, &x)?;
@@ -71,9 +120,13 @@ pub(super) fn products(session: &mut Session, layer: Layer, deterministic: bool)
             ran.own += counts.own;
             ran.skinny += counts.skinny;
             for column in (0..n).step_by(97).chain([n - 1]) {
-                let w = rounded(&w[column * k..][..k]);
+                let w = of_w(column);
                 for row in [0, m / 2, m - 1] {
-                    let x = rounded(&x[row * k..][..k]);
+                    let x = &x[row * k..][..k];
+                    let x = match scales {
+                        Scales::Rows => rounded(x),
+                        Scales::Blocks => x.chunks(values::BLOCK).flat_map(rounded).collect(),
+                    };
                     let at = row * n + column;
                     let got = [written[at], added[at]].map(f64::from);
                     check(got, (&x, &w), f64::from(before[at]))
@@ -88,8 +141,12 @@ pub(super) fn products(session: &mut Session, layer: Layer, deterministic: bool)
         own,
         skinny,
     } = ran;
+    let kernel = match scales {
+        Scales::Rows => "gemm_fp8",
+        Scales::Blocks => "gemm_fp8_block",
+    };
     Ok(format!(
-        "{compared} sums; products: {library} by cuBLASLt, {skinny} by gemm_fp8_few, {own} by gemm_fp8"
+        "{compared} sums; products: {library} by cuBLASLt, {skinny} by {kernel}_few, {own} by {kernel}"
     ))
 }
 

@@ -1,4 +1,5 @@
-//! Products at both models' shapes, by the number of rows: in bf16, then in fp8.
+//! Products at both models' shapes, by the number of rows: in bf16, then in fp8, with scales of rows and of
+//! blocks.
 
 use std::fs;
 
@@ -35,34 +36,40 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let models: &[&str] = session.pick(&["qwen3-0.6b", "qwen3-4b"], &["tiny"]);
     let rows: &[usize] = session.pick(&ROWS, &ROWS_SMOKE);
     let mut tuner = Tuner::default();
-    let mut forms = vec![false];
+    let mut forms = vec![Form::Bf16];
     match has_fp8(session) {
-        true => forms.push(true),
-        false => session.skip("fp8, scale a row", NO_FP8)?,
+        true => forms.extend([Form::Rows, Form::Blocks]),
+        false => session.skip("fp8", NO_FP8)?,
     }
-    for fp8 in forms {
+    for form in forms {
         for model in models {
             let layer = Layer::of(model)?;
             for (name, n, k) in layer.matrices() {
-                let form = if fp8 { " fp8" } else { "" };
+                // The smallest model's are narrower than a block.
+                let k = match form {
+                    Form::Blocks => k.next_multiple_of(values::BLOCK),
+                    Form::Bf16 | Form::Rows => k,
+                };
                 let case = Case {
                     layer,
-                    what: format!("{model}{form} {name} {n}×{k}"),
+                    what: format!("{model}{} {name} {n}×{k}", form.name()),
                     n,
                     k,
                     adds: ADDED.contains(&name),
-                    fp8,
+                    form,
                 };
                 if session.has_time(&case.what, 4.0)? {
-                    session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
+                    // The library is not asked for products with scales of blocks.
+                    if form != Form::Blocks {
+                        session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
+                    }
                     session.attempt(&case.what, |s| own(s, &case, rows, true))?;
                     session.attempt(&case.what, |s| own(s, &case, FEW, false))?;
                 }
             }
         }
     }
-    plan_file(session, &tuner)?;
-    session.skip("fp8, scale a block", "such products are not built yet")
+    plan_file(session, &tuner)
 }
 
 /// Writes what was measured to the results, and to where executors of the parts behind this one
@@ -85,6 +92,34 @@ fn plan_file(session: &mut Session, tuner: &Tuner) -> Result<()> {
     }
 }
 
+/// The form of a matrix, and of the rows that it is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Bf16,
+    /// Rounded to fp8, a scale for each row.
+    Rows,
+    /// In fp8 with a scale for each block, and for 128 elements of a row.
+    Blocks,
+}
+
+impl Form {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "",
+            Self::Rows => " fp8",
+            Self::Blocks => " fp8 blocks",
+        }
+    }
+
+    /// Bytes of an element.
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Bf16 => 2,
+            Self::Rows | Self::Blocks => 1,
+        }
+    }
+}
+
 /// A matrix of a layer.
 struct Case {
     layer: Layer,
@@ -93,8 +128,7 @@ struct Case {
     k: usize,
     /// True if the product is added to its output.
     adds: bool,
-    /// True if the matrix is rounded to fp8, and the rows with it.
-    fp8: bool,
+    form: Form,
 }
 
 /// One matrix, several copies of it, and room for the largest number of rows.
@@ -115,14 +149,18 @@ impl Bench {
     ) -> Result<Self> {
         let &Case { n, k, .. } = case;
         let mut room = case.layer.room(most, 4, 64, most * (n + k) + 4096)?;
-        room.fp8 = case.fp8;
+        room.fp8 = case.form != Form::Bf16;
+        room.model.intermediate_size = room.model.intermediate_size.max(k);
         let device = Device::open(target, &room, deterministic)?;
-        let bytes = n * k * if case.fp8 { 1 } else { 2 };
+        let bytes = n * k * case.form.bytes();
         let copies = session.pick(ROTATION_BYTES.div_ceil(bytes), 2);
         let mut loader = device.loader();
         let mut weights = Vec::new();
         for copy in 0..copies as u64 {
-            weights.push(values::matrix(&mut loader, copy, n, k)?.0);
+            weights.push(match case.form {
+                Form::Bf16 | Form::Rows => values::matrix(&mut loader, copy, n, k)?.0,
+                Form::Blocks => values::blocks(&mut loader, copy, n, k)?.0,
+            });
         }
         Ok(Self {
             device,
@@ -159,18 +197,22 @@ fn figure(
     reason: String,
 ) -> Result<()> {
     let &Case {
-        n, k, adds, fp8, ..
+        n, k, adds, form, ..
     } = case;
     let flops = 2.0 * (m * n) as f64 * k as f64;
     // What is added to is read, too.
     let outputs = if adds { 2 * m * n } else { m * n };
     // Products of e4m3 take half the time of those of bf16 at best.
-    let (of_flops, factor_bytes) = if fp8 { (0.5 * flops, 1) } else { (flops, 2) };
+    let factor_bytes = form.bytes();
+    let of_flops = 0.5 * factor_bytes as f64 * flops;
     let bytes = (factor_bytes * (n * k + m * k) + 2 * outputs) as f64;
     session.figure(Figure {
         work: Some(Work::Flops(flops)),
         bound_s: session.ceilings.bound_s(of_flops, bytes),
-        detail: !matches!(m, 1 | 128 | 512 | 8192),
+        detail: !match form {
+            Form::Bf16 | Form::Rows => matches!(m, 1 | 128 | 512 | 8192),
+            Form::Blocks => matches!(m, 1 | 512),
+        },
         reason,
         ..Figure::of(name, times)
     })
@@ -244,12 +286,15 @@ fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) 
             })?;
             Ok((times, ops.product_counts().skinny > before))
         })?;
-        let by = match (deterministic, skinny, case.fp8) {
-            (true, _, false) => "gemm_mma",
-            (true, _, true) => "gemm_fp8",
-            (false, true, false) => "gemm_skinny",
-            (false, true, true) => "gemm_fp8_few",
-            (false, false, _) => "executor's choice",
+        let [many, few] = match case.form {
+            Form::Bf16 => ["gemm_mma", "gemm_skinny"],
+            Form::Rows => ["gemm_fp8", "gemm_fp8_few"],
+            Form::Blocks => ["gemm_fp8_block", "gemm_fp8_block_few"],
+        };
+        let by = match (deterministic, skinny) {
+            (true, _) => many,
+            (false, true) => few,
+            (false, false) => "executor's choice",
         };
         let name = format!("{}, M {m}, {by}", case.what);
         figure(session, &name, (m, case), &times, String::new())?;

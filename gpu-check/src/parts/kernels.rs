@@ -11,7 +11,11 @@ use prelude_models::{
     conformance::{self, Demands, Precision, Spec},
 };
 
-use super::{Layer, NO_FP8, fp8, has_fp8, in_step, mode};
+use super::{
+    Layer, NO_FP8,
+    fp8::{self, Scales},
+    has_fp8, in_step, mode,
+};
 use crate::{
     golden::{self, Mode},
     results::{Outcome, Verdict},
@@ -52,8 +56,11 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.check("a row's bits for every M", |s| same_bits(s, layer))?;
     if has_fp8(session) {
         for deterministic in [false, true] {
-            let name = format!("products in fp8 at model shapes{}", mode(deterministic));
-            session.check(&name, |s| fp8::products(s, layer, deterministic))?;
+            for (scales, of) in [(Scales::Rows, ""), (Scales::Blocks, ", scales of blocks")] {
+                let mode = mode(deterministic);
+                let name = format!("products in fp8 at model shapes{of}{mode}");
+                session.check(&name, |s| fp8::products(s, layer, scales, deterministic))?;
+            }
         }
     } else {
         session.skip("products in fp8 at model shapes", NO_FP8)?;

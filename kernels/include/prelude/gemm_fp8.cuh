@@ -51,6 +51,7 @@ PRELUDE_DEVICE u32 odd_f16(u32 four) { return (four & 0x80008000u) | (four >> 1 
 // Factors of four e4m3 a register, two steps of 16 elements in place of one. Within a step elements
 // may come in any order, if it is the same for both factors.
 struct Factors {
+    static constexpr bool BLOCKS = false;
     Global<const float> x_scale, w_scale;
 
     static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -121,6 +121,7 @@ PRELUDE_DEVICE Source<T, ROWS> source(Global<const bf16> from, u32 stride, u32 f
 
 // Factors as they are stored: two bf16 a register.
 struct Plainly {
+    static constexpr bool BLOCKS = false;  // of k that have scales
     // c[16×8] += a[16×16] · b[16×8].
     static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         mma_m16n8k16(c, a, b0, b1);
@@ -154,11 +155,17 @@ struct Fragments {
     }
 };
 
-// Multiplies all slabs of a tile: a warp's rows of x by its rows of w, k ascending. All threads of a
-// block call this.
-template <class T, class Factors = Plainly>
+// Nothing is done behind a slab.
+struct Nothing {
+    PRELUDE_DEVICE void operator()(u32) const {}
+};
+
+// Multiplies all slabs of a tile: a warp's rows of x by its rows of w, k ascending. `behind` is called
+// with the number of each slab when its products are in the sums. All threads of a block call this.
+template <class T, class Factors = Plainly, class Behind = Nothing>
 PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared<bf16> ring,
-                                   Source<T, T::X> x, Source<T, T::W> w, u32 k) {
+                                   Source<T, T::X> x, Source<T, T::W> w, u32 k,
+                                   const Behind& behind = {}) {
     u32 slabs = T::slabs(k);
     // Empty groups are committed too, so that all but the newest STAGES - 2 are always all up to the
     // slab that is read next.
@@ -200,6 +207,7 @@ PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared
         sync_block();
         if (slab + 1 < slabs) parts[0].read(ring + stage * T::STAGE, x_at, w_at);
         parts[(T::STEPS - 1) % 2].multiply(sums);
+        behind(slab);
     }
 }
 
@@ -273,6 +281,22 @@ PRELUDE_DEVICE Index3 tile_of_block() {
     return {index / height, first + index % height, 0};
 }
 
+// A thread's part of a tile of y, from its sums.
+template <class T, GemmOutput Output, class Factors>
+PRELUDE_DEVICE void put_tile(const GemmParams& p, const Factors& factors, u32 rows, u32 first_row,
+                             u32 first_column, const float (&sums)[T::ROWS][T::COLUMNS][4]) {
+    u32 lane = lane_id();
+    first_column += T::warp_column() + lane % 4 * 2;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < T::ROWS; i++) {
+        PRELUDE_UNROLL
+        for (u32 half = 0; half < 2; half++) {
+            u32 row = first_row + T::warp_row() + 16 * i + 8 * half + lane / 4;
+            if (row < rows) put_row<T, Output>(p, factors, row, first_column, sums[i], 2 * half);
+        }
+    }
+}
+
 template <class T, GemmOutput Output, class Factors = Plainly>
 PRELUDE_DEVICE void gemm_mma(const GemmParams& p, const Factors& factors = {}) {
     dep_wait();
@@ -285,16 +309,7 @@ PRELUDE_DEVICE void gemm_mma(const GemmParams& p, const Factors& factors = {}) {
                                source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
                                source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k);
     dep_launch();
-    u32 lane = lane_id();
-    first_column += T::warp_column() + lane % 4 * 2;
-    PRELUDE_UNROLL
-    for (u32 i = 0; i < T::ROWS; i++) {
-        PRELUDE_UNROLL
-        for (u32 half = 0; half < 2; half++) {
-            u32 row = first_row + T::warp_row() + 16 * i + 8 * half + lane / 4;
-            if (row < rows) put_row<T, Output>(p, factors, row, first_column, sums[i], 2 * half);
-        }
-    }
+    put_tile<T, Output>(p, factors, rows, first_row, first_column, sums);
 }
 
 }  // namespace gemm

@@ -73,8 +73,15 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
     for (u32 from = 0; from * warps + warp < slabs; from += AHEAD) {
         Part next = fetch(from + AHEAD);
         u32x4 x[AHEAD][Tiles];
+        // What sums over a slab are multiplied with, of a row of x a lane.
+        float scales[AHEAD];
         PRELUDE_UNROLL
         for (u32 i = 0; i < AHEAD; i++) {
+            if constexpr (Factors::BLOCKS) {
+                u32 row = lane % (8 * Tiles), at = column(from + i);
+                bool valid = row < rows && at < p.k;
+                scales[i] = valid ? factors.scale(row, first, at) : 0.0f;
+            }
             PRELUDE_UNROLL
             for (u32 tile = 0; tile < Tiles; tile++) {
                 u32 row = 8 * tile + lane / 4, at = column(from + i);
@@ -83,15 +90,32 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
                 if (valid) x[i][tile] = load(as<const u32x4>(p.x + (u64(row) * p.x_stride + at)));
             }
         }
-        PRELUDE_UNROLL
-        for (u32 i = 0; i < AHEAD; i++) {
+        auto multiply = [&](float (&into)[Tiles][4], u32 i) {
             PRELUDE_UNROLL
             for (u32 pair = 0; pair < 4; pair += 2) {
                 const u32x4 &low = now.rows[i][0], &high = now.rows[i][1];
                 u32 a[4] = {low[pair], high[pair], low[pair + 1], high[pair + 1]};
                 PRELUDE_UNROLL
                 for (u32 tile = 0; tile < Tiles; tile++) {
-                    Factors::multiply(sums[tile], a, x[i][tile][pair], x[i][tile][pair + 1]);
+                    Factors::multiply(into[tile], a, x[i][tile][pair], x[i][tile][pair + 1]);
+                }
+            }
+        };
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < AHEAD; i++) {
+            if constexpr (!Factors::BLOCKS) {
+                multiply(sums, i);
+            } else {
+                float part[Tiles][4] = {};
+                multiply(part, i);
+                PRELUDE_UNROLL
+                for (u32 tile = 0; tile < Tiles; tile++) {
+                    PRELUDE_UNROLL
+                    for (u32 e = 0; e < 2; e++) {
+                        float scale = shuffle(scales[i], 8 * tile + lane % 4 * 2 + e);
+                        sums[tile][e] = fma(part[tile][e], scale, sums[tile][e]);
+                        sums[tile][e + 2] = fma(part[tile][e + 2], scale, sums[tile][e + 2]);
+                    }
                 }
             }
         }

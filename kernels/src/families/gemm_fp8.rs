@@ -4,15 +4,16 @@ use crate::{DevicePtr, Launch, params::params};
 params! {
     /// Parameters of `prelude_gemm_fp8`, `prelude_gemm_fp8_add`, `prelude_gemm_fp8_few_{8,16}` and
     /// `prelude_gemm_fp8_few_add_{8,16}`: `y = x · wᵀ` times the scale of the row of `x` and of the
-    /// row of `w`, `(+ bias)`, or `y += …`.
+    /// row of `w`, `(+ bias)`, or `y += …`; and of their likes with scales of blocks, see
+    /// [`GemmFp8Params::launch_blocks`].
     pub struct GemmFp8Params: 80 {
         /// e4m3 `[m, k]`.
         pub x: DevicePtr,
         /// e4m3 `[n, k]`.
         pub w: DevicePtr,
-        /// f32 `[m]`.
+        /// f32 `[m]`, or `[m, k / 128]`.
         pub x_scale: DevicePtr,
-        /// f32 `[n]`.
+        /// f32 `[n]`, or `[⌈n / 128⌉, k / 128]`.
         pub w_scale: DevicePtr,
         /// bf16 `[n]`, or null.
         pub bias: DevicePtr,
@@ -37,7 +38,7 @@ params! {
 
 impl GemmFp8Params {
     /// The sizes that the launch of a product in bf16, whose code and shape these have, is made of.
-    fn plain(&self) -> GemmParams {
+    pub(super) fn plain(&self) -> GemmParams {
         GemmParams {
             m: self.m,
             n: self.n,

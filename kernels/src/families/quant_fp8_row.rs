@@ -8,7 +8,7 @@ params! {
         pub x: DevicePtr,
         /// e4m3 `[rows, width]`, without gaps.
         pub q: DevicePtr,
-        /// f32 `[rows]`.
+        /// f32 `[rows]`, or of groups `[rows, width / 128]`.
         pub scale: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,
@@ -32,7 +32,7 @@ params! {
         pub w: DevicePtr,
         /// e4m3 `[rows, width]`, without gaps.
         pub q: DevicePtr,
-        /// f32 `[rows]`.
+        /// f32 `[rows]`, or of groups `[rows, width / 128]`.
         pub scale: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,

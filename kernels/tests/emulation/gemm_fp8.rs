@@ -28,7 +28,7 @@ struct Case {
 }
 
 /// Numbers of every size, NaN apart, with NaN between rows.
-fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
+pub(crate) fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
     let mut all = vec![0x7f; rows * stride];
     for row in all.chunks_exact_mut(stride) {
         for x in &mut row[..width] {

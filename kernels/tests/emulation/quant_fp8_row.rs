@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The scale and the quotients of a row, by definition.
-fn rounded(row: &[bf16]) -> (f32, Vec<u8>) {
+pub(crate) fn rounded(row: &[bf16]) -> (f32, Vec<u8>) {
     let largest = row.iter().fold(0.0, |most: f32, x| {
         let size = x.to_f32().abs();
         if most.is_nan() || size.is_nan() {

@@ -21,10 +21,13 @@
 //! panel:  [inputs / 2] lines of 64 dwords, pairs of q in bf16; one line of 64 scales s, f32 bits
 //! ```
 
+pub(crate) mod blocks;
+
 use super::{
     Supported, elementwise,
     panel::{self, NR, Panel, Right, Rows, Tile},
 };
+pub(crate) use blocks::round_groups;
 
 /// The largest e4m3.
 const LARGEST: f32 = 448.0;
@@ -38,6 +41,11 @@ const NORMAL: f32 = 1.0 / 64.0;
 /// Dwords of a row.
 pub(crate) const fn row_dwords(inputs: usize) -> usize {
     1 + inputs
+}
+
+/// Dwords that a row of at most so many inputs takes, with one scale or several.
+pub(crate) const fn room_dwords(inputs: usize) -> usize {
+    inputs + inputs.div_ceil(blocks::BLOCK)
 }
 
 /// Lines of a panel. `inputs` is even.

@@ -87,7 +87,7 @@ impl Multiplier {
 
     /// The same in fp8.
     pub(crate) fn with_fp8(mut self, chunk: usize, widest: usize) -> Self {
-        self.rounded = Lines::zeroed(chunk * fp8::row_dwords(widest));
+        self.rounded = Lines::zeroed(chunk * fp8::room_dwords(widest));
         self
     }
 
@@ -103,9 +103,10 @@ impl Multiplier {
     ) {
         let (inputs, outputs) = (matrix.inputs, matrix.outputs);
         // About 300 operations of bytes per nanosecond and core, 100 of f32.
-        let (is_int8, stride, rate) = match matrix.format {
-            Format::Int8 => (true, int8::row_dwords(inputs), 150),
-            _ => (false, fp8::row_dwords(inputs), 50),
+        let (stride, rate) = match matrix.format {
+            Format::Int8 => (int8::row_dwords(inputs), 150),
+            Format::Fp8Blocks => (fp8::blocks::row_dwords(inputs), 50),
+            _ => (fp8::row_dwords(inputs), 50),
         };
         self.rounded.fit(stride);
         let chunk = self.rounded.len() / stride;
@@ -117,18 +118,22 @@ impl Multiplier {
             pool.rows(rounded, stride, 8, x.len() / 8, |_, first, part| {
                 let rows = x[first * inputs..].chunks_exact(inputs);
                 for (row, out) in rows.zip(part.chunks_exact_mut(stride)) {
-                    match is_int8 {
-                        true => simd::quantise_row(isa, row, out),
-                        false => simd::round_row(isa, row, out),
+                    match matrix.format {
+                        Format::Int8 => simd::quantise_row(isa, row, out),
+                        Format::Fp8Blocks => simd::round_groups(isa, row, out),
+                        _ => simd::round_row(isa, row, out),
                     }
                 }
             });
             let rounded = &*rounded;
             let product = |first: usize, count, panel, _: &[u32], sums: &mut Tile| {
                 let (rows, panel) = (&rounded[first * stride..], matrix.dwords(panel));
-                match is_int8 {
-                    true => int8::multiply(isa, rows, stride, count, panel, sums),
-                    false => fp8::multiply(isa, rows, stride, count, panel, sums),
+                match matrix.format {
+                    Format::Int8 => int8::multiply(isa, rows, stride, count, panel, sums),
+                    Format::Fp8Blocks => {
+                        fp8::blocks::multiply(isa, rows, stride, count, panel, sums);
+                    }
+                    _ => fp8::multiply(isa, rows, stride, count, panel, sums),
                 }
             };
             run_tiles(pool, isa, matrix, (output, out), rate, product);
@@ -161,7 +166,7 @@ impl Multiplier {
             "another number of rows"
         );
         match self.backend {
-            Backend::Fast { isa, .. } if matches!(matrix.format, Format::Int8 | Format::Fp8) => {
+            Backend::Fast { isa, .. } if matrix.format.is_rounded() => {
                 self.run_rounded(pool, isa, x, matrix, output, out);
             }
             Backend::Reference => {

@@ -55,6 +55,8 @@ multiversion! { int8:
 multiversion! { fp8:
     /// [`fp8::round_row`].
     round_row(x: &[f32], out: &mut [u32]);
+    /// [`fp8::round_groups`].
+    round_groups(x: &[f32], out: &mut [u32]);
 }
 
 multiversion! { elementwise:

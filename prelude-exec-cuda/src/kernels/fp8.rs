@@ -1,10 +1,13 @@
-//! Products of e4m3 with a scale for each row of both factors: the rows of the left one are rounded
-//! first. Of up to 8 rows by `gemm_fp8_few`, others by cuBLASLt where it has such products, else of up
-//! to 16 by `gemm_fp8_few` and of more by `gemm_fp8`.
+//! Products of e4m3, whose left factor is rounded first: with a scale for each row of both factors, or
+//! with those of blocks of 128 × 128 of the right one and of 128 elements of each row of the left one.
+//!
+//! With scales of rows, up to 8 rows are multiplied by `gemm_fp8_few`, others by cuBLASLt where it has
+//! such products, else up to 16 by `gemm_fp8_few` and more by `gemm_fp8`. With scales of blocks, up to 16
+//! rows are multiplied by `gemm_fp8_block_few`, others by `gemm_fp8_block`.
 
 use half::bf16;
 use prelude_kernels::{
-    DevicePtr,
+    DevicePtr, Launch,
     families::{GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams, RmsNormFp8RowParams},
 };
 
@@ -16,47 +19,125 @@ use super::{
     launch::{Access, Launcher, access, check_accesses},
     lt::{Call, Scales},
 };
-use crate::{Error, config::FP8_ROW_MULTIPLE, memory::view::View};
+use crate::{
+    Error,
+    config::{FP8_BLOCK, FP8_ROW_MULTIPLE},
+    memory::view::View,
+};
 
 /// Most rows whose products `gemm_fp8_few` takes from cuBLASLt. On an H100 (2026-11-27) it made a token
 /// of Qwen3-4B with 1 and 4 rows in 2 % less than bf16 takes, and with 16 rows in 10 % more.
 const FEW_ROWS: u32 = 8;
 
-/// A matrix in e4m3, a scale for each row.
+/// What has a scale in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scaling {
+    /// A row.
+    Rows,
+    /// 128 elements of a row, or a block of 128 × 128 of a weight. The width is a multiple of 128.
+    Blocks,
+}
+
+impl Scaling {
+    /// Returns the shape of the scales of rows that are rounded: `[1, rows]`, or `[rows, width / 128]`.
+    pub(crate) const fn of_rows(self, rows: usize, width: usize) -> [usize; 2] {
+        match self {
+            Self::Rows => [1, rows],
+            Self::Blocks => [rows, width / FP8_BLOCK],
+        }
+    }
+
+    /// Returns the shape of the scales of a weight: `[1, rows]`, or `[⌈rows / 128⌉, width / 128]`.
+    pub(crate) const fn of_weight(self, rows: usize, width: usize) -> [usize; 2] {
+        match self {
+            Self::Rows => [1, rows],
+            Self::Blocks => [rows.div_ceil(FP8_BLOCK), width / FP8_BLOCK],
+        }
+    }
+
+    /// Elements that widths are multiples of.
+    const fn width_multiple(self) -> usize {
+        match self {
+            Self::Rows => FP8_ROW_MULTIPLE,
+            Self::Blocks => FP8_BLOCK,
+        }
+    }
+}
+
+/// A matrix in e4m3, and its scales.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fp8View {
     /// `[rows, width]`, without gaps.
     pub(crate) data: View<u8>,
-    /// `[1, rows]`.
+    /// As [`Scaling::of_rows`] or [`Scaling::of_weight`] has it, without gaps.
     pub(crate) scales: View<f32>,
+    pub(crate) scaling: Scaling,
 }
 
-/// `scales = max(max |x|, 2^-24) / 448` of each row, `data = x / scales`. `x`: `[rows, width]`.
+impl Fp8View {
+    /// Checks that there is room for rows that are rounded.
+    fn check_rounded(&self, kernel: &'static str) -> Result<(), Error> {
+        let Self {
+            data,
+            scales,
+            scaling,
+        } = self;
+        // Scales of rows are of any width that kernels read 8 elements at a time.
+        let multiple = match scaling {
+            Scaling::Rows => 8,
+            Scaling::Blocks => FP8_BLOCK,
+        };
+        let shape = scaling.of_rows(data.rows(), data.width());
+        rules! {
+            kernel;
+            data.width().is_multiple_of(multiple) => "width is no multiple of 8, or of 128 with scales of 128 elements",
+            [scales.rows(), scales.width()] == shape => "not a scale for each row, or for 128 elements of it",
+            scales.stride() == scales.width() => "scales have gaps",
+            data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
+        }
+        Ok(())
+    }
+
+    fn writes(&self) -> [Access; 2] {
+        [access("q", self.data), access("scale", self.scales)]
+    }
+}
+
+/// `scales = max(max |x|, 2^-24) / 448` of each row, or of 128 elements of it, `data = x / scales`. `x`:
+/// `[rows, width]`.
 ///
 /// # Errors
 /// [`Error::Launch`].
 pub(crate) fn quantise(launcher: &mut Launcher, x: View<bf16>, to: Fp8View) -> Result<(), Error> {
     const KERNEL: &str = "quant_fp8_row";
-    let Fp8View { data, scales } = to;
+    to.check_rounded(KERNEL)?;
     rules! {
         KERNEL;
-        x.rows() == data.rows() && x.rows() == scales.width() => "numbers of rows differ",
-        x.width() == data.width() => "widths differ",
-        x.width().is_multiple_of(8) => "width is no multiple of 8",
-        data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
+        x.rows() == to.data.rows() => "numbers of rows differ",
+        x.width() == to.data.width() => "widths differ",
     }
     let params = params_of(x, to);
-    let writes = [access("q", data), access("scale", scales)];
-    launcher.launch(&params.launch(), &params, &[access("x", x)], &writes)
+    let launch = match to.scaling {
+        Scaling::Rows => params.launch(),
+        Scaling::Blocks => params.launch_groups(),
+    };
+    launcher.launch(&launch, &params, &[access("x", x)], &to.writes())
 }
 
 /// Returns true if [`silu_mul_quantise`] takes rows of such a width.
-pub(crate) fn takes_gates(width: usize) -> bool {
+pub(crate) fn takes_gates(width: usize, scaling: Scaling) -> bool {
     let params = QuantFp8RowParams {
         width: int(width),
         ..bytemuck::Zeroable::zeroed()
     };
-    params.launch_silu_mul().is_some()
+    launch_gates(&params, scaling).is_some()
+}
+
+fn launch_gates(params: &QuantFp8RowParams, scaling: Scaling) -> Option<Launch> {
+    match scaling {
+        Scaling::Rows => params.launch_silu_mul(),
+        Scaling::Blocks => Some(params.launch_silu_mul_groups()),
+    }
 }
 
 /// The same of `silu(g) · u`, rounded to bf16 in between. `gate_up`: `[rows, 2 · width]`, g then u.
@@ -69,20 +150,17 @@ pub(crate) fn silu_mul_quantise(
     to: Fp8View,
 ) -> Result<(), Error> {
     const KERNEL: &str = "silu_mul_fp8_row";
-    let Fp8View { data, scales } = to;
+    to.check_rounded(KERNEL)?;
     rules! {
         KERNEL;
-        gate_up.rows() == data.rows() && data.rows() == scales.width() => "numbers of rows differ",
-        gate_up.width() == 2 * data.width() => "gate_up is not twice as wide as q",
-        data.width().is_multiple_of(8) => "width is no multiple of 8",
-        data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
+        gate_up.rows() == to.data.rows() => "numbers of rows differ",
+        gate_up.width() == 2 * to.data.width() => "gate_up is not twice as wide as q",
     }
     let params = params_of(gate_up, to);
-    let launch = params.launch_silu_mul();
+    let launch = launch_gates(&params, to.scaling);
     let launch = launch.ok_or_else(|| Error::launch(KERNEL, "rows are too wide"))?;
-    let writes = [access("q", data), access("scale", scales)];
     let reads = [access("gate_up", gate_up)];
-    launcher.launch(&launch, &params, &reads, &writes)
+    launcher.launch(&launch, &params, &reads, &to.writes())
 }
 
 /// The same of `h / sqrt(mean(h²) + eps) · (offset + w)`, rounded to bf16 in between. `h`: `[rows, width]`;
@@ -98,13 +176,12 @@ pub(crate) fn rms_norm_quantise(
     to: Fp8View,
 ) -> Result<(), Error> {
     const KERNEL: &str = "rms_norm_fp8_row";
-    let Fp8View { data, scales } = to;
+    to.check_rounded(KERNEL)?;
+    let Fp8View { data, scales, .. } = to;
     rules! {
         KERNEL;
-        h.rows() == data.rows() && h.rows() == scales.width() => "numbers of rows differ",
+        h.rows() == data.rows() => "numbers of rows differ",
         h.width() == data.width() && h.width() == w.width() => "widths differ",
-        h.width().is_multiple_of(8) => "width is no multiple of 8",
-        data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
     }
     let params = RmsNormFp8RowParams {
         h: h.ptr(),
@@ -119,9 +196,12 @@ pub(crate) fn rms_norm_quantise(
         offset,
         reserved: 0,
     };
-    let writes = [access("q", data), access("scale", scales)];
+    let launch = match to.scaling {
+        Scaling::Rows => params.launch(),
+        Scaling::Blocks => params.launch_groups(),
+    };
     let reads = [access("h", h), access("w", w)];
-    launcher.launch(&params.launch(), &params, &reads, &writes)
+    launcher.launch(&launch, &params, &reads, &to.writes())
 }
 
 /// Parameters of a launch that rounds rows made of `x`.
@@ -141,6 +221,7 @@ fn params_of(x: View<bf16>, to: Fp8View) -> QuantFp8RowParams {
 /// A product whose arguments fit each other.
 struct Fp8Product {
     form: GemmOutput,
+    scaling: Scaling,
     params: GemmFp8Params,
     reads: Vec<Access>,
     writes: [Access; 1],
@@ -156,14 +237,19 @@ impl Fp8Product {
         let (form, y) = output_part(output);
         let kernel = "gemm_fp8";
         let (rows, width) = (x.data.rows(), x.data.width());
+        let scaling = w.scaling;
+        let of = |scales: View<f32>| [scales.rows(), scales.width()];
         rules! {
             kernel;
+            x.scaling == scaling => "x and w have other scales",
             form != GemmOutput::F32 => "outputs are bf16",
             width == w.data.width() => "x and w differ in width",
             rows == y.rows => "x and y differ in rows",
             w.data.rows() == y.width => "w has not a row for each column of y",
-            x.scales.width() == rows && w.scales.width() == y.width => "not a scale for each row",
-            width.is_multiple_of(FP8_ROW_MULTIPLE) => "k is no multiple of 16",
+            of(x.scales) == scaling.of_rows(rows, width) => "not a scale for each row of x, or for 128 elements",
+            of(w.scales) == scaling.of_weight(y.width, width) => "not a scale for each row of w, or for each block",
+            x.scales.stride() == x.scales.width() && w.scales.stride() == w.scales.width() => "scales have gaps",
+            width.is_multiple_of(scaling.width_multiple()) => "k is no multiple of 16, or of 128 with scales of blocks",
             x.data.is_aligned() && w.data.is_aligned() => "rows do not start at multiples of 16 bytes",
             bias.is_none_or(|b| b.width() == y.width) => "the bias has another width",
             y.stride.is_multiple_of(2) => "rows of y begin at odd elements",
@@ -194,16 +280,17 @@ impl Fp8Product {
         };
         Ok(Self {
             form,
+            scaling,
             params,
             reads,
             writes,
         })
     }
 
-    /// The product as the library takes it.
-    const fn call(&self) -> Call {
+    /// The product as the library takes it; `None` with scales of blocks.
+    fn call(&self) -> Option<Call> {
         let p = &self.params;
-        Call {
+        (self.scaling == Scaling::Rows).then_some(Call {
             form: self.form,
             params: GemmParams {
                 x: p.x,
@@ -222,11 +309,22 @@ impl Fp8Product {
                 x: p.x_scale,
                 w: p.w_scale,
             }),
+        })
+    }
+
+    /// The launch for few rows, if these are few.
+    fn few(&self) -> Option<Launch> {
+        match self.scaling {
+            Scaling::Rows => self.params.launch_few(self.form),
+            Scaling::Blocks => self.params.launch_blocks_few(self.form),
         }
     }
 
     fn mma(&self, launcher: &mut Launcher) -> Result<(), Error> {
-        let launch = self.params.launch(self.form);
+        let launch = match self.scaling {
+            Scaling::Rows => self.params.launch(self.form),
+            Scaling::Blocks => self.params.launch_blocks(self.form),
+        };
         let launch = launch.ok_or_else(|| Error::launch("gemm_fp8", "outputs are bf16"))?;
         launcher.launch(&launch, &self.params, &self.reads, &self.writes)
     }
@@ -247,12 +345,14 @@ impl Products {
     ) -> Result<(), Error> {
         let product = Fp8Product::new(x, w, bias, output)?;
         let few = match self.takes_few_apart() {
-            true => product.params.launch_few(product.form),
+            true => product.few(),
             false => None,
         };
         let is_ahead = few.is_some() && product.params.m <= FEW_ROWS;
+        let call = product.call().filter(|_| !is_ahead);
+        let is_by_library = call.map_or(Ok(false), |call| self.by_library(&call))?;
         let by = match few {
-            _ if !is_ahead && self.by_library(&product.call())? => ProductKernel::Library,
+            _ if is_by_library => ProductKernel::Library,
             Some(launch) => {
                 launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
                 ProductKernel::Skinny
@@ -278,11 +378,11 @@ impl Products {
         output: ProductOutput,
     ) -> Result<Option<(&mut Lt, Call)>, Error> {
         let product = Fp8Product::new(x, w, None, output)?;
-        Ok(self.with_library(product.call()))
+        Ok(product.call().and_then(|call| self.with_library(call)))
     }
 }
 
-/// Multiplies by `gemm_fp8`, even where cuBLASLt is there.
+/// Multiplies by `gemm_fp8`, even where cuBLASLt is there, or by `gemm_fp8_block`.
 #[cfg(any(test, feature = "measure"))]
 pub(crate) fn gemm_fp8(
     launcher: &mut Launcher,

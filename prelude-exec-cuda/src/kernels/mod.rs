@@ -9,7 +9,7 @@
 //! | `hopper` | `sm90_attn`, in place of `attn_varlen` where that is asked for |
 //! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
-//! | `fp8` | `quant_fp8_row`, of norms and gates too; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8` |
+//! | `fp8` | `quant_fp8_row` and `quant_fp8_group`, of norms and gates too; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8`, with scales of blocks by `gemm_fp8_block_few` or `gemm_fp8_block` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |
 //! | `vocabulary` | `adjust`, `sample`, `prompt_logprobs` |
 //! | `heads` | `pool`, `classify`, `label_dots`, `label_logits` |

@@ -116,7 +116,7 @@ impl Rows {
     /// The rows `x` as `weight` is multiplied with them: rounded, if it is.
     fn of(ops: &mut CudaOps, x: View<bf16>, weight: &Weight) -> Result<Self, Error> {
         match weight.fp8() {
-            Some(_) => ops.rounded(x).map(Self::Fp8),
+            Some((w, _)) => ops.rounded(x, w.scaling).map(Self::Fp8),
             None => Ok(Self::Bf16(x)),
         }
     }

@@ -6,9 +6,9 @@ use prelude_models::{ModelConfig, Norm};
 use super::CudaOps;
 use crate::{
     CudaConfig, Error,
-    config::fp8_widths,
+    config::{FP8_BLOCK, fp8_widths},
     kernels::{
-        fp8::{self, Fp8View},
+        fp8::{self, Fp8View, Scaling},
         gemm::ProductOutput,
     },
     load::Weight,
@@ -42,7 +42,7 @@ impl Fp8Sizes {
 pub(super) struct Fp8Rows {
     /// e4m3 `[rows, width]`.
     data: Buffer,
-    /// f32 `[rows]`.
+    /// f32, one for each row or for 128 elements of it.
     scales: Buffer,
     rows: usize,
 }
@@ -52,7 +52,11 @@ impl Fp8Rows {
         let Fp8Sizes { rows, width } = sizes;
         Ok(Self {
             data: space.alloc("fp8 rows", rows * width)?,
-            scales: space.alloc("fp8 scales", rows * size_of::<f32>())?,
+            // With few elements a row has one as well.
+            scales: space.alloc(
+                "fp8 scales",
+                rows * (width / FP8_BLOCK).max(1) * size_of::<f32>(),
+            )?,
             rows,
         })
     }
@@ -62,10 +66,12 @@ impl Fp8Rows {
     }
 
     /// Room for `rows` rows.
-    fn view(&self, rows: usize, width: usize) -> Fp8View {
+    fn view(&self, rows: usize, width: usize, scaling: Scaling) -> Fp8View {
+        let [scale_rows, scale_width] = scaling.of_rows(rows, width);
         Fp8View {
             data: self.data.view(0, rows, width),
-            scales: self.scales.view(0, 1, rows),
+            scales: self.scales.view(0, scale_rows, scale_width),
+            scaling,
         }
     }
 }
@@ -81,7 +87,7 @@ impl CudaOps {
         y: View<bf16>,
     ) -> Result<bool, Error> {
         let room = self.fp8.as_ref().filter(|room| h.rows() <= room.rows);
-        let Some(rounded) = room.map(|room| room.view(h.rows(), h.width())) else {
+        let Some(rounded) = room.map(|room| room.view(h.rows(), h.width(), w.scaling)) else {
             return Ok(false);
         };
         let weight = norm.weight.norm();
@@ -105,10 +111,10 @@ impl CudaOps {
         };
         let (rows, width) = (gate_up.rows(), down.data.width());
         let room = self.fp8.as_ref().filter(|room| rows <= room.rows);
-        let Some(gates) = room.map(|room| room.view(rows, width)) else {
+        let Some(gates) = room.map(|room| room.view(rows, width, down.scaling)) else {
             return Ok(false);
         };
-        if !fp8::takes_gates(width) {
+        if !fp8::takes_gates(width, down.scaling) {
             return Ok(false);
         }
         fp8::silu_mul_quantise(&mut self.launcher, gate_up, gates)?;
@@ -118,17 +124,17 @@ impl CudaOps {
         Ok(true)
     }
 
-    /// Rounds rows, which stay until others are.
+    /// Rounds rows as a matrix with such scales takes them. They stay until others are rounded.
     ///
     /// # Errors
     /// [`Error::Launch`], also for more rows than are rounded at once.
     #[cfg(feature = "measure")]
-    pub(crate) fn rounded(&mut self, x: View<bf16>) -> Result<Fp8View, Error> {
+    pub(crate) fn rounded(&mut self, x: View<bf16>, scaling: Scaling) -> Result<Fp8View, Error> {
         let room = self.fp8.as_ref().filter(|room| x.rows() <= room.rows);
         let Some(room) = room else {
             return Err(Error::launch("quant_fp8_row", "there is no room for rows"));
         };
-        let rounded = room.view(x.rows(), x.width());
+        let rounded = room.view(x.rows(), x.width(), scaling);
         fp8::quantise(&mut self.launcher, x, rounded)?;
         Ok(rounded)
     }
@@ -145,7 +151,7 @@ impl CudaOps {
         };
         for start in (0..x.rows()).step_by(room.rows) {
             let rows = start..x.rows().min(start + room.rows);
-            let rounded = room.view(rows.len(), x.width());
+            let rounded = room.view(rows.len(), x.width(), w.scaling);
             fp8::quantise(&mut self.launcher, x.slice(rows.clone()), rounded)?;
             let output = output.slice(rows);
             self.products

@@ -17,8 +17,8 @@ use std::{
 
 use self::stored::{Entry, Stored};
 use crate::{
-    DType, DenseConfig, Error, GenerationConfig, LogitScore, ModelConfig, ModelKind, Tensor,
-    TensorView,
+    DType, DenseConfig, Error, Fp8Matrix, GenerationConfig, LogitScore, ModelConfig, ModelKind,
+    Tensor, TensorView,
     config::Companions,
     error::{TensorDefects, first_few},
     json,
@@ -369,6 +369,23 @@ impl Checkpoint {
             dtype,
             shape: entry.shape.clone(),
             bytes,
+        })
+    }
+
+    /// Returns the matrix `name` as it is stored, if that is in fp8.
+    #[must_use]
+    pub fn fp8(&self, name: &str) -> Option<Fp8Matrix<'_>> {
+        let (file, entry) = self.tensors.get(name)?;
+        let (Stored::Quantised(quantised), &[rows, columns]) = (&entry.dtype, &entry.shape[..])
+        else {
+            return None;
+        };
+        let (scales, block) = quantised.scales(&self.files)?;
+        Some(Fp8Matrix {
+            shape: [rows, columns],
+            block,
+            data: &self.files[*file].bytes[entry.bytes.clone()],
+            scales,
         })
     }
 

@@ -9,7 +9,7 @@ use super::{
     WeightFile,
     stored::{Entry, Form, Quantised, Scales, Stored},
 };
-use crate::{DType, Error, Fp8Scales, TensorView};
+use crate::{DType, Error, Fp8Scales, TensorView, fp8::numbers};
 
 /// Elements of a block of type Q8_0, and its bytes.
 pub(super) const Q8_0_BLOCK: usize = 32;
@@ -124,28 +124,37 @@ pub(super) fn unpaired(bytes: &[u8], shape: &[usize], head_rows: usize) -> Vec<u
     out
 }
 
+impl Scales {
+    fn read(&self, files: &[WeightFile]) -> Vec<f32> {
+        let view = TensorView {
+            dtype: self.dtype,
+            shape: vec![self.bytes.len() / self.dtype.size()],
+            bytes: &files[self.file].bytes[self.bytes.clone()],
+        };
+        let mut values = Vec::with_capacity(view.len());
+        view.read_f32(0..view.len(), &mut values);
+        values
+    }
+}
+
 impl Quantised {
+    /// Returns the scales of a matrix in fp8, and rows and columns of a block; `None` for other forms.
+    pub(super) fn scales(&self, files: &[WeightFile]) -> Option<(Vec<f32>, [usize; 2])> {
+        match &self.form {
+            Form::Fp8(scales) => Some((scales.read(files), scales.block)),
+            Form::Q8_0 => None,
+        }
+    }
+
     /// Returns the elements of a tensor of this form, in its element type.
     pub(super) fn widen(&self, files: &[WeightFile], shape: &[usize], bytes: &[u8]) -> Vec<u8> {
         let elements = shape.iter().product::<usize>();
         let mut out = vec![0; elements * self.dtype.size()];
         match &self.form {
             Form::Fp8(scales) => {
-                let view = TensorView {
-                    dtype: scales.dtype,
-                    shape: vec![scales.bytes.len() / scales.dtype.size()],
-                    bytes: &files[scales.file].bytes[scales.bytes.clone()],
-                };
-                let mut values = Vec::with_capacity(view.len());
-                view.read_f32(0..view.len(), &mut values);
                 let columns = shape.last().copied().unwrap_or(0);
-                widen_fp8(
-                    bytes,
-                    columns,
-                    (&values, scales.block),
-                    self.dtype,
-                    &mut out,
-                );
+                let values = (&scales.read(files)[..], scales.block);
+                widen_fp8(bytes, columns, values, self.dtype, &mut out);
             }
             Form::Q8_0 => {
                 let blocks = bytes.chunks_exact(Q8_0_BYTES);
@@ -174,7 +183,6 @@ fn widen_fp8(
     if columns == 0 {
         return;
     }
-    let table: Vec<f32> = (0..=u8::MAX).map(e4m3).collect();
     let of_row = columns.div_ceil(block[1]);
     let rows = bytes.chunks_exact(columns);
     let outs = out.chunks_exact_mut(columns * dtype.size());
@@ -183,7 +191,7 @@ fn widen_fp8(
         let parts = bytes.chunks(block[1]);
         let outs = out.chunks_mut(block[1] * dtype.size());
         for ((bytes, out), &scale) in parts.zip(outs).zip(scales) {
-            let values = bytes.iter().map(|&byte| table[usize::from(byte)] * scale);
+            let values = numbers(bytes).map(|x| x * scale);
             write(values, dtype, out);
         }
     }
@@ -210,33 +218,9 @@ fn write(values: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
     }
 }
 
-/// Returns the number of an e4m3: a sign, four bits of exponent, three of mantissa, no infinities.
-fn e4m3(byte: u8) -> f32 {
-    let mantissa = f32::from(byte & 7);
-    let exponent = i32::from(byte >> 3 & 15);
-    let size = match (exponent, byte & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa / 8.0 * 2f32.powi(-6),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
-    };
-    if byte & 0x80 == 0 { size } else { -size }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_e4m3() {
-        let check = |byte, expected| assert_eq!(e4m3(byte), expected, "{byte:#x}");
-        check(0, 0.0);
-        check(1, 2f32.powi(-9));
-        check(8, 2f32.powi(-6));
-        check(0x38, 1.0);
-        check(0x7e, 448.0);
-        check(0xfe, -448.0);
-        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
-    }
 
     #[test]
     fn blocks_may_be_cut_at_the_edges() {

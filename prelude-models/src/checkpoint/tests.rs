@@ -125,6 +125,39 @@ fn a_file_in_memory_loads() {
     );
 }
 
+/// Weights in fp8 and their scales may be damaged as others may: the tensor and the element are named.
+#[test]
+fn blocks_in_fp8_are_looked_at() {
+    let check = |tensor: &str, at: usize, bytes: &[u8], part: &str| {
+        let (config, mut weights) = crate::conformance::fp8::files();
+        let len = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&weights[8..8 + len]).unwrap();
+        let start = header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+        weights[8 + len + start + at..][..bytes.len()].copy_from_slice(bytes);
+        let result = load(&Checkpoint::from_bytes(&config, weights).unwrap());
+        match part {
+            "" => result.unwrap(),
+            part => assert_error(result, part),
+        }
+    };
+    let down = "model.layers.1.mlp.down_proj.weight";
+    let scales = format!("{down}_scale_inv");
+    check(down, 300, &[0x7e], "");
+    check(down, 300, &[0x7f], "element 300");
+    check(down, 256 * 384 - 1, &[0xff], "element 98303");
+    // The second row of blocks, its last block.
+    let at = 128 * 384 + 256;
+    for scale in [f32::NAN, f32::INFINITY, 1e37] {
+        check(
+            &scales,
+            5 * 4,
+            &scale.to_le_bytes(),
+            &format!("element {at}"),
+        );
+    }
+    check(&scales, 5 * 4, &0f32.to_le_bytes(), "");
+}
+
 #[test]
 fn tensors_must_be_those_of_the_architecture() {
     let check = |change: fn(&mut BTreeMap<String, Vec<usize>>), part: &str| {

@@ -13,7 +13,7 @@
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
-//! [`batches`] makes batches by hand. [`golden`] compares whole models with recorded outputs of the
+//! [`batches`] makes batches by hand, [`fp8`] a checkpoint in fp8. [`golden`] compares whole models with recorded outputs of the
 //! reference implementation.
 //!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
@@ -24,6 +24,7 @@ pub mod batches;
 mod elementwise;
 mod encoder;
 mod experts;
+pub mod fp8;
 mod gemma;
 pub mod golden;
 mod heads;

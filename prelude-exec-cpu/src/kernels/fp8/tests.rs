@@ -137,3 +137,62 @@ fn a_row_that_is_not_finite_fails_alone_and_tiny_ones_are_small() {
         }
     }
 }
+
+/// Products of numbers as they are stored with rows that are rounded 128 at a time.
+#[test]
+fn blocks_give_the_bits_of_the_definition() {
+    use blocks::{BLOCK, row_dwords};
+
+    for inputs in [128, 384, 1024] {
+        let groups = inputs / BLOCK;
+        let mut rows: Vec<Vec<f32>> = (0..MR)
+            .map(|r| (0..inputs).map(|k| number(r * 7001 + k * 13 + 1)).collect())
+            .collect();
+        rows[1][..BLOCK].fill(0.0);
+        rows[2].fill(-3.0);
+        // The numbers of a column, then its scales.
+        let element = |c: usize, k: usize| match k.checked_sub(inputs) {
+            None => value(((c * 31 + k * 7) % 0x7f) as u8 | (k as u8 & 1) << 7) as f32,
+            Some(group) => (1 + (c + group) % 7) as f32 / 1024.0,
+        };
+        let column = |c: usize| (0..inputs + groups).map(|k| element(c, k)).collect();
+        let columns: Vec<Vec<f32>> = (0..NR - 1).map(column).collect();
+        let mut panel = vec![0; blocks::panel_lines(inputs) * NR];
+        for (lane, column) in columns.iter().enumerate() {
+            blocks::pack_column(column, lane, &mut panel);
+        }
+        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
+            let stride = row_dwords(inputs);
+            let mut left = vec![0; rows.len() * stride];
+            for (row, out) in rows.iter().zip(left.chunks_exact_mut(stride)) {
+                simd::round_groups(isa, row, out);
+            }
+            for (first, count) in [(0, MR), (2, 1), (3, 3)] {
+                let mut out = Tile([[f32::NAN; NR]; MR]);
+                blocks::multiply(
+                    isa,
+                    &left[first * stride..],
+                    stride,
+                    count,
+                    &panel,
+                    &mut out,
+                );
+                for (out, row) in out.0.iter().zip(&rows[first..first + count]) {
+                    let of_row: Vec<_> = row.chunks_exact(BLOCK).map(rounded).collect();
+                    for (&got, column) in out.iter().zip(&columns) {
+                        let (numbers, scales) = column.split_at(inputs);
+                        let of_column = numbers.chunks_exact(BLOCK).zip(scales);
+                        let mut sum = 0.0;
+                        for ((s, x), (w, t)) in of_row.iter().zip(of_column) {
+                            let part = x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w);
+                            sum += part * (s * t);
+                        }
+                        assert_eq!(got, sum, "{isa:?} {inputs}");
+                    }
+                    // A panel's column without an output.
+                    assert_eq!(out[NR - 1], 0.0);
+                }
+            }
+        }
+    }
+}

@@ -34,6 +34,8 @@ pub(crate) enum Format {
     Int8,
     /// Numbers of fp8 in pairs of bf16, with a scale per output; see [`fp8`].
     Fp8,
+    /// The same as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
+    Fp8Blocks,
     /// Not packed: f32 rows for the reference.
     Rows,
 }
@@ -47,6 +49,11 @@ impl Format {
         }
     }
 
+    /// Returns true if rows are rounded to multiply them.
+    pub(super) const fn is_rounded(self) -> bool {
+        matches!(self, Self::Int8 | Self::Fp8 | Self::Fp8Blocks)
+    }
+
     /// Dwords of a row of `inputs`, which are even for bf16.
     pub(super) const fn dwords(self, inputs: usize) -> usize {
         match self {
@@ -54,7 +61,16 @@ impl Format {
             Self::Bf16 => inputs / 2,
             Self::Int8 => int8::panel_lines(inputs),
             Self::Fp8 => fp8::panel_lines(inputs),
+            Self::Fp8Blocks => fp8::blocks::panel_lines(inputs),
             Self::F32 | Self::Rows => inputs,
+        }
+    }
+
+    /// Numbers that are read of a row: its elements, and behind them the scales that are stored.
+    const fn numbers(self, inputs: usize) -> usize {
+        match self {
+            Self::Fp8Blocks => inputs + inputs / fp8::blocks::BLOCK,
+            _ => inputs,
         }
     }
 }
@@ -71,7 +87,8 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// Packs the matrix whose row `o` is appended to a vector by `read(o, &mut row)`.
+    /// Packs the matrix whose row `o` is appended to a vector by `read(o, &mut row)`, and behind it the
+    /// scales of its blocks if the format is of such.
     ///
     /// # Panics
     /// If `inputs` is odd and the format of pairs.
@@ -81,7 +98,7 @@ impl Matrix {
         (outputs, inputs): (usize, usize),
         read: impl Fn(usize, &mut Vec<f32>) + Sync,
     ) -> Self {
-        let paired = matches!(format, Format::Bf16 | Format::Tiles | Format::Fp8);
+        let paired = !matches!(format, Format::F32 | Format::Int8 | Format::Rows);
         assert!(!paired || inputs.is_multiple_of(2), "half a pair");
         let block = format.block();
         let width = format.dwords(inputs) * block;
@@ -89,11 +106,12 @@ impl Matrix {
         // Reading and transposing take about a nanosecond per element.
         let cost_ns = outputs * inputs;
         pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
-            let mut row = Vec::with_capacity(inputs);
+            let numbers = format.numbers(inputs);
+            let mut row = Vec::with_capacity(numbers);
             for lane in 0..block.min(outputs - i * block) {
                 row.clear();
                 read(i * block + lane, &mut row);
-                assert_eq!(row.len(), inputs, "a row of another length");
+                assert_eq!(row.len(), numbers, "a row of another length");
                 pack_row(format, &row, lane, part);
             }
         });
@@ -204,7 +222,9 @@ impl Matrix {
         match self.format {
             Format::Bf16 | Format::Tiles => Panel::Bf16(dwords),
             Format::F32 => Panel::F32(dwords),
-            Format::Int8 | Format::Fp8 => unreachable!("panels with scales are for rounded rows"),
+            Format::Int8 | Format::Fp8 | Format::Fp8Blocks => {
+                unreachable!("panels with scales are for rounded rows")
+            }
             Format::Rows => unreachable!("rows are multiplied by the reference"),
         }
     }
@@ -238,7 +258,7 @@ impl Matrix {
         let column = panel[output % NR..].iter().step_by(NR);
         match self.format {
             Format::Int8 => int8::read_column(panel, output % NR, out),
-            Format::Fp8 => unreachable!("matrices of layers are not read"),
+            Format::Fp8 | Format::Fp8Blocks => unreachable!("matrices of layers are not read"),
             Format::Bf16 | Format::Tiles => {
                 for (pair, &dword) in out.chunks_exact_mut(2).zip(column) {
                     pair[0] = f32::from_bits(dword << 16);
@@ -307,6 +327,7 @@ fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
         Format::Rows => part.copy_from_slice(bytemuck::cast_slice(row)),
         Format::Int8 => int8::pack_column(row, lane, part),
         Format::Fp8 => fp8::pack_column(row, lane, part),
+        Format::Fp8Blocks => fp8::blocks::pack_column(row, lane, part),
         Format::F32 => {
             for (line, &x) in part.chunks_exact_mut(NR).zip(row) {
                 line[lane] = x.to_bits();

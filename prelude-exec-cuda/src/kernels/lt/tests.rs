@@ -19,7 +19,7 @@ use prelude_models::{DType, TensorView, WeightLoader as _, conformance::batches:
 use crate::{
     CudaExecutor, CudaLoader,
     kernels::{
-        fp8::{self, Fp8View},
+        fp8::{self, Fp8View, Scaling},
         gemm::{self, ProductOutput, Products},
         launch::Launcher,
     },
@@ -281,6 +281,7 @@ fn compare_fp8(test: &str, option: &str, mut check: impl FnMut(&Lt)) {
         let view = |data: &Buffer, scales: &Buffer, rows| Fp8View {
             data: data.view(0, rows, k),
             scales: scales.view(0, 1, rows),
+            scaling: Scaling::Rows,
         };
         let (x, w) = (view(&x, &x_scales, m), view(&w, &w_scales, n));
         let bias = rows(&space, 1, n, 0, 3);
@@ -631,6 +632,7 @@ fn few_rows_without_the_library_are_our_kernels() {
         let view = |data: &Buffer, scales: &Buffer, rows| Fp8View {
             data: data.view(0, rows, 32),
             scales: scales.view(0, 1, rows),
+            scaling: Scaling::Rows,
         };
         let y = rows(&space, m, 24, 0, 4);
         let output = ProductOutput::Write(y.view::<bf16>(0, m, 24));

@@ -1,0 +1,128 @@
+// gemm_fp8_block:          y[m, n]  = Σ_b (x[m, b] · w[n, b]ᵀ) · x_scale[m, b] · w_scale[n / 128, b] (+ bias[n])
+// gemm_fp8_block_add:      y[m, n] += the same                                 rounded once
+// gemm_fp8_block_few:      as gemm_fp8_block, m ≤ 16
+// gemm_fp8_block_few_add:  as gemm_fp8_block_add, m ≤ 16
+//
+// b: blocks of 128 elements of k, which is a multiple of 128. x_scale f32 [m, k / 128]: for each row of x
+// in each block; w_scale f32 [⌈n / 128⌉, k / 128]: for 128 rows of w at a time. Both without gaps. The rest
+// as in gemm_fp8.
+//
+// The sum of a block's products, times the product of the two scales, is added to the sum of f32 of
+// those before it, rounded once, blocks ascending; in gemm_fp8_block_few the half of a block is summed by
+// itself. So an element's bits depend on its row of x and its row of w alone: in gemm_fp8_block for
+// every m and each tile, in gemm_fp8_block_few for m ≤ 16.
+//
+// e4m3 are multiplied by the instruction for them. On GPUs of compute capability 9.0 that keeps some 14
+// bits of a sum, which is of at most 128 products here and not of k.
+//
+// Launch: a block for each tile of y, 64 × 64 or 128 × 128; or as gemm_skinny, with 256 threads.
+// Bound: m · n · k FLOPs of bf16, or n · k bytes where m is small.
+//
+// Not tuned: tiles, stages; wgmma.
+#pragma once
+
+#include "prelude/gemm_fp8.cuh"
+
+namespace prelude {
+
+namespace fp8 {
+
+constexpr u32 BLOCK = 128;              // elements of k, and rows of w, that have a scale
+constexpr u32 BLOCK_PAIRS = BLOCK / 2;  // of k, in pairs of bytes
+
+// Four e4m3 a register, multiplied as such.
+struct Bytes {
+    static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+        // Compiled, and refused before it is launched: sums are 2^-16 times what they should be.
+        Factors::multiply(c, a, b0, b1);
+#else
+        mma_m16n8k32(c, a, b0, b1);
+#endif
+    }
+};
+
+// The same for few rows, whose sums are of half a block.
+struct BlockFactors : Bytes {
+    static constexpr bool BLOCKS = true;
+    Global<const float> x_scale, w_scale;
+    u32 blocks;  // of k
+
+    PRELUDE_DEVICE BlockFactors(const GemmFp8Params& p)
+        : x_scale(p.x_scale), w_scale(p.w_scale), blocks(p.k / BLOCK) {}
+    // What the sum of products of the block of pair `at` is multiplied with.
+    PRELUDE_DEVICE float scale(u32 row, u32 column, u32 at) const {
+        u32 block = at / BLOCK_PAIRS;
+        float of_x = load(x_scale + (u64(row) * blocks + block));
+        return mul_rn(of_x, load_ro(w_scale + (u64(column / BLOCK) * blocks + block)));
+    }
+    PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
+};
+
+}  // namespace fp8
+
+template <class T, GemmOutput Output>
+PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
+    // A tile lies within a row of blocks of w, and a slab within a block.
+    static_assert(fp8::BLOCK % T::W == 0 && fp8::BLOCK_PAIRS % T::SLAB == 0);
+    static_assert(16 * T::ROWS % WARP == 0);
+    constexpr u32 SLABS = fp8::BLOCK_PAIRS / T::SLAB;  // of a block
+    GemmParams p = fp8::pairs(params);
+    dep_wait();
+    u32 rows = live_rows(p.live, p.m);
+    Index3 tile = gemm::tile_of_block();
+    u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
+    if (first_row >= rows) return;
+    u32 blocks = p.k / fp8::BLOCK_PAIRS;
+    Global<const float> w_scale = params.w_scale + u64(first_column / fp8::BLOCK) * blocks;
+    // Of the block that is multiplied, asked for while the one before it is; of the warp's rows, one of
+    // every 32 a lane.
+    constexpr u32 ROWS = 16 * T::ROWS;
+    float scales[ROWS / WARP];
+    auto fetch_scales = [&](u32 block) {
+        float of_w = load_ro(w_scale + block);
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < ROWS / WARP; i++) {
+            u32 row = first_row + T::warp_row() + WARP * i + lane_id();
+            float of_x = row < rows ? load(params.x_scale + (u64(row) * blocks + block)) : 0.0f;
+            scales[i] = mul_rn(of_x, of_w);
+        }
+    };
+    fetch_scales(0);
+    float sums[T::ROWS][T::COLUMNS][4], part[T::ROWS][T::COLUMNS][4];
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < T::ROWS * T::COLUMNS * 4; i++) {
+        sums[i / 4 / T::COLUMNS][i / 4 % T::COLUMNS][i % 4] = 0.0f;
+    }
+    auto end_block = [&](u32 slab) {
+        if ((slab + 1) % SLABS != 0) return;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < 2 * T::ROWS; i++) {
+            // Eight rows of the warp.
+            float scale = shuffle(scales[8 * i / WARP], 8 * i % WARP + lane_id() / 4);
+            PRELUDE_UNROLL
+            for (u32 j = 0; j < T::COLUMNS; j++) {
+                PRELUDE_UNROLL
+                for (u32 e = i % 2 * 2; e < i % 2 * 2 + 2; e++) {
+                    float& sum = sums[i / 2][j][e];
+                    sum = fma(part[i / 2][j][e], scale, sum);
+                    part[i / 2][j][e] = 0.0f;
+                }
+            }
+        }
+        u32 next = slab / SLABS + 1;
+        if (next < blocks) fetch_scales(next);
+    };
+    gemm::multiply_slabs<T, fp8::Bytes>(
+        part, dynamic_shared<bf16>(), gemm::source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
+        gemm::source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k, end_block);
+    dep_launch();
+    gemm::put_tile<T, Output>(p, gemm::Plainly{}, rows, first_row, first_column, sums);
+}
+
+template <GemmOutput Output, u32 Tiles>
+PRELUDE_DEVICE void gemm_fp8_block_few(const GemmFp8Params& p) {
+    gemm_skinny<Output, Tiles>(fp8::pairs(p), fp8::BlockFactors(p));
+}
+
+}  // namespace prelude
