@@ -1,4 +1,4 @@
-// What Rust calls: kernels/src/emu/ffi.rs has the other side.
+// The functions that Rust calls; kernels/src/emu/ffi.rs declares them.
 
 #include <algorithm>
 #include <cstring>

@@ -161,7 +161,7 @@ void Async::copy(u32 to, const void* map, u32 row, u32 column, u32 at, Site site
     }
     PhaseBarrier& on = barrier(at, site);
     if (!on.is_fenced) launch_.fail("a copy counts at an mbarrier made without a fence", site);
-    // From now on the hardware may write; nobody may touch the place until it has landed.
+    // From now on the hardware may write; no thread may touch the place until the copy has landed.
     launch_.shadow.access(to, bytes, Access::Write, {launch_.current, true, false}, site);
     on.copies.push_back(made);
     if (!on.waiting.empty()) land(on);

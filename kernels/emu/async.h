@@ -92,7 +92,7 @@ class Async {
     explicit Async(Launch& launch) : launch_(launch) {}
     // For a new block.
     void reset();
-    // What is still under way when the block has ended, or nothing.
+    // Describes an operation that is still under way when the block has ended; empty if none is.
     std::string unfinished() const;
 
     void init(u32 at, u32 arrivals, Site site);

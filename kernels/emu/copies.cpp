@@ -1,4 +1,4 @@
-// cp.async: bytes that arrive when, and not before, somebody waits for them.
+// cp.async: bytes arrive when a thread waits for them, and not before.
 
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace prelude::emu {
 
 void Launch::copy_async(u32 to, const void* from, bool valid, Site site) {
-    // From now on the hardware may write; nobody may touch the place until it has landed.
+    // From now on the hardware may write; no thread may touch the place until the copy has landed.
     shadow.access(to, 16, Access::Write, {current, true, true}, site);
     current->open_copies.push_back({to, static_cast<const u8*>(from), valid, site});
 }

@@ -31,10 +31,10 @@ using i64 = int64_t;
 constexpr u32 WARP_LANES = 32;
 constexpr u32 BLOCK_THREADS_MAX = 1024;
 constexpr u32 NAMED_BARRIERS = 16;
-// What a block may use on Hopper: 227 KB.
+// The most shared memory of a block on Hopper: 227 KB.
 constexpr u32 SHARED_BYTES_MAX = 227 << 10;
 
-// Fills what nobody has written: NaN as bf16, f32 and e4m3, and absurd as an index.
+// Fills memory that has not been written: NaN as bf16, f32 and e4m3, and absurd as an index.
 constexpr int POISON = 0xff;
 
 struct Dim3 {
@@ -103,7 +103,7 @@ struct Stamp {
     u16 thread = 0;
     bool valid = false;
     bool atomic = false;
-    bool in_flight = false;  // an asynchronous access that nobody has waited for
+    bool in_flight = false;  // an asynchronous access that no thread has waited for
     bool generic = true;     // of a thread itself, which copies and products see after fence_async()
     u32 fences = 0;          // how often the thread had called that before
     Site site{nullptr, 0};
@@ -135,7 +135,7 @@ class Shadow {
     void land(size_t offset, size_t bytes);
     // A tensor copy has arrived, as step `time` of `clock`: a thread's number, or one behind them.
     void land_copy(size_t offset, size_t bytes, u32 clock, u32 time);
-    // What a product read for a thread has been read.
+    // Ends the reads that a product makes for a thread.
     void end_reads(size_t offset, size_t bytes, const Thread& thread);
 
   private:
@@ -263,9 +263,9 @@ class Launch {
 
     // Device memory: checks, and remembers writers.
     void check_global(const void* at, size_t bytes, Access kind, Site site);
-    // Where in shared memory `at` is; checked.
+    // Returns the offset of `at` in shared memory; the access is checked.
     u32 check_shared(const void* at, size_t bytes, Access kind, Site site);
-    // Where in shared memory `at` is; bounds and alignment checked, the access not.
+    // Returns the offset of `at` in shared memory. Bounds and alignment are checked, the access is not.
     u32 shared_offset(const void* at, size_t bytes, Site site);
     void* static_shared(const void* key, size_t bytes, size_t align);
 

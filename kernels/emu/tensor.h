@@ -1,4 +1,4 @@
-// What lanes lay out for a warp operation.
+// The operands that lanes lay out for an operation of the warp.
 #pragma once
 
 #include "emu.h"

@@ -1,4 +1,4 @@
-//! Histograms with fixed buckets, as Prometheus wants them.
+//! Histograms with fixed buckets, in the form that Prometheus reads.
 
 /// Counts of observations at or below each bound, their number and their sum.
 #[derive(Clone, Debug, PartialEq)]

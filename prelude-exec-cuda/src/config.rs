@@ -107,9 +107,9 @@ pub struct CudaConfig {
     /// engine is idle. 0: shapes are captured after their first use alone.
     #[serde(skip)]
     pub graph_start_ms: u32,
-    /// Milliseconds at start for measuring the matrix products of shapes that nobody has measured on
-    /// this GPU; default 1500, 0 for none. What was measured is kept in `cache_dir`, so that the next
-    /// start measures nothing. Other shapes run on the library's own guess, which is some percent slower.
+    /// Milliseconds at start in which matrix products are measured, of shapes without a measured plan for
+    /// this GPU; default 1500, 0 for none. The results are kept in `cache_dir`, so that the next start
+    /// measures nothing. Other shapes run on the library's own guess, which is some percent slower.
     pub tune_budget_ms: u32,
     /// GPU memory that captured graphs may take; default 512 MiB, of what `reserve_bytes` leaves.
     /// The least recently used ones go first.

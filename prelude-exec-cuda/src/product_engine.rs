@@ -17,7 +17,7 @@ pub enum ProductEngine {
         /// The files and the table of measured algorithms, or why there is none, and what was
         /// measured at start.
         plans: String,
-        /// Where the algorithms for the model's products come from.
+        /// The number of algorithms for the model's products from each source.
         counts: PlanCounts,
     },
     /// Our own kernel, because the library cannot be used.
@@ -43,7 +43,7 @@ pub struct PlanCounts {
     pub measured: usize,
     /// Not measured: the first choice of the library's heuristic.
     pub heuristic: usize,
-    /// None in the library: our own kernel.
+    /// Shapes for which the library has no algorithm: our own kernel computes them.
     pub none: usize,
 }
 

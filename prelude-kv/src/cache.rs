@@ -503,7 +503,7 @@ impl KvCache {
         self.pool.cached_blocks()
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.pool.used_blocks()

@@ -5,7 +5,7 @@ use prelude_core::BlockId;
 /// Reference counts and the free list. Every block is exactly one of
 ///
 /// - *free*: it has no holder and no meaning;
-/// - *used*: somebody holds it;
+/// - *used*: at least one holder has it;
 /// - *cached*: it has no holder, but the prefix trie knows its contents.
 ///
 /// All operations are O(1). The order in which blocks are handed out follows from the order of
@@ -29,7 +29,7 @@ struct Block {
 /// The state of a block after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// Somebody else still holds the block.
+    /// Another holder still has the block.
     Used,
     /// The block has no holder, and the trie keeps it.
     Cached,
@@ -137,7 +137,7 @@ impl BlockPool {
         self.cached
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.num_blocks() - self.free_blocks() - self.cached

@@ -40,7 +40,7 @@ PRELUDE_DEVICE void attn_decode_shared(const AttnDecodeParams& p) {
     u32 split = item.split, live = live_rows(p.live, p.rows_max);
     u32 count = item.first < live ? min_u32(item.count, live - item.first) : 0;
     auto row_of = [&](u32 member) { return load_ro(p.rows + (item.first + member)); };
-    // Whose table is read for all.
+    // The row whose table is read for all rows of the item.
     DecodeRow first{};
     if (count > 0) first = row_of(0);
     u32 end = min_u32(first.context_len, (split + 1) * SPLIT);

@@ -85,7 +85,7 @@ PRELUDE_PARAMS(AttnVarlenParams, 152, q, out, k_step, v_step, k_pages, v_pages, 
                spans, tiles, live, bias, tiles_max, heads, kv_heads, head_dim, q_stride, out_stride,
                step_stride, block_size, scale, tile_rows, window, cap, bias_reach, reserved);
 
-// What a query sees, and what is done to its scores.
+// The keys that a query sees, and the change that is made to its scores.
 enum class Sees { Before, Near, Whole, Biased };
 
 namespace varlen {

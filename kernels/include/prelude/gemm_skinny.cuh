@@ -15,7 +15,7 @@
 //          w and of a row of x. What k is called within a slab does not matter to a sum, so these
 //          8 neighbours are a lane's two pairs of two instructions
 //   ahead  4 slabs a warp, 8 reads a lane, are asked for before the first is used, and before the
-//          kernel waits for its predecessor: w is nobody's output
+//          kernel waits for its predecessor: no kernel writes w
 //   end    the warps' sums are added in order of warps in shared memory
 #pragma once
 

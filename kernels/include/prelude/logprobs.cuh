@@ -132,7 +132,7 @@ PRELUDE_DEVICE void logprobs(const LogprobsParams& p) {
             if (in) store(top + atomic_add(found, 1u), u64(key) << 32 | ~id);
         }
         sync_block();
-        // They came in any order; each counts who is before it.
+        // The candidates came in any order; each counts those that are before it.
         if (t < top_n) {
             u64 own_key = load(top + t);
             u32 place = 0;

@@ -24,7 +24,7 @@ PRELUDE_DEVICE bool is_finite(float x) {
     return (bit_cast<u32>(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// What the block shares.
+// The shared memory of the block.
 struct SelectScratch {
     Shared<u64> bins;     // BINS
     Shared<u64> threads;  // SELECT_THREADS
@@ -55,7 +55,7 @@ PRELUDE_DEVICE u64 block_prefix(u64 x, const SelectScratch& s, u64& total) {
         u64 before = shuffle_up_u64(inclusive, distance);
         if (lane >= distance) inclusive += before;
     }
-    sync_block();  // whoever still reads the last result
+    sync_block();  // threads may still read the last result
     if (lane == WARP - 1) store(s.threads + warp, inclusive);
     sync_block();
     // Every warp adds up all of them, a lane each.

@@ -66,7 +66,7 @@ params! {
 /// The outcome of sampling a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleStatus {
-    /// It has its ids.
+    /// The row has its ids.
     Sampled,
     /// Its numbers are infinite or not numbers.
     NotFinite,

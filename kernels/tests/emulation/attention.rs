@@ -56,6 +56,14 @@ impl Near {
     }
 }
 
+pub(crate) const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
+    Shape {
+        heads,
+        kv_heads,
+        dim,
+    }
+}
+
 impl Shape {
     pub(crate) fn group(self) -> usize {
         self.heads / self.kv_heads

@@ -8,8 +8,11 @@ use prelude_kernels::{
 };
 
 use crate::{
-    attention::{DELICATE, Near, Pages, Shape, Token},
-    support::{Values, assert_untouched, assert_within, launch, under_all_schedules, upload, wide},
+    attention::{DELICATE, Near, Pages, Shape, Token, shape},
+    support::{
+        Values, assert_untouched, assert_within, extra_seed, launch, under_all_schedules, upload,
+        wide,
+    },
 };
 
 /// Rows of the step that belong to no segment, before the first segment.
@@ -20,11 +23,11 @@ pub(crate) struct Forest {
     pages: Pages,
     pub(crate) nodes: Vec<Node>,
     rows: usize,
-    pub(crate) tiles: Vec<Tile>,
+    tiles: Vec<Tile>,
     tile_rows: u32,
     near: Near,
-    /// Launches another kernel of the same function: of the parameters, and the rows of the step and
-    /// of the pages.
+    /// Launches another kernel that computes the same; its arguments after the device are the
+    /// parameters, and the numbers of rows of the step and of the pages.
     pub(crate) instead: Option<fn(&Device, &AttnVarlenParams, usize, usize)>,
 }
 
@@ -138,7 +141,29 @@ impl Forest {
         }
     }
 
-    /// Rows of output for the queries asked for, and what they should see. Fails if anything else
+    /// Adds `texts` nodes of any form, of fewer than `longest` tokens each, and tiles of any size.
+    pub(crate) fn grow(&mut self, values: &mut Values, texts: usize, longest: usize) {
+        let most = self.tokens_max();
+        for text in 0..texts {
+            let len = values.below(longest);
+            let parent = values.below(text + 1);
+            if text == 0 || (parent == 0 && text % 3 == 0) {
+                self.root(text, values.below(80), len);
+            } else {
+                self.child(parent.min(text - 1), text, len);
+            }
+            self.ask(text, values.below(len + 1), 1 + values.below(most));
+        }
+    }
+
+    /// Adds a root and as many levels below it as there can be; returns the last node.
+    pub(crate) fn chain(&mut self) -> usize {
+        let root = self.root(0, 20, 3);
+        let level = |node, level| self.child(node, level, [0, 1, 4, 7][level % 4]);
+        (1..15).fold(root, level)
+    }
+
+    /// Returns the output of each query that was asked for, and the tokens that it should see. Fails if anything else
     /// was written. `aliased`: over q, in the fused rows.
     pub(crate) fn run(
         &self,
@@ -249,6 +274,15 @@ impl Forest {
         results
     }
 
+    /// Checks that tiles beyond the live ones, and one without a segment, write nothing.
+    pub(crate) fn check_unused_tiles(mut self, device: &Device) {
+        let root = self.root(0, 3, 8);
+        self.ask(root, 8, 2);
+        self.tiles[1].segment = Tile::NO_SEGMENT;
+        self.check(device, "three of four live", Some(3), false);
+        self.check(device, "none live", Some(0), false);
+    }
+
     pub(crate) fn check(&self, device: &Device, what: &str, live: Option<u32>, aliased: bool) {
         let shape = self.pages.shape;
         for (token, got, context) in self.run(device, live, aliased) {
@@ -268,14 +302,6 @@ const SHAPES: [Shape; 6] = [
     shape(8, 1, 64),
     shape(2, 2, 128),
 ];
-
-pub(crate) const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
-    Shape {
-        heads,
-        kv_heads,
-        dim,
-    }
-}
 
 /// Three levels over a cached root that ends inside a block; nodes that end at and beside the
 /// first tile's edge, one without tokens, one longer than a tile.
@@ -387,10 +413,7 @@ fn lengths() {
 fn depth_and_width() {
     under_all_schedules(|device| {
         let mut forest = Forest::new(shape(64, 1, 8), 16);
-        let mut node = forest.root(0, 20, 3);
-        for level in 1..15 {
-            node = forest.child(node, level, [0, 1, 4, 7][level % 4]);
-        }
+        let node = forest.chain();
         assert_eq!(forest.nodes[node].spans.len(), 16);
         forest.ask(node, forest.nodes[node].len, 1);
         forest.check(device, "a deep tree", None, false);
@@ -400,27 +423,15 @@ fn depth_and_width() {
 /// Trees of any form, tiles of any size.
 #[test]
 fn random_forests() {
-    let extra = std::env::var("PRELUDE_EMU_SEED").ok();
-    let extra = extra.map(|seed| seed.parse().expect("a seed is a number"));
     under_all_schedules(|device| {
-        for seed in (0..8).chain(extra) {
+        for seed in (0..8).chain(extra_seed()) {
             let mut values = Values::new(seed);
             let shape = SHAPES[values.below(5)];
             let mut forest = Forest::new(shape, 16 << values.below(3));
             if seed % 2 == 1 {
                 forest.tile_rows = Tile::ROWS_WIDE;
             }
-            let most = forest.tokens_max();
-            for text in 0..7 {
-                let len = values.below(40);
-                let parent = values.below(text + 1);
-                if text == 0 || (parent == 0 && text % 3 == 0) {
-                    forest.root(text, values.below(80), len);
-                } else {
-                    forest.child(parent.min(text - 1), text, len);
-                }
-                forest.ask(text, values.below(len + 1), 1 + values.below(most));
-            }
+            forest.grow(&mut values, 7, 40);
             forest.check(device, &format!("forest {seed}"), None, seed % 2 == 0);
         }
     });
@@ -430,12 +441,7 @@ fn random_forests() {
 #[test]
 fn unused_tiles() {
     under_all_schedules(|device| {
-        let mut forest = Forest::new(shape(2, 2, 32), 64);
-        let root = forest.root(0, 3, 8);
-        forest.ask(root, 8, 2);
-        forest.tiles[1].segment = Tile::NO_SEGMENT;
-        forest.check(device, "three of four live", Some(3), false);
-        forest.check(device, "none live", Some(0), false);
+        Forest::new(shape(2, 2, 32), 64).check_unused_tiles(device);
     });
 }
 
@@ -450,8 +456,8 @@ fn bits_do_not_depend_on_the_layout() {
     });
 }
 
-/// Compares one text's outputs in forests, that `make` makes of a block size, for few and for many
-/// tiles.
+/// Fails unless one text's outputs have the same bits in all forests. `make` makes an empty forest from a
+/// block size; its second argument is true for the kernels for many tiles.
 pub(crate) fn check_bits(make: &dyn Fn(usize, bool) -> Forest) {
     const LEN: usize = 140;
     under_all_schedules(|device| {

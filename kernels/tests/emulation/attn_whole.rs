@@ -10,7 +10,7 @@ use prelude_kernels::{
 };
 
 use crate::{
-    attention::{DELICATE, Shape, Token},
+    attention::{DELICATE, Shape, Token, shape},
     support::{
         U16, Values, assert_untouched, assert_within, launch, under_all_schedules, upload, wide,
     },
@@ -194,14 +194,6 @@ impl Step {
                 assert_within(&what, &row, expected.into_iter());
             }
         }
-    }
-}
-
-const fn shape(heads: usize, kv_heads: usize, dim: usize) -> Shape {
-    Shape {
-        heads,
-        kv_heads,
-        dim,
     }
 }
 

@@ -181,8 +181,8 @@ fn faults_are_reported() {
             let error = fault(device, mode).0;
             let error = error.expect_err(&format!("fault {mode}")).to_string();
             let fine = match mode {
-                // Whoever comes before the barrier is made finds none; whoever comes two phases late
-                // waits for ever.
+                // A thread that arrives before the barrier is initialised finds none; a thread that is
+                // two phases late waits for ever.
                 5 | 17 => texts.iter().any(|t| error.contains(t)),
                 _ => texts.iter().all(|t| error.contains(t)),
             };

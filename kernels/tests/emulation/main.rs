@@ -15,6 +15,7 @@ mod attn_decode_shared;
 mod attn_varlen;
 mod attn_whole;
 mod cap_logits;
+mod decode_step;
 mod dots;
 mod experts;
 mod gemm_experts;

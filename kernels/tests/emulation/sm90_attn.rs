@@ -3,13 +3,13 @@
 use prelude_kernels::{
     TensorMap,
     emu::Device,
-    families::{AttnVarlenParams, Sm90AttnParams, Tile},
+    families::{AttnVarlenParams, Sm90AttnParams},
 };
 
 use crate::{
-    attention::Shape,
-    attn_varlen::{Forest, check_bits, shape},
-    support::{Values, launch, under_all_schedules},
+    attention::{Shape, shape},
+    attn_varlen::{Forest, check_bits},
+    support::{Values, extra_seed, launch, under_all_schedules},
 };
 
 /// 1, 2, 3, 4 and 8 queries a key, both sizes of heads.
@@ -118,10 +118,7 @@ fn depth_and_width() {
     under_all_schedules(|device| {
         for (shape, block_size) in [(shape(64, 1, 64), 16), (shape(2, 1, 128), 8)] {
             let mut forest = forest(shape, block_size);
-            let mut node = forest.root(0, 20, 3);
-            for level in 1..15 {
-                node = forest.child(node, level, [0, 1, 4, 7][level % 4]);
-            }
+            let node = forest.chain();
             forest.ask(node, forest.nodes[node].len, 2);
             forest.check(device, "a deep tree", None, false);
         }
@@ -131,23 +128,11 @@ fn depth_and_width() {
 /// Trees of any form, tiles of any size.
 #[test]
 fn random_forests() {
-    let extra = std::env::var("PRELUDE_EMU_SEED").ok();
-    let extra = extra.map(|seed| seed.parse().expect("a seed is a number"));
     under_all_schedules(|device| {
-        for seed in (0..4).chain(extra) {
+        for seed in (0..4).chain(extra_seed()) {
             let mut values = Values::new(seed);
             let mut forest = forest(SHAPES[values.below(5)], 16 << values.below(3));
-            let most = forest.tokens_max();
-            for text in 0..5 {
-                let len = values.below(70);
-                let parent = values.below(text + 1);
-                if text == 0 || (parent == 0 && text % 3 == 0) {
-                    forest.root(text, values.below(80), len);
-                } else {
-                    forest.child(parent.min(text - 1), text, len);
-                }
-                forest.ask(text, values.below(len + 1), 1 + values.below(most));
-            }
+            forest.grow(&mut values, 5, 70);
             forest.check(device, &format!("forest {seed}"), None, seed % 2 == 0);
         }
     });
@@ -157,12 +142,7 @@ fn random_forests() {
 #[test]
 fn unused_tiles() {
     under_all_schedules(|device| {
-        let mut forest = forest(shape(2, 2, 64), 64);
-        let root = forest.root(0, 3, 8);
-        forest.ask(root, 8, 2);
-        forest.tiles[1].segment = Tile::NO_SEGMENT;
-        forest.check(device, "three of four live", Some(3), false);
-        forest.check(device, "none live", Some(0), false);
+        forest(shape(2, 2, 64), 64).check_unused_tiles(device);
     });
 }
 

@@ -49,12 +49,17 @@ pub(crate) fn library() -> Option<Library> {
     library.clone()
 }
 
+/// Returns the seed in `PRELUDE_EMU_SEED`, if it is set.
+pub(crate) fn extra_seed() -> Option<u64> {
+    let seed = std::env::var("PRELUDE_EMU_SEED").ok()?;
+    Some(seed.parse().expect("a seed is a number"))
+}
+
 /// Runs a test on a fresh device under every schedule (and one more with the seed in
 /// `PRELUDE_EMU_SEED`, if set); says which one failed.
 pub(crate) fn under_all_schedules(test: impl Fn(&Device)) {
     let Some(library) = library() else { return };
-    let extra = std::env::var("PRELUDE_EMU_SEED").ok();
-    let extra = extra.map(|seed| Schedule::Random(seed.parse().expect("a seed is a number")));
+    let extra = extra_seed().map(Schedule::Random);
     for schedule in Schedule::STANDARD.into_iter().chain(extra) {
         let device = library.device(schedule);
         let result = panic::catch_unwind(AssertUnwindSafe(|| test(&device)));

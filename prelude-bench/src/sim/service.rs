@@ -63,7 +63,7 @@ pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
 /// The model of an engine: the time of its iterations and the size of its memory.
 #[derive(Clone, Debug)]
 pub enum EngineModel {
-    /// A published fit of somebody else's engine.
+    /// A published fit of another engine.
     Published(Preset),
     /// An engine that `prelude profile` measured.
     Measured(Arc<Profile>),

@@ -188,7 +188,7 @@ struct Measured {
     table: Plans,
 }
 
-/// Where a plan comes from, the best first.
+/// The source of a plan; the best one comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     File,

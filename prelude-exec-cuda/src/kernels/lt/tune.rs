@@ -127,7 +127,7 @@ impl Lt {
         sources.all(|source| source != Source::Heuristic)
     }
 
-    /// Shapes that nobody measured: the most rows of each matrix, which long prompts have, then from
+    /// Shapes without a measured plan: the most rows of each matrix, which long prompts have, then from
     /// the fewest on.
     fn unmeasured(&self) -> Vec<Key> {
         let sources = self.sources().into_iter();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Any text, of which the tokens that may come next are due when somebody says so.
+/// A constraint that any text fulfils; its masks are ready when the test says so.
 #[derive(Clone, Debug)]
 struct Anything {
     due_us: Arc<AtomicU64>,
