@@ -118,11 +118,11 @@ sections! {
     BorderBits = 28, "filter of pairs of characters";
     /// Spellings of tokens, one after the other.
     Spellings = 29, "text of tokens";
-    /// Where each of these ends, by id.
+    /// The byte at which each spelling ends, by id.
     SpellingEnds = 30, "ends of the text of tokens";
     /// Decoded bytes of tokens, one after the other.
     Pieces = 31, "text of decoded tokens";
-    /// Where each of these ends, by id.
+    /// The byte at which each token's bytes end, by id.
     PieceEnds = 32, "ends of the text of decoded tokens";
     /// Numbers in a row of ranks.
     BorderFacts = 36, "list of facts about pairs of characters";

@@ -1,4 +1,4 @@
-// What the parts of the emulation know of each other. One launch runs on the calling thread of
+// The functions and types that the parts of the emulation share. One launch runs on the calling thread of
 // the operating system: blocks one after another, the threads of a block as fibres.
 //
 //   fibre.cpp      stack switching                device.cpp   device memory, bounds, canaries
@@ -58,8 +58,8 @@ struct Allocation {
     u8* data;
     size_t bytes;
     std::unique_ptr<u8[]> storage;
-    // Who wrote each byte in the launch numbered `written_in`: block + 1, or 0. Made when first
-    // written.
+    // For each byte, the block that wrote it in the launch numbered `written_in`, plus 1; 0 if none did.
+    // Made when first written.
     std::vector<u32> writer;
     u64 written_in = 0;
 };
@@ -111,7 +111,7 @@ struct Stamp {
 
 struct Thread;
 
-// Who touches shared memory.
+// The thread that reads or writes shared memory.
 struct Toucher {
     const Thread* thread;
     bool in_flight;

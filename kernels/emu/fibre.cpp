@@ -102,7 +102,7 @@ void Fibre::prepare(const Stack& stack, void (*entry)()) {
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-// Who switched last: a fibre that starts learns from it where the launching thread's stack is.
+// The fibre that switched last: a fibre that starts finds here where the launching thread's stack is.
 static thread_local Fibre* left;
 #endif
 

@@ -51,11 +51,11 @@ enum Phase {
     Headers,
     /// Its body is coming.
     Body,
-    /// It was picked for before its body ended, and the rest passes through.
+    /// An endpoint was picked before the body ended, and the rest of the body passes through.
     Passing,
-    /// It was picked for, and its body has ended.
+    /// An endpoint was picked, and the body has ended.
     Decided,
-    /// It was refused.
+    /// The request was refused.
     Refused,
 }
 

@@ -382,10 +382,10 @@ impl Picker {
 /// The finding of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It answered that it takes requests.
+    /// The engine answered that it takes requests.
     Up,
-    /// It answered that it takes none.
+    /// The engine answered that it takes no requests.
     Refusing,
-    /// It did not answer.
+    /// The engine did not answer.
     Lost,
 }

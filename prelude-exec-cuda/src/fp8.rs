@@ -239,7 +239,7 @@ fn check_products(deterministic: bool) {
         let (b, before) = (values(3, output, 1.0), values(4, rows * output, 4.0));
         let biases = [view(&b, &[output])];
         let biases = if biased { &biases[..] } else { &[] };
-        let mut loader = device.loader();
+        let mut loader = device.loader().unwrap();
         let weight = loader.linear("w", &[view(&w, &[output, input])], biases);
         let weight = weight.unwrap();
         let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
@@ -303,7 +303,7 @@ fn check_products_of_blocks(deterministic: bool) {
         let (b, before) = (values(3, output, 1.0), values(4, rows * output, 4.0));
         let biases = [view(&b, &[output])];
         let biases = if biased { &biases[..] } else { &[] };
-        let weight = load_stored(&mut device.loader(), &w, biases);
+        let weight = load_stored(&mut device.loader().unwrap(), &w, biases);
         let batch = ForwardBatch::OneShot(OneShotBatch::EMPTY);
         let ([y, h, first], _) = device
             .step(batch, |ops, _| {
@@ -385,7 +385,7 @@ fn check_norms_and_gates(scaling: Scaling, (hidden, inner): (usize, usize)) {
         room.model.hidden_size = hidden;
         room.model.intermediate_size = inner;
         let mut device = Device::open(&target, &room, deterministic).unwrap();
-        let mut loader = device.loader();
+        let mut loader = device.loader().unwrap();
         let mut load = |seed: usize, rows: usize, width: usize| match scaling {
             Scaling::Rows => {
                 let values = values(seed, rows * width, 0.4);

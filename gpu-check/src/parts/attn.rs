@@ -199,7 +199,7 @@ fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> 
     let mut device = Device::open(&session.target, room, false)?;
     // Values as after the norm of q and k: scores are sharp, none overflows.
     let qkv: Vec<bf16> = values::values(3, tokens * shape.qkv_width());
-    let mut loader = device.loader();
+    let mut loader = device.loader()?;
     let (q_norm, k_norm) = (
         values::vector(&mut loader, 4, shape.head_dim)?,
         values::vector(&mut loader, 5, shape.head_dim)?,

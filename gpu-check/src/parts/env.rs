@@ -138,7 +138,7 @@ fn product(session: &mut Session, kind: Product) -> Result<()> {
     let mut room = layer.room(n, 4, 64, 2 * n * n)?;
     room.fp8 = matches!(kind, Product::Fp8 | Product::OwnFp8);
     let mut device = Device::open(&session.target, &room, own)?;
-    let (weight, _) = values::matrix(&mut device.loader(), 1, n, n)?;
+    let (weight, _) = values::matrix(&mut device.loader()?, 1, n, n)?;
     let input: Vec<bf16> = values::values(2, n * n);
     let (repetitions, lasts) = match kind {
         Product::Sustained => session.pick((SUSTAINED_ROUND, SUSTAINED), (3, Duration::ZERO)),

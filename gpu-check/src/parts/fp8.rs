@@ -63,7 +63,7 @@ struct Matrix {
 
 impl Matrix {
     fn new(device: &Device, scales: Scales, n: usize, k: usize) -> Result<Self> {
-        let mut loader = device.loader();
+        let mut loader = device.loader()?;
         if scales == Scales::Rows {
             let (weight, w) = values::matrix(&mut loader, 11, n, k)?;
             let row = Box::new(move |row: usize| rounded(&w[row * k..][..k]));

@@ -154,7 +154,7 @@ impl Bench {
         let device = Device::open(target, &room, deterministic)?;
         let bytes = n * k * case.form.bytes();
         let copies = session.pick(ROTATION_BYTES.div_ceil(bytes), 2);
-        let mut loader = device.loader();
+        let mut loader = device.loader()?;
         let mut weights = Vec::new();
         for copy in 0..copies as u64 {
             weights.push(match case.form {

@@ -134,7 +134,7 @@ fn outputs(
     let mut device = Device::open(&session.target, &room, false)?;
     let rows = seeds.iter().map(|&seed| values::values(seed, qkv_width));
     let rows: Vec<bf16> = rows.flatten().collect();
-    let mut loader = device.loader();
+    let mut loader = device.loader()?;
     let (q, k) = (
         values::vector(&mut loader, 4, shape.head_dim)?,
         values::vector(&mut loader, 5, shape.head_dim)?,

@@ -242,7 +242,7 @@ impl Forms {
 fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> Result<Forms> {
     let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
     let mut device = Device::open(&session.target, &room, false)?;
-    let (weight, w) = values::matrix(&mut device.loader(), 11, n, k)?;
+    let (weight, w) = values::matrix(&mut device.loader()?, 11, n, k)?;
     let (x, before) = (values::values(12, m * k), values::values(13, m * n));
     let made = in_step(&mut device, &room, |ops| {
         let input = ops.filled(m, k, &x)?;
@@ -272,7 +272,7 @@ fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> R
 fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Result<Vec<bf16>> {
     let room = layer.room(m, 4, 64, m * (n + k) + 4096)?;
     let mut device = Device::open(&session.target, &room, true)?;
-    let (weight, _) = values::matrix(&mut device.loader(), 11, n, k)?;
+    let (weight, _) = values::matrix(&mut device.loader()?, 11, n, k)?;
     // A row's values do not depend on how many there are.
     let x: Vec<bf16> = (0..m as u64)
         .flat_map(|row| values::values(100 + row, k))
@@ -320,7 +320,7 @@ fn tensor_core_order(session: &mut Session) -> Result<()> {
     let layer = Layer::of("tiny")?;
     let room = layer.room(m, 4, 64, 1 << 14)?;
     let mut device = Device::open(&session.target, &room, true)?;
-    let (weight, w) = values::matrix(&mut device.loader(), 21, n, K)?;
+    let (weight, w) = values::matrix(&mut device.loader()?, 21, n, K)?;
     let x = values::values(22, m * K);
     let y = in_step(&mut device, &room, |ops| {
         let x = ops.filled(m, K, &x)?;
@@ -399,7 +399,7 @@ mod tests {
         let counts = |deterministic| {
             let target = prelude_exec_cuda::measure::Target::recorded();
             let mut device = Device::open(&target, &room, deterministic).unwrap();
-            let (weight, _) = values::matrix(&mut device.loader(), 1, 64, 64).unwrap();
+            let (weight, _) = values::matrix(&mut device.loader().unwrap(), 1, 64, 64).unwrap();
             let counts = in_step(&mut device, &room, |ops| {
                 let (x, mut y) = (ops.alloc(20, 64)?, ops.alloc(20, 64)?);
                 ops.linear(&x, 3, &weight, &mut y)?;

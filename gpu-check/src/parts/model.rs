@@ -437,7 +437,7 @@ fn layer_times(
     room.fp8 = fp8;
     let mut device = Device::open(&session.target, &room, false)?;
     let context = room.context_len as usize;
-    let on = LayerWeights::new(session, layer, &mut device.loader(), context)?;
+    let on = LayerWeights::new(session, layer, &mut device.loader()?, context)?;
     let repetitions = session.pick(20, 2);
     let batch = checked(Forest::prompt(&vec![1; tokens], vec![]).oneshot(), &room)?;
     let (table, _) = device.step(batch, |ops, plan| {

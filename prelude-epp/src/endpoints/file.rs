@@ -26,7 +26,7 @@ pub enum FileError {
         /// The system's reason.
         source: io::Error,
     },
-    /// It is larger than any list of engines.
+    /// The file is larger than any list of engines.
     #[error("{path} has more than {MAX_BYTES} bytes, which is no list of engines")]
     TooLarge {
         /// The file.

@@ -29,13 +29,13 @@ pub struct EndpointLine {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadEndpoint {
-    /// It has no port, or one that is no number from 1 to 65,535.
+    /// The text has no port, or one that is no number from 1 to 65,535.
     #[error("`{0}` is no HOST:PORT; write for example 10.0.0.1:8000 or [::1]:8000")]
     Address(String),
     /// The capacity is no number of tokens.
     #[error("`{0}` is no number of tokens; write for example 10.0.0.1:8000=200000")]
     Tokens(String),
-    /// It begins like a JSON object and is none with the fields of an engine.
+    /// The text begins like a JSON object and is none with the fields of an engine.
     #[error("not an object of `address`, `kv_tokens` and `pool`: {0}")]
     Object(String),
 }

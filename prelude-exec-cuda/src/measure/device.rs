@@ -126,13 +126,11 @@ impl Device {
 
     /// Makes weights for its operations.
     ///
-    /// # Panics
-    /// If the kernels that opened the device cannot be loaded once more, to round matrices.
-    #[must_use]
-    pub fn loader(&self) -> CudaLoader {
-        let launcher = self.rounds_on.as_ref().map(Target::launcher);
-        let launcher = launcher.transpose().expect("kernels load again");
-        CudaLoader::new(self.ops.space.clone(), launcher)
+    /// # Errors
+    /// If kernels that round matrices cannot be loaded.
+    pub fn loader(&self) -> Result<CudaLoader, Error> {
+        let launcher = self.rounds_on.as_ref().map(Target::launcher).transpose()?;
+        Ok(CudaLoader::new(self.ops.space.clone(), launcher))
     }
 
     /// Lays a batch out and runs `body` in place of a model.

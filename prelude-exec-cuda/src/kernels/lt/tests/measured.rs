@@ -52,7 +52,7 @@ fn check_measured(test: &str, fp8: bool) {
         loader.linear("w", &[view], &[]).unwrap()
     };
     let (n, k) = (24, 64);
-    let mut loader = measuring.loader();
+    let mut loader = measuring.loader().unwrap();
     let weights: Vec<_> = (0..3).map(|i| weight(&mut loader, n, k, i)).collect();
     let space = Space::Emu(Arc::clone(&device));
     let mut lt = lt(&folder, &space).unwrap();
