@@ -214,7 +214,7 @@ impl ConformanceDevice for Device {
     type Loader = CudaLoader;
 
     fn loader(&mut self) -> CudaLoader {
-        Self::loader(self)
+        Self::loader(self).expect("the kernels that opened the device load once more")
     }
 
     fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, CudaOps>) -> StepOutput {
