@@ -118,8 +118,9 @@ impl Spm {
         let symbols = !plain && recognise != Recognise::None;
         let symbols = symbols.then_some(&self.symbols);
         let normalized = self.normalizer.apply(text, symbols, false);
-        // Merging costs some ten times as much as a look into the thread's cache; the pieces of
-        // Unigram depend on the chunks before by rounding. The cache knows texts with symbols alone.
+        // The thread's cache holds the pieces of chunks of BPE. The pieces of Unigram depend on the
+        // chunks before them, by rounding. Texts without user-defined symbols can have other pieces,
+        // and are not cached.
         let owner = match &self.model {
             Model::Bpe(model) if symbols.is_some() => Some(model.owner),
             _ => None,
