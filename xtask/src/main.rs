@@ -205,7 +205,7 @@ fn parity() -> Result<()> {
     unit_tests("template::").run()
 }
 
-/// Returns a command that runs unit tests by a part of their names, built as [`test`] builds them.
+/// Returns a command that runs unit tests by a part of their names, built as [`test()`] builds them.
 /// The Python modules have none, and would be built for `--lib`.
 pub(crate) fn unit_tests(filter: &str) -> run::Invocation {
     run::cargo(["test", "--workspace", "--features", TEST_FEATURES])
