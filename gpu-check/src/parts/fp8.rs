@@ -38,7 +38,7 @@ fn nearest(x: f64) -> f64 {
     value(bits).copysign(x)
 }
 
-/// What has a scale in common.
+/// The elements of a matrix that share one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scales {
     /// A row of either factor.

@@ -10,7 +10,7 @@ const FEW_THREADS: u32 = 256;
 /// The part of `y` that a block computes: mirrors `src/gemm_fp8_block.cu`. The bits of `y` are the same
 /// with each.
 struct Tile {
-    /// Of [`GemmOutput::Write`] and [`GemmOutput::Add`].
+    /// The kernels for [`GemmOutput::Write`] and for [`GemmOutput::Add`], in this order.
     kernels: [&'static str; 2],
     /// Rows and columns of `y`.
     side: u32,

@@ -109,8 +109,8 @@ fn groups_are_those_of_the_definition() {
     });
 }
 
-/// What is not finite makes its own group's scale not finite, and no other; groups of nothing have the
-/// least scale.
+/// An element that is not finite makes the scale of its own group not finite, and no other.
+/// Groups of nothing have the least scale.
 #[test]
 fn groups_do_not_know_each_other() {
     under_all_schedules(|device| {

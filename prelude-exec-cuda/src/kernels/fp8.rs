@@ -29,7 +29,7 @@ use crate::{
 /// of Qwen3-4B with 1 and 4 rows in 2 % less than bf16 takes, and with 16 rows in 10 % more.
 const FEW_ROWS: u32 = 8;
 
-/// What has a scale in common.
+/// The elements of a matrix that share one scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scaling {
     /// A row.
