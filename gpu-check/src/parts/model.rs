@@ -121,6 +121,13 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     let what = format!("{name}: {input} in, 1 out");
     let label = format!("{what}, wall");
     session.figure(Figure::wall(&label, &usual, at_most(2.0)))?;
+    // As many decisions as steps of 2,048 and 8,192 tokens hold.
+    let decision = session.pick(300, 12);
+    for many in session.pick([6, 27], [2, 3]) {
+        let full = oneshot(&mut executor, decision, many, session.pick(20, 1))?;
+        let what = format!("{name}: {decision} in, 1 out, {many} a step");
+        rate(session, &what, &full, many, (decision, None))?;
+    }
     let (steps, context_now) = session.pick((64, 512), (3, 30));
     generations(session, name, &mut executor, context_now, steps)?;
     captures(session, name, &executor)?;
