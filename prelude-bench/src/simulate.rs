@@ -417,6 +417,7 @@ mod tests {
                 block_size: 16,
                 num_blocks: 10_000,
                 max_step_tokens: 2048,
+                full_step_tokens: 2048,
                 max_context_len: 4096,
                 vocab_size: 9,
                 pipeline_depth: 1,

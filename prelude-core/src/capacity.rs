@@ -12,6 +12,9 @@ pub struct Capacity {
     pub num_blocks: u32,
     /// Most tokens one step may compute.
     pub max_step_tokens: u32,
+    /// The number of tokens from which on a larger step computes a token hardly faster.
+    #[serde(default = "default_full_step_tokens")]
+    pub full_step_tokens: u32,
     /// Longest sequence, in tokens.
     pub max_context_len: u32,
     /// Token ids are `0..vocab_size` (rows of the embedding matrix).
@@ -27,6 +30,11 @@ pub struct Capacity {
     /// The tokens that the model's attention lets a token see.
     #[serde(default)]
     pub attention: Attention,
+}
+
+/// The tokens of a full step in a profile that does not say: those of steps beside generations.
+const fn default_full_step_tokens() -> u32 {
+    2048
 }
 
 /// The tokens of a prompt that a model's attention lets a token see.

@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Steps of 64 tokens, so that requests of 60 tokens cannot share one.
     let mut config = EngineConfig::default();
-    config.scheduler.max_batch_tokens = 64;
+    config.scheduler.max_batch_tokens = Some(64);
     config.scheduler.enable_prefix_caching = false;
     let engine = ScheduledEngine::spawn_with_policy(
         "own-policy",

@@ -79,7 +79,7 @@ pub(crate) const fn kv_event_blocks(capacity: Capacity) -> usize {
 /// known. Contexts are not, so the tokens count as if they attended to none: a rate that is too high
 /// refuses fewer requests than one that is too low.
 fn profiled_rate(config: &SchedulerConfig, capacity: Capacity) -> Option<f64> {
-    let tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+    let tokens = config.oneshot_step_tokens(&capacity);
     let work = StepWork {
         tokens: f64::from(tokens),
         ..StepWork::default()

@@ -23,6 +23,7 @@ const CAPACITY: Capacity = Capacity {
     block_size: 4,
     num_blocks: 64,
     max_step_tokens: 256,
+    full_step_tokens: 2048,
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,

@@ -55,7 +55,7 @@ fn engine(setup: Setup) -> ScheduledEngine {
     let executor = CpuExecutor::new(&support::checkpoint(7), executor_config, pool).unwrap();
     let scheduler = SchedulerConfig {
         enable_prefix_caching: setup.caching,
-        max_batch_tokens: setup.max_batch_tokens,
+        max_batch_tokens: Some(setup.max_batch_tokens),
         policy: if setup.laps {
             PolicyConfig::Laps
         } else {

@@ -26,6 +26,7 @@ const CAPACITY: Capacity = Capacity {
     block_size: 4,
     num_blocks: 256,
     max_step_tokens: 64,
+    full_step_tokens: 2048,
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,

@@ -116,6 +116,7 @@ impl MemoryPlan {
             block_size: config.block_size,
             num_blocks: num_blocks(model, config, dtype, max_context_len)?,
             max_step_tokens: config.max_step_tokens,
+            full_step_tokens: 2048,
             max_context_len,
             vocab_size: u32::try_from(model.num_ids())
                 .map_err(|_| Error::config("max_context_len", "vocabulary beyond 2^32"))?,

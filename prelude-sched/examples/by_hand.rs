@@ -15,6 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         block_size: 16,
         num_blocks: 128,
         max_step_tokens: 512,
+        full_step_tokens: 2048,
         max_context_len: 1024,
         vocab_size: 50_000,
         pipeline_depth: 1,

@@ -11,11 +11,12 @@ use crate::{Fcfs, Groups, Laps, LapsConfig, RoundRobin, SchedulerPolicy, Srjf};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
-    /// Most uncached tokens that a step computes (default 2,048); at least 2, and clamped to
-    /// [`Capacity::max_step_tokens`]. More fills a device better and makes running generations
-    /// wait longer for their next token. A lone or unsplittable prompt may exceed it, up to the
-    /// capacity.
-    pub max_batch_tokens: u32,
+    /// Most uncached tokens that a step computes, at least 2, and clamped to
+    /// [`Capacity::max_step_tokens`]. By default 2,048 while a generation waits or runs; without one,
+    /// prompts of up to 2,048 tokens fill a step of [`Capacity::full_step_tokens`]. More fills a
+    /// device better and makes running generations wait longer for their next token. A lone or
+    /// unsplittable prompt may exceed it, up to the capacity.
+    pub max_batch_tokens: Option<u32>,
     /// Most one-shot output rows of a step (default 256). Sequences add one row each:
     /// generations are bounded by `max_num_seqs`, one-shot prompts computed in chunks by the
     /// blocks they hold.
@@ -94,7 +95,7 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            max_batch_tokens: 2048,
+            max_batch_tokens: None,
             max_batch_rows: 256,
             max_num_seqs: 256,
             max_queued_rows: 16_384,
@@ -115,6 +116,27 @@ impl Default for SchedulerConfig {
         }
     }
 }
+
+impl SchedulerConfig {
+    /// Returns the most tokens of a step while a generation waits or runs. A longer prompt is not
+    /// taken up beside others.
+    #[must_use]
+    pub fn shared_step_tokens(&self, capacity: &Capacity) -> u32 {
+        let tokens = self.max_batch_tokens.unwrap_or(SHARED_STEP_TOKENS);
+        tokens.min(capacity.max_step_tokens)
+    }
+
+    /// Returns the most tokens of a step of several prompts while no generation waits or runs.
+    #[must_use]
+    pub fn oneshot_step_tokens(&self, capacity: &Capacity) -> u32 {
+        let full = capacity.full_step_tokens.max(SHARED_STEP_TOKENS);
+        let tokens = self.max_batch_tokens.unwrap_or(full);
+        tokens.min(capacity.max_step_tokens)
+    }
+}
+
+/// The default of [`SchedulerConfig::max_batch_tokens`] while a generation waits or runs.
+const SHARED_STEP_TOKENS: u32 = 2048;
 
 /// The [`SchedulerPolicy`] that orders admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,7 +239,11 @@ impl SchedulerConfig {
     /// Returns the fields that only have a least value, with their values and that one.
     fn least_values(&self) -> [(&'static str, u64, u64); 8] {
         [
-            ("max_batch_tokens", self.max_batch_tokens.into(), 2),
+            (
+                "max_batch_tokens",
+                self.max_batch_tokens.unwrap_or(2).into(),
+                2,
+            ),
             ("max_batch_rows", self.max_batch_rows.into(), 1),
             ("max_num_seqs", self.max_num_seqs.into(), 1),
             ("max_queued_rows", self.max_queued_rows.into(), 1),
@@ -255,6 +281,7 @@ mod tests {
             block_size: 16,
             num_blocks: 8,
             max_step_tokens: 64,
+            full_step_tokens: 2048,
             max_context_len: 128,
             vocab_size: 100,
             pipeline_depth: 1,
@@ -271,7 +298,7 @@ mod tests {
     fn names_the_field_out_of_range() {
         check(|_, _| (), Ok(()));
         check(
-            |c, _| c.max_batch_tokens = 1,
+            |c, _| c.max_batch_tokens = Some(1),
             Err("max_batch_tokens is 1, but must be at least 2"),
         );
         check(

@@ -25,6 +25,7 @@
 //!     block_size: 16,
 //!     num_blocks: 64,
 //!     max_step_tokens: 2048,
+//!     full_step_tokens: 2048,
 //!     max_context_len: 1024,
 //!     vocab_size: 100,
 //!     pipeline_depth: 1,

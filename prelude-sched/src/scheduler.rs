@@ -51,6 +51,8 @@ pub struct Scheduler {
     capacity: Capacity,
     /// `max_batch_tokens` and `max_num_seqs` as they apply with this capacity.
     max_tokens: u32,
+    /// `max_batch_tokens` while no generation waits or runs.
+    max_oneshot_tokens: u32,
     max_seqs: u32,
     policy: Box<dyn SchedulerPolicy>,
     cache: KvCache,
@@ -145,7 +147,7 @@ impl Scheduler {
         let mut config = config;
         // Keys and values of a token depend on the whole prompt: none is of use to another.
         config.enable_prefix_caching &= capacity.attention == Attention::Causal;
-        let max_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+        let max_tokens = config.shared_step_tokens(&capacity);
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
         cache.use_host_memory(capacity.host_blocks);
         let watch = policy.follows_costs().then(|| {
@@ -155,6 +157,7 @@ impl Scheduler {
         });
         Ok(Self {
             max_tokens,
+            max_oneshot_tokens: config.oneshot_step_tokens(&capacity),
             max_seqs: config.max_num_seqs.min(max_tokens / 2),
             policy,
             cache,

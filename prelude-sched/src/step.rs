@@ -22,6 +22,8 @@ pub(crate) struct Draft {
     /// True if waiters may be held back for leaders. Not if there is nothing else to do.
     pub(crate) may_defer: bool,
     /// Tokens for all but decode rows.
+    pub(crate) tokens: u32,
+    /// Tokens of the longest prompt that the step takes up beside others.
     pub(crate) room: u32,
     pub(crate) oneshot: OneShotBatch,
     pub(crate) prefill: OneShotBatch,
@@ -115,13 +117,14 @@ impl Draft {
         id: StepId,
         now: Timestamp,
         forest: Forest,
-        room: u32,
+        (tokens, room): (u32, u32),
         may_defer: bool,
     ) -> Self {
         Self {
             id,
             now,
             may_defer,
+            tokens,
             room,
             oneshot: OneShotBatch::default(),
             prefill: OneShotBatch::default(),
@@ -160,7 +163,7 @@ impl Draft {
 
     /// Tokens left for anything but decode rows.
     pub(crate) fn left(&self) -> u32 {
-        self.room
+        self.tokens
             .saturating_sub(self.oneshot_tokens() + self.prefill_tokens())
     }
 

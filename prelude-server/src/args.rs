@@ -240,7 +240,7 @@ pub(crate) struct ServeArgs {
     /// Most sequences generating at once [default: 256].
     #[arg(long, value_name = "COUNT", help_heading = "Scheduling")]
     pub(crate) max_num_seqs: Option<u32>,
-    /// Most tokens computed in one step [default: 2048].
+    /// Most tokens computed in one step [default: 2048 while texts grow; otherwise 8192 on a GPU].
     #[arg(long, value_name = "TOKENS", help_heading = "Scheduling")]
     pub(crate) max_num_batched_tokens: Option<u32>,
     /// Remember prompt prefixes between requests: the default.

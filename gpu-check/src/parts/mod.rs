@@ -261,6 +261,7 @@ fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
         block_size: room.block_size,
         num_blocks: crate::batches::count(room.blocks),
         max_step_tokens: room.step_tokens,
+        full_step_tokens: 2048,
         max_context_len: room.context_len,
         vocab_size: crate::batches::count(room.model.vocab_size),
         pipeline_depth: 1,

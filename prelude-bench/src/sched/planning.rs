@@ -81,6 +81,7 @@ fn scheduler() -> Result<Scheduler> {
         block_size: 16,
         num_blocks: 8_192,
         max_step_tokens: 65_536,
+        full_step_tokens: 2048,
         max_context_len: 32_768,
         vocab_size: VOCAB_SIZE,
         pipeline_depth: 1,
@@ -89,7 +90,7 @@ fn scheduler() -> Result<Scheduler> {
         host_blocks: 0,
     };
     let config = SchedulerConfig {
-        max_batch_tokens: capacity.max_step_tokens,
+        max_batch_tokens: Some(capacity.max_step_tokens),
         ..SchedulerConfig::default()
     };
     Ok(Scheduler::new(config, capacity)?)

@@ -55,6 +55,7 @@ impl<'a> World<'a> {
             block_size: 16,
             num_blocks: 32_768,
             max_step_tokens: 8_192,
+            full_step_tokens: 2048,
             max_context_len: 32_768,
             vocab_size: VOCAB_SIZE,
             pipeline_depth: 1,

@@ -57,7 +57,7 @@ impl EngineConfig {
             step_tokens: model.chunk_tokens(),
             slow_first: 1.0,
             scheduler: SchedulerConfig {
-                max_batch_tokens: model.chunk_tokens(),
+                max_batch_tokens: Some(model.chunk_tokens()),
                 prefill_chunk_tokens: model.chunk_tokens(),
                 service: model.service(),
                 max_queued_rows: u32::MAX,
@@ -75,7 +75,7 @@ impl EngineConfig {
     #[must_use]
     pub fn with_step_tokens(mut self, tokens: u32) -> Self {
         self.step_tokens = tokens;
-        self.scheduler.max_batch_tokens = tokens;
+        self.scheduler.max_batch_tokens = Some(tokens);
         self.scheduler.prefill_chunk_tokens = tokens;
         self
     }
@@ -85,6 +85,7 @@ impl EngineConfig {
         let capacity = self.model.capacity(self.kv_tokens, self.block_size);
         Capacity {
             max_step_tokens: self.step_tokens,
+            full_step_tokens: 2048,
             // A prompt that one step computes whole needs no blocks.
             max_context_len: capacity.max_context_len.max(self.step_tokens),
             host_blocks: u32::try_from(self.host_tokens / u64::from(self.block_size))

@@ -137,6 +137,7 @@ impl EngineModel {
             block_size,
             num_blocks,
             max_step_tokens: self.chunk_tokens(),
+            full_step_tokens: 2048,
             max_context_len: num_blocks.saturating_mul(block_size),
             vocab_size: VOCABULARY,
             pipeline_depth: 1,

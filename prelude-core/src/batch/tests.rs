@@ -6,6 +6,7 @@ const CAPACITY: Capacity = Capacity {
     block_size: 4,
     num_blocks: 8,
     max_step_tokens: 64,
+    full_step_tokens: 2048,
     max_context_len: 32,
     vocab_size: 100,
     pipeline_depth: 1,

@@ -173,6 +173,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             block_size: BLOCK_SIZE,
             num_blocks: NUM_BLOCKS,
             max_step_tokens: count(tokens),
+            full_step_tokens: 2048,
             max_context_len: count(MAX_POSITIONS),
             vocab_size: count(VOCAB),
             pipeline_depth: 1,

@@ -189,6 +189,7 @@ fn there_are_as_many_passes_as_there_is_room_for() {
         block_size: 16,
         num_blocks: 8,
         max_step_tokens: 64,
+        full_step_tokens: 2048,
         max_context_len: 512,
         vocab_size: 4096,
         pipeline_depth: 1,

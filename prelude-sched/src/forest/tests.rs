@@ -13,6 +13,7 @@ const CAPACITY: Capacity = Capacity {
     block_size: 4,
     num_blocks: 64,
     max_step_tokens: 4096,
+    full_step_tokens: 2048,
     max_context_len: 1024,
     vocab_size: 100,
     pipeline_depth: 1,

@@ -76,6 +76,12 @@ impl Scheduler {
         }
     }
 
+    /// Lets steps without generations have up to `tokens` tokens, so that small worlds have what the
+    /// default settings do on a device whose full steps are larger than 2,048.
+    pub(crate) const fn widen_oneshot_steps(&mut self, tokens: u32) {
+        self.max_oneshot_tokens = tokens;
+    }
+
     /// Returns whether any of a live request was ever scheduled; `None` if it is not live.
     #[must_use]
     pub(crate) fn has_started(&self, id: prelude_core::RequestId) -> Option<bool> {

@@ -78,15 +78,19 @@ impl Scheduler {
             unfinished,
         } = self.skip_unready(now, may_defer);
         let room = self.max_tokens - length_of(decoding);
+        let tokens = match self.has_generations() {
+            true => room,
+            false => self.max_oneshot_tokens,
+        };
         let id = StepId(self.next_step);
         let forest = Forest::new(self.capacity.block_size, self.capacity.attention);
-        let mut draft = Draft::new(id, now, forest, room, may_defer);
+        let mut draft = Draft::new(id, now, forest, (tokens, room), may_defer);
         draft.decode.rows.reserve(decoding);
         draft.record.decode.reserve(decoding);
         // Some take one more.
         draft.decode.block_ids.reserve(blocks + decoding);
         let is_idle = self.in_flight.is_empty() && decoding == 0;
-        let mut plan = self.ask_policy(now, room, &unfinished, is_idle, mode);
+        let mut plan = self.ask_policy(now, tokens, &unfinished, is_idle, mode);
         if !may_defer {
             plan.chunks = None;
         }
@@ -110,6 +114,11 @@ impl Scheduler {
         let room = draft.left();
         self.emit_forest(&mut draft, room);
         draft
+    }
+
+    /// Returns whether a generation waits or runs.
+    pub(crate) fn has_generations(&self) -> bool {
+        self.running_decode + self.preempted_decode > 0 || !self.decode.is_empty()
     }
 
     /// Plans a step of one long prompt, or a slice of one, if there is such work and a shared step
@@ -199,7 +208,7 @@ impl Scheduler {
     fn ask_policy(
         &mut self,
         now: Timestamp,
-        room: u32,
+        tokens: u32,
         unfinished: &[(SeqId, Unfinished)],
         is_idle: bool,
         mode: PolicyMode,
@@ -215,7 +224,7 @@ impl Scheduler {
             .max_seqs
             .saturating_sub(self.running_decode + self.preempted_decode);
         let budget = StepBudget {
-            tokens: room,
+            tokens,
             rows: self.config.max_batch_rows,
             seqs,
         };
@@ -283,7 +292,7 @@ impl Scheduler {
         self.end_drain();
         // One-shot work that cannot be split may take more than its room: it has all that is left.
         let oneshot_end = draft.oneshot_tokens().saturating_add(rooms.oneshot);
-        draft.enough_tokens = match rooms.oneshot < draft.room {
+        draft.enough_tokens = match rooms.oneshot < draft.tokens {
             true => oneshot_end,
             false => u32::MAX,
         };
@@ -299,7 +308,7 @@ impl Scheduler {
             // One-shot work has no more for this step.
             if draft.left_over {
                 let may_preempt = draft.is_empty();
-                self.plan_running(draft, rooms.oneshot, draft.room, may_preempt, events);
+                self.plan_running(draft, rooms.oneshot, draft.tokens, may_preempt, events);
             }
             self.plan_admissions(draft, plan, draft.left());
         }

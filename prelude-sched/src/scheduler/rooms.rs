@@ -71,7 +71,7 @@ impl Scheduler {
 
     /// Returns the prompt tokens that each class may compute in the step.
     pub(super) fn rooms(&mut self, draft: &Draft, demand: Demand, sits_out: bool) -> Rooms {
-        let room = draft.room;
+        let room = draft.tokens;
         if sits_out || !demand.oneshot {
             return Rooms {
                 oneshot: 0,

@@ -39,6 +39,7 @@ const CAPACITY: Capacity = Capacity {
     block_size: 4,
     num_blocks: 64,
     max_step_tokens: 128,
+    full_step_tokens: 2048,
     max_context_len: 128,
     vocab_size: 1000,
     pipeline_depth: 1,
@@ -71,7 +72,7 @@ impl Rig {
     fn small(tokens: u32) -> Self {
         Self::new(
             SchedulerConfig {
-                max_batch_tokens: tokens,
+                max_batch_tokens: Some(tokens),
                 ..SchedulerConfig::default()
             },
             CAPACITY,

@@ -176,7 +176,7 @@ fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, laps_chunk: Opti
     let Some(chunk) = laps_chunk else {
         return steps;
     };
-    let step_tokens = config.max_batch_tokens.min(capacity.max_step_tokens);
+    let step_tokens = config.shared_step_tokens(&capacity);
     let owed = u64::from(step_tokens) / 2 * least_share / 100;
     let chunk = u64::from(chunk.min(config.prefill_chunk_tokens)).min(owed.max(1));
     2 * (steps + u64::from(capacity.max_context_len).div_ceil(chunk))

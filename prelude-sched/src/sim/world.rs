@@ -128,6 +128,7 @@ struct World {
     abort_every: u64,
     max_rows: u32,
     max_tokens: u32,
+    max_oneshot_tokens: u32,
     max_idle: Duration,
     /// Since when the policy has left the device idle.
     idle_since: Option<Timestamp>,
@@ -359,7 +360,11 @@ impl World {
             .iter()
             .filter(|r| matches!(r.token, TokenSource::Sampled(_)));
         self.summary.run_ahead_rows += ahead.count() as u64;
-        if batch.num_tokens() > self.max_tokens as usize {
+        let most = match self.scheduler.has_generations() {
+            true => self.max_tokens,
+            false => self.max_oneshot_tokens,
+        };
+        if batch.num_tokens() > most as usize {
             let alone = oneshot.rows.len() == 1 && prefill.is_empty() && decode.is_empty();
             assert!(alone, "over the token budget");
             self.summary.long_steps += 1;

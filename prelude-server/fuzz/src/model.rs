@@ -50,6 +50,7 @@ pub(crate) fn fake(
             block_size: 16,
             num_blocks: 512,
             max_step_tokens: 1024,
+            full_step_tokens: 2048,
             max_context_len: CONTEXT,
             vocab_size: loaded.model.vocab_size,
             pipeline_depth: 1,

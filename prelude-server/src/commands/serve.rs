@@ -105,7 +105,7 @@ fn with_flags(mut settings: Settings, args: &ServeArgs) -> Result<Settings, Fail
     put(args.drain_timeout_ms, &mut server.drain_timeout_ms);
     let scheduler = &mut settings.scheduler;
     put(args.max_num_seqs, &mut scheduler.max_num_seqs);
-    put(args.max_num_batched_tokens, &mut scheduler.max_batch_tokens);
+    scheduler.max_batch_tokens = args.max_num_batched_tokens.or(scheduler.max_batch_tokens);
     if args.no_enable_prefix_caching {
         scheduler.enable_prefix_caching = false;
     } else if args.enable_prefix_caching {
@@ -412,7 +412,7 @@ mod tests {
         let settings = settings(&args, &Environment::default()).unwrap();
         assert_eq!(settings.server.port, 0);
         assert_eq!(settings.server.drain_delay_ms, 0);
-        assert_eq!(settings.scheduler.max_batch_tokens, 64);
+        assert_eq!(settings.scheduler.max_batch_tokens, Some(64));
         assert!(!settings.scheduler.enable_prefix_caching);
         assert!(!settings.server.access_log);
     }

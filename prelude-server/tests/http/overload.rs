@@ -595,7 +595,7 @@ fn a_deadline_that_no_engine_meets_is_refused_as_such() {
 #[test]
 fn a_deadline_behind_a_long_queue_is_refused_at_once() {
     let mut fake = slow();
-    fake.engine.scheduler.max_batch_tokens = 64;
+    fake.engine.scheduler.max_batch_tokens = Some(64);
     let server = TestServer::fake(config(), &fake);
     let ids = |first: u32| (first * 60..first * 60 + 60).collect::<Vec<u32>>();
     let waiting: Vec<_> = (0..20)

@@ -346,6 +346,7 @@ pub(crate) fn fake_model(fake: &Fake) -> Loaded {
             block_size: 16,
             num_blocks: 1024,
             max_step_tokens: 4096,
+            full_step_tokens: 2048,
             max_context_len: context,
             vocab_size: 4096,
             pipeline_depth: 1,

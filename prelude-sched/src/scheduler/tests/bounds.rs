@@ -143,7 +143,7 @@ fn who_may_be_late_is_not_dropped() {
 fn a_failed_step_fails_its_requests_only() {
     let mut rig = Rig::new(
         SchedulerConfig {
-            max_batch_tokens: 16,
+            max_batch_tokens: Some(16),
             ..SchedulerConfig::default()
         },
         Capacity {
@@ -208,7 +208,7 @@ fn a_lost_executor_ends_everything() {
 #[test]
 fn a_bad_config_is_refused() {
     let config = SchedulerConfig {
-        max_batch_tokens: 0,
+        max_batch_tokens: Some(0),
         ..SchedulerConfig::default()
     };
     assert!(Scheduler::new(config, CAPACITY).is_err());

@@ -11,7 +11,7 @@ fn a_long_prompt_runs_alone_in_one_step_or_else_in_chunks() {
             ..CAPACITY
         };
         let config = SchedulerConfig {
-            max_batch_tokens: 20,
+            max_batch_tokens: Some(20),
             ..SchedulerConfig::default()
         };
         let mut rig = Rig::new(config, capacity);
@@ -33,7 +33,7 @@ fn a_long_prompt_runs_alone_in_one_step_or_else_in_chunks() {
 /// so many tokens, a chunk 4.
 fn answered_after(policy: PolicyConfig, step_tokens: u32, prompts: &[u32]) -> Vec<usize> {
     let config = SchedulerConfig {
-        max_batch_tokens: step_tokens,
+        max_batch_tokens: Some(step_tokens),
         prefill_chunk_tokens: 4,
         policy,
         ..SchedulerConfig::default()
@@ -166,7 +166,7 @@ fn long_rows_do_not_keep_a_generation_from_starting() {
 #[test]
 fn a_small_share_of_a_small_step_is_a_share() {
     let config = SchedulerConfig {
-        max_batch_tokens: 16,
+        max_batch_tokens: Some(16),
         oneshot_share_percent: 1,
         ..SchedulerConfig::default()
     };

@@ -11,7 +11,7 @@ const fn ms(ms: u64) -> Duration {
 fn rig(laps: LapsConfig) -> Rig {
     let config = SchedulerConfig {
         policy: PolicyConfig::Laps,
-        max_batch_tokens: 64,
+        max_batch_tokens: Some(64),
         enable_prefix_caching: false,
         laps,
         ..SchedulerConfig::default()

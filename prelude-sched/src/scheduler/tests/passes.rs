@@ -13,6 +13,7 @@ const LAYERS: u32 = 3;
 fn rig(config: SchedulerConfig) -> Rig {
     let capacity = Capacity {
         max_step_tokens: 32,
+        full_step_tokens: 2048,
         max_context_len: 4000,
         passes: Some(PassCapacity {
             layers: LAYERS,
@@ -24,7 +25,7 @@ fn rig(config: SchedulerConfig) -> Rig {
         ..CAPACITY
     };
     let config = SchedulerConfig {
-        max_batch_tokens: 32,
+        max_batch_tokens: Some(32),
         ..config
     };
     Rig::new(config, capacity)

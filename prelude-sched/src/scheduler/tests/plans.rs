@@ -166,7 +166,7 @@ fn generations_go_on_while_a_policy_waits() {
 fn a_paused_prompt_keeps_its_blocks_and_has_a_bound() {
     let goes_on_after = |max_wait_ms: u32| {
         let config = SchedulerConfig {
-            max_batch_tokens: 16,
+            max_batch_tokens: Some(16),
             enable_prefix_caching: false,
             max_wait_ms,
             ..SchedulerConfig::default()
@@ -193,7 +193,7 @@ fn a_paused_prompt_keeps_its_blocks_and_has_a_bound() {
 #[test]
 fn a_paused_prompt_goes_on_if_nothing_else_does() {
     let config = SchedulerConfig {
-        max_batch_tokens: 16,
+        max_batch_tokens: Some(16),
         ..SchedulerConfig::default()
     };
     let mut rig = rig(config, |_, plan| plan.chunks = Some(Vec::new()));
@@ -208,7 +208,7 @@ fn a_paused_prompt_goes_on_if_nothing_else_does() {
 #[test]
 fn a_policy_names_who_goes_on_and_how_far() {
     let config = SchedulerConfig {
-        max_batch_tokens: 32,
+        max_batch_tokens: Some(32),
         ..SchedulerConfig::default()
     };
     let mut rig = rig(config, |view, plan| {
@@ -289,4 +289,45 @@ fn a_policy_learns_what_steps_took() {
     };
     let expected = [step(0, ms(7), 9, 0), step(1, ms(3), 4, 1)];
     assert_eq!(*told.lock().unwrap(), expected);
+}
+
+/// Without generations, several prompts fill a step of `full_step_tokens`.
+#[test]
+fn steps_are_larger_while_no_generation_waits_or_runs() {
+    let capacity = Capacity {
+        num_blocks: 8192,
+        max_step_tokens: 16_384,
+        full_step_tokens: 8192,
+        max_context_len: 8192,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(SchedulerConfig::default(), capacity);
+    for id in 0..60 {
+        rig.submit(classify(id, prompt(id as u32 + 1, 300)));
+    }
+    assert_eq!(rig.step().num_tokens(), 27 * 300);
+    rig.submit(generate(60, prompt(61, 100), 3, 1));
+    let shared = rig.step().num_tokens();
+    assert!((300..=2048).contains(&shared), "{shared}");
+    rig.drain();
+
+    // Of a longer prompt, others wait for a chunk and not for all of it.
+    for id in 70..74 {
+        let len = if id == 71 { 3000 } else { 300 };
+        rig.submit(classify(id, prompt(id as u32 + 1, len)));
+    }
+    let sizes: Vec<usize> = rig.drain().iter().map(ForwardBatch::num_tokens).collect();
+    assert_eq!(sizes, [3 * 300 + 2048, 3000 - 2048]);
+
+    // A size that settings name holds for every step.
+    let config = SchedulerConfig {
+        max_batch_tokens: Some(2048),
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, capacity);
+    for id in 0..20 {
+        rig.submit(classify(id, prompt(id as u32 + 1, 300)));
+    }
+    assert_eq!(rig.step().num_tokens(), 6 * 300);
+    rig.drain();
 }

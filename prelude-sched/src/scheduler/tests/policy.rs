@@ -68,7 +68,7 @@ fn a_policy_can_follow_the_cache() {
 fn shortest_job_first_follows_the_cache() {
     let order = |policy| {
         let config = SchedulerConfig {
-            max_batch_tokens: 24,
+            max_batch_tokens: Some(24),
             policy,
             ..SchedulerConfig::default()
         };
@@ -147,7 +147,7 @@ fn a_plan_is_told_of_a_bounded_number_of_changed_costs() {
 #[test]
 fn nothing_cached_is_no_group() {
     let config = SchedulerConfig {
-        max_batch_tokens: 32,
+        max_batch_tokens: Some(32),
         policy: PolicyConfig::Srjf,
         ..SchedulerConfig::default()
     };
@@ -175,7 +175,7 @@ fn nothing_cached_is_no_group() {
 fn who_waits_long_enough_is_not_overtaken() {
     let first_with = |late: Duration, priority: i64| {
         let config = SchedulerConfig {
-            max_batch_tokens: 104,
+            max_batch_tokens: Some(104),
             policy: PolicyConfig::Srjf,
             ..SchedulerConfig::default()
         };
@@ -201,7 +201,7 @@ fn who_waits_long_enough_is_not_overtaken() {
 fn steady_traffic_of_better_priority_holds_no_request_up_for_good() {
     let waits = |max_wait_ms: u32, generates: bool| {
         let config = SchedulerConfig {
-            max_batch_tokens: 16,
+            max_batch_tokens: Some(16),
             max_num_seqs: 1,
             enable_prefix_caching: false,
             max_wait_ms,
@@ -247,7 +247,7 @@ fn steady_traffic_of_better_priority_holds_no_request_up_for_good() {
 #[test]
 fn shortest_job_first_without_fairness_is_bounded_by_the_longest_wait() {
     let config = SchedulerConfig {
-        max_batch_tokens: 32,
+        max_batch_tokens: Some(32),
         enable_prefix_caching: false,
         policy: PolicyConfig::Srjf,
         srjf_tokens_per_second: 0,
@@ -273,7 +273,7 @@ fn shortest_job_first_without_fairness_is_bounded_by_the_longest_wait() {
 fn a_long_suffix_waits_for_its_own_place() {
     let order = |saturation: u32| {
         let config = SchedulerConfig {
-            max_batch_tokens: 100,
+            max_batch_tokens: Some(100),
             policy: PolicyConfig::Srjf,
             srjf_saturation_tokens: saturation,
             ..SchedulerConfig::default()

@@ -17,7 +17,7 @@ const TOKENS: ServiceTime = ServiceTime {
 
 fn srjf(service: Option<ServiceTime>) -> Rig {
     let config = SchedulerConfig {
-        max_batch_tokens: 104,
+        max_batch_tokens: Some(104),
         policy: PolicyConfig::Srjf,
         srjf_saturation_tokens: 1,
         service,
@@ -92,7 +92,7 @@ fn the_boundary_of_laps_follows_the_time_of_steps() {
     let sizes = |service| {
         let config = SchedulerConfig {
             policy: PolicyConfig::Laps,
-            max_batch_tokens: 512,
+            max_batch_tokens: Some(512),
             enable_prefix_caching: false,
             laps: LapsConfig {
                 boundary_tokens: 100,
@@ -104,6 +104,7 @@ fn the_boundary_of_laps_follows_the_time_of_steps() {
         };
         let capacity = Capacity {
             max_step_tokens: 1024,
+            full_step_tokens: 2048,
             max_context_len: 1024,
             num_blocks: 512,
             ..CAPACITY

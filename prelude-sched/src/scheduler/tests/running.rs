@@ -148,7 +148,7 @@ fn lower_priority_values_run_first() {
 fn neither_class_starves_the_other() {
     // Prompts of generations without end, against rows that take nearly a whole step.
     let config = SchedulerConfig {
-        max_batch_tokens: 16,
+        max_batch_tokens: Some(16),
         max_num_seqs: 2,
         ..SchedulerConfig::default()
     };

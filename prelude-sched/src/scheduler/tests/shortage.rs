@@ -27,7 +27,7 @@ fn work_ahead_that_lacks_blocks_is_named() {
             StepId(0),
             rig.now,
             Forest::new(4, CAPACITY.attention),
-            64,
+            (64, 64),
             true,
         );
         prepare(&mut rig.scheduler, &mut draft);
@@ -92,7 +92,7 @@ fn an_overdue_request_waits_for_older_ones_alone() {
         StepId(0),
         rig.now,
         Forest::new(4, CAPACITY.attention),
-        64,
+        (64, 64),
         true,
     );
     let scheduler = &mut rig.scheduler;

@@ -13,6 +13,7 @@ fn wait_of(policy: PolicyConfig, depth: u32, mut request: Request) -> Option<Dur
         block_size: 16,
         num_blocks: 256,
         max_step_tokens: 2048,
+        full_step_tokens: 2048,
         max_context_len: 4096,
         vocab_size: 1000,
         pipeline_depth: depth,
@@ -99,7 +100,7 @@ fn check(request: &Request) {
 fn an_overdue_request_waits_for_no_leader() {
     let starts_after = |overdue: bool| {
         let config = SchedulerConfig {
-            max_batch_tokens: 24,
+            max_batch_tokens: Some(24),
             prefill_chunk_tokens: 4,
             defer_max: 4,
             ..SchedulerConfig::default()

@@ -11,7 +11,7 @@ const WHOLE: Capacity = Capacity {
 
 fn rig(max_batch_tokens: u32) -> Rig {
     let config = SchedulerConfig {
-        max_batch_tokens,
+        max_batch_tokens: Some(max_batch_tokens),
         ..SchedulerConfig::default()
     };
     Rig::new(config, WHOLE)

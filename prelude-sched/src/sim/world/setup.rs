@@ -53,6 +53,13 @@ impl World {
         let scheduler = Scheduler::with_policy(config.clone(), capacity, policy);
         let mut scheduler = scheduler.expect("the config is in range");
         let mut told = Random::new(mix(seed, 0x701d));
+        let mut of_steps = Random::new(mix(seed, 0x57e9));
+        let mut max_oneshot_tokens = config.oneshot_step_tokens(&capacity);
+        if of_steps.one_in(2) {
+            let most = capacity.max_step_tokens;
+            max_oneshot_tokens = of_steps.in_range(max_oneshot_tokens, most);
+            scheduler.widen_oneshot_steps(max_oneshot_tokens);
+        }
         scheduler.limit_told(*told.pick(&[1, 2, 5, 20, 256]));
         let (fault_every, abort_every) =
             (*random.pick(&[0, 0, 6, 50, 300]), *random.pick(&[0, 4, 20]));
@@ -66,7 +73,8 @@ impl World {
             fault_every,
             abort_every,
             max_rows: config.max_batch_rows,
-            max_tokens: config.max_batch_tokens.min(capacity.max_step_tokens),
+            max_tokens: config.shared_step_tokens(&capacity),
+            max_oneshot_tokens,
             max_idle: Duration::from_millis(u64::from(config.max_idle_ms)),
             idle_since: None,
             next_arrival: Timestamp::ZERO,
@@ -95,14 +103,14 @@ impl World {
             world.ledger.computes_again = true;
         }
         if is_steady {
-            world.make_steady(&mut of_steady, config.max_batch_tokens);
+            world.make_steady(&mut of_steady, config.shared_step_tokens(&capacity));
         }
         world
     }
 
     /// Lets short one-shot requests over one prefix come at a constant rate for as long as there is
     /// traffic, so that a step that reads the prefix is nearly always in flight.
-    fn make_steady(&mut self, random: &mut Random, max_batch_tokens: u32) {
+    fn make_steady(&mut self, random: &mut Random, step_tokens: u32) {
         let capacity = self.capacity;
         let pool = capacity.num_blocks * capacity.block_size;
         let longest = (capacity.max_context_len - 8).min(pool / 2);
@@ -119,7 +127,7 @@ impl World {
         self.workload.prefixes.push(prompt);
         // From half of what the device computes to somewhat more, where rows have no common steps.
         let interval_us = f64::from(random.in_range(300, 1200));
-        let rows = f64::from(max_batch_tokens.min(capacity.max_step_tokens).min(16)) / 8.0;
+        let rows = f64::from(step_tokens.min(16)) / 8.0;
         self.arrivals = Arrivals::Steady {
             interval_us: interval_us / rows.max(1.0),
         };
@@ -135,6 +143,7 @@ fn capacity(random: &mut Random) -> Capacity {
         block_size,
         num_blocks: random.in_range(least / 2 + 1, least * 5),
         max_step_tokens: random.in_range(8, 160),
+        full_step_tokens: 2048,
         max_context_len,
         vocab_size: 16,
         pipeline_depth: *random.pick(&[1, 2]),
@@ -146,7 +155,7 @@ fn capacity(random: &mut Random) -> Capacity {
 
 fn config(random: &mut Random) -> SchedulerConfig {
     SchedulerConfig {
-        max_batch_tokens: random.in_range(4, 160),
+        max_batch_tokens: Some(random.in_range(4, 160)),
         max_batch_rows: random.in_range(1, 24),
         max_num_seqs: random.in_range(1, 12),
         max_queued_rows: random.in_range(8, 48),
