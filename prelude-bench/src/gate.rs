@@ -1,13 +1,13 @@
 //! Fixed pieces of work whose instructions are counted by the benchmark gate: the same numbers of
 //! the same calls in every run, with no clock and no randomness that is not seeded.
 
-use std::hint::black_box;
+use std::{hint::black_box, time::Duration};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use fasttoken::Tokenizer;
 use prelude_sched::PolicyConfig;
-use prelude_server::{ApiKeys, App, ServerConfig, demo};
+use prelude_server::{ApiKeys, App, Asking, ServerConfig, demo};
 
 use crate::{random::Random, sched, server::noop};
 
@@ -67,6 +67,7 @@ fn text(seed: u64, words: usize) -> String {
     text
 }
 
+/// Steps run on the asking thread: how often threads wake each other depends on the machine's load.
 fn requests(times: usize) -> Result<()> {
     let loaded = noop::idle(&demo::CLASSIFIER)?;
     let app = App::new(ServerConfig::default(), ApiKeys::default());
@@ -76,7 +77,11 @@ fn requests(times: usize) -> Result<()> {
     runtime.block_on(async {
         for number in 0..times {
             let body = format!(r#"{{"input": "Where is my card number {number}?"}}"#);
-            let answered = app.answer("POST", "/classify", body).await;
+            let asking = Asking {
+                inline: Some(Duration::from_secs(60)),
+                ..Asking::default()
+            };
+            let answered = app.answer_as(asking, "POST", "/classify", body).await;
             ensure!(answered.status == 200, "{answered:?}");
         }
         Ok(())
