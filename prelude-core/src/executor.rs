@@ -36,8 +36,8 @@ pub trait Executor: Send {
 
     /// Does one piece of work, of a few milliseconds at most, that makes later steps faster, such as
     /// capturing a shape of steps: true if there was one. An engine calls it between steps, after it
-    /// has sent out what the one before it gave; with `is_idle` where no step is outstanding and
-    /// nothing waits, and then again and again.
+    /// has sent out what the one before it gave; with `is_idle` where there has been no work for some
+    /// time, and then again and again.
     fn prepare(&mut self, _is_idle: bool) -> bool {
         false
     }

@@ -22,6 +22,9 @@ use crate::{
 
 /// Least time until the scheduler has to be asked again in which an executor may prepare something.
 const PREPARE_REST: Duration = Duration::from_millis(5);
+/// The time without work after which an executor may prepare something: a client alone that asks
+/// again at once waits for none of it.
+const PREPARE_QUIET: Duration = Duration::from_millis(20);
 
 /// A request whose last event was not sent yet.
 struct LiveRequest {
@@ -45,6 +48,24 @@ pub(crate) struct EngineCore {
     /// Reused from step to step.
     events: Vec<Event>,
     touched: Vec<RequestId>,
+    quiet: Quiet,
+}
+
+/// The time without work, in which the executor may prepare something.
+#[derive(Debug, Default)]
+struct Quiet {
+    since: Option<Timestamp>,
+    /// True if the executor has nothing more to prepare.
+    is_prepared: bool,
+}
+
+impl Quiet {
+    /// Returns the time until the executor may prepare something; `None` if it has nothing to prepare.
+    fn until_prepare(&mut self, now: Timestamp) -> Option<Duration> {
+        let since = *self.since.get_or_insert(now);
+        let quiet = now.saturating_since(since);
+        (!self.is_prepared).then(|| PREPARE_QUIET.saturating_sub(quiet))
+    }
 }
 
 /// The engine was told to stop, or has lost its device.
@@ -66,6 +87,7 @@ impl EngineCore {
             step_times: StepTimes::default(),
             events: Vec::new(),
             touched: Vec::new(),
+            quiet: Quiet::default(),
         }
     }
 
@@ -83,14 +105,21 @@ impl EngineCore {
                 self.publish(shared);
                 let deadline = self.scheduler.next_deadline();
                 let rest = deadline.map(|at| at.saturating_since(shared.now()));
-                if rest.is_none_or(|rest| rest >= PREPARE_REST) && self.executor.prepare(true) {
-                    continue;
+                match self.quiet.until_prepare(shared.now()) {
+                    Some(Duration::ZERO) if rest.is_none_or(|rest| rest >= PREPARE_REST) => {
+                        self.quiet.is_prepared = !self.executor.prepare(true);
+                    }
+                    Some(wait) if !wait.is_zero() => {
+                        return Ok(Some(rest.map_or(wait, |rest| rest.min(wait))));
+                    }
+                    _ => return Ok(rest),
                 }
-                return Ok(rest);
+                continue;
             }
             self.collect_oldest(shared)?;
             // Its answers are out.
             self.executor.prepare(false);
+            self.quiet = Quiet::default();
         }
     }
 
@@ -319,5 +348,22 @@ fn describe(step: StepId, batch: &ForwardBatch, now: Timestamp) -> StepReport {
         submitted: now,
         duration: Duration::ZERO,
         succeeded: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_prepare_after_a_time_without_work() {
+        let at = |ms| Timestamp::ZERO.saturating_add(Duration::from_millis(ms));
+        let mut quiet = Quiet::default();
+        assert_eq!(quiet.until_prepare(at(7)), Some(PREPARE_QUIET));
+        let rest = PREPARE_QUIET - Duration::from_millis(5);
+        assert_eq!(quiet.until_prepare(at(12)), Some(rest));
+        assert_eq!(quiet.until_prepare(at(500)), Some(Duration::ZERO));
+        quiet.is_prepared = true;
+        assert_eq!(quiet.until_prepare(at(501)), None);
     }
 }

@@ -9,42 +9,13 @@ use super::{
     super::{Layer, checkpoint},
     loads::{Saturated, Span, each_once, rate, times},
     requests::completions,
-    server::{Options, answers, engine, said, start},
+    server::{DEEP, Options, answers, engine, said, start},
 };
 use crate::{
     results::Outcome,
     session::{Session, at_most},
 };
 
-/// Settings that may change what a saturated server does.
-const VARIANTS: [(&str, Options<'static>); 3] = [
-    (
-        "steps of 8,192 tokens",
-        Options {
-            log: "-wide",
-            arguments: &WIDE,
-            settings: &[],
-        },
-    ),
-    (
-        "pipeline_depth 2",
-        Options {
-            log: "-deep",
-            arguments: &[],
-            settings: &DEEP,
-        },
-    ),
-    (
-        "steps of 8,192 tokens, pipeline_depth 2",
-        Options {
-            log: "-wide-deep",
-            arguments: &WIDE,
-            settings: &DEEP,
-        },
-    ),
-];
-const WIDE: [&str; 2] = ["--max-num-batched-tokens", "8192"];
-const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
 /// Bytes of GPU memory that a prompt of 32,000 tokens may need beside weights and KV blocks.
 const LONG_GB: f64 = 0.7;
 /// Percent of the time that the GPU may be idle at saturation.
@@ -68,23 +39,25 @@ pub(super) fn measure(session: &mut Session, name: &str) -> Result<()> {
         long(s, name, &server)
     })?;
     server.stop()?;
-    for (what, options) in VARIANTS {
-        let label = format!("{name}: {input}/1 at {}, {what}", session.pick(64, 3));
-        if !session.has_time(&label, 20.0)? {
-            continue;
-        }
-        if session.is_smoke() && !options.settings.is_empty() {
-            session.skip(&label, "not walked through: the server is on the CPU")?;
-            continue;
-        }
-        session.attempt(&label, |session| {
-            let server = start(session, name, options)?;
-            answers(session, &server.address, input)?;
-            at(session, &label, name, &server, (session.pick(64, 3), 0))?;
-            server.stop()
-        })?;
+    let connections = session.pick(64, 3);
+    let label = format!("{name}: {input}/1 at {connections}, pipeline_depth 2");
+    if !session.has_time(&label, 20.0)? {
+        return Ok(());
     }
-    Ok(())
+    if session.is_smoke() {
+        return session.skip(&label, "not walked through: the server is on the CPU");
+    }
+    let options = Options {
+        log: "-deep",
+        arguments: &[],
+        settings: &DEEP,
+    };
+    session.attempt(&label, |session| {
+        let server = start(session, name, options)?;
+        answers(session, &server.address, input)?;
+        at(session, &label, name, &server, (connections, 0))?;
+        server.stop()
+    })
 }
 
 /// Closed loops at several numbers of connections, and one whose prompts share their beginning.

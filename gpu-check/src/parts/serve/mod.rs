@@ -83,61 +83,27 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
         &format!("{name}: served and stopped"),
         "every answer was whole",
     )?;
-    for (what, options) in VARIANTS {
-        variant(session, name, &words, what, options)?;
-    }
-    Ok(())
+    deep(session, name)
 }
 
-/// Settings that may change what decisions cost, and what they cost the chats beside them.
-const VARIANTS: [(&str, Options<'static>); 2] = [
-    (
-        "steps of 8,192",
-        Options {
-            log: "-wide",
-            arguments: &WIDE,
-            settings: &[],
-        },
-    ),
-    (
-        "steps of 8,192, pipeline_depth 2",
-        Options {
-            log: "-wide-deep",
-            arguments: &WIDE,
-            settings: &[("PRELUDE_CUDA__PIPELINE_DEPTH", "2")],
-        },
-    ),
-];
-const WIDE: [&str; 4] = [
-    "--max-model-len",
-    "2048",
-    "--max-num-batched-tokens",
-    "8192",
-];
-
-/// Measures decisions, and chats beside them, by a server with other settings.
-fn variant(
-    session: &mut Session,
-    name: &str,
-    words: &Words,
-    what: &str,
-    options: Options<'_>,
-) -> Result<()> {
-    let label = format!("{name}: decisions, {what}");
+/// Decisions by a server that queues a step behind the one that runs.
+fn deep(session: &mut Session, name: &str) -> Result<()> {
+    let label = format!("{name}: decisions, pipeline_depth 2");
     if !session.has_time(&label, 12.0)? {
         return Ok(());
     }
-    if session.is_smoke() && !options.settings.is_empty() {
+    if session.is_smoke() {
         return session.skip(&label, "not walked through: the server is on the CPU");
     }
+    let options = Options {
+        log: "-deep",
+        arguments: &["--max-model-len", "2048"],
+        settings: &server::DEEP,
+    };
     session.attempt(&label, |session| {
         let server = start(session, name, options)?;
-        answers(session, &server.address, session.pick(128, 12))?;
-        let capacity = decisions::ids(session, name, &server, &format!(", {what}"))?;
-        if let Some(capacity) = capacity {
-            let name = format!("{name}, {what}");
-            mixed::measure(session, &name, &server, words, capacity)?;
-        }
+        answers(session, &server.address, 128)?;
+        decisions::ids(session, name, &server, ", pipeline_depth 2")?;
         server.stop()
     })
 }

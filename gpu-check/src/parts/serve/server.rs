@@ -16,6 +16,9 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// The name by which requests ask for the model.
 pub(in crate::parts) const MODEL: &str = "made";
 
+/// Settings with which a step is queued behind the one that runs.
+pub(super) const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
+
 /// How a server differs from one without flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::parts) struct Options<'a> {
