@@ -12,13 +12,13 @@ use crate::{
 /// The work of one step.
 #[derive(Clone, Debug)]
 pub enum ForwardBatch {
-    /// One-shot work alone.
+    /// The step has one-shot work alone.
     OneShot(OneShotBatch),
     /// Exactly one new token per row: every shape follows from the row count.
     Decode(DecodeBatch),
     /// Anything else: prefill chunks and one-shot work beside decode rows. Each part may be empty.
     Mixed {
-        /// One-shot work, accounted by prompt tokens.
+        /// The one-shot work, accounted by prompt tokens.
         oneshot: OneShotBatch,
         /// Chunks of Decode prompts: same shape as one-shot work, but every segment is kept.
         prefill: OneShotBatch,
@@ -240,7 +240,7 @@ impl Segment {
 /// The place of a segment's keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// They live for one layer and are overwritten by the next: no KV memory at all.
+    /// K and V live for one layer and are overwritten by the next: no KV memory at all.
     Transient,
     /// Every layer's are written to these blocks, for later steps.
     ///
@@ -390,7 +390,7 @@ pub struct DecodeRow {
 pub enum TokenSource {
     /// The scheduler knows it.
     Known(TokenId),
-    /// It was sampled for the same sequence in an earlier step that has not been collected.
+    /// The token was sampled for the same sequence in an earlier step that has not been collected.
     Sampled(StepId),
 }
 

@@ -49,7 +49,7 @@ id! {
     StepId(u64)
 }
 id! {
-    /// One-shot work that several steps compute in slices.
+    /// A pass: one-shot work that several steps compute in slices.
     PassId(u64)
 }
 

@@ -56,7 +56,7 @@ impl Serialize for Profile {
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// It has another format.
+    /// The profile has another format.
     #[error(
         "the profile has version {0}, and this program reads version {known}; measure again with \
          `prelude profile`",
@@ -77,7 +77,7 @@ pub enum ProfileError {
         /// Its index, from 0 on.
         at: usize,
     },
-    /// It was measured with another model.
+    /// The profile was measured with another model.
     #[error("the profile is of the model `{profile}`, not of `{served}`")]
     OtherModel {
         /// The model that was measured.
@@ -85,7 +85,7 @@ pub enum ProfileError {
         /// The model to be predicted.
         served: String,
     },
-    /// It was measured on another executor.
+    /// The profile was measured on another executor.
     #[error(
         "the profile is of the executor `{profile}`, not of `{served}`; measure again with \
              `prelude profile`"

@@ -40,7 +40,7 @@ pub enum AnswerError {
     /// Its deadline passed while it was queued.
     #[error("the deadline passed before the request could run")]
     DeadlineExpired,
-    /// It was aborted.
+    /// The request was aborted.
     #[error("the request was aborted")]
     Aborted,
     /// The engine stopped before the request finished.

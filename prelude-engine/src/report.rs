@@ -86,7 +86,7 @@ pub struct StepReport {
     pub oneshot_rows: usize,
     /// The time at which the step was submitted.
     pub submitted: Timestamp,
-    /// From submission to its results.
+    /// The time from the step's submission to its results.
     pub duration: Duration,
     /// True if it produced results.
     pub succeeded: bool,

@@ -51,7 +51,7 @@ impl KeySink for Vec<u8> {
 #[derive(Debug)]
 pub struct Body<'a> {
     bytes: &'a [u8],
-    /// None if the body is no JSON object.
+    /// The fields of the body; `None` if it is no JSON object.
     fields: Option<Box<Fields<'a>>>,
     layout: Layout,
 }

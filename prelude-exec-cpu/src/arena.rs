@@ -10,7 +10,7 @@ const ALIGN: usize = 16;
 /// Room for one step's tensors of f32.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// With slack in front, so that `base` is on a cache line.
+    /// The memory, with slack in front, so that `base` is on a cache line.
     data: Vec<f32>,
     base: usize,
     cursor: ArenaCursor,
@@ -47,7 +47,7 @@ impl Arena {
         self.cursor.alloc(rows, width, bytes)
     }
 
-    /// As [`Self::alloc`], but [`Self::end_slice`] leaves the tensor.
+    /// Takes a tensor as [`Self::alloc`] does, but [`Self::end_slice`] leaves it.
     pub(crate) fn alloc_kept(
         &mut self,
         rows: usize,

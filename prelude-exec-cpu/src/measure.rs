@@ -102,7 +102,7 @@ impl Product {
         Ok(Self::of_format(pool, (supported, act), format, rows, shape))
     }
 
-    /// As [`Self::new`], with weights and rows rounded to int8.
+    /// Makes the products of [`Self::new`] with weights and rows rounded to int8.
     ///
     /// # Errors
     /// [`Error::Instructions`] if the machine lacks `isa`.

@@ -27,7 +27,7 @@ pub struct Weight(pub(crate) Repr);
 
 #[derive(Debug)]
 pub(crate) enum Repr {
-    /// For products; an embedding table too if it is also the output head.
+    /// The matrix is for products; an embedding table too if it is also the output head.
     Matrix(Matrix),
     /// An embedding table, `[V, H]` row-major, of bf16.
     TableBf16 { data: Words, width: usize },
@@ -149,7 +149,7 @@ pub struct CpuLoader {
 /// The part that packed weights have in loading.
 #[derive(Debug, Default)]
 enum Packed {
-    /// None.
+    /// No file is kept.
     #[default]
     Off,
     /// Weights are collected, to be written.

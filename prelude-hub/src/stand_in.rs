@@ -36,7 +36,7 @@ pub enum Fault {
     Longer,
     /// Ranges are ignored: the answer is the whole file.
     Whole,
-    /// Nothing is sent, ever.
+    /// The server sends nothing, ever.
     Silence,
     /// The body stops after this many bytes until [`StandIn::release`].
     Hold(usize),

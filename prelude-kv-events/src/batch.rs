@@ -188,7 +188,7 @@ fn uints(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>) {
 #[derive(Default)]
 struct Fields<'a> {
     tag: &'a str,
-    /// By place in [`STORED_FIELDS`].
+    /// The values by their place in [`STORED_FIELDS`].
     values: [Option<Reader<'a>>; STORED_FIELDS.len()],
 }
 

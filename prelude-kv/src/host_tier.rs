@@ -27,7 +27,7 @@ use crate::BlockHash;
 #[derive(Debug)]
 pub(crate) struct HostTier {
     block_size: usize,
-    /// By host block.
+    /// The entries by host block.
     entries: Vec<Entry>,
     /// `tokens[h * block_size..][..block_size]`: what host block h was computed from.
     tokens: Vec<TokenId>,

@@ -12,7 +12,7 @@ use prelude_core::BlockId;
 /// calls alone: last freed, first reused; a fresh pool counts up from 0.
 #[derive(Debug)]
 pub struct BlockPool {
-    /// By block id.
+    /// The blocks by id.
     blocks: Vec<Block>,
     free: Vec<BlockId>,
     /// Blocks with `refs == 0` and `in_trie`.
@@ -33,7 +33,7 @@ pub enum Released {
     Used,
     /// The block has no holder, and the trie keeps it.
     Cached,
-    /// It is free.
+    /// The block is free.
     Free,
 }
 

@@ -28,7 +28,7 @@ mod contents;
 #[derive(Debug)]
 pub struct PrefixTrie {
     block_size: usize,
-    /// By block id.
+    /// The nodes by block id.
     nodes: Vec<Node>,
     /// `tokens[start + b * block_size..][..block_size]`: what block b was computed from. The first
     /// block starts a cache line, so that one of 16 tokens is in one line.

@@ -20,7 +20,7 @@ const USES_PER_BLOCK: usize = 3;
 /// The counts of cached prefixes and of some that are not cached, one for each block.
 #[derive(Debug)]
 pub(crate) struct UseCounts {
-    /// By block: the count of the prefix that ends with it.
+    /// The count of the prefix that ends with a block, by block.
     cached: Vec<Count>,
     missing: AHashMap<BlockHash, Count>,
     /// Counts that were last changed before those of `missing`.

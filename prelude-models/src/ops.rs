@@ -153,7 +153,7 @@ pub struct DenseModule<W> {
 /// A norm as [`Ops::rms_norm`] ahead of a product.
 #[derive(Debug)]
 pub struct Norm<'a, W> {
-    /// Of [`crate::WeightLoader::norm`]: `[H]`.
+    /// The weight, by [`crate::WeightLoader::norm`]: `[H]`.
     pub weight: &'a W,
     /// Added to the mean square inside the root.
     pub eps: f32,

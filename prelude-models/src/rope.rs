@@ -23,13 +23,14 @@ pub struct RopeConfig {
 /// The rule by which frequencies are stretched beyond the length that a model was first trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// Frequencies are not scaled.
     None,
     /// All pairs are slowed by this factor.
     Linear(f64),
     /// Slow pairs are slowed by `factor`, fast ones kept, those between interpolated.
     Yarn(Yarn),
-    /// As YaRN, but interpolated by turns instead of by pairs, and without a factor on cos and sin.
+    /// Interpolation as YaRN's, but by turns instead of by pairs, and without a factor on cos and
+    /// sin.
     Llama3(Llama3),
 }
 

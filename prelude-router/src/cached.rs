@@ -13,7 +13,7 @@ pub(crate) struct Cached {
     pub(crate) index: Index,
     pub(crate) path: Path,
     pub(crate) granule_tokens: u32,
-    /// By position of the endpoint.
+    /// The tokens by position of the endpoint.
     tokens: Vec<u32>,
 }
 

@@ -63,7 +63,8 @@ pub enum PolicyConfig {
     RoundRobin,
     /// To the endpoint with the fewest requests under way.
     LeastOutstanding,
-    /// By the beginning of the prompt, on a ring of hashes with bounded loads.
+    /// The endpoint is chosen by the beginning of the prompt, on a ring of hashes with bounded
+    /// loads.
     PrefixHash(PrefixHashConfig),
     /// To the endpoint that caches most of the prompt, unless loads differ too much: what the Rust
     /// routers of SGLang and vLLM do.

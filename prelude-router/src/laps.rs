@@ -62,7 +62,7 @@ pub(crate) struct Laps {
     target: Duration,
     controller: Controller,
     cached: Cached,
-    /// By position of the endpoint.
+    /// The members by position of the endpoint.
     members: Vec<Member>,
     /// The endpoint's names, in the same order.
     ids: Vec<EndpointId>,

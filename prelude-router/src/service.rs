@@ -39,7 +39,7 @@ impl Cost {
         Self::from_ms(service.decode_ms * tokens)
     }
 
-    /// So many milliseconds; none if that is negative or not a number.
+    /// Returns so many milliseconds; `None` if that is negative or not a number.
     #[must_use]
     pub fn from_ms(ms: f64) -> Self {
         // `as` saturates, and takes what is not a number for 0.

@@ -48,7 +48,7 @@ pub(crate) struct Forest {
     radix: Radix,
     /// Cached prefixes of rows. Their blocks are held for the step.
     prefixes: Vec<Prefix>,
-    /// For lookups only.
+    /// The roots by prefix; the map is for lookups only.
     prefix_of: AHashMap<PrefixKey, usize>,
     /// The prefixes that have a root, in the order in which they got it.
     roots: Vec<usize>,

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Reject {
-    /// It is malformed: the caller's fault.
+    /// The request is malformed: the caller's fault.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
     /// A live request has this id.

@@ -31,7 +31,7 @@ pub(crate) struct RequestState {
     pub(crate) expires: Option<Timestamp>,
     pub(crate) prompts: Prompts,
     pub(crate) rows: Vec<RowSpec>,
-    /// One-shot rows not yet planned.
+    /// The one-shot rows not yet planned.
     pub(crate) oneshot: VecDeque<WaitingRow>,
     /// Generations not yet admitted.
     pub(crate) decode: VecDeque<WaitingChoices>,

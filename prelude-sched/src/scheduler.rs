@@ -56,7 +56,7 @@ pub struct Scheduler {
     max_seqs: u32,
     policy: Box<dyn SchedulerPolicy>,
     cache: KvCache,
-    /// For a policy that follows what waiting requests cost.
+    /// The costs of waiting requests, for a policy that follows them.
     watch: Option<Watch>,
     /// Requests that ended before all of them had started, since the policy was asked last.
     withdrawn: BTreeSet<RequestId>,

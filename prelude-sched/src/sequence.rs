@@ -79,7 +79,7 @@ pub(crate) struct TokenWait {
 /// The work of a sequence once its prompt is computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
-    /// It generates.
+    /// The sequence generates.
     Decode(Generate),
     /// Its row is answered; one-shot work too long for one step. Holds the position before which
     /// prompt tokens are scored already, if the row scores them.
@@ -92,7 +92,7 @@ pub(crate) enum Job {
 /// The state of a sequence. A finished one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeqState {
-    /// It holds no blocks.
+    /// The sequence holds no blocks.
     Waiting,
     /// Positions before `next` are planned; it holds their blocks.
     Prefilling {

@@ -86,7 +86,7 @@ pub(crate) struct Watch {
     most: usize,
     /// Costs that the policy was told last, of requests that wait. For lookups only.
     told: AHashMap<RequestId, (Cost, Edge)>,
-    /// For lookups only.
+    /// The watchers of a block; the map is for lookups only.
     by_hash: AHashMap<BlockHash, Watchers>,
     /// Requests that went on or ended: the next plan is told of all of them.
     touched: BTreeSet<RequestId>,

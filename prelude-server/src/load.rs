@@ -455,7 +455,7 @@ fn tasks(has: &Abilities) -> Vec<Task> {
     served.map(|(task, _)| task).collect()
 }
 
-/// By what the model judges documents, if it does.
+/// Returns the way in which the model judges documents, if it does.
 fn judge(
     assets: &Assets,
     kind: ModelKind,

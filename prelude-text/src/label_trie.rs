@@ -33,7 +33,7 @@ pub struct LabelTrie {
     nodes: Vec<Node>,
     /// The rows, that of the root first.
     rows: Vec<Row>,
-    /// For each label, the place of the score of each of its tokens.
+    /// The place of the score of each token of each label.
     paths: Vec<Vec<Step>>,
 }
 

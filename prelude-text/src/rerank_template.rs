@@ -32,7 +32,7 @@ pub struct RerankTemplate {
 /// The way in which a template is given its texts.
 #[derive(Debug)]
 enum Form {
-    /// As the variables `instruction`, `query` and `document`.
+    /// The template takes the variables `instruction`, `query` and `document`.
     Texts(Box<Environment<'static>>),
     /// As messages: of the role `system` if there is an instruction, of `query` and of `document`.
     Messages(Box<ChatTemplate>),

@@ -14,7 +14,7 @@ const FIRSTS: usize = 3;
 /// Finds the longest string at the leftmost place, again and again.
 #[derive(Debug)]
 pub(super) enum Search {
-    /// For strings that begin with one of a few ASCII signs, some of which may be there twice.
+    /// The added tokens begin with one of a few ASCII signs, some of which may be there twice.
     Places([u8; FIRSTS], Trie),
     Automaton(AhoCorasick),
 }

@@ -78,7 +78,7 @@ impl Window {
 /// Streamed answers with status 200. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// From the arrival of a counted request to its first text.
+    /// The times from the arrival of a counted request to its first text.
     pub first: Latencies,
     /// Between two texts of one stream, if any of that was in the counted time. Streams that began
     /// before it have such gaps too: a server that stalls them would otherwise have none.

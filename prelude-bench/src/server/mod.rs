@@ -84,7 +84,7 @@ pub struct Config {
     pub models: PathBuf,
     /// The folder of installed servers and of logs.
     pub out: PathBuf,
-    /// Whom to measure beside us.
+    /// The rivals to measure beside us.
     pub rivals: Vec<Rival>,
     /// The program of llama.cpp's server, if that is one of them.
     pub llama_server: Option<PathBuf>,

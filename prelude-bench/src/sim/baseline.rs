@@ -14,9 +14,9 @@ use super::{Arrival, Piece, Preset, Record, Route, Served, Workload, cluster, se
 pub enum Batching {
     /// One request after the other.
     One,
-    /// As many as have room, and no other before all of them have ended.
+    /// Requests start together, as many as have room, and no other before all of them have ended.
     Static,
-    /// As many as have room; a request that ends makes room for the next.
+    /// As many requests run as have room; one that ends makes room for the next.
     Continuous,
 }
 

@@ -20,7 +20,7 @@ pub struct Fitted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FitError {
-    /// They are too few, or too much alike.
+    /// The samples are too few, or too much alike.
     #[error("{samples} samples do not tell the parts of a service time apart")]
     Alike {
         /// The number of samples.

@@ -93,7 +93,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 pub struct FileWatch {
     path: PathBuf,
     every: Duration,
-    /// None before the first look.
+    /// The file as it was seen last; `None` before the first look.
     seen: Option<Option<Stamp>>,
 }
 

@@ -11,7 +11,7 @@ use super::Picker;
 #[derive(Debug)]
 pub struct Charge {
     picker: Arc<Picker>,
-    /// None once its end was noted.
+    /// The request; `None` once its end was noted.
     id: Option<RequestId>,
     began: Timestamp,
     /// The known facts about its end.

@@ -22,7 +22,7 @@ use crate::{
 /// none fills no memory. Dropping the stream, as a reset does, ends the request.
 #[derive(Debug)]
 pub struct Conversation<S> {
-    /// None once the proxy has sent its last message.
+    /// The messages of the proxy; `None` once it has sent its last.
     messages: Option<S>,
     exchange: Exchange,
     /// The deadline of a body that is coming.

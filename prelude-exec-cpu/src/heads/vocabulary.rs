@@ -29,7 +29,7 @@ use crate::{
 
 /// Logits computed at a time: at most this many bytes and [`MAX_LOGITS_ROWS`] rows.
 const MAX_LOGITS_BYTES: usize = 48 << 20;
-/// With 96 rows the product runs at full speed.
+/// Most rows of a product: with 96 it runs at full speed.
 const MAX_LOGITS_ROWS: usize = 96;
 
 /// Rows of logits computed at a time.
@@ -75,7 +75,7 @@ enum Want<'a> {
 }
 
 impl Item<'_> {
-    /// By output position, then equal targets together.
+    /// The sort key: by output position, then equal targets together.
     const fn order(&self) -> (u32, TokenId) {
         match self.want {
             Want::Score { target, .. } => (self.output, target),

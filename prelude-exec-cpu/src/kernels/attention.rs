@@ -102,7 +102,7 @@ fn rows_of(shape: AttnShape) -> usize {
 }
 
 impl Scratch {
-    /// For attention of this shape, `by_distance` if that of some layers depends on distances.
+    /// Makes attention of a shape, `by_distance` if that of some layers depends on distances.
     pub(crate) fn new(shape: AttnShape, backend: Backend, by_distance: bool) -> Self {
         let mut scratch = Self::default();
         #[cfg(target_arch = "x86_64")]
@@ -190,7 +190,7 @@ impl Sight {
 /// Tokens of a segment, and the keys that they see.
 struct SegmentPart<'a> {
     tokens: std::ops::Range<usize>,
-    /// Where the keys of all positions up to the segment's end are stored.
+    /// The places of the keys of all positions up to the segment's end.
     path: &'a [KvSpan],
     sight: Sight,
 }

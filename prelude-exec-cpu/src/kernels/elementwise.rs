@@ -270,7 +270,7 @@ pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: f32) {
     }
 }
 
-/// What the scores of a row lack to become weights.
+/// The numbers that turn a row's scores into weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowScores {
     /// The factor of the scores.

@@ -51,7 +51,7 @@ pub(crate) struct Multiplier {
 }
 
 impl Multiplier {
-    /// With room for `chunk` rows of `widest` inputs, and as many of `gated` between two products.
+    /// Makes room for `chunk` rows of `widest` inputs, and as many of `gated` between two products.
     pub(crate) fn new(backend: Backend, chunk: usize, widest: usize, gated: usize) -> Self {
         let (pairs, gated) = match backend {
             Backend::Fast {
@@ -79,7 +79,7 @@ impl Multiplier {
         }
     }
 
-    /// With room for `chunk` rows of `widest` inputs in int8 as well.
+    /// Adds room for `chunk` rows of `widest` inputs in int8.
     pub(crate) fn with_int8(mut self, chunk: usize, widest: usize) -> Self {
         self.rounded = Lines::zeroed(chunk * int8::row_dwords(widest));
         self
@@ -91,7 +91,7 @@ impl Multiplier {
         self
     }
 
-    /// As [`Self::run`], with rows rounded to the matrix's format, int8 or fp8.
+    /// Multiplies as [`Self::run`] does, with rows rounded to the matrix's format, int8 or fp8.
     fn run_rounded(
         &mut self,
         pool: &ComputePool,

@@ -60,7 +60,7 @@ pub(super) enum Form {
 pub(super) struct Scales {
     /// The file, by its number.
     pub(super) file: usize,
-    /// Where they lie in it.
+    /// The place of the tensor's bytes in the file.
     pub(super) bytes: Range<usize>,
     pub(super) dtype: DType,
     /// Rows and columns of a block.

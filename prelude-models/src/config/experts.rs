@@ -16,7 +16,7 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// The choice of experts.
     pub routing: Routing,
-    /// For each layer, true if it has experts in place of one MLP.
+    /// True for each layer that has experts in place of one MLP.
     pub layers: Vec<bool>,
 }
 

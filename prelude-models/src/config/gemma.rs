@@ -18,7 +18,7 @@ pub struct GemmaConfig {
     /// In layers with a window, the tokens on either side that a token sees; none behind it where
     /// attention is causal.
     pub window: u32,
-    /// For each layer, true if tokens see a window.
+    /// True for each layer whose tokens see a window.
     pub local_layers: Vec<bool>,
     /// Rotary embeddings of layers with a window.
     pub local_rope: RopeConfig,

@@ -11,7 +11,7 @@ use crate::{Activation, Error, RopeConfig, json::Fields};
 pub struct ModernConfig {
     /// Tokens on either side that a token sees in layers with a window.
     pub window: u32,
-    /// For each layer, true if tokens see a window.
+    /// True for each layer whose tokens see a window.
     pub local_layers: Vec<bool>,
     /// Rotary embeddings of layers with a window.
     pub local_rope: RopeConfig,

@@ -33,14 +33,14 @@ impl StepRow {
 /// The lengths of vectors before they are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorSizes {
-    /// Of an embedding.
+    /// The size of an embedding.
     pub pooled: usize,
-    /// Of a token: a hidden state.
+    /// The size of a token's hidden state.
     pub token: usize,
 }
 
 impl VectorSizes {
-    /// Those of a model.
+    /// Returns the sizes of a model's vectors.
     #[must_use]
     pub fn of(model: &ModelConfig) -> Self {
         Self {

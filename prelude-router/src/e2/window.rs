@@ -10,7 +10,7 @@ use crate::{endpoint::EndpointId, index::NodeId, service::Cost};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) at: Timestamp,
-    /// None for what an endpoint is charged with when it joins.
+    /// The request; `None` for what an endpoint is charged with when it joins.
     pub(super) request: Option<RequestId>,
     /// The endpoint that the request went to.
     pub(super) endpoint: EndpointId,
@@ -63,7 +63,7 @@ pub(super) struct Window {
     span: Duration,
     max_entries: usize,
     entries: VecDeque<Entry>,
-    /// By id of the endpoint, as the fleet has them.
+    /// The loads by id of the endpoint, as the fleet has them.
     loads: Vec<Load>,
 }
 
@@ -77,7 +77,7 @@ impl Window {
         }
     }
 
-    /// By id of the endpoint.
+    /// Returns the loads by id of the endpoint.
     pub(super) fn loads(&self) -> &[Load] {
         &self.loads
     }

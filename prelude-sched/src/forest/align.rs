@@ -25,9 +25,9 @@ const MIN_GAIN: u32 = 8;
 /// The places of pieces of which some are to start earlier.
 #[derive(Debug, Default)]
 pub(super) struct Lifts {
-    /// By piece, its start: the piece's own or the edge of a block before it.
+    /// The start of each piece: the piece's own or the edge of a block before it.
     starts: Vec<u32>,
-    /// By piece, the nearest piece above that starts before it; `None`: a cached prefix.
+    /// The nearest piece above each piece that starts before it; `None`: a cached prefix.
     above: Vec<Option<usize>>,
 }
 
@@ -43,7 +43,7 @@ struct Read {
 #[derive(Debug)]
 pub(super) struct Aligned {
     pub(super) pieces: Vec<Piece>,
-    /// By piece before, its parts: a range of `parts`.
+    /// The parts of each piece before: a range of `parts`.
     ranges: Vec<Range<usize>>,
     /// The number of the piece that each part became.
     parts: Vec<usize>,
@@ -107,7 +107,7 @@ struct Parts<'a> {
     lifts: &'a Lifts,
     /// Every part: of which piece, and its positions.
     parts: Vec<(usize, Range<u32>)>,
-    /// By piece, its parts: a range of `parts`.
+    /// The parts of each piece: a range of `parts`.
     ranges: Vec<Range<usize>>,
 }
 

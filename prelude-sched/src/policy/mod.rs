@@ -202,7 +202,7 @@ pub struct StepTime {
 pub struct StepBudget {
     /// Tokens.
     pub tokens: u32,
-    /// One-shot rows.
+    /// Rows of one-shot work.
     pub rows: u32,
     /// Sequences that may be admitted.
     pub seqs: u32,
@@ -221,7 +221,7 @@ impl StepBudget {
 /// A policy's proposal: the requests that go next, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One-shot work.
+    /// The one-shot work.
     pub oneshot: Vec<Grant>,
     /// Admission of generations.
     pub decode: Vec<Grant>,

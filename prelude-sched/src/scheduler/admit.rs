@@ -15,7 +15,7 @@ use crate::{
 /// The outcome of an attempt to admit a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It holds its prefix and its first chunk is planned.
+    /// The sequence holds its prefix, and its first chunk is planned.
     Admitted,
     /// Another computes the next block of its prefix.
     Deferred,

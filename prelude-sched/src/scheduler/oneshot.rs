@@ -23,9 +23,9 @@ const MAX_MISSES: usize = 8;
 /// The outcome of an attempt to plan a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
-    /// It is in the step's forest, or its first chunk is.
+    /// The row is in the step's forest, or its first chunk is.
     Planned,
-    /// Not in this step.
+    /// The row is not in this step.
     Missed,
 }
 

@@ -55,9 +55,9 @@ pub(super) enum NoBlocks {
 /// are behind it take none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstBlocked {
-    /// Of the step being planned.
+    /// The first blocked generation of the step being planned.
     pub(super) generation: Option<QueueKey>,
-    /// Of the last step that looked at one-shot rows.
+    /// The first blocked chunked row of the last step that looked at one-shot rows.
     pub(super) chunks: Option<QueueKey>,
 }
 

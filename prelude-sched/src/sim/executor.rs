@@ -91,7 +91,7 @@ pub(crate) struct SimExecutor {
     /// Tokens of decode rows in steps not yet collected. For lookups only.
     sampled: AHashMap<(StepId, SeqId), TokenId>,
     fault: Option<Fault>,
-    /// One-shot rows that a step has room to answer.
+    /// The one-shot rows that a step has room to answer.
     pub(crate) answers: usize,
     /// True if the step being run has read rubbish.
     tainted: bool,
@@ -103,9 +103,9 @@ pub(super) const NO_ROOM: &str = "no room";
 /// The fault of the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is refused when submitted.
+    /// The step is refused when submitted.
     Refused,
-    /// It runs, leaves rubbish in the blocks it writes, and fails.
+    /// The step runs, leaves rubbish in the blocks that it writes, and fails.
     Broken,
 }
 

@@ -47,7 +47,7 @@ impl fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// For a model of which `continuations` may run at once.
+    /// Makes the state for a model of which `continuations` may run at once.
     pub(crate) fn new(continuations: u32) -> Self {
         Self {
             factory: OnceLock::new(),

@@ -121,7 +121,7 @@ pub(crate) enum Whitespace {
     /// bound, a model that likes line ends writes them until it may write no more.
     #[default]
     Formatted,
-    /// None.
+    /// There is no constraint.
     None,
     /// White space that matches this regular expression, or nothing.
     Pattern(String),
@@ -169,7 +169,7 @@ impl From<Value> for Language {
 pub(crate) struct Calls {
     /// In Lark's syntax.
     pub(crate) grammar: String,
-    /// By field: the schemas in it, for messages.
+    /// The schemas in each field, for messages.
     pub(crate) schemas: Vec<(String, Value)>,
 }
 

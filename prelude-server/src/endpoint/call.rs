@@ -296,7 +296,7 @@ pub(crate) enum Reply {
         /// The file.
         body: &'static str,
     },
-    /// Nothing to say.
+    /// There is nothing to say.
     Empty,
     /// Server-sent events.
     Stream(EventStream),

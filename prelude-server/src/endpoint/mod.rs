@@ -60,7 +60,7 @@ pub(crate) type Bodies = Vec<(&'static str, Schema)>;
 /// The part of the process that an endpoint needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Nothing: the endpoint answers in every phase.
+    /// The endpoint needs nothing: it answers in every phase.
     Nothing,
     /// Models and their tokenizers.
     Models,

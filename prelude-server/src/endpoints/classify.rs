@@ -313,7 +313,7 @@ mod tests {
         );
     }
 
-    /// So many labels of so many words.
+    /// Returns so many labels of so many words.
     fn many_labels(count: usize, words: usize) -> Vec<String> {
         let label = |i: usize| {
             let word =

@@ -38,7 +38,7 @@ pub(crate) struct TextFields<'a> {
     texts: Vec<Text<'a>>,
     /// Chooses the prompt that the model brings for such texts, if it brings one.
     input_type: Option<InputType>,
-    /// By default floats alone.
+    /// The forms of the vectors; by default floats alone.
     #[schemars(length(min = 1))]
     embedding_types: Option<Vec<VectorType>>,
     /// Cut to this many components first, normalised after.
@@ -118,7 +118,7 @@ pub(crate) struct Response<'a> {
     response_type: &'static str,
 }
 
-/// For each text a vector, in each form that was asked for.
+/// The vectors of the texts, in each form that was asked for.
 #[derive(Default, Serialize, JsonSchema)]
 #[schemars(rename = "CohereVectors")]
 struct Vectors {

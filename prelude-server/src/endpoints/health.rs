@@ -53,7 +53,7 @@ pub(crate) struct Readiness<'a> {
     status: &'static str,
     model: &'a str,
     queue_rows: u64,
-    /// That of the first model.
+    /// The wait of the first model, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_ms: Option<f64>,
     /// All models, in the order in which they were given.

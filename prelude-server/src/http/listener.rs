@@ -35,7 +35,7 @@ pub struct Server {
 /// The reason why a server has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to stop, and has.
+    /// The listener was told to stop, and has.
     Drained,
     /// An engine is lost: only a new process can serve.
     EngineLost,

@@ -54,7 +54,7 @@ struct SystemOneErrorResponse {
     reason = "described, never built: errors are written in error.rs"
 )]
 enum SystemOneDetail {
-    /// With 422: each fault and its place.
+    /// A body of 422: each fault and its place.
     Validation(Vec<ValidationDetail>),
     Other {
         error_type: String,

@@ -60,7 +60,8 @@ pub(crate) fn model<'a>(
 
 /// The classes of a request's inputs, and what they cost.
 pub(crate) struct Classified<'m> {
-    /// For each input one list in the order of `labels`, or one for each of its tokens.
+    /// The probabilities of each input: one list in the order of `labels`, or one for each of its
+    /// tokens.
     pub(crate) probs: Vec<Vec<Vec<f64>>>,
     pub(crate) labels: Cow<'m, [String]>,
     pub(crate) tokens: u64,

@@ -179,7 +179,7 @@ pub(crate) struct Decided {
 pub(crate) struct Forest {
     /// The parent of each node, which comes before it, and the number of its own tokens.
     pub(crate) nodes: Vec<(Option<u32>, u64)>,
-    /// For each question, the nodes at whose ends its labels are scored, in ascending order.
+    /// The nodes of each question at whose ends its labels are scored, in ascending order.
     pub(crate) ends: Vec<Vec<u32>>,
 }
 
@@ -290,7 +290,7 @@ impl CodeTries {
 /// The prompts of one question and the labels behind them.
 struct Plan {
     trie: Arc<LabelTrie>,
-    /// By how many places the list of options is turned, one prompt for each.
+    /// The numbers of places by which the list of options is turned, one prompt for each.
     rotations: Vec<usize>,
     temperature: f64,
     labels: ChoiceLabels,

@@ -119,7 +119,7 @@ impl Unit {
 
 /// The vectors of a request's inputs, and what they cost.
 pub(crate) struct Embedded {
-    /// For each input one vector, or one for each of its tokens.
+    /// The vectors of each input: one, or one for each of its tokens.
     pub(crate) vectors: Vec<Vec<Vec<f32>>>,
     pub(crate) format: Format,
     pub(crate) usage: UsageBody,

@@ -140,7 +140,7 @@ impl Tools {
 /// True if the model is thinking where a prompt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mind {
-    /// It may begin to.
+    /// A call of a tool may begin.
     Free,
     /// The prompt has begun for it.
     Thinking,

@@ -17,7 +17,7 @@ use crate::run::{program, root};
 
 /// Real architectures in an image; the PTX of the oldest serves what is not listed.
 const TARGETS: &[&str] = &["80", "89", "90", "120"];
-/// That of families with Hopper's own instructions.
+/// The architecture of families with Hopper's own instructions.
 const HOPPER: &[&str] = &["90a"];
 
 /// The real architectures in a family's image.

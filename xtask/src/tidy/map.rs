@@ -19,7 +19,7 @@ const TYPES_HEAD: &str = "| type or trait | crate and file | in one line |";
 
 /// The tables of ARCHITECTURE.md that are compared with the code.
 pub(super) struct Map {
-    /// By crate: the crates that it may depend on.
+    /// The crates that each crate may depend on.
     pub(super) arrows: BTreeMap<String, BTreeSet<String>>,
     /// Names of types, and the short name of the crate that each row puts them in.
     types: Vec<(String, String)>,

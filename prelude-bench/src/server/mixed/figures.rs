@@ -16,7 +16,7 @@ pub(super) struct Figures {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chat {
     pub(super) tokens_per_second: f64,
-    /// From a request's arrival to its first text.
+    /// Milliseconds from a request's arrival to its first text.
     pub(super) first_ms: [f64; 2],
     /// Between two texts.
     pub(super) gap_ms: [f64; 2],

@@ -80,7 +80,7 @@ pub(super) struct Events {
     pub(super) engine: Arc<ClockedEngine>,
     /// The progress that came before the stream began.
     pub(super) first: Option<Progress>,
-    /// None once the stream has ended.
+    /// The answer's progress; `None` once the stream has ended.
     pub(super) progress: Option<UnboundedReceiver<Progress>>,
 }
 

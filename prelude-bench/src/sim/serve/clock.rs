@@ -35,7 +35,7 @@ pub(super) enum Progress {
 /// The reason why an engine does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It holds as many requests as it may.
+    /// The engine holds as many requests as it may.
     Full,
     /// The request never fits into the engine.
     TooLarge,

@@ -36,7 +36,7 @@ pub(crate) enum Format {
     Fp8,
     /// The same as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
     Fp8Blocks,
-    /// Not packed: f32 rows for the reference.
+    /// The rows are f32 and not packed, for the reference.
     Rows,
 }
 
@@ -190,7 +190,7 @@ impl Matrix {
         &self.data
     }
 
-    /// With `bias[o]` added to output `o`.
+    /// Adds `bias[o]` to output `o`.
     pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
         assert!(bias.as_ref().is_none_or(|b| b.len() == self.outputs));
         self.bias = bias;

@@ -82,7 +82,7 @@ impl Lanes {
 }
 
 impl Flash {
-    /// With room for `queries` of heads of `head_dim`.
+    /// Makes room for `queries` of heads of `head_dim`.
     ///
     /// # Panics
     /// If `isa` has no tiles.

@@ -145,7 +145,7 @@ fn add_bytes_512<const M: usize, const R: usize>(
     }
 }
 
-/// As [`add_bytes_512`], with words.
+/// Adds as [`add_bytes_512`] does, with words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn add_words_512<const M: usize, const R: usize>(
@@ -165,7 +165,7 @@ fn add_words_512<const M: usize, const R: usize>(
     }
 }
 
-/// As [`add_words_512`], in half the width.
+/// Adds as [`add_words_512`] does, in half the width.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn add_words_256<const M: usize, const R: usize>(

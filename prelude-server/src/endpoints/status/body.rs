@@ -49,13 +49,13 @@ struct ModelStatus<'a> {
     /// False once the model's engine is lost.
     alive: bool,
     now: Gauges,
-    /// Of each class of requests.
+    /// The latency of each class of requests.
     latency: Vec<ClassLatency>,
     /// Seconds from a generation's arrival to its first token.
     time_to_first_token_seconds: HistogramBody,
     /// Seconds between tokens of one generation.
     inter_token_seconds: HistogramBody,
-    /// Of each kind of step.
+    /// The times of each kind of step.
     steps: Vec<StepKindBody>,
     /// The latest steps, oldest first, at most 200.
     #[schemars(length(max = 200))]
@@ -80,7 +80,7 @@ pub(super) struct ModelChanges<'a> {
 pub(super) struct Gauges {
     /// Rows and generations that wait for their first step.
     waiting_rows: u64,
-    /// One-shot rows in steps.
+    /// The one-shot rows in steps.
     running_oneshot_rows: u64,
     /// Generations that run.
     running_decode_seqs: u64,
@@ -108,9 +108,9 @@ pub(super) struct Gauges {
 struct ClassLatency {
     /// `oneshot` or `decode`.
     class: &'static str,
-    /// From a request's arrival at the engine to its first step.
+    /// The time from a request's arrival at the engine to its first step.
     queue_seconds: HistogramBody,
-    /// From a request's first step to its end.
+    /// The time from a request's first step to its end.
     exec_seconds: HistogramBody,
 }
 
@@ -119,7 +119,7 @@ struct StepKindBody {
     /// `oneshot`, `decode`, `mixed` or `slice`.
     kind: &'static str,
     steps: u64,
-    /// From a step's submission to its results.
+    /// The time from a step's submission to its results.
     seconds: HistogramBody,
 }
 

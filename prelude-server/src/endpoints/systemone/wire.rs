@@ -185,7 +185,7 @@ struct Extension<'a> {
 struct ForestBody<'a> {
     /// A parent comes before its children. All `tokens` together are `usage.input_tokens`.
     nodes: Vec<NodeBody>,
-    /// For each question, the nodes behind which its labels are scored.
+    /// The nodes of each question behind which its labels are scored.
     questions: Entries<'a, &'a [u32]>,
 }
 

@@ -63,7 +63,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
 /// True if a choice's first chunk can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// Not yet, whatever there is.
+    /// Nothing is sent yet, whatever there is.
     Wait,
     /// The first chunk is sent as soon as there is text.
     WithText,
