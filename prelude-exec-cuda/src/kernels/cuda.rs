@@ -97,6 +97,10 @@ impl CudaLauncher {
         Ok(this)
     }
 
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.context.multiprocessors
+    }
+
     fn load(&mut self, family: &'static Family) -> Result<(), Error> {
         let capability = self.context.compute_capability;
         if family.is_of_hopper() && capability != HOPPER {

@@ -64,7 +64,7 @@ impl Attention {
             scale: shape.scale,
             reserved: [0; 10],
         };
-        let launch = params.launch(int(shape.head_dim));
+        let launch = params.launch(int(shape.head_dim), launcher.multiprocessors());
         let launch = launch.ok_or_else(|| Error::launch(KERNEL, "no such head_dim"))?;
         let reads = self.prompt_reads(on);
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
@@ -156,13 +156,13 @@ mod tests {
             64,
             wide,
             None,
-            "prelude_sm90_attn_64 <<<3×2, 384, 81984 B>>> q=q",
+            "prelude_sm90_attn_64 <<<3, 384, 98368 B>>> q=q",
         );
         check(
             128,
             wide,
             None,
-            "prelude_sm90_attn_128 <<<3×2, 384, 163904 B>>> q=q",
+            "prelude_sm90_attn_128 <<<3, 384, 196672 B>>> q=q",
         );
         check(64, wide, None, "step_rows=8 block_size=16 scale=0.125");
         check(32, wide, None, "no such head_dim");
