@@ -28,9 +28,10 @@
 //   0 and 1       K(i) there ─ scores(i) ─ V(i-1) there ─ values(i-1) under way ─ softmax(i)
 //
 // So the softmax of a tile runs beside the product of the tile before with its values, and both
-// warpgroups beside each other (Shah et al., FlashAttention-3, 2024, §3.1 and §3.2). Tiles count on
-// from item to item: an item's first scores are computed beside the last values of the item before, K
-// and V are copied ahead over the edge between them, and Q one item ahead.
+// warpgroups, which begin their products in turns, beside each other (Shah et al., FlashAttention-3,
+// 2024, §3.1 and §3.2). Tiles count on from item to item: an item's first scores are computed beside
+// the last values of the item before, K and V are copied ahead over the edge between them, and Q one
+// item ahead.
 //
 // On an H200 (2026-11-28) with a block an item, and so nothing beside an item's beginning and end, it
 // reached 230 TFLOP/s for 16 prompts of 512 tokens, 472 for 2 of 4,096 and 514 for one of 32,768, of 32
@@ -73,6 +74,7 @@ constexpr u32 BOX = 16;        // keys of a copy
 constexpr u32 COLUMNS = 64;    // of a copy: a row of 128 bytes
 constexpr u32 CONSUMERS = 8;   // warps
 constexpr u32 PRODUCER = 8;    // the warp that copies
+constexpr u32 TURN = 1;        // the named barrier of warpgroup 0's turn; 2 is of warpgroup 1's
 // Of 65,536 registers: 40 · 128 + 232 · 256 = 64,512, as 168 · 384.
 constexpr u32 PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
@@ -414,6 +416,9 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     auto release = [&](Shared<u64> free) {
         if (lane == 0) mbarrier_arrive(free);
     };
+    // Warpgroup 0 goes first.
+    auto wait_for_turn = [&] { sync_named(TURN + warpgroup, 256); };
+    auto end_turn = [&] { arrive_named(TURN + (warpgroup ^ 1), 256); };
     auto has_rows = [&](const Item& item) { return item.is_there() && group.has(item, first_row); };
     u32 number = 0;  // items so far of which the warpgroup has rows
     u32 i = 0;       // tiles of keys so far
@@ -421,16 +426,17 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     auto begin_queries_of = [&](const Item& item, u32 number) {
         if (has_rows(item)) begin_queries<Dim>(p, group, item, room.q(number));
     };
-    // All four warps' rows of the item are there, and nobody reads those of the item before.
+    // Behind the next turn, all four warps' rows of the item are there, and nobody reads those of the
+    // item before.
     auto wait_for_queries = [&] {
         cp_async_wait<0>();
         fence_async();
-        sync_named(1 + warpgroup, 128);
     };
 
-    // Begins the scores of tile i of keys.
+    // Begins the scores of tile i of keys, in the warpgroup's turn.
     auto begin_scores_of = [&] {
         mbarrier_wait(room.k_full(i % STAGES), i / STAGES % 2);
+        wait_for_turn();
         begin_scores<Dim>(s, queries(), room.k(i % STAGES));
     };
     // Begins the values of the tile before.
@@ -451,26 +457,25 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
         release(room.v_free((i - 1) % STAGES));
     };
 
+    if (warpgroup == 1) end_turn();
     begin_queries_of(item, number);
     while (item.is_there()) {
         if (!has_rows(item)) {
-            // Frees what the other warpgroup alone reads: one lane, so that none is phases behind.
-            u32 end = i + item.key_tiles();
-            for (; lane == 0 && i < end; i++) {
-                u32 stage = i % STAGES, parity = i / STAGES % 2;
-                mbarrier_wait(room.k_full(stage), parity);
-                mbarrier_arrive(room.k_free(stage));
-                mbarrier_wait(room.v_full(stage), parity);
-                mbarrier_arrive(room.v_free(stage));
+            // Frees what the other warpgroup alone reads. That one is ahead by a turn, and so done with
+            // what was in these stages before.
+            for (u32 end = i + item.key_tiles(); i < end; i++) {
+                wait_for_turn();
+                end_turn();
+                release(room.k_free(i % STAGES));
+                release(room.v_free(i % STAGES));
             }
-            i = end;
-            sync_warp();
             item = items.next(p);
             begin_queries_of(item, number);
             continue;
         }
         wait_for_queries();
         begin_scores_of();
+        end_turn();
         Item next = items.next(p);
         begin_queries_of(next, number + 1);
         softmax = Softmax();
@@ -483,6 +488,7 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
             for (u32 key = KEYS; key < item.end(); key += KEYS, i++) {
                 begin_scores_of();
                 begin_values_before();
+                end_turn();
                 wgmma_wait<1>(s);
                 weigh(key);
                 wait_for_values();
@@ -497,6 +503,7 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
             wait_for_queries();
             begin_scores_of();
             begin_values_before();
+            end_turn();
             next = items.next(p);
             begin_queries_of(next, number + 1);
             float sums[2] = {softmax.sum[0], softmax.sum[1]};
