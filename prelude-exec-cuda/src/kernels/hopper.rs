@@ -1,5 +1,5 @@
-//! `sm90_attn`: attention of prompts by Hopper's own instructions. Right by emulation, never run on a
-//! GPU yet, and so for measurements alone: [`crate::CudaConfig::hopper_attention`].
+//! `sm90_attn`: attention of prompts by Hopper's own instructions, on GPUs of compute capability 9.0:
+//! [`crate::PromptAttention`].
 
 use half::bf16;
 use prelude_core::Attention as VisibleTokens;

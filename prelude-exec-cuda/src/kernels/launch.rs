@@ -147,6 +147,15 @@ impl Launcher {
         }
     }
 
+    /// Returns true if kernels for Hopper run.
+    pub(crate) fn is_on_hopper(&self) -> bool {
+        match self {
+            Self::Cuda(cuda) => cuda.is_on_hopper(),
+            #[cfg(feature = "emu")]
+            Self::Emu(..) | Self::Record(..) => false,
+        }
+    }
+
     /// From here on launches are kept and not run.
     ///
     /// # Errors
