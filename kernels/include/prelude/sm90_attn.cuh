@@ -3,10 +3,11 @@
 // The same function of the same tiles, segments, spans and pages as attn_varlen.cuh, for head_dim 64
 // and 128 and tiles of 128 rows; without windows, caps, biases and whole segments.
 //
-// - K and V come by tensor copies: per 16 keys one box where these follow each other in the step or in
-//   a page, else one for each key. Keys beyond the tile's last query are boxes outside of the matrix,
-//   so zeros. k[i] and v[i]: i = 0 and 1 for the step's K and V, `[step_rows, Hkv · D]`, in boxes of 16
-//   rows and of one; 2 and 3 for pages, `[blocks · Hkv · block_size, D]`, likewise; 64 columns each.
+// - K and V come by tensor copies: a tile of keys in one box where these follow each other in the step,
+//   else per 16 keys one where those do, there or in a page, else one for each key. Keys beyond the
+//   tile's last query are boxes outside of the matrix, so zeros. k[i] and v[i]: i = 0, 1 and 4 for the
+//   step's K and V, `[step_rows, Hkv · D]`, in boxes of 16 rows, of one and of 128; 2 and 3 for pages,
+//   `[blocks · Hkv · block_size, D]`, of 16 and of one; 64 columns each.
 // - Boxes of one row rely on the 128-byte swizzle going by addresses in shared memory, as the CUDA
 //   programming guide says for places that are no multiples of 1024 bytes.
 //
@@ -44,8 +45,8 @@
 namespace prelude {
 
 struct Sm90AttnParams {
-    TensorMap k[4];
-    TensorMap v[4];
+    TensorMap k[5];
+    TensorMap v[5];
     Global<const bf16> q;
     Global<bf16> out;
     Global<const i32> tables;
@@ -63,7 +64,7 @@ struct Sm90AttnParams {
     float scale;
     u32 reserved[10];
 };
-PRELUDE_PARAMS(Sm90AttnParams, 1152, k, v, q, out, tables, segments, spans, tiles, live, tiles_max,
+PRELUDE_PARAMS(Sm90AttnParams, 1408, k, v, q, out, tables, segments, spans, tiles, live, tiles_max,
                heads, kv_heads, q_stride, out_stride, step_rows, block_size, scale, reserved);
 
 namespace sm90 {
@@ -176,6 +177,10 @@ struct Walk {
     }
 
     PRELUDE_DEVICE bool is_page() const { return span.kind != SPAN_STEP; }
+    // True if the span of the latest position has all keys from `key` to `end`.
+    PRELUDE_DEVICE bool has(u32 key, u32 end) const {
+        return span.kv_start <= key && end <= span.kv_start + span.len;
+    }
 
     // The row of a position of the span, in the step or in the pages.
     PRELUDE_DEVICE u32 row(const Sm90AttnParams& p, u32 position) const {
@@ -186,21 +191,27 @@ struct Walk {
     }
 };
 
-// Copies the 16 keys from `position` on, of one half of the columns, as the lane's part in it.
+// Copies a tile of keys from `key` on: each lane a part of one half of the columns of 16 keys.
 template <u32 Dim>
-PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[4], Shared<bf16> to,
-                              Shared<u64> full, Walk& walk, u32 position, u32 end) {
-    u32 half = lane_id() % 2, part = lane_id() / 2 % 2;
+PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[5], Shared<bf16> to,
+                              Shared<u64> full, Walk& walk, u32 key, u32 end) {
+    u32 half = lane_id() % 2, part = lane_id() / 2 % 2, first = lane_id() / 4 * BOX;
     if (half >= Room<Dim>::HALVES) return;
-    to = to + half * Room<Dim>::HALF;
+    to = to + (half * Room<Dim>::HALF + first * COLUMNS);
     u32 column = half * COLUMNS, step_column = walk.kv_head * Dim + column;
+    u32 position = key + first;
     if (position >= end || !walk.to(p, position)) {
         if (part == 0) tensor_copy(to, maps[0], p.step_rows, step_column, full);
         return;
     }
     bool is_page = walk.is_page();
+    // All lanes find the same.
+    if (!is_page && key + KEYS <= end && walk.has(key, key + KEYS)) {
+        if (first + part == 0) tensor_copy(to, maps[4], walk.row(p, key), step_column, full);
+        return;
+    }
     bool fits = !is_page || p.block_size >= BOX;
-    if (fits && position + BOX <= min_u32(walk.span.kv_start + walk.span.len, end)) {
+    if (fits && position + BOX <= end && walk.has(position, position + BOX)) {
         if (part > 0) return;
         const TensorMap& map = maps[is_page ? 2 : 0];
         tensor_copy(to, map, walk.row(p, position), is_page ? column : step_column, full);
@@ -215,28 +226,30 @@ PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[4
     }
 }
 
-// Copies K and V of all items' tiles of keys, stage after stage. For one warp: four lanes for each 16
-// keys of a tile.
+// Copies K and V of all items' tiles of keys, stage after stage. For one warp.
 template <u32 Dim>
 PRELUDE_DEVICE void produce(const Sm90AttnParams& p, Items items, Item item) {
     constexpr u32 BYTES = Room<Dim>::MATRIX * 2;
     Room<Dim> room;
-    u32 first = lane_id() / 4 * BOX;  // of the tile's keys
-    u32 i = 0;                        // tiles of keys so far
+    // One lane waits, so that none that has nothing to copy is phases behind.
+    auto begin = [&](Shared<u64> free, Shared<u64> full, u32 parity) {
+        if (lane_id() == 0) {
+            mbarrier_wait(free, parity ^ 1);
+            mbarrier_arrive_expect(full, BYTES);
+        }
+        sync_warp();
+    };
+    u32 i = 0;  // tiles of keys so far
     while (item.is_there()) {
         Walk walk(load_ro(p.segments + item.tile.segment), item.kv_head);
         u32 end = item.end();
         for (u32 key = 0; key < end; key += KEYS, i++) {
             u32 stage = i % STAGES, parity = i / STAGES % 2;
             Walk of_keys = walk;
-            mbarrier_wait(room.k_free(stage), parity ^ 1);
-            if (lane_id() == 0) mbarrier_arrive_expect(room.k_full(stage), BYTES);
-            copy_keys<Dim>(p, p.k, room.k(stage) + first * COLUMNS, room.k_full(stage), of_keys,
-                           key + first, end);
-            mbarrier_wait(room.v_free(stage), parity ^ 1);
-            if (lane_id() == 0) mbarrier_arrive_expect(room.v_full(stage), BYTES);
-            copy_keys<Dim>(p, p.v, room.v(stage) + first * COLUMNS, room.v_full(stage), walk,
-                           key + first, end);
+            begin(room.k_free(stage), room.k_full(stage), parity);
+            copy_keys<Dim>(p, p.k, room.k(stage), room.k_full(stage), of_keys, key, end);
+            begin(room.v_free(stage), room.v_full(stage), parity);
+            copy_keys<Dim>(p, p.v, room.v(stage), room.v_full(stage), walk, key, end);
         }
         item = items.next(p);
     }

@@ -4,13 +4,13 @@ use crate::{DevicePtr, Launch, TensorMap, TensorTile, params::params};
 params! {
     /// Parameters of `prelude_sm90_attn_{64,128}`: attention of prompts on Hopper. bf16 unless stated.
     /// `D` is 64 or 128.
-    pub struct Sm90AttnParams: 1152 {
-        /// Keys of the step by 16 rows and by one, and keys of the pages likewise:
-        /// [`Sm90AttnParams::boxes`] of `[step_rows, kv_heads · D]` and of
+    pub struct Sm90AttnParams: 1408 {
+        /// Keys of the step by 16 rows and by one, keys of the pages likewise, and keys of the step by
+        /// 128 rows: [`Sm90AttnParams::boxes`] of `[step_rows, kv_heads · D]` and of
         /// `[blocks · kv_heads · block_size, D]`.
-        pub k: [TensorMap; 4],
+        pub k: [TensorMap; 5],
         /// Values, laid out as keys are.
-        pub v: [TensorMap; 4],
+        pub v: [TensorMap; 5],
         /// `[rows, heads · D]`.
         pub q: DevicePtr,
         /// `[rows, heads · D]`; may be `q`.
@@ -50,11 +50,11 @@ impl Sm90AttnParams {
     /// Columns of a box.
     const COLUMNS: u32 = 64;
 
-    /// Returns the boxes in which the kernel copies keys or values from a matrix: of 16 rows and of
-    /// one.
+    /// Returns the boxes in which the kernel copies keys or values from a matrix: of 16 rows, of one
+    /// and, from the step's alone, of 128.
     #[must_use]
-    pub fn boxes(at: DevicePtr, rows: u64, columns: u64, stride: u64) -> [TensorTile; 2] {
-        [16, 1].map(|box_rows| TensorTile {
+    pub fn boxes(at: DevicePtr, rows: u64, columns: u64, stride: u64) -> [TensorTile; 3] {
+        [16, 1, 128].map(|box_rows| TensorTile {
             at,
             columns,
             rows,

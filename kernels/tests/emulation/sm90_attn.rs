@@ -42,10 +42,10 @@ fn on_hopper<const BLOCKS: u32>(
 ) {
     let dim = u64::from(p.head_dim);
     let width = u64::from(p.kv_heads) * dim;
-    let maps = |step, pages| -> [TensorMap; 4] {
+    let maps = |step, pages| -> [TensorMap; 5] {
         let step = Sm90AttnParams::boxes(step, step_rows as u64, width, p.step_stride.into());
         let pages = Sm90AttnParams::boxes(pages, page_rows as u64, dim, dim);
-        let tiles = [step[0], step[1], pages[0], pages[1]];
+        let tiles = [step[0], step[1], pages[0], pages[1], step[2]];
         assert!(tiles.iter().all(|tile| tile.is_valid()));
         tiles.map(|tile| tile.emulated())
     };

@@ -76,7 +76,7 @@ impl Attention {
         launcher: &Launcher,
         step: View<bf16>,
         pages: Option<View<bf16>>,
-    ) -> Result<[TensorMap; 4], Error> {
+    ) -> Result<[TensorMap; 5], Error> {
         let AttnShape {
             kv_heads, head_dim, ..
         } = self.shape;
@@ -88,13 +88,14 @@ impl Attention {
             Sm90AttnParams::boxes(pages.ptr(), rows as u64, width, width)
         });
         let map = |tile| launcher.tensor_map(tile);
-        let [by_16, by_1] = step;
+        let [by_16, by_1, by_128] = step;
         let [pages_by_16, pages_by_1] = match pages {
-            Some([by_16, by_1]) => [map(by_16)?, map(by_1)?],
+            Some([by_16, by_1, _]) => [map(by_16)?, map(by_1)?],
             // No test reads the page.
             None => [TensorMap::new([0; 16]); 2],
         };
-        Ok([map(by_16)?, map(by_1)?, pages_by_16, pages_by_1])
+        let [by_16, by_1, by_128] = [map(by_16)?, map(by_1)?, map(by_128)?];
+        Ok([by_16, by_1, pages_by_16, pages_by_1, by_128])
     }
 }
 
