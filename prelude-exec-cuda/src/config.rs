@@ -132,12 +132,26 @@ pub struct CudaConfig {
     /// elements at a time.
     #[serde(skip)]
     pub fp8: bool,
-    /// True if attention of prompts runs by the kernel for Hopper (wgmma, tensor copies) in models that
-    /// it takes: causal, heads of 64 or 128 elements, no windows. Default false, and set by `gpu-check`
-    /// alone: the kernel was emulated and has not run on a GPU yet. Refused on other GPUs than those of
-    /// compute capability 9.0. Bits of answers are other than without it, and the same in every batch.
+    /// The kernel that computes attention of prompts; default the one for the GPU. For measurements,
+    /// and for what an emulation stands for.
     #[serde(skip)]
-    pub hopper_attention: bool,
+    pub prompt_attention: PromptAttention,
+}
+
+/// A kernel for attention of prompts. Bits of answers differ between the two, and are the same in every
+/// batch by each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptAttention {
+    /// That of the GPU: on compute capability 9.0 `sm90_attn`, by wgmma and tensor copies, for models that
+    /// it takes (causal, heads of 64 or 128 elements, no windows and bounds of scores), else
+    /// `attn_varlen`. An emulation stands for an older GPU.
+    #[default]
+    OfGpu,
+    /// `attn_varlen` on every GPU.
+    Varlen,
+    /// `sm90_attn` for models that it takes. Refused on GPUs of other compute capabilities; an emulation
+    /// stands for one of 9.0.
+    Hopper,
 }
 
 impl Default for CudaConfig {
@@ -168,7 +182,7 @@ impl Default for CudaConfig {
             step_limit_ms: 10_000,
             deterministic: false,
             fp8: false,
-            hopper_attention: false,
+            prompt_attention: PromptAttention::OfGpu,
         }
     }
 }
@@ -334,12 +348,12 @@ pub(crate) fn check_fp8_device(config: &CudaConfig, has: (i32, i32)) -> Result<(
 /// Compute capability of GPUs that have the instructions of kernels for Hopper.
 pub(crate) const HOPPER: (i32, i32) = (9, 0);
 
-/// Refuses the kernel for Hopper on other GPUs.
+/// Refuses the kernel for Hopper on other GPUs, if it is asked for.
 pub(crate) fn check_hopper_device(config: &CudaConfig, has: (i32, i32)) -> Result<(), Error> {
-    if config.hopper_attention && has != HOPPER {
+    if config.prompt_attention == PromptAttention::Hopper && has != HOPPER {
         let (major, minor) = has;
         let what = format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
-        return Err(Error::config("hopper_attention", what));
+        return Err(Error::config("prompt_attention", what));
     }
     Ok(())
 }
@@ -569,7 +583,7 @@ mod tests {
     #[test]
     fn the_kernel_for_hopper_is_refused_elsewhere() {
         let config = CudaConfig {
-            hopper_attention: true,
+            prompt_attention: PromptAttention::Hopper,
             ..CudaConfig::default()
         };
         for (has, allowed) in [((8, 9), false), ((9, 0), true), ((10, 0), false)] {

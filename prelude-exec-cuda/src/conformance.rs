@@ -3,6 +3,7 @@
 use prelude_models::conformance::{self, Demands, Precision, Spec};
 
 use crate::{
+    PromptAttention,
     measure::{Device, Room, Target},
     testing::emulation,
 };
@@ -39,7 +40,8 @@ fn attention() {
     check(|demands, open| conformance::attention(demands, open));
 }
 
-/// The kernel for Hopper, of the heads that it takes, with rows of one token as prompts.
+/// What GPUs of compute capability 9.0 use, of the heads that it takes, with rows of one token as
+/// prompts.
 #[test]
 fn attention_on_hopper() {
     let Some(device) = emulation() else { return };
@@ -51,7 +53,7 @@ fn attention_on_hopper() {
     let takes = |head_dim| head_dim == 64 || head_dim == 128;
     conformance::attention_of_heads(demands, takes, |spec| {
         let room = Room {
-            hopper_attention: true,
+            prompt_attention: PromptAttention::Hopper,
             ..Room::from(spec)
         };
         Device::open(&target, &room, true).unwrap()

@@ -15,7 +15,7 @@ use prelude_models::conformance::{
 };
 
 use crate::{
-    CudaConfig, CudaExecutor,
+    CudaConfig, CudaExecutor, PromptAttention,
     testing::{FP8_BLOCKS, checkpoint, emulation, small},
 };
 
@@ -133,24 +133,43 @@ fn so_it_has_in_a_mixture_of_experts() {
 /// The same where products are of rows rounded to fp8.
 #[test]
 fn so_it_has_in_fp8() {
-    check_bits_of("demo-lm", true);
+    check_bits_of("demo-lm", in_fp8());
 }
 
 /// The same where matrices have scales of blocks, and rows of 128 elements.
 #[test]
 fn so_it_has_with_scales_of_blocks() {
-    check_bits_of(FP8_BLOCKS, true);
+    check_bits_of(FP8_BLOCKS, in_fp8());
+}
+
+/// The same on GPUs of compute capability 9.0.
+#[test]
+fn so_it_has_on_hopper() {
+    check_bits_of(FP8_BLOCKS, on_hopper());
+}
+
+fn in_fp8() -> CudaConfig {
+    CudaConfig {
+        fp8: true,
+        ..small()
+    }
+}
+
+fn on_hopper() -> CudaConfig {
+    CudaConfig {
+        prompt_attention: PromptAttention::Hopper,
+        ..in_fp8()
+    }
 }
 
 fn check_bits(name: &str) {
-    check_bits_of(name, false);
+    check_bits_of(name, small());
 }
 
-fn check_bits_of(name: &str, fp8: bool) {
+fn check_bits_of(name: &str, config: CudaConfig) {
     let config = CudaConfig {
         deterministic: true,
-        fp8,
-        ..small()
+        ..config
     };
     let Some(mut executor) = executor(name, &config) else {
         return;
@@ -252,24 +271,29 @@ fn so_they_have_in_a_mixture_of_experts() {
 
 #[test]
 fn so_they_have_in_fp8() {
-    check_captured_of("demo-lm", true);
+    check_captured_of("demo-lm", in_fp8());
 }
 
 #[test]
 fn so_they_have_with_scales_of_blocks() {
-    check_captured_of(FP8_BLOCKS, true);
+    check_captured_of(FP8_BLOCKS, in_fp8());
+}
+
+/// The same with tensor maps in what is captured, and more tiles than a step has.
+#[test]
+fn so_they_have_on_hopper() {
+    check_captured_of(FP8_BLOCKS, on_hopper());
 }
 
 fn check_captured(name: &str) {
-    check_captured_of(name, false);
+    check_captured_of(name, small());
 }
 
-fn check_captured_of(name: &str, fp8: bool) {
+fn check_captured_of(name: &str, config: CudaConfig) {
     let vocab = vocab_of(name);
     let plain = CudaConfig {
         chunk_tokens: 128,
-        fp8,
-        ..small()
+        ..config
     };
     let padding = CudaConfig {
         graph_tokens: 100,

@@ -360,7 +360,7 @@ fn room(arena_elements: usize) -> Room {
         lists_bytes: 1 << 20,
         logits_rows: 1,
         fp8: true,
-        hopper_attention: false,
+        prompt_attention: crate::PromptAttention::OfGpu,
     }
 }
 

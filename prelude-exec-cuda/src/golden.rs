@@ -13,7 +13,7 @@ use prelude_core::{
 use prelude_models::conformance::batches::greedy;
 
 use crate::{
-    CudaConfig, CudaExecutor,
+    CudaConfig, CudaExecutor, PromptAttention,
     plan::StepPlan,
     testing::{FP8_BLOCKS, checkpoint, small},
 };
@@ -216,6 +216,16 @@ fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
 /// A prompt of a checkpoint in fp8 with scales of blocks: what is launched on it as it is stored.
 #[test]
 fn scales_of_blocks() {
+    check_blocks("fp8-blocks", PromptAttention::Varlen);
+}
+
+/// The same on GPUs of compute capability 9.0: wide tiles alone.
+#[test]
+fn on_hopper() {
+    check_blocks("hopper", PromptAttention::Hopper);
+}
+
+fn check_blocks(name: &str, prompt_attention: PromptAttention) {
     let scores = OutputHead::LabelScores {
         labels: [1, 2].into(),
         normalise: Normalise::OverLabels,
@@ -234,10 +244,11 @@ fn scales_of_blocks() {
     };
     let config = CudaConfig {
         fp8: true,
+        prompt_attention,
         ..small()
     };
     let batch = ForwardBatch::OneShot(batch);
-    check("fp8-blocks", FP8_BLOCKS, &config, batch);
+    check(name, FP8_BLOCKS, &config, batch);
 }
 
 #[test]

@@ -49,7 +49,7 @@ mod timing;
 mod traffic;
 mod wait;
 
-pub use config::CudaConfig;
+pub use config::{CudaConfig, PromptAttention};
 pub use error::Error;
 pub use executor::CudaExecutor;
 pub use graph::GraphStats;

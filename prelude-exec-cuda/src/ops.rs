@@ -14,7 +14,7 @@ use prelude_models::{
 };
 
 use crate::{
-    CudaConfig, Error, MemoryPlan, StepPlan,
+    CudaConfig, Error, MemoryPlan, PromptAttention, StepPlan,
     heads::{DenseProduct, Heads, StepResults},
     kernels::{
         elementwise, encoder,
@@ -134,7 +134,12 @@ impl CudaOps {
         kv_shape: impl FnOnce(&Space) -> Result<KvShape, Error>,
     ) -> Result<Self, Error> {
         let shape = model.attn_shape();
-        let on_hopper = config.hopper_attention && hopper::takes(model);
+        let on_hopper = hopper::takes(model)
+            && match config.prompt_attention {
+                PromptAttention::OfGpu => launcher.is_on_hopper(),
+                PromptAttention::Varlen => false,
+                PromptAttention::Hopper => true,
+            };
         let bytes =
             |n: u64| usize::try_from(n).map_err(|_| Error::config("metadata_bytes", "too large"));
         let step_bytes = sizes.activation_bytes + sizes.own_kv_bytes;

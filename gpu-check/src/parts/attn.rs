@@ -4,10 +4,13 @@
 use anyhow::Result;
 use half::bf16;
 use prelude_core::{BlockId, ForwardBatch};
-use prelude_exec_cuda::measure::{Device, Room, Times, times};
+use prelude_exec_cuda::{
+    PromptAttention,
+    measure::{Device, Room, Times, times},
+};
 use prelude_models::{Ops as _, QkNorm};
 
-use super::{Layer, checked, hopper::Kernel};
+use super::{Layer, checked};
 use crate::{
     batches::{Forest, Sequence, count, decode},
     session::{Figure, Session, Work, at_least},
@@ -41,7 +44,7 @@ fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
     for &(len, many, must) in prompts {
         let name = format!("prefill {many} × {len}");
         session.attempt_within(&name, 3.0, |s| {
-            prefill(s, layer, &name, (len, many, must), Kernel::Varlen)
+            prefill(s, layer, &name, (len, many, must), PromptAttention::OfGpu)
         })?;
     }
     let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
@@ -97,7 +100,7 @@ pub(super) fn prefill(
     layer: Layer,
     name: &str,
     (len, many, must): Prompts,
-    kernel: Kernel,
+    kernel: PromptAttention,
 ) -> Result<()> {
     let mut batch = Forest::default();
     for _ in 0..many {
@@ -124,7 +127,14 @@ fn forest(
     let seen = pairs(query) + children as f64 * (pairs(each) + (each * query) as f64);
     let flops = 4.0 * layer.shape.out_width() as f64 * seen;
     let measured = (flops, query + each, None);
-    prompts(session, layer, name, batch, measured, Kernel::Varlen)
+    prompts(
+        session,
+        layer,
+        name,
+        batch,
+        measured,
+        PromptAttention::OfGpu,
+    )
 }
 
 fn prompts(
@@ -133,12 +143,12 @@ fn prompts(
     name: &str,
     batch: Forest,
     (flops, context, must): (f64, usize, Option<f64>),
-    kernel: Kernel,
+    kernel: PromptAttention,
 ) -> Result<()> {
     let tokens = batch.tokens();
     let (qkv, out) = (layer.shape.qkv_width(), layer.shape.out_width());
     let mut room = layer.room(tokens, 4, context, tokens * (qkv + out))?;
-    room.hopper_attention = kernel == Kernel::Hopper;
+    room.prompt_attention = kernel;
     let times = attend(session, layer, &room, batch.oneshot())?;
     let ceiling = session.ceilings.flops;
     session.figure(Figure {

@@ -1,10 +1,13 @@
-//! Attention of prompts by the kernel for Hopper, beside the one that executors use: right, the same
+//! Attention of prompts by the kernel for Hopper, beside the one for older GPUs: right, the same
 //! bits in any company, and how fast. Apart from other parts, so that a kernel that hangs costs this
 //! part alone.
 
 use anyhow::{Result, ensure};
 use half::bf16;
-use prelude_exec_cuda::measure::{Device, Room};
+use prelude_exec_cuda::{
+    PromptAttention,
+    measure::{Device, Room},
+};
 use prelude_models::{
     Ops as _, QkNorm,
     conformance::{self, Demands, Precision},
@@ -15,24 +18,6 @@ use crate::{batches::Forest, session::Session, values};
 
 /// Compute capability of GPUs that can run it.
 const HOPPER: (i32, i32) = (9, 0);
-
-/// The kernel for prompts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kernel {
-    /// `attn_varlen`, which executors use.
-    Varlen,
-    /// `sm90_attn`.
-    Hopper,
-}
-
-impl Kernel {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Varlen => "attn_varlen",
-            Self::Hopper => "sm90_attn",
-        }
-    }
-}
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let facts = session.target.facts();
@@ -82,7 +67,7 @@ fn conform(session: &mut Session) -> Result<()> {
             // What cannot be said cannot be written either: the next result says so.
             let _ = session.beat(|| format!("case {}", cases.get()));
             let room = Room {
-                hopper_attention: true,
+                prompt_attention: PromptAttention::Hopper,
                 ..Room::from(spec)
             };
             match Device::open(&session.target, &room, true) {
@@ -108,10 +93,14 @@ fn times(session: &mut Session) -> Result<()> {
         &[(40, 2, None)],
     );
     for &(len, many, must) in prompts {
-        for (kernel, must) in [(Kernel::Varlen, None), (Kernel::Hopper, must)] {
-            let name = format!("prefill {many} × {len} by {}", kernel.name());
+        let kernels = [
+            ("attn_varlen", PromptAttention::Varlen, None),
+            ("sm90_attn", PromptAttention::Hopper, must),
+        ];
+        for (kernel, by, must) in kernels {
+            let name = format!("prefill {many} × {len} by {kernel}");
             session.attempt_within(&name, 3.0, |s| {
-                attn::prefill(s, layer, &name, (len, many, must), kernel)
+                attn::prefill(s, layer, &name, (len, many, must), by)
             })?;
         }
     }
@@ -124,13 +113,13 @@ fn outputs(
     layer: Layer,
     forest: Forest,
     seeds: &[u64],
-    kernel: Kernel,
+    kernel: PromptAttention,
 ) -> Result<Vec<bf16>> {
     let shape = layer.shape;
     let (qkv_width, out_width) = (shape.qkv_width(), shape.out_width());
     let tokens = seeds.len();
     let mut room = layer.room(tokens, 4, tokens, tokens * (qkv_width + out_width))?;
-    room.hopper_attention = kernel == Kernel::Hopper;
+    room.prompt_attention = kernel;
     let mut device = Device::open(&session.target, &room, false)?;
     let rows = seeds.iter().map(|&seed| values::values(seed, qkv_width));
     let rows: Vec<bf16> = rows.flatten().collect();
@@ -181,7 +170,7 @@ fn beside(session: &mut Session, layer: Layer) -> Result<String> {
     }
     let seeds: Vec<u64> = (0..forest.tokens() as u64).map(|i| 100 + i).collect();
     let run = |kernel| outputs(session, layer, forest.clone(), &seeds, kernel);
-    let (expected, got) = (run(Kernel::Varlen)?, run(Kernel::Hopper)?);
+    let (expected, got) = (run(PromptAttention::Varlen)?, run(PromptAttention::Hopper)?);
     let mut worst = 0f32;
     for (i, (expected, got)) in expected.iter().zip(&got).enumerate() {
         let off = (expected.to_f32() - got.to_f32()).abs();
@@ -205,7 +194,7 @@ fn company(session: &mut Session, layer: Layer) -> Result<String> {
     let own: Vec<u64> = (0..len as u64).map(|i| 100 + i).collect();
     let mut alone = Forest::default();
     alone.root(&vec![1; len]);
-    let alone = outputs(session, layer, alone, &own, Kernel::Hopper)?;
+    let alone = outputs(session, layer, alone, &own, PromptAttention::Hopper)?;
 
     let before = session.pick(77, 7);
     let mut among = Forest::default();
@@ -214,7 +203,7 @@ fn company(session: &mut Session, layer: Layer) -> Result<String> {
     among.child(parent, &vec![1; len - first]);
     let mut seeds: Vec<u64> = (0..before as u64).map(|i| 9000 + i).collect();
     seeds.extend(&own);
-    let among = outputs(session, layer, among, &seeds, Kernel::Hopper)?;
+    let among = outputs(session, layer, among, &seeds, PromptAttention::Hopper)?;
     let among = &among[before * layer.shape.out_width()..];
     for (i, (a, b)) in alone.iter().zip(among).enumerate() {
         let row = i / layer.shape.out_width();

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use prelude_core::{Capacity, ForwardBatch};
 use prelude_exec_cuda::{
-    CudaOps, Error,
+    CudaOps, Error, PromptAttention,
     measure::{Device, Room},
 };
 use prelude_models::{AttnShape, Checkpoint};
@@ -226,7 +226,7 @@ impl Layer {
             lists_bytes: 8 << 20,
             logits_rows: 4,
             fp8: false,
-            hopper_attention: false,
+            prompt_attention: PromptAttention::OfGpu,
         })
     }
 }

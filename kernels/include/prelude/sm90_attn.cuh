@@ -3,10 +3,11 @@
 // The same function of the same tiles, segments, spans and pages as attn_varlen.cuh, for head_dim 64
 // and 128 and tiles of 128 rows; without windows, caps, biases and whole segments.
 //
-// - K and V come by tensor copies: per 16 keys one box where these follow each other in the step or in
-//   a page, else one for each key. Keys beyond the tile's last query are boxes outside of the matrix,
-//   so zeros. k[i] and v[i]: i = 0 and 1 for the step's K and V, `[step_rows, Hkv · D]`, in boxes of 16
-//   rows and of one; 2 and 3 for pages, `[blocks · Hkv · block_size, D]`, likewise; 64 columns each.
+// - K and V come by tensor copies: a tile of keys in one box where these follow each other in the step,
+//   else per 16 keys one where those do, there or in a page, else one for each key. Keys beyond the
+//   tile's last query are boxes outside of the matrix, so zeros. k[i] and v[i]: i = 0, 1 and 4 for the
+//   step's K and V, `[step_rows, Hkv · D]`, in boxes of 16 rows, of one and of 128; 2 and 3 for pages,
+//   `[blocks · Hkv · block_size, D]`, of 16 and of one; 64 columns each.
 // - Boxes of one row rely on the 128-byte swizzle going by addresses in shared memory, as the CUDA
 //   programming guide says for places that are no multiples of 1024 bytes.
 //
@@ -14,19 +15,28 @@
 // are the same cached or not, chunked or not, in a tree or flat, alone or in any batch, as those of
 // attn_varlen are; they are not the bits of attn_varlen. It is chosen by GPU and never by length.
 //
-// Launch: tiles × Hkv blocks of 384 threads; dynamic shared memory 5 · 128 rows of D elements, and 64
-// bytes: 163,904 or 81,984. Unused tiles have segment NONE. For sm_90a alone.
+// Launch: any number of blocks of 384 threads, of which a multiprocessor holds one; dynamic shared
+// memory 6 · 128 rows of D elements, and 64 bytes: 196,672 or 98,368. For sm_90a alone.
+// - An item is a tile for one key-value head. Blocks take them in turns, every other turn backwards, so
+//   tiles are best sorted by their last position, the latest first: then all blocks see about as many
+//   keys, and long items do not come last.
+// - Unused tiles have segment NONE.
 // Bound: 4 · D · Hq · Σ(visible keys) FLOPs.
 //
-//   shared        Q | two stages of K | two of V | barriers
-//   warpgroup 2   one warp copies K(i) and V(i) as stages become free
+//   shared        two of Q | two stages of K | two of V | barriers
+//   warpgroup 2   one warp copies K(i) and V(i) as stages become free, of one item after the other
 //   warpgroups    64 rows each: scores and values in registers
 //   0 and 1       K(i) there ─ scores(i) ─ V(i-1) there ─ values(i-1) under way ─ softmax(i)
 //
 // So the softmax of a tile runs beside the product of the tile before with its values, and both
-// warpgroups beside each other (Shah et al., FlashAttention-3, 2024, §3.1 and §3.2).
+// warpgroups, which begin their products in turns, beside each other (Shah et al., FlashAttention-3,
+// 2024, §3.1 and §3.2). Tiles count on from item to item: an item's first scores are computed beside
+// the last values of the item before, K and V are copied ahead over the edge between them, and Q one
+// item ahead.
 //
-// Right by emulation; it has never run on a GPU, and nothing is tuned.
+// On an H200 (2026-11-28) with a block an item, and so nothing beside an item's beginning and end, it
+// reached 230 TFLOP/s for 16 prompts of 512 tokens, 472 for 2 of 4,096 and 514 for one of 32,768, of 32
+// heads of 128 over 8 (attn_varlen: 197, 311 and 333). As it is now it was not measured.
 #pragma once
 
 #include "prelude/attn_varlen.cuh"
@@ -35,8 +45,8 @@
 namespace prelude {
 
 struct Sm90AttnParams {
-    TensorMap k[4];
-    TensorMap v[4];
+    TensorMap k[5];
+    TensorMap v[5];
     Global<const bf16> q;
     Global<bf16> out;
     Global<const i32> tables;
@@ -54,7 +64,7 @@ struct Sm90AttnParams {
     float scale;
     u32 reserved[10];
 };
-PRELUDE_PARAMS(Sm90AttnParams, 1152, k, v, q, out, tables, segments, spans, tiles, live, tiles_max,
+PRELUDE_PARAMS(Sm90AttnParams, 1408, k, v, q, out, tables, segments, spans, tiles, live, tiles_max,
                heads, kv_heads, q_stride, out_stride, step_rows, block_size, scale, reserved);
 
 namespace sm90 {
@@ -65,6 +75,7 @@ constexpr u32 BOX = 16;        // keys of a copy
 constexpr u32 COLUMNS = 64;    // of a copy: a row of 128 bytes
 constexpr u32 CONSUMERS = 8;   // warps
 constexpr u32 PRODUCER = 8;    // the warp that copies
+constexpr u32 TURN = 1;        // the named barrier of warpgroup 0's turn; 2 is of warpgroup 1's
 // Of 65,536 registers: 40 · 128 + 232 · 256 = 64,512, as 168 · 384.
 constexpr u32 PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
@@ -73,20 +84,75 @@ template <u32 Dim>
 struct Room {
     static constexpr u32 HALVES = Dim / COLUMNS, HALF = KEYS * COLUMNS, MATRIX = KEYS * Dim;
 
-    PRELUDE_DEVICE Shared<bf16> q() const { return dynamic_shared<bf16>(); }
-    PRELUDE_DEVICE Shared<bf16> k(u32 stage) const { return q() + (1 + stage) * MATRIX; }
-    PRELUDE_DEVICE Shared<bf16> v(u32 stage) const { return q() + (1 + STAGES + stage) * MATRIX; }
-    PRELUDE_DEVICE Shared<u64> barriers() const { return as<u64>(q() + (1 + 2 * STAGES) * MATRIX); }
+    // Of the item with this number: copied while the one before is computed.
+    PRELUDE_DEVICE Shared<bf16> q(u32 item) const { return matrix(item % 2); }
+    PRELUDE_DEVICE Shared<bf16> k(u32 stage) const { return matrix(2 + stage); }
+    PRELUDE_DEVICE Shared<bf16> v(u32 stage) const { return matrix(2 + STAGES + stage); }
+    PRELUDE_DEVICE Shared<u64> barriers() const { return as<u64>(matrix(2 + 2 * STAGES)); }
     // A stage's bytes are there; its consumers are done with it.
     PRELUDE_DEVICE Shared<u64> k_full(u32 stage) const { return barriers() + stage; }
     PRELUDE_DEVICE Shared<u64> k_free(u32 stage) const { return barriers() + (STAGES + stage); }
     PRELUDE_DEVICE Shared<u64> v_full(u32 stage) const { return barriers() + (2 * STAGES + stage); }
     PRELUDE_DEVICE Shared<u64> v_free(u32 stage) const { return barriers() + (3 * STAGES + stage); }
 
-    // 8 elements of a row of q, at a multiple of 8.
-    PRELUDE_DEVICE Shared<bf16> q_chunk(u32 row, u32 column) const {
+    PRELUDE_DEVICE Shared<bf16> matrix(u32 i) const { return dynamic_shared<bf16>() + i * MATRIX; }
+    // Where 8 elements of a row of a matrix are, at a multiple of 8.
+    PRELUDE_DEVICE u32 chunk(u32 row, u32 column) const {
         u32 bytes = swizzled(row * 128 + column % COLUMNS * 2);
-        return q() + (column / COLUMNS * HALF + bytes / 2);
+        return column / COLUMNS * HALF + bytes / 2;
+    }
+};
+
+// A tile for one key-value head.
+struct Item {
+    Tile tile;
+    u32 kv_head;
+
+    PRELUDE_DEVICE bool is_there() const { return tile.segment != varlen::NO_SEGMENT; }
+    // The position behind the last key that some row sees, and how many tiles of keys that makes.
+    PRELUDE_DEVICE u32 end() const { return tile.q_pos + tile.rows; }
+    PRELUDE_DEVICE u32 key_tiles() const { return div_up(end(), KEYS); }
+};
+
+// The block's items, one after the other. Every warp walks them by itself.
+struct Items {
+    u32 count;  // of all blocks
+    u32 turn;
+
+    PRELUDE_DEVICE explicit Items(const Sm90AttnParams& p)
+        : count(live_rows(p.live, p.tiles_max) * p.kv_heads), turn(0) {}
+
+    // The next; one that is not there behind the last.
+    PRELUDE_DEVICE Item next(const Sm90AttnParams& p) {
+        u32 blocks = grid_dim().x, own = block_idx().x;
+        while (turn * blocks < count) {
+            u32 at = turn * blocks + (turn % 2 == 0 ? own : blocks - 1 - own);
+            turn++;
+            if (at >= count) continue;
+            Tile tile = load_ro(p.tiles + at / p.kv_heads);
+            if (tile.segment != varlen::NO_SEGMENT) return {tile, at % p.kv_heads};
+        }
+        return {Tile{varlen::NO_SEGMENT, 0, 0, 0}, 0};
+    }
+};
+
+// The query heads of a key-value head. Row r of an item is query r / G of its tile, head r % G.
+struct Group {
+    u32 size;
+    u32 inverse;  // 2^16 / G, rounded up: exact for the 128 rows
+
+    PRELUDE_DEVICE explicit Group(const Sm90AttnParams& p)
+        : size(p.heads / p.kv_heads), inverse(div_up(1u << 16, size)) {}
+
+    PRELUDE_DEVICE u32 query(u32 row) const { return row * inverse >> 16; }
+    PRELUDE_DEVICE u32 head(const Item& item, u32 row) const {
+        return item.kv_head * size + (row - query(row) * size);
+    }
+    PRELUDE_DEVICE bool has(const Item& item, u32 row) const { return row < item.tile.rows * size; }
+    // The position behind the last that a row sees. Rows beyond the tile see what its last query
+    // sees; they are not stored.
+    PRELUDE_DEVICE u32 visible(const Item& item, u32 row) const {
+        return item.tile.q_pos + min_u32(query(row), item.tile.rows - 1) + 1;
     }
 };
 
@@ -94,9 +160,10 @@ struct Room {
 struct Walk {
     Span span;
     u32 next, left;  // index of the next span, and how many are not looked at
+    u32 kv_head;
 
-    PRELUDE_DEVICE explicit Walk(const Segment& segment)
-        : span{}, next(segment.span_first), left(segment.span_count) {}
+    PRELUDE_DEVICE Walk(const Segment& segment, u32 kv_head)
+        : span{}, next(segment.span_first), left(segment.span_count), kv_head(kv_head) {}
 
     // Goes to the span of a position; false if there is none.
     PRELUDE_DEVICE bool to(const Sm90AttnParams& p, u32 position) {
@@ -110,31 +177,41 @@ struct Walk {
     }
 
     PRELUDE_DEVICE bool is_page() const { return span.kind != SPAN_STEP; }
+    // True if the span of the latest position has all keys from `key` to `end`.
+    PRELUDE_DEVICE bool has(u32 key, u32 end) const {
+        return span.kv_start <= key && end <= span.kv_start + span.len;
+    }
 
     // The row of a position of the span, in the step or in the pages.
     PRELUDE_DEVICE u32 row(const Sm90AttnParams& p, u32 position) const {
         if (!is_page()) return span.at + (position - span.kv_start);
         u32 block = u32(load_ro(p.tables + (span.at + (position >> lowest_one(p.block_size)))));
         u32 offset = position & (p.block_size - 1);
-        return (block * p.kv_heads + block_idx().y) * p.block_size + offset;
+        return (block * p.kv_heads + kv_head) * p.block_size + offset;
     }
 };
 
-// Copies the 16 keys from `position` on, of one half of the columns, as the lane's part in it.
+// Copies a tile of keys from `key` on: each lane a part of one half of the columns of 16 keys.
 template <u32 Dim>
-PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[4], Shared<bf16> to,
-                              Shared<u64> full, Walk& walk, u32 position, u32 end) {
-    u32 half = lane_id() % 2, part = lane_id() / 2 % 2;
+PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[5], Shared<bf16> to,
+                              Shared<u64> full, Walk& walk, u32 key, u32 end) {
+    u32 half = lane_id() % 2, part = lane_id() / 2 % 2, first = lane_id() / 4 * BOX;
     if (half >= Room<Dim>::HALVES) return;
-    to = to + half * Room<Dim>::HALF;
-    u32 column = half * COLUMNS, step_column = block_idx().y * Dim + column;
+    to = to + (half * Room<Dim>::HALF + first * COLUMNS);
+    u32 column = half * COLUMNS, step_column = walk.kv_head * Dim + column;
+    u32 position = key + first;
     if (position >= end || !walk.to(p, position)) {
         if (part == 0) tensor_copy(to, maps[0], p.step_rows, step_column, full);
         return;
     }
     bool is_page = walk.is_page();
+    // All lanes find the same.
+    if (!is_page && key + KEYS <= end && walk.has(key, key + KEYS)) {
+        if (first + part == 0) tensor_copy(to, maps[4], walk.row(p, key), step_column, full);
+        return;
+    }
     bool fits = !is_page || p.block_size >= BOX;
-    if (fits && position + BOX <= min_u32(walk.span.kv_start + walk.span.len, end)) {
+    if (fits && position + BOX <= end && walk.has(position, position + BOX)) {
         if (part > 0) return;
         const TensorMap& map = maps[is_page ? 2 : 0];
         tensor_copy(to, map, walk.row(p, position), is_page ? column : step_column, full);
@@ -149,25 +226,32 @@ PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[4
     }
 }
 
-// Copies K and V of all tiles of keys before `end`, stage after stage. For one warp: four lanes for
-// each 16 keys of a tile.
+// Copies K and V of all items' tiles of keys, stage after stage. For one warp.
 template <u32 Dim>
-PRELUDE_DEVICE void produce(const Sm90AttnParams& p, const Segment& segment, u32 end) {
+PRELUDE_DEVICE void produce(const Sm90AttnParams& p, Items items, Item item) {
     constexpr u32 BYTES = Room<Dim>::MATRIX * 2;
     Room<Dim> room;
-    Walk walk(segment);
-    u32 first = lane_id() / 4 * BOX;  // of the tile's keys
-    for (u32 key = 0, i = 0; key < end; key += KEYS, i++) {
-        u32 stage = i % STAGES, parity = i / STAGES % 2;
-        Walk of_keys = walk;
-        mbarrier_wait(room.k_free(stage), parity ^ 1);
-        if (lane_id() == 0) mbarrier_arrive_expect(room.k_full(stage), BYTES);
-        copy_keys<Dim>(p, p.k, room.k(stage) + first * COLUMNS, room.k_full(stage), of_keys,
-                       key + first, end);
-        mbarrier_wait(room.v_free(stage), parity ^ 1);
-        if (lane_id() == 0) mbarrier_arrive_expect(room.v_full(stage), BYTES);
-        copy_keys<Dim>(p, p.v, room.v(stage) + first * COLUMNS, room.v_full(stage), walk,
-                       key + first, end);
+    // One lane waits, so that none that has nothing to copy is phases behind.
+    auto begin = [&](Shared<u64> free, Shared<u64> full, u32 parity) {
+        if (lane_id() == 0) {
+            mbarrier_wait(free, parity ^ 1);
+            mbarrier_arrive_expect(full, BYTES);
+        }
+        sync_warp();
+    };
+    u32 i = 0;  // tiles of keys so far
+    while (item.is_there()) {
+        Walk walk(load_ro(p.segments + item.tile.segment), item.kv_head);
+        u32 end = item.end();
+        for (u32 key = 0; key < end; key += KEYS, i++) {
+            u32 stage = i % STAGES, parity = i / STAGES % 2;
+            Walk of_keys = walk;
+            begin(room.k_free(stage), room.k_full(stage), parity);
+            copy_keys<Dim>(p, p.k, room.k(stage), room.k_full(stage), of_keys, key, end);
+            begin(room.v_free(stage), room.v_full(stage), parity);
+            copy_keys<Dim>(p, p.v, room.v(stage), room.v_full(stage), walk, key, end);
+        }
+        item = items.next(p);
     }
 }
 
@@ -260,114 +344,197 @@ PRELUDE_DEVICE void pack(u32 (&weights)[KEYS / 16][4], const float (&s)[KEYS / 8
     }
 }
 
-// The position behind the last that a row of the block sees. Rows beyond the tile see what its last
-// query sees; they are not stored.
-PRELUDE_DEVICE u32 visible(const Tile& tile, u32 group, u32 row) {
-    return tile.q_pos + min_u32(row / group, tile.rows - 1) + 1;
-}
-
-// Copies the warp's 16 rows of Q; row r of the block is query r / G, head r % G of the group.
-template <u32 Dim>
-PRELUDE_DEVICE void load_queries(const Sm90AttnParams& p, const Tile& tile, u32 group) {
-    constexpr u32 CHUNKS = Dim / 8;
-    for (u32 i = lane_id(); i < 16 * CHUNKS; i += 32) {
-        u32 row = 16 * warp_id() + i / CHUNKS, column = i % CHUNKS * 8;
-        bool valid = row < tile.rows * group;
-        u32 head = block_idx().y * group + row % group;
-        u64 from = u64(tile.q_row + row / group) * p.q_stride + head * Dim + column;
-        cp_async_16(Room<Dim>().q_chunk(row, column), p.q + (valid ? from : 0), valid);
-    }
-    cp_async_commit();
-    cp_async_wait<0>();
-    fence_async();
-}
-
-// Stores the warp's 16 rows, through its rows of Q, so that stores are of 16 bytes.
-template <u32 Dim>
-PRELUDE_DEVICE void store_rows(const Sm90AttnParams& p, const Tile& tile, u32 group,
-                               const float (&o)[Dim / 8][4], const Softmax& softmax) {
-    constexpr u32 CHUNKS = Dim / 8;
-    Room<Dim> room;
-    u32 lane = lane_id(), first = 16 * warp_id();
+// Swaps word i of lane j with word j of lane i, among each four lanes.
+PRELUDE_DEVICE void transpose_quads(u32x4& x) {
+    u32 lane = lane_id();
     PRELUDE_UNROLL
-    for (u32 half = 0; half < 2; half++) {
-        float scale = div_rn(1.0f, attention::row_sum(softmax.sum[half]));
-        u32 row = first + lane / 4 + 8 * half;
+    for (u32 bit = 1; bit <= 2; bit *= 2) {
         PRELUDE_UNROLL
-        for (u32 i = 0; i < CHUNKS; i++) {
-            float low = mul_rn(o[i][2 * half], scale), high = mul_rn(o[i][2 * half + 1], scale);
-            store(as<u32>(room.q_chunk(row, 8 * i) + lane % 4 * 2), pack_bf16(low, high));
+        for (u32 i = 0; i < 4; i++) {
+            if ((i & bit) != 0) continue;
+            bool is_high = (lane & bit) != 0;
+            u32 other = shuffle_xor(is_high ? x[i] : x[i + bit], bit);
+            x[i] = is_high ? other : x[i];
+            x[i + bit] = is_high ? x[i + bit] : other;
         }
     }
-    sync_warp();
-    for (u32 i = lane; i < 16 * CHUNKS; i += 32) {
-        u32 row = first + i / CHUNKS, column = i % CHUNKS * 8;
-        if (row >= tile.rows * group) continue;
-        u32 head = block_idx().y * group + row % group;
-        u64 to = u64(tile.q_row + row / group) * p.out_stride + head * Dim + column;
-        store(as<u32x4>(p.out + to), load(as<const u32x4>(room.q_chunk(row, column))));
+}
+
+// Begins to copy the warp's 16 rows of an item's Q.
+template <u32 Dim>
+PRELUDE_DEVICE void begin_queries(const Sm90AttnParams& p, const Group& group, const Item& item,
+                                  Shared<bf16> q) {
+    constexpr u32 CHUNKS = Dim / 8;
+    PRELUDE_UNROLL
+    for (u32 i = 0; i < 16 * CHUNKS; i += 32) {
+        u32 row = 16 * warp_id() + (i + lane_id()) / CHUNKS, column = lane_id() % CHUNKS * 8;
+        bool valid = group.has(item, row);
+        u32 head = group.head(item, row);
+        u64 from = u64(item.tile.q_row + group.query(row)) * p.q_stride + head * Dim + column;
+        cp_async_16(q + Room<Dim>().chunk(row, column), p.q + (valid ? from : 0), valid);
+    }
+    cp_async_commit();
+}
+
+// Stores the warp's 16 rows, divided by their sums.
+template <u32 Dim>
+PRELUDE_DEVICE void store_rows(const Sm90AttnParams& p, const Group& group, const Item& item,
+                               const float (&o)[Dim / 8][4], const float (&sums)[2]) {
+    u32 lane = lane_id(), part = lane % 4;
+    PRELUDE_UNROLL
+    for (u32 half = 0; half < 2; half++) {
+        float scale = div_rn(1.0f, attention::row_sum(sums[half]));
+        u32 row = 16 * warp_id() + lane / 4 + 8 * half;
+        u64 to = u64(item.tile.q_row + group.query(row)) * p.out_stride +
+                 group.head(item, row) * Dim + part * 8;
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 8; i += 4) {
+            u32x4 chunk;
+            PRELUDE_UNROLL
+            for (u32 j = 0; j < 4; j++) {
+                float low = mul_rn(o[i + j][2 * half], scale);
+                float high = mul_rn(o[i + j][2 * half + 1], scale);
+                chunk[j] = pack_bf16(low, high);
+            }
+            transpose_quads(chunk);
+            if (group.has(item, row)) store(as<u32x4>(p.out + (to + i * 8)), chunk);
+        }
     }
 }
 
-// Computes the warpgroup's 64 rows.
+// Computes the warpgroup's 64 rows of all items. Behind each item's last tile of keys its values are
+// put off: they are computed beside the next item's first scores.
 template <u32 Dim>
-PRELUDE_DEVICE void consume(const Sm90AttnParams& p, const Tile& tile, u32 group) {
+PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     Room<Dim> room;
+    Group group(p);
     u32 lane = lane_id(), warpgroup = warp_id() / 4, first_row = 64 * warpgroup;
-    load_queries<Dim>(p, tile, group);
-    sync_named(1 + warpgroup, 128);  // All four warps' rows are there.
     u32 row = 16 * warp_id() + lane / 4;
-    u32 end_low = visible(tile, group, row), end_high = visible(tile, group, row + 8);
-    u32 end_first = visible(tile, group, first_row);
-    u32 end = visible(tile, group, first_row + 63);
     float factor = mul_rn(p.scale, attention::LOG2_E);
-    Shared<const bf16> q = room.q() + first_row * COLUMNS;
     float s[KEYS / 8][4], o[Dim / 8][4];
     u32 weights[KEYS / 16][4];
     Softmax softmax;
-    PRELUDE_UNROLL
-    for (u32 i = 0; i < Dim / 8; i++) {
-        PRELUDE_UNROLL
-        for (u32 e = 0; e < 4; e++) o[i][e] = 0.0f;
-    }
     PRELUDE_UNROLL
     for (u32 i = 0; i < KEYS / 8; i++) {
         PRELUDE_UNROLL
         for (u32 e = 0; e < 4; e++) s[i][e] = 0.0f;
     }
+    auto clear_values = [&] {
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < Dim / 8; i++) {
+            PRELUDE_UNROLL
+            for (u32 e = 0; e < 4; e++) o[i][e] = 0.0f;
+        }
+    };
     auto release = [&](Shared<u64> free) {
         if (lane == 0) mbarrier_arrive(free);
     };
+    // Warpgroup 0 goes first.
+    auto wait_for_turn = [&] { sync_named(TURN + warpgroup, 256); };
+    auto end_turn = [&] { arrive_named(TURN + (warpgroup ^ 1), 256); };
+    auto has_rows = [&](const Item& item) { return item.is_there() && group.has(item, first_row); };
+    u32 number = 0;  // items so far of which the warpgroup has rows
+    u32 i = 0;       // tiles of keys so far
+    auto queries = [&] { return Shared<const bf16>(room.q(number) + first_row * COLUMNS); };
+    auto begin_queries_of = [&](const Item& item, u32 number) {
+        if (has_rows(item)) begin_queries<Dim>(p, group, item, room.q(number));
+    };
+    // Behind the next turn, all four warps' rows of the item are there, and nobody reads those of the
+    // item before.
+    auto wait_for_queries = [&] {
+        cp_async_wait<0>();
+        fence_async();
+    };
 
-    mbarrier_wait(room.k_full(0), 0);
-    begin_scores<Dim>(s, q, room.k(0));
-    wgmma_wait<0>(s);
-    release(room.k_free(0));
-    if (KEYS > end_first) attention::mask(s, 0, end_low, end_high);
-    softmax.weigh(s, factor);
-    pack(weights, s);
-    u32 i = 1;
-    for (u32 key = KEYS; key < end; key += KEYS, i++) {
-        u32 stage = i % STAGES, before = (i - 1) % STAGES;
-        mbarrier_wait(room.k_full(stage), i / STAGES % 2);
-        begin_scores<Dim>(s, q, room.k(stage));
-        mbarrier_wait(room.v_full(before), (i - 1) / STAGES % 2);
-        begin_values<Dim>(o, weights, room.v(before));
-        wgmma_wait<1>(s);
-        release(room.k_free(stage));
-        if (key + KEYS > end_first) attention::mask(s, key, end_low, end_high);
+    // Begins the scores of tile i of keys, in the warpgroup's turn.
+    auto begin_scores_of = [&] {
+        mbarrier_wait(room.k_full(i % STAGES), i / STAGES % 2);
+        wait_for_turn();
+        begin_scores<Dim>(s, queries(), room.k(i % STAGES));
+    };
+    // Begins the values of the tile before.
+    auto begin_values_before = [&] {
+        mbarrier_wait(room.v_full((i - 1) % STAGES), (i - 1) / STAGES % 2);
+        begin_values<Dim>(o, weights, room.v((i - 1) % STAGES));
+    };
+    // Weighs the tile's scores.
+    auto weigh = [&](u32 key) {
+        release(room.k_free(i % STAGES));
+        if (key + KEYS > group.visible(item, first_row)) {
+            attention::mask(s, key, group.visible(item, row), group.visible(item, row + 8));
+        }
         softmax.weigh(s, factor);
+    };
+    auto wait_for_values = [&] {
         wgmma_wait<0>(o);
-        release(room.v_free(before));
-        softmax.rescale(o);
+        release(room.v_free((i - 1) % STAGES));
+    };
+
+    if (warpgroup == 1) end_turn();
+    begin_queries_of(item, number);
+    while (item.is_there()) {
+        if (!has_rows(item)) {
+            // Frees what the other warpgroup alone reads. That one is ahead by a turn, and so done with
+            // what was in these stages before.
+            for (u32 end = i + item.key_tiles(); i < end; i++) {
+                wait_for_turn();
+                end_turn();
+                release(room.k_free(i % STAGES));
+                release(room.v_free(i % STAGES));
+            }
+            item = items.next(p);
+            begin_queries_of(item, number);
+            continue;
+        }
+        wait_for_queries();
+        begin_scores_of();
+        end_turn();
+        Item next = items.next(p);
+        begin_queries_of(next, number + 1);
+        softmax = Softmax();
+        clear_values();
+        wgmma_wait<0>(s);
+        weigh(0);
         pack(weights, s);
+        for (;;) {
+            i++;
+            for (u32 key = KEYS; key < item.end(); key += KEYS, i++) {
+                begin_scores_of();
+                begin_values_before();
+                end_turn();
+                wgmma_wait<1>(s);
+                weigh(key);
+                wait_for_values();
+                softmax.rescale(o);
+                pack(weights, s);
+            }
+            if (!has_rows(next)) break;
+            // The first scores of the next item, and the last values of this one.
+            Item done = item;
+            item = next;
+            number++;
+            wait_for_queries();
+            begin_scores_of();
+            begin_values_before();
+            end_turn();
+            next = items.next(p);
+            begin_queries_of(next, number + 1);
+            float sums[2] = {softmax.sum[0], softmax.sum[1]};
+            softmax = Softmax();
+            wgmma_wait<1>(s);
+            weigh(0);
+            wait_for_values();
+            store_rows<Dim>(p, group, done, o, sums);
+            clear_values();
+            pack(weights, s);
+        }
+        begin_values_before();
+        wait_for_values();
+        if (!next.is_there()) dep_launch();
+        store_rows<Dim>(p, group, item, o, softmax.sum);
+        item = next;
+        number++;
     }
-    mbarrier_wait(room.v_full((i - 1) % STAGES), (i - 1) / STAGES % 2);
-    begin_values<Dim>(o, weights, room.v((i - 1) % STAGES));
-    wgmma_wait<0>(o);
-    dep_launch();
-    sync_named(1 + warpgroup, 128);  // Nobody reads Q any more.
-    store_rows<Dim>(p, tile, group, o, softmax);
 }
 
 }  // namespace sm90
@@ -376,22 +543,19 @@ template <u32 Dim>
 PRELUDE_DEVICE void sm90_attn(const Sm90AttnParams& p) {
     using namespace sm90;
     static_assert(Dim == 64 || Dim == 128, "rows of whole boxes");
-    Tile tile{varlen::NO_SEGMENT, 0, 0, 0};
-    if (block_idx().x < live_rows(p.live, p.tiles_max)) tile = load_ro(p.tiles + block_idx().x);
-    if (tile.segment == varlen::NO_SEGMENT) {
+    Items items(p);
+    Item first = items.next(p);
+    if (!first.is_there()) {
         dep_wait();
         return;
     }
-    u32 group = p.heads / p.kv_heads;
-    // A warpgroup without rows has nothing to do, nor to free.
-    u32 warps = tile.rows * group > 64 ? CONSUMERS : CONSUMERS / 2;
     if (thread_idx().x == 0) {
         Room<Dim> room;
         for (u32 stage = 0; stage < STAGES; stage++) {
             mbarrier_init(room.k_full(stage), 1);
             mbarrier_init(room.v_full(stage), 1);
-            mbarrier_init(room.k_free(stage), warps);
-            mbarrier_init(room.v_free(stage), warps);
+            mbarrier_init(room.k_free(stage), CONSUMERS);
+            mbarrier_init(room.v_free(stage), CONSUMERS);
         }
         mbarrier_init_fence();
     }
@@ -399,13 +563,11 @@ PRELUDE_DEVICE void sm90_attn(const Sm90AttnParams& p) {
     dep_wait();
     if (warp_id() >= CONSUMERS) {
         give_registers<PRODUCER_REGISTERS>();
-        if (warp_id() == PRODUCER) {
-            produce<Dim>(p, load_ro(p.segments + tile.segment), tile.q_pos + tile.rows);
-        }
+        if (warp_id() == PRODUCER) produce<Dim>(p, items, first);
         return;
     }
     take_registers<CONSUMER_REGISTERS>();
-    if (warp_id() < warps) consume<Dim>(p, tile, group);
+    consume<Dim>(p, items, first);
 }
 
 }  // namespace prelude

@@ -21,20 +21,31 @@ const SHAPES: [Shape; 5] = [
     shape(16, 2, 64),
 ];
 
+/// A forest whose tiles two blocks share.
 fn forest(shape: Shape, block_size: usize) -> Forest {
+    forest_of::<2>(shape, block_size)
+}
+
+/// A forest whose tiles so many blocks share.
+fn forest_of<const BLOCKS: u32>(shape: Shape, block_size: usize) -> Forest {
     let mut forest = Forest::wide(shape, block_size);
-    forest.instead = Some(on_hopper);
+    forest.instead = Some(on_hopper::<BLOCKS>);
     forest
 }
 
 /// Launches it for what the parameters of `attn_varlen` say.
-fn on_hopper(device: &Device, p: &AttnVarlenParams, step_rows: usize, page_rows: usize) {
+fn on_hopper<const BLOCKS: u32>(
+    device: &Device,
+    p: &AttnVarlenParams,
+    step_rows: usize,
+    page_rows: usize,
+) {
     let dim = u64::from(p.head_dim);
     let width = u64::from(p.kv_heads) * dim;
-    let maps = |step, pages| -> [TensorMap; 4] {
+    let maps = |step, pages| -> [TensorMap; 5] {
         let step = Sm90AttnParams::boxes(step, step_rows as u64, width, p.step_stride.into());
         let pages = Sm90AttnParams::boxes(pages, page_rows as u64, dim, dim);
-        let tiles = [step[0], step[1], pages[0], pages[1]];
+        let tiles = [step[0], step[1], pages[0], pages[1], step[2]];
         assert!(tiles.iter().all(|tile| tile.is_valid()));
         tiles.map(|tile| tile.emulated())
     };
@@ -58,7 +69,7 @@ fn on_hopper(device: &Device, p: &AttnVarlenParams, step_rows: usize, page_rows:
         scale: p.scale,
         reserved: [0; 10],
     };
-    launch(device, params.launch(p.head_dim).unwrap(), &params);
+    launch(device, params.launch(p.head_dim, BLOCKS).unwrap(), &params);
 }
 
 /// Three levels over a cached root that ends inside a block and inside a box; a node without tokens,
@@ -150,4 +161,22 @@ fn unused_tiles() {
 #[test]
 fn bits_do_not_depend_on_the_layout() {
     check_bits(&|block_size, _| forest(shape(4, 2, 64), block_size));
+}
+
+/// Items of tiles that one warpgroup has no rows of between others: first, last, and next to each other;
+/// of one tile of keys and of several; in one block, shared out in turns, and a block each.
+#[test]
+fn items() {
+    under_all_schedules(|device| {
+        for make in [forest_of::<1>, forest_of::<3>, forest_of::<1000>] {
+            for rows in [[40, 128, 64], [128, 30, 70]] {
+                let mut forest = make(shape(1, 1, 64), 16);
+                for (text, len) in [130, 128, 180].into_iter().enumerate() {
+                    let root = forest.root(text, 10 * text, len);
+                    forest.ask(root, len, rows[text]);
+                }
+                forest.check(device, &format!("tiles of {rows:?}"), None, false);
+            }
+        }
+    });
 }

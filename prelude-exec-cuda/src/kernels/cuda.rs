@@ -75,8 +75,8 @@ struct Kernel {
 unsafe impl Send for CudaLauncher {}
 
 impl CudaLauncher {
-    /// Loads every family's kernels, so that a missing image shows at start; those of Hopper alone when
-    /// one is asked for.
+    /// Loads every family's kernels, so that a missing image shows at start; those for Hopper on GPUs of
+    /// compute capability 9.0 alone.
     ///
     /// # Errors
     /// [`Error::KernelImageMissing`], or the driver's.
@@ -88,23 +88,25 @@ impl CudaLauncher {
             kernels: HashMap::new(),
         };
         this.context.bind()?;
-        for family in prelude_kernels::FAMILIES
-            .iter()
-            .filter(|f| !f.is_of_hopper())
-        {
+        let has_hopper = this.is_on_hopper();
+        let families = prelude_kernels::FAMILIES.iter();
+        for family in families.filter(|f| has_hopper || !f.is_of_hopper()) {
             this.load(family)?;
         }
         Ok(this)
     }
 
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.context.multiprocessors
+    }
+
+    /// Returns true if the GPU has the instructions of kernels for Hopper.
+    pub(crate) fn is_on_hopper(&self) -> bool {
+        self.context.compute_capability == HOPPER
+    }
+
     fn load(&mut self, family: &'static Family) -> Result<(), Error> {
         let capability = self.context.compute_capability;
-        if family.is_of_hopper() && capability != HOPPER {
-            let (major, minor) = capability;
-            let what =
-                format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
-            return Err(Error::launch(family.name, what));
-        }
         let module = self.images.get(family, capability, |image| {
             // SAFETY: the image is a fatbin, cubin or PTX that ends in a zero byte, which is what
             // the driver takes; it copies what it needs.
@@ -132,10 +134,6 @@ impl CudaLauncher {
             _ => Error::launch(launch.kernel, describe(e)),
         };
         self.context.bind()?;
-        let family = Family::of(launch.kernel).filter(|family| family.is_of_hopper());
-        if let Some(family) = family.filter(|_| !self.kernels.contains_key(launch.kernel)) {
-            self.load(family)?;
-        }
         let kernel = self
             .kernels
             .get_mut(launch.kernel)

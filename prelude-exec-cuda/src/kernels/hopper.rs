@@ -1,5 +1,5 @@
-//! `sm90_attn`: attention of prompts by Hopper's own instructions. Right by emulation, never run on a
-//! GPU yet, and so for measurements alone: [`crate::CudaConfig::hopper_attention`].
+//! `sm90_attn`: attention of prompts by Hopper's own instructions, on GPUs of compute capability 9.0:
+//! [`crate::PromptAttention`].
 
 use half::bf16;
 use prelude_core::Attention as VisibleTokens;
@@ -64,7 +64,7 @@ impl Attention {
             scale: shape.scale,
             reserved: [0; 10],
         };
-        let launch = params.launch(int(shape.head_dim));
+        let launch = params.launch(int(shape.head_dim), launcher.multiprocessors());
         let launch = launch.ok_or_else(|| Error::launch(KERNEL, "no such head_dim"))?;
         let reads = self.prompt_reads(on);
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
@@ -76,7 +76,7 @@ impl Attention {
         launcher: &Launcher,
         step: View<bf16>,
         pages: Option<View<bf16>>,
-    ) -> Result<[TensorMap; 4], Error> {
+    ) -> Result<[TensorMap; 5], Error> {
         let AttnShape {
             kv_heads, head_dim, ..
         } = self.shape;
@@ -88,13 +88,14 @@ impl Attention {
             Sm90AttnParams::boxes(pages.ptr(), rows as u64, width, width)
         });
         let map = |tile| launcher.tensor_map(tile);
-        let [by_16, by_1] = step;
+        let [by_16, by_1, by_128] = step;
         let [pages_by_16, pages_by_1] = match pages {
-            Some([by_16, by_1]) => [map(by_16)?, map(by_1)?],
+            Some([by_16, by_1, _]) => [map(by_16)?, map(by_1)?],
             // No test reads the page.
             None => [TensorMap::new([0; 16]); 2],
         };
-        Ok([map(by_16)?, map(by_1)?, pages_by_16, pages_by_1])
+        let [by_16, by_1, by_128] = [map(by_16)?, map(by_1)?, map(by_128)?];
+        Ok([by_16, by_1, pages_by_16, pages_by_1, by_128])
     }
 }
 
@@ -156,13 +157,13 @@ mod tests {
             64,
             wide,
             None,
-            "prelude_sm90_attn_64 <<<3×2, 384, 81984 B>>> q=q",
+            "prelude_sm90_attn_64 <<<3, 384, 98368 B>>> q=q",
         );
         check(
             128,
             wide,
             None,
-            "prelude_sm90_attn_128 <<<3×2, 384, 163904 B>>> q=q",
+            "prelude_sm90_attn_128 <<<3, 384, 196672 B>>> q=q",
         );
         check(64, wide, None, "step_rows=8 block_size=16 scale=0.125");
         check(32, wide, None, "no such head_dim");

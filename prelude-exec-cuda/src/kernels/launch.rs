@@ -27,6 +27,10 @@ const MAX_LAUNCH_ACCESSES: usize = 16;
 #[cfg(feature = "emu")]
 const FLOAT_PARAMS: [&str; 2] = ["eps", "scale"];
 
+/// Multiprocessors of devices that stand for a GPU: few, so that their blocks have much to do.
+#[cfg(feature = "emu")]
+const EMULATED_MULTIPROCESSORS: u32 = 3;
+
 /// Runs kernels.
 #[derive(Debug)]
 pub(crate) enum Launcher {
@@ -131,6 +135,24 @@ impl Launcher {
             Self::Cuda(cuda) => cuda.tensor_map(tile),
             #[cfg(feature = "emu")]
             Self::Emu(..) | Self::Record(..) => Ok(tile.emulated()),
+        }
+    }
+
+    /// Returns how many blocks run at once that leave no room for another beside them.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        match self {
+            Self::Cuda(cuda) => cuda.multiprocessors(),
+            #[cfg(feature = "emu")]
+            Self::Emu(..) | Self::Record(..) => EMULATED_MULTIPROCESSORS,
+        }
+    }
+
+    /// Returns true if kernels for Hopper run.
+    pub(crate) fn is_on_hopper(&self) -> bool {
+        match self {
+            Self::Cuda(cuda) => cuda.is_on_hopper(),
+            #[cfg(feature = "emu")]
+            Self::Emu(..) | Self::Record(..) => false,
         }
     }
 

@@ -11,8 +11,8 @@ use prelude_models::{
 
 use super::Target;
 use crate::{
-    CudaConfig, CudaLoader, CudaOps, Error, StepPlan, executor, memory::kv_pool::KvShape,
-    ops::Sizes,
+    CudaConfig, CudaLoader, CudaOps, Error, PromptAttention, StepPlan, executor,
+    memory::kv_pool::KvShape, ops::Sizes,
 };
 
 /// The sizes that a [`Device`] needs room for.
@@ -38,8 +38,8 @@ pub struct Room {
     pub logits_rows: u32,
     /// True if matrices of layers are rounded to fp8.
     pub fp8: bool,
-    /// True if attention of prompts runs by the kernel for Hopper.
-    pub hopper_attention: bool,
+    /// The kernel for attention of prompts.
+    pub prompt_attention: PromptAttention,
 }
 
 impl From<&Spec> for Room {
@@ -57,7 +57,7 @@ impl From<&Spec> for Room {
             lists_bytes: 1 << 20,
             logits_rows: 4,
             fp8: false,
-            hopper_attention: false,
+            prompt_attention: PromptAttention::OfGpu,
         }
     }
 }
@@ -90,7 +90,7 @@ impl Device {
             metadata_bytes: room.lists_bytes,
             results_bytes: room.lists_bytes,
             fp8: room.fp8,
-            hopper_attention: room.hopper_attention,
+            prompt_attention: room.prompt_attention,
             ..target.config()
         };
         let mut sizes = Sizes::new(&room.model, &config, None);

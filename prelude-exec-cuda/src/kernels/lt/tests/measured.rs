@@ -36,7 +36,7 @@ fn check_measured(test: &str, fp8: bool) {
         lists_bytes: 1 << 20,
         logits_rows: 1,
         fp8,
-        hopper_attention: false,
+        prompt_attention: crate::PromptAttention::OfGpu,
     };
     let target = Target::emulated(Arc::clone(&device));
     let mut measuring = Device::open(&target, &room, false).unwrap();
