@@ -6,6 +6,7 @@ use prelude_kernels::{
 };
 
 use crate::{
+    fp8_scales::{of_weight, to_kernels},
     gemm_fp8::e4m3s,
     lanes::e4m3_value,
     support::{
@@ -77,8 +78,8 @@ fn check(device: &Device, case: Case) {
     let params = GemmFp8Params {
         x: upload(device, &x),
         w: upload(device, &w),
-        x_scale: upload(device, &x_scale),
-        w_scale: upload(device, &w_scale),
+        x_scale: upload(device, &to_kernels(&x_scale, blocks)),
+        w_scale: upload(device, &of_weight(&w_scale, blocks)),
         bias: match case.bias {
             true => upload(device, &bias),
             false => DevicePtr::NULL,
@@ -215,7 +216,8 @@ fn rows_do_not_depend_on_the_batch() {
         let row = e4m3s(&mut values, 1, k, k);
         let row_scales = values.f32s(blocks, 1e-3, 2e-3);
         let w = upload(device, &e4m3s(&mut values, n, k, k));
-        let w_scale = upload(device, &values.f32s(blocks, 1e-4, 2e-4));
+        let w_scale = values.f32s(blocks, 1e-4, 2e-4);
+        let w_scale = upload(device, &of_weight(&w_scale, blocks));
         for kernels in [&[Kernel::Few][..], &[Kernel::Small, Kernel::Large]] {
             let mut first: Option<Vec<bf16>> = None;
             for (m, at) in [(1, 0), (2, 1), (8, 5), (9, 8), (16, 15), (140, 133)] {
@@ -227,7 +229,7 @@ fn rows_do_not_depend_on_the_batch() {
                 let params = GemmFp8Params {
                     x: upload(device, &x),
                     w,
-                    x_scale: upload(device, &scales),
+                    x_scale: upload(device, &to_kernels(&scales, blocks)),
                     w_scale,
                     bias: DevicePtr::NULL,
                     y,

@@ -9,13 +9,14 @@ use prelude_kernels::{
 };
 
 use crate::{
+    fp8_scales::of_kernels,
     quant_fp8_row::rounded,
     support::{Values, launch, room_bf16, under_all_schedules, upload},
 };
 
 const GROUP: usize = FP8_BLOCK as usize;
 
-/// Bits of quotients, and of scales.
+/// Bits of quotients, and of scales, these as `[rows, width / 128]`.
 type Bits = (Vec<u8>, Vec<u32>);
 
 /// Runs a kernel that rounds `rows` rows of `width`, given where to.
@@ -29,7 +30,8 @@ fn run(
     let scale = device.alloc(scales * 4).unwrap();
     kernel(q, scale);
     let q = device.download(q, rows * width).unwrap();
-    (q, device.download(scale, scales).unwrap())
+    let scales = device.download(scale, scales).unwrap();
+    (q, of_kernels(&scales, width / GROUP))
 }
 
 fn params(
@@ -102,10 +104,17 @@ fn check(device: &Device, rows: usize, width: usize, gap: usize, live: Option<u3
 #[test]
 fn groups_are_those_of_the_definition() {
     under_all_schedules(|device| {
-        for (rows, width, gap) in [(1, 128, 0), (3, 384, 8), (2, 1024, 0), (2, 8320, 16)] {
+        for (rows, width, gap) in [
+            (1, 128, 0),
+            (3, 384, 8),
+            (4, 1024, 0),
+            (2, 8320, 16),
+            (11, 384, 0),
+        ] {
             check(device, rows, width, gap, None);
         }
         check(device, 5, 256, 8, Some(3));
+        check(device, 9, 384, 0, Some(8));
     });
 }
 

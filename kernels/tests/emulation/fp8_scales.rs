@@ -1,0 +1,56 @@
+//! The order of scales in `fp8_scales.cuh`, by naive twins.
+
+/// Row and group of each scale of so many rows, in the order in which they lie.
+fn places(rows: usize, groups: usize) -> Vec<[usize; 2]> {
+    let fours = rows - rows % 4;
+    let of_fours = (0..groups).flat_map(|group| (0..fours).map(move |row| [row, group]));
+    let of_rest = (fours..rows).flat_map(|row| (0..groups).map(move |group| [row, group]));
+    of_fours.chain(of_rest).collect()
+}
+
+/// Scales `[rows, groups]` in the order of kernels.
+pub(crate) fn to_kernels<T: Copy>(scales: &[T], groups: usize) -> Vec<T> {
+    let places = places(scales.len() / groups, groups).into_iter();
+    places
+        .map(|[row, group]| scales[row * groups + group])
+        .collect()
+}
+
+/// Scales in the order of kernels as `[rows, groups]`.
+pub(crate) fn of_kernels<T: Copy>(scales: &[T], groups: usize) -> Vec<T> {
+    let mut ordered = scales.to_vec();
+    for (scale, [row, group]) in scales.iter().zip(places(scales.len() / groups, groups)) {
+        ordered[row * groups + group] = *scale;
+    }
+    ordered
+}
+
+/// Scales of a weight, `[⌈n / 128⌉, blocks]`, filled up with NaN to a multiple of 4.
+pub(crate) fn of_weight(scales: &[f32], blocks: usize) -> Vec<f32> {
+    let fill = [f32::NAN; 3];
+    let rows = scales.chunks_exact(blocks);
+    rows.flat_map(|row| [row, &fill[..(4 - blocks % 4) % 4]].concat())
+        .collect()
+}
+
+#[test]
+fn scales_lie_in_fours_then_row_by_row() {
+    // A scale of row r and group g is 10 · r + g.
+    for (rows, expected) in [
+        (1, vec![0, 1, 2]),
+        (3, vec![0, 1, 2, 10, 11, 12, 20, 21, 22]),
+        (4, vec![0, 10, 20, 30, 1, 11, 21, 31, 2, 12, 22, 32]),
+        (
+            5,
+            vec![0, 10, 20, 30, 1, 11, 21, 31, 2, 12, 22, 32, 40, 41, 42],
+        ),
+    ] {
+        let scales = (0..rows).flat_map(|row| (0..3).map(move |group| 10 * row + group));
+        let scales: Vec<usize> = scales.collect();
+        assert_eq!(to_kernels(&scales, 3), expected);
+        assert_eq!(of_kernels(&expected, 3), scales);
+    }
+    let filled = of_weight(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
+    assert!(filled[..3] == [1.0, 2.0, 3.0] && filled[4..7] == [4.0, 5.0, 6.0]);
+    assert!(filled.len() == 8 && filled[3].is_nan() && filled[7].is_nan());
+}
