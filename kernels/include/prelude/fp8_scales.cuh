@@ -1,9 +1,9 @@
 // Places of the scales of 128 elements of a row, and of blocks of 128 × 128 of a weight: one order for all
-// kernels that write or read them, which is cuBLASLt's own (its modes VEC128_32F and BLK128x128_32F).
+// kernels that write or read them, in which cuBLASLt finds its own (VEC128_32F and BLK128x128_32F).
 //
-// Rows, f32 of rows · groups: those of the first 4 · ⌊rows / 4⌋ rows group by group, as cuBLASLt reads
-// them and takes only fours; then those of the other rows, row by row. So the scales of the fours, and
-// those of the rest, lie as if there were no other rows.
+// Rows, f32 of rows · groups: few rows, up to 16, one row after the other. Of more, the first
+// 4 · ⌊rows / 4⌋ one group after the other, as cuBLASLt reads them, which takes only fours; then the rest
+// one row after the other, as if these few rows were all.
 // Weights, f32 [⌈n / 128⌉, ⌈k / 512⌉ · 4]: rows of blocks, each filled up to a multiple of 4.
 #pragma once
 
@@ -13,6 +13,7 @@ namespace prelude::fp8 {
 
 constexpr u32 BLOCK = 128;  // elements of k, and rows of w, that have a scale
 constexpr u32 FOUR = 4;     // rows, or blocks of a row
+constexpr u32 FEW = 16;     // rows that kernels for few take
 
 // Where the scales of a row begin, and how far one group's is from the next one's.
 struct RowScales {
@@ -20,7 +21,7 @@ struct RowScales {
     u32 step;
 
     PRELUDE_DEVICE RowScales(u32 row, u32 rows, u32 groups) {
-        u32 fours = rows / FOUR * FOUR;
+        u32 fours = rows > FEW ? rows / FOUR * FOUR : 0;
         first = row < fours ? row : u64(row) * groups;
         step = row < fours ? fours : 1;
     }

@@ -45,15 +45,15 @@ struct Bytes {
 struct BlockFactors : Bytes {
     static constexpr bool BLOCKS = true;
     Global<const float> x_scale, w_scale;
-    u32 rows;
     u32 blocks;  // of k
 
     PRELUDE_DEVICE BlockFactors(const GemmFp8Params& p)
-        : x_scale(p.x_scale), w_scale(p.w_scale), rows(p.m), blocks(p.k / BLOCK) {}
+        : x_scale(p.x_scale), w_scale(p.w_scale), blocks(p.k / BLOCK) {}
     // What the sum of products of the block of pair `at` is multiplied with.
     PRELUDE_DEVICE float scale(u32 row, u32 column, u32 at) const {
         u32 block = at / BLOCK_PAIRS;
-        float of_x = load(x_scale + RowScales(row, rows, blocks).at(block));
+        // Few rows: row by row.
+        float of_x = load(x_scale + (u64(row) * blocks + block));
         u64 of_w = u64(column / BLOCK) * block_stride(blocks) + block;
         return mul_rn(of_x, load_ro(w_scale + of_w));
     }

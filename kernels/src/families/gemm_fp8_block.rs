@@ -3,9 +3,11 @@ use crate::Launch;
 
 /// Elements of `k`, and rows of `w`, that have a scale in common.
 pub const FP8_BLOCK: u32 = 128;
-/// Rows whose scales of blocks of `k` lie beside each other, and what numbers of scales of a row of blocks
-/// of `w` are filled up to multiples of: mirrors `fp8::FOUR`.
+/// What the numbers of rows whose scales lie group by group, and of scales of a row of blocks of `w`, are
+/// multiples of: mirrors `fp8::FOUR`.
 pub const FP8_FOUR: u32 = 4;
+/// Rows whose scales lie row by row, whatever their number: mirrors `fp8::FEW`.
+pub const FP8_FEW: u32 = 16;
 
 /// Threads of the kernels for few rows, whatever `n` is: with 512 they would have too few registers.
 const FEW_THREADS: u32 = 256;

@@ -109,12 +109,12 @@ fn groups_are_those_of_the_definition() {
             (3, 384, 8),
             (4, 1024, 0),
             (2, 8320, 16),
-            (11, 384, 0),
+            (19, 384, 0),
         ] {
             check(device, rows, width, gap, None);
         }
         check(device, 5, 256, 8, Some(3));
-        check(device, 9, 384, 0, Some(8));
+        check(device, 21, 256, 0, Some(18));
     });
 }
 
