@@ -180,7 +180,7 @@ impl Made {
     /// A number in e4m3 whose size is between 1 and 3.75, by its bits.
     fn e4m3(&self, i: usize) -> u8 {
         let bits = self.bits(i);
-        0x38 + (bits & 0xf) as u8 | (bits >> 8 & 0x80) as u8
+        (0x38 + (bits & 0xf) as u8) | (bits >> 8 & 0x80) as u8
     }
 
     /// The bytes of all numbers, made by all processors.

@@ -25,7 +25,7 @@ impl Factor {
         let number = |i: usize| NUMBERS[(i * 7 + i / 5 + seed * 13) % NUMBERS.len()];
         let numbers: Vec<u8> = (0..rows * width).map(number).collect();
         let count = scales_shape[0] * scales_shape[1];
-        let scale = |i: usize| 2f32.powi(-(((i + seed) * 0x9e37 >> 5) as i32 % 4));
+        let scale = |i: usize| 2f32.powi(-((((i + seed) * 0x9e37) >> 5) as i32 % 4));
         let values: Vec<f32> = (0..count).map(scale).collect();
         let mut data = space.alloc("data", numbers.len()).unwrap();
         data.write(0, &numbers).unwrap();
