@@ -80,7 +80,7 @@ enum Command {
     },
     /// Write a checkpoint with random weights: config.json, model.safetensors, tokenizer.
     MakeModel {
-        /// qwen3-0.6b, qwen3-4b or tiny.
+        /// qwen3-0.6b, qwen3-4b, qwen3-4b-fp8 or tiny.
         shape: String,
         /// Layers, if not as many as the real model has.
         #[arg(long)]

@@ -20,7 +20,7 @@ use prelude_models::ModelConfig;
 use safetensors::{Dtype, View};
 use serde_json::json;
 
-use crate::batches::mix;
+use crate::{batches::mix, values::BLOCK};
 
 /// Weights that one thread makes at a time.
 const CHUNK: usize = 1 << 20;
@@ -32,6 +32,8 @@ const COMPLETE: &str = "made.json";
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     seed: u64,
+    /// True if matrices of layers are stored in e4m3, with a scale for each block of 128 × 128.
+    fp8: bool,
     pub(crate) sizes: Sizes,
 }
 
@@ -47,10 +49,21 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
 }
 
-pub(crate) const SHAPES: [Shape; 4] = [
+const OF_4B: Sizes = Sizes {
+    hidden: 2560,
+    layers: 36,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    mlp: 9728,
+    vocab: 151_936,
+};
+
+pub(crate) const SHAPES: [Shape; 6] = [
     Shape {
         name: "qwen3-0.6b",
         seed: 1,
+        fp8: false,
         sizes: Sizes {
             hidden: 1024,
             layers: 28,
@@ -64,20 +77,20 @@ pub(crate) const SHAPES: [Shape; 4] = [
     Shape {
         name: "qwen3-4b",
         seed: 2,
-        sizes: Sizes {
-            hidden: 2560,
-            layers: 36,
-            heads: 32,
-            kv_heads: 8,
-            head_dim: 128,
-            mlp: 9728,
-            vocab: 151_936,
-        },
+        fp8: false,
+        sizes: OF_4B,
+    },
+    Shape {
+        name: "qwen3-4b-fp8",
+        seed: 5,
+        fp8: true,
+        sizes: OF_4B,
     },
     // For walks without a GPU: the emulation takes a second for a million products.
     Shape {
         name: "tiny",
         seed: 3,
+        fp8: false,
         sizes: Sizes {
             hidden: 64,
             layers: 2,
@@ -88,10 +101,26 @@ pub(crate) const SHAPES: [Shape; 4] = [
             vocab: 520,
         },
     },
+    // All matrices have whole blocks.
+    Shape {
+        name: "tiny-fp8",
+        seed: 6,
+        fp8: true,
+        sizes: Sizes {
+            hidden: 128,
+            layers: 2,
+            heads: 4,
+            kv_heads: 4,
+            head_dim: 32,
+            mlp: 128,
+            vocab: 520,
+        },
+    },
     // To be served: more ids than the tokenizer has, as in the large ones.
     Shape {
         name: "tiny-served",
         seed: 4,
+        fp8: false,
         sizes: Sizes {
             hidden: 64,
             layers: 2,
@@ -124,6 +153,7 @@ struct Made {
     counter: u64,
     dims: Vec<usize>,
     spread: Spread,
+    dtype: Dtype,
 }
 
 impl Made {
@@ -131,24 +161,50 @@ impl Made {
         self.dims.iter().product()
     }
 
-    fn weights(&self, from: usize, to: &mut [bf16]) {
-        for (i, weight) in (from..).zip(to) {
-            let bits = mix(self.counter.wrapping_add(i as u64));
-            // Two numbers in [0, 1), 24 bits each.
-            let unit = |bits: u64| (bits & 0xff_ffff) as f32 / 16_777_216.0;
-            let (a, b) = (unit(bits), unit(bits >> 32));
-            *weight = bf16::from_f32(match self.spread {
-                // A triangle on -1..1 has a variance of 1/6.
-                Spread::Around(deviation) => (a - b) * 6f32.sqrt() * deviation,
-                Spread::Between(low, high) => low + (high - low) * a,
-            });
+    fn bits(&self, i: usize) -> u64 {
+        mix(self.counter.wrapping_add(i as u64))
+    }
+
+    fn weight(&self, i: usize) -> f32 {
+        let bits = self.bits(i);
+        // Two numbers in [0, 1), 24 bits each.
+        let unit = |bits: u64| (bits & 0xff_ffff) as f32 / 16_777_216.0;
+        let (a, b) = (unit(bits), unit(bits >> 32));
+        match self.spread {
+            // A triangle on -1..1 has a variance of 1/6.
+            Spread::Around(deviation) => (a - b) * 6f32.sqrt() * deviation,
+            Spread::Between(low, high) => low + (high - low) * a,
         }
+    }
+
+    /// A number in e4m3 whose size is between 1 and 3.75, by its bits.
+    fn e4m3(&self, i: usize) -> u8 {
+        let bits = self.bits(i);
+        (0x38 + (bits & 0xf) as u8) | (bits >> 8 & 0x80) as u8
+    }
+
+    /// The bytes of all numbers, made by all processors.
+    fn bytes<T: bytemuck::Pod + Send>(&self, number: impl Fn(usize) -> T + Sync) -> Vec<u8> {
+        let mut numbers = vec![T::zeroed(); self.len()];
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        let each = numbers.len().div_ceil(workers).next_multiple_of(CHUNK);
+        thread::scope(|scope| {
+            for (i, part) in numbers.chunks_mut(each).enumerate() {
+                let number = &number;
+                scope.spawn(move || {
+                    for (at, to) in (i * each..).zip(part) {
+                        *to = number(at);
+                    }
+                });
+            }
+        });
+        bytemuck::cast_slice(&numbers).to_vec()
     }
 }
 
 impl View for Made {
     fn dtype(&self) -> Dtype {
-        Dtype::BF16
+        self.dtype
     }
 
     fn shape(&self) -> &[usize] {
@@ -156,27 +212,23 @@ impl View for Made {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let mut weights = vec![bf16::ZERO; self.len()];
-        let workers = thread::available_parallelism().map_or(1, usize::from);
-        let each = weights.len().div_ceil(workers).next_multiple_of(CHUNK);
-        thread::scope(|scope| {
-            for (i, part) in weights.chunks_mut(each).enumerate() {
-                scope.spawn(move || self.weights(i * each, part));
-            }
-        });
-        Cow::Owned(bytemuck::cast_slice(&weights).to_vec())
+        Cow::Owned(match self.dtype {
+            Dtype::F8_E4M3 => self.bytes(|i| self.e4m3(i)),
+            Dtype::F32 => self.bytes(|i| self.weight(i)),
+            _ => self.bytes(|i| bf16::from_f32(self.weight(i))),
+        })
     }
 
     fn data_len(&self) -> usize {
-        self.len() * size_of::<bf16>()
+        self.len() * self.dtype.bitsize() / 8
     }
 }
 
 /// All tensors of a model, by name.
-fn tensors(seed: u64, shape: &Sizes) -> Vec<(String, Made)> {
+fn tensors(seed: u64, shape: &Sizes, fp8: bool) -> Vec<(String, Made)> {
     let (h, d) = (shape.hidden, shape.head_dim);
     let mut list = Vec::new();
-    let mut add = |name: String, dims: &[usize], spread| {
+    let mut put = |name: String, dims: &[usize], spread, dtype| {
         // Tensors are 2⁴⁰ counters apart, seeds 2⁵⁶.
         let counter = (seed << 56) | ((list.len() as u64) << 40);
         let dims = dims.to_vec();
@@ -186,8 +238,19 @@ fn tensors(seed: u64, shape: &Sizes) -> Vec<(String, Made)> {
                 counter,
                 dims,
                 spread,
+                dtype,
             },
         ));
+    };
+    let mut add = |name: String, dims: &[usize], spread| match spread {
+        Spread::Around(deviation) if fp8 && name.contains("_proj") => {
+            put(name.clone(), dims, spread, Dtype::F8_E4M3);
+            // Scales of numbers whose mean square is 2.3².
+            let of_blocks = [dims[0].div_ceil(BLOCK), dims[1].div_ceil(BLOCK)];
+            let scales = Spread::Between(0.5 * deviation / 2.3, 1.5 * deviation / 2.3);
+            put(format!("{name}_scale_inv"), &of_blocks, scales, Dtype::F32);
+        }
+        _ => put(name, dims, spread, Dtype::BF16),
     };
     let matrix = |width: usize| Spread::Around(1.3 / (width as f32).sqrt());
     let norm = Spread::Between(0.5, 1.5);
@@ -221,7 +284,7 @@ fn tensors(seed: u64, shape: &Sizes) -> Vec<(String, Made)> {
 
 /// Returns the names and shapes of all tensors of a model.
 pub(crate) fn tensor_shapes(sizes: &Sizes) -> Vec<(String, Vec<usize>)> {
-    let tensors = tensors(0, sizes).into_iter();
+    let tensors = tensors(0, sizes, false).into_iter();
     tensors.map(|(name, made)| (name, made.dims)).collect()
 }
 
@@ -274,7 +337,10 @@ pub(crate) fn make(
     folder: &Path,
 ) -> Result<u64> {
     let Shape {
-        seed, mut sizes, ..
+        seed,
+        fp8,
+        mut sizes,
+        ..
     } = shape(name)?;
     let layers = layers.unwrap_or(sizes.layers);
     if layers == 0 || layers > sizes.layers {
@@ -295,12 +361,18 @@ pub(crate) fn make(
         let path = folder.join(file);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    write(
-        "config.json",
-        serde_json::to_string_pretty(&config(&sizes))?,
-    )?;
+    let mut config = config(&sizes);
+    if fp8 {
+        config["quantization_config"] = json!({
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [BLOCK, BLOCK],
+        });
+    }
+    write("config.json", serde_json::to_string_pretty(&config)?)?;
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    safetensors::serialize_to_file(tensors(seed, &sizes), Some(metadata), &weights)
+    safetensors::serialize_to_file(tensors(seed, &sizes, fp8), Some(metadata), &weights)
         .with_context(|| format!("cannot write {}", weights.display()))?;
     write(COMPLETE, made)?;
     Ok(fs::metadata(&weights)?.len())
@@ -329,10 +401,11 @@ mod tests {
             counter: 5 << 40,
             dims: vec![3, CHUNK],
             spread: Spread::Around(0.5),
+            dtype: Dtype::BF16,
         };
         let whole = made.data();
-        let mut piece = vec![bf16::ZERO; 10];
-        made.weights(CHUNK - 5, &mut piece);
+        let piece = (CHUNK - 5..CHUNK + 5).map(|i| bf16::from_f32(made.weight(i)));
+        let piece: Vec<bf16> = piece.collect();
         let at = 2 * (CHUNK - 5);
         assert_eq!(whole[at..at + 20], *bytemuck::cast_slice::<_, u8>(&piece));
         let values: Vec<f64> = bytemuck::pod_collect_to_vec::<u8, bf16>(&whole)
@@ -363,12 +436,43 @@ mod tests {
         assert!(error.contains("qwen3-0.6b"), "{error}");
     }
 
+    /// Matrices in fp8 have whole blocks, and what they are times their scales is about as large as in
+    /// bf16.
+    #[test]
+    fn matrices_in_fp8_are_as_large_as_others() {
+        let folder = Folder::new("make-fp8");
+        make("tiny-fp8", None, &demo(), &folder.0).unwrap();
+        let checkpoint = prelude_models::Checkpoint::open(&folder.0).unwrap();
+        assert_eq!(checkpoint.config().hidden_size, 128);
+        let sizes = shape("tiny-fp8").unwrap().sizes;
+        let made = tensors(6, &sizes, true);
+        let of = |name: &str| {
+            let name = format!("model.layers.1.mlp.down_proj.weight{name}");
+            let (_, made) = made.iter().find(|(other, _)| *other == name).unwrap();
+            made
+        };
+        let (numbers, scales) = (of("").data(), of("_scale_inv").data());
+        let scale: f32 = bytemuck::pod_read_unaligned(&scales[..4]);
+        assert_eq!((numbers.len(), scales.len()), (128 * 128, 4));
+        assert!((0.5..1.5).contains(&(scale * 2.3 * 128f32.sqrt() / 1.3)));
+        let value = |bits: &u8| {
+            let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+            (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7)
+        };
+        let squares: f32 = numbers.iter().map(|bits| value(bits).powi(2)).sum();
+        let size = (squares / numbers.len() as f32).sqrt();
+        assert!((size - 2.3).abs() < 0.05, "{size}");
+        assert!(
+            (0.4..0.6).contains(&(numbers.iter().filter(|x| **x > 127).count() as f32 / 16384.0))
+        );
+    }
+
     /// Counted in the specification of the model: 440.4 M weights of layers, 155.6 M of the table.
     #[test]
     fn the_real_shapes_have_their_real_sizes() {
         let check = |name: &str, millions: f64| {
             let shape = shape(name).unwrap();
-            let all: usize = tensors(shape.seed, &shape.sizes)
+            let all: usize = tensors(shape.seed, &shape.sizes, false)
                 .iter()
                 .map(|t| t.1.len())
                 .sum();

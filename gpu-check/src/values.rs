@@ -64,7 +64,7 @@ pub(crate) fn blocks(
     };
     let data: Vec<u8> = values(seed, rows * width).into_iter().map(byte).collect();
     let count = rows.div_ceil(BLOCK) * width / BLOCK;
-    let scales = (0..count).map(|i| (1 + i % 3) as f32 / 4096.0);
+    let scales = (0..count).map(|i| uneven(seed, i) / 4096.0);
     let scales: Vec<f32> = scales.collect();
     let matrix = Fp8Matrix {
         shape: [rows, width],
@@ -75,6 +75,24 @@ pub(crate) fn blocks(
     let loaded = loader.linear_fp8("measured", &[matrix], &[])?;
     let weight = loaded.context("blocks of 128 × 128 are not multiplied as they are")?;
     Ok((weight, data, scales))
+}
+
+/// A power of two between 1 and 32, unlike those of most other places: what belongs to another place shows.
+fn uneven(seed: u64, place: usize) -> f32 {
+    let drawn = mix(seed.wrapping_mul(0x1_0000_0001) ^ (1 << 40 | place as u64));
+    (1u32 << (drawn % 6)) as f32
+}
+
+/// Values of rows of `width`, as [`values`], whose groups of 128 elements are of very different sizes.
+pub(crate) fn uneven_groups(seed: u64, len: usize) -> Vec<bf16> {
+    let mut all = values(seed, len);
+    for (group, part) in all.chunks_mut(BLOCK).enumerate() {
+        let size = uneven(seed, group);
+        for x in part {
+            *x = bf16::from_f32(x.to_f32() * size);
+        }
+    }
+    all
 }
 
 /// A vector of values between 0.5 and 1.5.

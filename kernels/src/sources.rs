@@ -58,6 +58,7 @@ headers![
     "dev.h",
     "dots.cuh",
     "experts.cuh",
+    "fp8_scales.cuh",
     "gemm_experts.cuh",
     "gemm_fp8.cuh",
     "gemm_fp8_block.cuh",

@@ -147,15 +147,17 @@ fn blocks_are_loaded_as_they_are() {
     let weight = loader.linear_fp8("w", &views, &biases).unwrap().unwrap();
     assert_eq!(
         loader.bytes() - before,
-        424 * 256 + 4 * 2 * (2 + 1 + 1) + 2 * 424
+        424 * 256 + 4 * 4 * (2 + 1 + 1) + 2 * 424
     );
     let (matrix, bias) = weight.fp8().unwrap();
     assert_eq!(bias.unwrap().width(), 424);
     let data: Vec<u8> = device.download(matrix.data.ptr(), 424 * 256).unwrap();
-    let scales: Vec<f32> = device.download(matrix.scales.ptr(), 8).unwrap();
+    let scales: Vec<f32> = device.download(matrix.scales.ptr(), 16).unwrap();
     let all = |of: fn(&Stored) -> &[u8]| parts.iter().flat_map(of).copied().collect::<Vec<_>>();
     assert!(data == all(|part| &part.data));
-    let expected: Vec<f32> = parts.iter().flat_map(|p| p.scales.clone()).collect();
+    // Two blocks a row, filled up to four.
+    let rows = parts.iter().flat_map(|part| part.scales.chunks_exact(2));
+    let expected: Vec<f32> = rows.flat_map(|row| [row[0], row[1], 0.0, 0.0]).collect();
     assert_eq!(scales, expected);
 
     let mut refused = |parts: &[Fp8Matrix<'_>], biases: &[TensorView<'_>]| {
@@ -450,7 +452,7 @@ fn memory_is_that_of_fp8() {
     assert_eq!(fp8.kv_bytes, bf16.kv_bytes);
 }
 
-/// Blocks take a byte an element and a scale each.
+/// Blocks take a byte an element and a scale each, rows of which are filled up to fours.
 #[test]
 fn memory_is_that_of_blocks() {
     let open = |fp8| {
@@ -463,9 +465,17 @@ fn memory_is_that_of_blocks() {
     let model = model.config();
     let (h, i) = (model.hidden_size, model.intermediate_size);
     let shape = model.attn_shape();
-    let elements = shape.qkv_width() * h + h * shape.out_width() + 3 * h * i;
-    let scales = elements / (FP8_BLOCK * FP8_BLOCK);
-    let saved = model.num_hidden_layers * (elements - 4 * scales);
+    let matrices = [
+        (shape.qkv_width(), h),
+        (h, shape.out_width()),
+        (2 * i, h),
+        (h, i),
+    ];
+    let saved = matrices.map(|(rows, width)| {
+        let scales = rows / FP8_BLOCK * (width / FP8_BLOCK).next_multiple_of(4);
+        rows * width - 4 * scales
+    });
+    let saved = model.num_hidden_layers * saved.iter().sum::<usize>();
     let (bf16, fp8) = (open(false), open(true));
     assert_eq!(bf16.weights_bytes - fp8.weights_bytes, saved as u64);
 }

@@ -312,7 +312,7 @@ impl CudaLoader {
     fn note_matrix(
         &mut self,
         data: &Buffer,
-        scales: Option<&Buffer>,
+        scales: Option<(&Buffer, Scaling)>,
         (rows, width): (usize, usize),
         bias: Option<&Buffer>,
     ) {
@@ -323,12 +323,12 @@ impl CudaLoader {
             n,
             k,
             has_bias: bias.is_some(),
-            is_fp8: scales.is_some(),
+            fp8: scales.map(|(_, scaling)| scaling),
         };
         let address = |of: Option<&Buffer>| of.map_or(DevicePtr::NULL, Buffer::start);
         self.matrices.entry(matrix).or_default().push(WeightAt {
             w: data.start(),
-            scales: address(scales),
+            scales: address(scales.map(|(scales, _)| scales)),
             bias: address(bias),
         });
     }
@@ -395,7 +395,8 @@ impl CudaLoader {
         };
         let data = self.alloc(name, rows * width)?;
         let scales = self.alloc(&format!("{name}.scale"), rows * size_of::<f32>())?;
-        self.note_matrix(&data, Some(&scales), (rows, width), bias.as_ref());
+        let of_rows = Some((&scales, Scaling::Rows));
+        self.note_matrix(&data, of_rows, (rows, width), bias.as_ref());
         let Some(rounding) = &mut self.rounding else {
             return Err(Error::weight(name, "has nothing to be rounded by"));
         };
@@ -434,6 +435,17 @@ impl CudaLoader {
         }
         Ok(())
     }
+}
+
+/// The scales of parts behind each other, rows of `width` of them filled up to `filled` with zeros.
+fn filled_up(parts: &[Fp8Matrix<'_>], width: usize, filled: usize) -> Vec<f32> {
+    let rows = parts.iter().flat_map(|part| part.scales.chunks(width));
+    let mut all = Vec::new();
+    for row in rows {
+        all.extend_from_slice(row);
+        all.resize(all.len() + filled - width, 0.0);
+    }
+    all
 }
 
 impl WeightLoader for CudaLoader {
@@ -486,9 +498,10 @@ impl WeightLoader for CudaLoader {
         let [scale_rows, scale_width] = scaling.of_weight(rows, width);
         let bytes = scale_rows * scale_width * size_of::<f32>();
         let scales = self.alloc(&format!("{name}.scale"), bytes)?;
-        let bytes = parts.iter().map(|part| bytemuck::cast_slice(&part.scales));
-        let bytes: Vec<&[u8]> = bytes.collect();
-        self.copy(&scales, size_of::<f32>(), &bytes)?;
+        let filled = filled_up(parts, width / FP8_BLOCK, scale_width);
+        self.copy(&scales, size_of::<f32>(), &[bytemuck::cast_slice(&filled)])?;
+        let of_blocks = Some((&scales, scaling));
+        self.note_matrix(&data, of_blocks, (rows, width), bias.as_ref());
         Ok(Some(Weight(Repr::Fp8 {
             data,
             scales,

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use half::bf16;
 use prelude_exec_cuda::{
-    Weight,
+    ProductEngine, Weight,
     measure::{Device, ProductCounts},
 };
 use prelude_models::Ops as _;
@@ -47,7 +47,17 @@ pub(super) enum Scales {
     Blocks,
 }
 
-/// A row as products take it: e4m3 times the row's scale.
+impl Scales {
+    /// A row as products take it.
+    fn rounded(self, row: &[bf16]) -> Vec<f64> {
+        match self {
+            Self::Rows => rounded(row),
+            Self::Blocks => row.chunks(values::BLOCK).flat_map(rounded).collect(),
+        }
+    }
+}
+
+/// Numbers as products take them that have one scale: e4m3 times this.
 fn rounded(row: &[bf16]) -> Vec<f64> {
     let largest = row.iter().map(|x| x.to_f32().abs());
     let scale = largest.fold(2f32.powi(-24), f32::max) / 448.0;
@@ -93,6 +103,7 @@ pub(super) fn products(
 ) -> Result<String> {
     let mut compared = 0;
     let mut ran = ProductCounts::default();
+    let mut has_library = false;
     for (name, n, k) in layer.matrices() {
         // The smallest model's are narrower than a block.
         let k = match scales {
@@ -106,27 +117,28 @@ pub(super) fn products(
             room.model.intermediate_size = room.model.intermediate_size.max(k);
             let mut device = Device::open(&session.target, &room, deterministic)?;
             let Matrix { weight, row: of_w } = Matrix::new(&device, scales, n, k)?;
-            let (x, before) = (values::values(12, m * k), values::values(13, m * n));
-            let (written, added, counts) = in_step(&mut device, &room, |ops| {
+            let x = match scales {
+                Scales::Rows => values::values(12, m * k),
+                Scales::Blocks => values::uneven_groups(12, m * k),
+            };
+            let before = values::values(13, m * n);
+            let (written, added, counts, engine) = in_step(&mut device, &room, |ops| {
                 let input = ops.filled(m, k, &x)?;
                 let mut written = ops.alloc(m, n)?;
                 ops.linear(&input, m, &weight, &mut written)?;
                 let mut added = ops.filled(m, n, &before)?;
                 ops.linear_add(&input, 0..m, &weight, &mut added)?;
                 let (written, added) = (ops.read(&written)?, ops.read(&added)?);
-                Ok((written, added, ops.product_counts()))
+                Ok((written, added, ops.product_counts(), ops.products().clone()))
             })?;
+            has_library = takes_scales(&engine);
             ran.library += counts.library;
             ran.own += counts.own;
             ran.skinny += counts.skinny;
             for column in (0..n).step_by(97).chain([n - 1]) {
                 let w = of_w(column);
-                for row in [0, m / 2, m - 1] {
-                    let x = &x[row * k..][..k];
-                    let x = match scales {
-                        Scales::Rows => rounded(x),
-                        Scales::Blocks => x.chunks(values::BLOCK).flat_map(rounded).collect(),
-                    };
+                for row in [0, 1.min(m - 1), m / 2, m - 1] {
+                    let x = scales.rounded(&x[row * k..][..k]);
                     let at = row * n + column;
                     let got = [written[at], added[at]].map(f64::from);
                     check(got, (&x, &w), f64::from(before[at]))
@@ -145,9 +157,25 @@ pub(super) fn products(
         Scales::Rows => "gemm_fp8",
         Scales::Blocks => "gemm_fp8_block",
     };
+    // Other GPUs have no such products.
+    let facts = session.target.facts();
+    let is_hopper = facts.is_some_and(|facts| facts.compute_capability == (9, 0));
+    ensure!(
+        library > 0 || !(has_library && is_hopper),
+        "cuBLASLt has multiplied nothing, and {kernel} all"
+    );
     Ok(format!(
         "{compared} sums; products: {library} by cuBLASLt, {skinny} by {kernel}_few, {own} by {kernel}"
     ))
+}
+
+/// Returns true if a library multiplies that takes scales of rows and blocks: cuBLASLt from 12.9 on.
+fn takes_scales(engine: &ProductEngine) -> bool {
+    let ProductEngine::CublasLt { version, .. } = engine else {
+        return false;
+    };
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(12), Some(9))
 }
 
 /// Compares an element of a product, written and added, with the sum of its terms.
@@ -173,6 +201,38 @@ fn check(got: [f64; 2], (x, w): (&[f64], &[f64]), before: f64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Sums with the scales of another row, group or block are off by more than is allowed.
+    #[test]
+    fn scales_in_another_order_show() {
+        let (rows, groups) = (6, 8);
+        let k = groups * values::BLOCK;
+        let x = values::uneven_groups(12, rows * k);
+        let x: Vec<Vec<f64>> = x.chunks(k).map(|row| Scales::Blocks.rounded(row)).collect();
+        let w: Vec<f64> = values::values(11, k).into_iter().map(f64::from).collect();
+        let size = |row: usize, group: usize| {
+            let part = &x[row][group * values::BLOCK..][..values::BLOCK];
+            part.iter().fold(0.0, |most: f64, x| most.max(x.abs()))
+        };
+        // The sum of row 1, each group times what its scale would be in another order.
+        let sum = |scale: &dyn Fn(usize) -> f64| -> f64 {
+            let terms = x[1].iter().zip(&w).enumerate();
+            terms
+                .map(|(i, (x, w))| {
+                    let group = i / values::BLOCK;
+                    x * w * scale(group) / size(1, group)
+                })
+                .sum()
+        };
+        let right = sum(&|group| size(1, group));
+        let passes = |sum: f64| check([sum, sum + 1.0], (&x[1], &w), 1.0).is_ok();
+        assert!(passes(right));
+        assert!(!passes(sum(&|group| size(2, group))), "another row's");
+        let other = |group| size(1, (group + 1) % groups);
+        assert!(!passes(sum(&other)), "another group's");
+        let by_groups = |group: usize| size((6 + group) % rows, (6 + group) / rows);
+        assert!(!passes(sum(&by_groups)), "group by group");
+    }
 
     #[test]
     fn numbers_are_rounded_to_the_nearest() {

@@ -23,6 +23,9 @@ const ROWS: [usize; 19] = [
     1, 512, 128, 16, 8192, 64, 2048, 256, 32, 1024, 4096, 4, 8, 384, 1536, 96, 192, 768, 3072,
 ];
 const ROWS_SMOKE: [usize; 3] = [1, 32, 17];
+/// Row counts for which the library is asked with scales of blocks: fours of more than 16.
+const ROWS_OF_BLOCKS: [usize; 5] = [512, 8192, 128, 2048, 32];
+const ROWS_OF_BLOCKS_SMOKE: [usize; 1] = [32];
 /// Row counts for which executors choose between the library and a kernel of our own.
 const FEW: &[usize] = &[1, 4, 8, 16];
 /// Bytes of weights that measurements go round, so that they come from memory and not from the L2
@@ -35,6 +38,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.say_ceilings()?;
     let models: &[&str] = session.pick(&["qwen3-0.6b", "qwen3-4b"], &["tiny"]);
     let rows: &[usize] = session.pick(&ROWS, &ROWS_SMOKE);
+    let rows_of_blocks: &[usize] = session.pick(&ROWS_OF_BLOCKS, &ROWS_OF_BLOCKS_SMOKE);
     let mut tuner = Tuner::default();
     let mut forms = vec![Form::Bf16];
     match has_fp8(session) {
@@ -59,10 +63,13 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
                     form,
                 };
                 if session.has_time(&case.what, 4.0)? {
-                    // The library is not asked for products with scales of blocks.
-                    if form != Form::Blocks {
-                        session.attempt(&case.what, |s| library(s, &mut tuner, &case, rows))?;
-                    }
+                    let rows_of_library = match form {
+                        Form::Blocks => rows_of_blocks,
+                        Form::Bf16 | Form::Rows => rows,
+                    };
+                    session.attempt(&case.what, |s| {
+                        library(s, &mut tuner, &case, rows_of_library)
+                    })?;
                     session.attempt(&case.what, |s| own(s, &case, rows, true))?;
                     session.attempt(&case.what, |s| own(s, &case, FEW, false))?;
                 }

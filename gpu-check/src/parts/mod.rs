@@ -48,7 +48,7 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "parity" => (parity::run, 100),
         "gemm" => (gemm::run, 75),
         "attn" => (attn::run, 10),
-        "model" => (model::run, 75),
+        "model" => (model::run, 90),
         "serve" => (serve::run, 150),
         "invariance" => (invariance::run, 60),
         "hopper" => (hopper::run, 20),

@@ -39,6 +39,9 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     session.attempt_within(large, 45.0, |s| large_model(s, large))?;
     if has_fp8(session) {
         session.attempt_within("fp8", 45.0, |s| in_fp8(s, small, large))?;
+        session.attempt_within("fp8 blocks", 25.0, |s| {
+            in_blocks(s, s.pick("qwen3-4b-fp8", "tiny-fp8"))
+        })?;
         session.attempt("one layer of many tokens, fp8", |s| {
             one_layer_in(s, large, s.pick(4096, 8), true)
         })?;
@@ -372,6 +375,26 @@ fn in_fp8(session: &mut Session, small: &str, large: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The large model as published checkpoints in fp8 store it, with scales of blocks: full steps.
+fn in_blocks(session: &mut Session, name: &str) -> Result<()> {
+    let checkpoint = checkpoint(session, name, None)?;
+    let (input, many) = session.pick((512, 16), (20, 2));
+    let blocks = many * (input + 1usize).div_ceil(BLOCK);
+    let mut executor = open(
+        session,
+        &checkpoint,
+        many * input,
+        blocks,
+        input + 1,
+        |config| config.fp8 = true,
+    )?;
+    let name = format!("{name} as stored");
+    products(session, &name, &executor)?;
+    let times = oneshot(&mut executor, input, many, session.pick(10, 1))?;
+    let what = format!("{name}: {input} in, 1 out, {many} a step");
+    rate(session, &what, &times, many, (input, None))
 }
 
 /// Requests a second of steps of `many` prompts of `input` tokens; its goal is in those.

@@ -3,9 +3,8 @@
 // gemm_fp8_block_few:      as gemm_fp8_block, m ≤ 16
 // gemm_fp8_block_few_add:  as gemm_fp8_block_add, m ≤ 16
 //
-// b: blocks of 128 elements of k, which is a multiple of 128. x_scale f32 [m, k / 128]: for each row of x
-// in each block; w_scale f32 [⌈n / 128⌉, k / 128]: for 128 rows of w at a time. Both without gaps. The rest
-// as in gemm_fp8.
+// b: blocks of 128 elements of k, which is a multiple of 128. x_scale f32: for each row of x in each block;
+// w_scale f32: for 128 rows of w at a time; both as fp8_scales.cuh has them. The rest as in gemm_fp8.
 //
 // The sum of a block's products, times the product of the two scales, is added to the sum of f32 of
 // those before it, rounded once, blocks ascending; in gemm_fp8_block_few the half of a block is summed by
@@ -21,13 +20,13 @@
 // Not tuned: tiles, stages; wgmma.
 #pragma once
 
+#include "prelude/fp8_scales.cuh"
 #include "prelude/gemm_fp8.cuh"
 
 namespace prelude {
 
 namespace fp8 {
 
-constexpr u32 BLOCK = 128;              // elements of k, and rows of w, that have a scale
 constexpr u32 BLOCK_PAIRS = BLOCK / 2;  // of k, in pairs of bytes
 
 // Four e4m3 a register, multiplied as such.
@@ -53,8 +52,10 @@ struct BlockFactors : Bytes {
     // What the sum of products of the block of pair `at` is multiplied with.
     PRELUDE_DEVICE float scale(u32 row, u32 column, u32 at) const {
         u32 block = at / BLOCK_PAIRS;
+        // Few rows: row by row.
         float of_x = load(x_scale + (u64(row) * blocks + block));
-        return mul_rn(of_x, load_ro(w_scale + (u64(column / BLOCK) * blocks + block)));
+        u64 of_w = u64(column / BLOCK) * block_stride(blocks) + block;
+        return mul_rn(of_x, load_ro(w_scale + of_w));
     }
     PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
 };
@@ -74,7 +75,7 @@ PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
     u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
     if (first_row >= rows) return;
     u32 blocks = p.k / fp8::BLOCK_PAIRS;
-    Global<const float> w_scale = params.w_scale + u64(first_column / fp8::BLOCK) * blocks;
+    Global<const float> w_scale = params.w_scale + u64(first_column / fp8::BLOCK) * fp8::block_stride(blocks);
     // Of the block that is multiplied, asked for while the one before it is; of the warp's rows, one of
     // every 32 a lane.
     constexpr u32 ROWS = 16 * T::ROWS;
@@ -84,7 +85,8 @@ PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
         PRELUDE_UNROLL
         for (u32 i = 0; i < ROWS / WARP; i++) {
             u32 row = first_row + T::warp_row() + WARP * i + lane_id();
-            float of_x = row < rows ? load(params.x_scale + (u64(row) * blocks + block)) : 0.0f;
+            u64 at = fp8::RowScales(row, p.m, blocks).at(block);
+            float of_x = row < rows ? load(params.x_scale + at) : 0.0f;
             scales[i] = mul_rn(of_x, of_w);
         }
     };

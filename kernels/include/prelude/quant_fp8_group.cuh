@@ -1,4 +1,4 @@
-// quant_fp8_group:  scale[r, g] = max(max |x[r, g]|, 2^-24) / 448     f32 [rows, width / 128]
+// quant_fp8_group:  scale[r, g] = max(max |x[r, g]|, 2^-24) / 448     f32, as fp8_scales.cuh has them
 //                   q[r, g]     = e4m3(x[r, g] / scale[r, g])         x bf16, q e4m3, [rows, width]
 // silu_mul_fp8_group:  the same of a[r] = silu(g) · u, where a row of x holds g, then u: [rows, 2·width]
 // rms_norm_fp8_group:  the same of x[r] = norm(h[r]) · w
@@ -12,29 +12,29 @@
 // Bound: 3 · rows · width bytes, silu_mul_fp8_group 5.
 #pragma once
 
+#include "prelude/fp8_scales.cuh"
 #include "prelude/quant_fp8_row.cuh"
 
 namespace prelude {
 
 namespace fp8 {
 
-constexpr u32 GROUP = 128;
-constexpr u32 GROUP_LANES = GROUP / 8;
+constexpr u32 GROUP_LANES = BLOCK / 8;
 
 // Rounds a lane's eight numbers of a row, from its element `i` on. All lanes of a warp call this, with
 // neighbouring numbers, also with none of the row.
-PRELUDE_DEVICE void put_part(Global<e4m3> q, Global<float> scales, u32 row, u32 width, u32 i,
-                             const bf16x8& x) {
+template <class Params>
+PRELUDE_DEVICE void put_part(const Params& p, u32 row, u32 i, const bf16x8& x) {
     float most = magnitude(x, 0.0f);
     PRELUDE_UNROLL
     for (u32 distance = GROUP_LANES / 2; distance > 0; distance /= 2) {
         float other = shuffle_xor(most, distance);
         most = other > most || other != other ? other : most;
     }
-    if (i >= width) return;
+    if (i >= p.width) return;
     float scale = scale_of(most);
-    store(as<Vec<u16, 4>>(q + (u64(row) * width + i)), round_row_part(x, scale));
-    if (i % GROUP == 0) store(scales + (u64(row) * (width / GROUP) + i / GROUP), scale);
+    store(as<Vec<u16, 4>>(p.q + (u64(row) * p.width + i)), round_row_part(x, scale));
+    if (i % BLOCK == 0) store(p.scale + RowScales(row, p.rows, p.width / BLOCK).at(i / BLOCK), scale);
 }
 
 }  // namespace fp8
@@ -48,7 +48,7 @@ PRELUDE_DEVICE void quant_fp8_group(const QuantFp8RowParams& p) {
         u32 i = at + 8 * thread_idx().x;
         bf16x8 v{};
         if (i < p.width) v = load(as<const bf16x8>(x + i));
-        fp8::put_part(p.q, p.scale, row, p.width, i, v);
+        fp8::put_part(p, row, i, v);
     }
     dep_launch();
 }
@@ -61,15 +61,8 @@ PRELUDE_DEVICE void silu_mul_fp8_group(const QuantFp8RowParams& p) {
     for (u32 at = 0; at < p.width; at += 8 * block_dim().x) {
         u32 i = at + 8 * thread_idx().x;
         bf16x8 a{};
-        if (i < p.width) {
-            bf16x8 g = load(as<const bf16x8>(gate + i));
-            bf16x8 u = load(as<const bf16x8>(gate + (p.width + i)));
-            PRELUDE_UNROLL
-            for (int j = 0; j < 8; j++) {
-                a[j] = to_bf16(mul_rn(to_f32(to_bf16(silu(to_f32(g[j])))), to_f32(u[j])));
-            }
-        }
-        fp8::put_part(p.q, p.scale, row, p.width, i, a);
+        if (i < p.width) a = fp8::gated_part(gate, p.width, i);
+        fp8::put_part(p, row, i, a);
     }
     dep_launch();
 }
@@ -98,7 +91,7 @@ PRELUDE_DEVICE void rms_norm_fp8_group(const RmsNormFp8RowParams& p) {
             bf16x8 v = at == 0 ? kept : load(as<const bf16x8>(h + i));
             x = norm_part(v, load_ro(as<const bf16x8>(p.w + i)), root, p.offset);
         }
-        fp8::put_part(p.q, p.scale, row, p.width, i, x);
+        fp8::put_part(p, row, i, x);
     }
     dep_launch();
 }

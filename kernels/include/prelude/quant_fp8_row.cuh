@@ -79,6 +79,17 @@ PRELUDE_DEVICE float scale_of(float most) {
     return div_rn(most < LEAST ? LEAST : most, LARGEST);
 }
 
+// Eight numbers of silu(g) · u, from element `i` on: rounded as silu_mul rounds them.
+PRELUDE_DEVICE bf16x8 gated_part(Global<const bf16> gate, u32 width, u32 i) {
+    bf16x8 g = load(as<const bf16x8>(gate + i)), u = load(as<const bf16x8>(gate + (width + i)));
+    bf16x8 a;
+    PRELUDE_UNROLL
+    for (int j = 0; j < 8; j++) {
+        a[j] = to_bf16(mul_rn(to_f32(to_bf16(silu(to_f32(g[j])))), to_f32(u[j])));
+    }
+    return a;
+}
+
 }  // namespace fp8
 
 PRELUDE_DEVICE void quant_fp8_row(const QuantFp8RowParams& p) {
@@ -115,12 +126,7 @@ PRELUDE_DEVICE void silu_mul_fp8_row(const QuantFp8RowParams& p) {
     u32 first = 8 * thread_idx().x, step = 8 * block_dim().x;
     float most = 0.0f;
     for (u32 i = first; i < p.width; i += step) {
-        bf16x8 g = load(as<const bf16x8>(gate + i)), u = load(as<const bf16x8>(gate + (p.width + i)));
-        bf16x8 a;
-        PRELUDE_UNROLL
-        for (int j = 0; j < 8; j++) {
-            a[j] = to_bf16(mul_rn(to_f32(to_bf16(silu(to_f32(g[j])))), to_f32(u[j])));
-        }
+        bf16x8 a = fp8::gated_part(gate, p.width, i);
         most = fp8::magnitude(a, most);
         store(as<bf16x8>(own + i), a);
     }

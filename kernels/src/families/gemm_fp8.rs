@@ -11,9 +11,9 @@ params! {
         pub x: DevicePtr,
         /// e4m3 `[n, k]`.
         pub w: DevicePtr,
-        /// f32 `[m]`, or `[m, k / 128]`.
+        /// f32 `[m]`, or as `fp8_scales.cuh` has them.
         pub x_scale: DevicePtr,
-        /// f32 `[n]`, or `[⌈n / 128⌉, k / 128]`.
+        /// f32 `[n]`, or as there.
         pub w_scale: DevicePtr,
         /// bf16 `[n]`, or null.
         pub bias: DevicePtr,

@@ -3,6 +3,11 @@ use crate::Launch;
 
 /// Elements of `k`, and rows of `w`, that have a scale in common.
 pub const FP8_BLOCK: u32 = 128;
+/// What the numbers of rows whose scales lie group by group, and of scales of a row of blocks of `w`, are
+/// multiples of: mirrors `fp8::FOUR`.
+pub const FP8_FOUR: u32 = 4;
+/// Rows whose scales lie row by row, whatever their number: mirrors `fp8::FEW`.
+pub const FP8_FEW: u32 = 16;
 
 /// Threads of the kernels for few rows, whatever `n` is: with 512 they would have too few registers.
 const FEW_THREADS: u32 = 256;
@@ -45,8 +50,7 @@ const TILES: [Tile; 2] = [
 ];
 
 /// `prelude_gemm_fp8_block_{128x128,64x64}`, `prelude_gemm_fp8_block_few_{8,16}` and those that add: `k` is
-/// a multiple of [`FP8_BLOCK`]; `x_scale` is f32 `[m, k / 128]`, `w_scale` f32 `[⌈n / 128⌉, k / 128]`, both
-/// without gaps.
+/// a multiple of [`FP8_BLOCK`]; scales are in the order of `fp8_scales.cuh`.
 impl GemmFp8Params {
     /// The kernels for few rows and scales of blocks: 16 rows of `w` a block. None for more than 16
     /// rows, and for f32.

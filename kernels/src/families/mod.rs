@@ -35,7 +35,7 @@ pub use experts::{
 };
 pub use gemm_experts::ExpertsGemmParams;
 pub use gemm_fp8::GemmFp8Params;
-pub use gemm_fp8_block::FP8_BLOCK;
+pub use gemm_fp8_block::{FP8_BLOCK, FP8_FEW, FP8_FOUR};
 pub use gemm_mma::{GemmOutput, GemmParams, GemmTile};
 pub use label_logits::{LabelLogitsParams, LabelMergeParams};
 pub use layer_norm::LayerNormParams;

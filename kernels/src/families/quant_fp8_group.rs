@@ -1,8 +1,8 @@
 use super::{FP8_BLOCK, QuantFp8RowParams, RmsNormFp8RowParams};
 use crate::Launch;
 
-/// `prelude_quant_fp8_group` and `prelude_silu_mul_fp8_group`: `scale` is f32 `[rows, width / 128]`, of
-/// groups of [`FP8_BLOCK`] elements, of which `width` is a multiple.
+/// `prelude_quant_fp8_group` and `prelude_silu_mul_fp8_group`: `scale` is f32, of groups of [`FP8_BLOCK`]
+/// elements, of which `width` is a multiple, in the order of `fp8_scales.cuh`.
 impl QuantFp8RowParams {
     /// A block a row, 8 elements a thread.
     #[must_use]
@@ -31,4 +31,4 @@ impl RmsNormFp8RowParams {
     }
 }
 
-const _: () = assert!(FP8_BLOCK == 128, "mirrors `fp8::GROUP`");
+const _: () = assert!(FP8_BLOCK == 128, "mirrors `fp8::BLOCK`");

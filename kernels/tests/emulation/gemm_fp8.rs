@@ -1,11 +1,12 @@
 use half::bf16;
 use prelude_kernels::{
-    DevicePtr,
+    DevicePtr, Launch,
     emu::Device,
-    families::{GemmFp8Params, GemmOutput},
+    families::{FP8_BLOCK, GemmFp8Params, GemmOutput},
 };
 
 use crate::{
+    fp8_scales::{of_weight, to_kernels},
     lanes::e4m3_value,
     support::{
         U16, U32, Values, assert_untouched, assert_within, launch, room_bf16, under_all_schedules,
@@ -13,22 +14,49 @@ use crate::{
     },
 };
 
+/// A kernel, and the scales that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kernel {
+    Rows,
+    FewRows,
+    /// Scales of blocks, in tiles of two sizes.
+    LargeBlocks,
+    SmallBlocks,
+    FewBlocks,
+}
+
+impl Kernel {
+    pub(crate) fn launch(self, params: &GemmFp8Params, output: GemmOutput) -> Option<Launch> {
+        let tiles = params.launch_blocks_tiles(output);
+        match self {
+            Self::Rows => params.launch(output),
+            Self::FewRows => params.launch_few(output),
+            Self::LargeBlocks => tiles.map(|[large, _]| large),
+            Self::SmallBlocks => tiles.map(|[_, small]| small),
+            Self::FewBlocks => params.launch_blocks_few(output),
+        }
+    }
+
+    const fn is_of_rows(self) -> bool {
+        matches!(self, Self::Rows | Self::FewRows)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    m: usize,
-    n: usize,
-    k: usize,
-    adds: bool,
-    bias: bool,
-    live: Option<u32>,
+pub(crate) struct Case {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) adds: bool,
+    pub(crate) bias: bool,
+    pub(crate) live: Option<u32>,
     /// Elements between rows, of x, w and y alike.
-    gap: usize,
-    /// By the kernels for few rows.
-    few: bool,
+    pub(crate) gap: usize,
+    pub(crate) kernel: Kernel,
 }
 
 /// Numbers of every size, NaN apart, with NaN between rows.
-pub(crate) fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
+fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
     let mut all = vec![0x7f; rows * stride];
     for row in all.chunks_exact_mut(stride) {
         for x in &mut row[..width] {
@@ -41,14 +69,16 @@ pub(crate) fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usiz
     all
 }
 
-fn output(case: Case) -> GemmOutput {
-    match case.adds {
-        true => GemmOutput::Add,
-        false => GemmOutput::Write,
+/// Scales of very different sizes: another place's shows.
+fn uneven(values: &mut Values, count: usize) -> Vec<f32> {
+    let mut scales = values.f32s(count, 1e-3, 2e-3);
+    for scale in scales.iter_mut().step_by(3) {
+        *scale *= 64.0;
     }
+    scales
 }
 
-fn check(device: &Device, case: Case) {
+pub(crate) fn check(device: &Device, case: Case) {
     let Case { m, n, k, gap, .. } = case;
     let what = format!("{case:?}");
     let mut values = Values::new((m * 1000 + n * 10 + k) as u64);
@@ -56,7 +86,18 @@ fn check(device: &Device, case: Case) {
     let y_stride = n.next_multiple_of(8) + gap;
     let x = e4m3s(&mut values, m, k, x_stride);
     let w = e4m3s(&mut values, n, k, w_stride);
-    let (x_scale, w_scale) = (values.f32s(m, 1e-3, 2e-3), values.f32s(n, 1e-4, 2e-4));
+    // Elements of a row, and rows of w, that have a scale.
+    let (elements, rows) = match case.kernel.is_of_rows() {
+        true => (k, 1),
+        false => (FP8_BLOCK as usize, FP8_BLOCK as usize),
+    };
+    let groups = k / elements;
+    let x_scale = uneven(&mut values, m * groups);
+    let w_scale = uneven(&mut values, n.div_ceil(rows) * groups);
+    let (x_stored, w_stored) = match case.kernel.is_of_rows() {
+        true => (x_scale.clone(), w_scale.clone()),
+        false => (to_kernels(&x_scale, groups), of_weight(&w_scale, groups)),
+    };
     let bias = values.bf16s(n, -4.0, 4.0);
     let before = values.bf16s(m * y_stride, -4.0, 4.0);
     let y = match case.adds {
@@ -66,8 +107,8 @@ fn check(device: &Device, case: Case) {
     let params = GemmFp8Params {
         x: upload(device, &x),
         w: upload(device, &w),
-        x_scale: upload(device, &x_scale),
-        w_scale: upload(device, &w_scale),
+        x_scale: upload(device, &x_stored),
+        w_scale: upload(device, &w_stored),
         bias: match case.bias {
             true => upload(device, &bias),
             false => DevicePtr::NULL,
@@ -81,10 +122,11 @@ fn check(device: &Device, case: Case) {
         w_stride: w_stride as u32,
         y_stride: y_stride as u32,
     };
-    let shape = match case.few {
-        true => params.launch_few(output(case)),
-        false => params.launch(output(case)),
+    let output = match case.adds {
+        true => GemmOutput::Add,
+        false => GemmOutput::Write,
     };
+    let shape = case.kernel.launch(&params, output);
     launch(device, shape.unwrap(), &params);
     let live = case.live.map_or(m, |n| n as usize);
     let got: Vec<bf16> = device.download(y, m * y_stride).unwrap();
@@ -96,13 +138,15 @@ fn check(device: &Device, case: Case) {
     }
     for row in 0..live {
         let expected = (0..n).map(|column| {
-            let scale = f64::from(x_scale[row]) * f64::from(w_scale[column]);
             let (mut sum, mut magnitude) = (0.0, 0.0);
             for i in 0..k {
-                let product =
-                    e4m3_value(x[row * x_stride + i]) * e4m3_value(w[column * w_stride + i]);
-                sum += product * scale;
-                magnitude += (product * scale).abs();
+                let group = i / elements;
+                let product = e4m3_value(x[row * x_stride + i])
+                    * e4m3_value(w[column * w_stride + i])
+                    * f64::from(x_scale[row * groups + group])
+                    * f64::from(w_scale[column / rows * groups + group]);
+                sum += product;
+                magnitude += product.abs();
             }
             let mut add = |x: bf16| {
                 sum += x.to_f64();
@@ -114,8 +158,8 @@ fn check(device: &Device, case: Case) {
             if case.adds {
                 add(before[row * y_stride + column]);
             }
-            // k additions, two scales, the bias and y itself.
-            let bound = 1.001 * U16 * sum.abs() + (k + 4) as f64 * U32 * magnitude;
+            // k additions, products of scales, sums of groups, the bias and y itself.
+            let bound = 1.001 * U16 * sum.abs() + (k + 2 * groups + 4) as f64 * U32 * magnitude;
             (sum, bound)
         });
         let expected: Vec<_> = expected.collect();
@@ -147,7 +191,7 @@ fn products() {
                 adds: i % 2 == 1,
                 bias: i % 3 == 1,
                 live: (i == 5).then_some(3),
-                few: false,
+                kernel: Kernel::Rows,
             };
             check(device, case);
         }
@@ -178,56 +222,71 @@ fn few_rows() {
                 bias: i % 3 == 0,
                 live: (i % 4 == 3).then_some(m as u32 - 1),
                 gap: 16 * (i % 2),
-                few: true,
+                kernel: Kernel::FewRows,
             };
             check(device, case);
         }
     });
 }
 
+/// Compares a row's bits among others, any number of them, by some kernels, which may differ from others'.
+pub(crate) fn check_batches(device: &Device, kernels: &[Kernel], (n, k): (usize, usize)) {
+    let of_rows = kernels[0].is_of_rows();
+    let groups = if of_rows { 1 } else { k / FP8_BLOCK as usize };
+    let mut values = Values::new(9);
+    let row = e4m3s(&mut values, 1, k, k);
+    let row_scales = uneven(&mut values, groups);
+    let w = upload(device, &e4m3s(&mut values, n, k, k));
+    let w_scale = match of_rows {
+        true => values.f32s(n, 1e-4, 2e-4),
+        false => of_weight(&values.f32s(groups, 1e-4, 2e-4), groups),
+    };
+    let w_scale = upload(device, &w_scale);
+    let mut first: Option<Vec<bf16>> = None;
+    for (m, at) in [(1, 0), (2, 1), (8, 5), (9, 8), (16, 15), (140, 133)] {
+        let mut x = e4m3s(&mut values, m, k, k);
+        x[at * k..][..k].copy_from_slice(&row);
+        let mut scales = values.f32s(m * groups, 0.1, 10.0);
+        scales[at * groups..][..groups].copy_from_slice(&row_scales);
+        if !of_rows {
+            scales = to_kernels(&scales, groups);
+        }
+        let y = room_bf16(device, m * n);
+        let params = GemmFp8Params {
+            x: upload(device, &x),
+            w,
+            x_scale: upload(device, &scales),
+            w_scale,
+            bias: DevicePtr::NULL,
+            y,
+            live: DevicePtr::NULL,
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            x_stride: k as u32,
+            w_stride: k as u32,
+            y_stride: n as u32,
+        };
+        for kernel in kernels {
+            let Some(shape) = kernel.launch(&params, GemmOutput::Write) else {
+                assert!(m > 16 && matches!(kernel, Kernel::FewRows | Kernel::FewBlocks));
+                continue;
+            };
+            launch(device, shape, &params);
+            let got: Vec<bf16> = device.download(y, m * n).unwrap();
+            let got = got[at * n..][..n].to_vec();
+            let what = format!("{kernel:?}: row {at} of {m}");
+            assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{what}");
+        }
+    }
+}
+
 /// A row's bits are the same among others: any number of them, and 1 to 16 by the kernels for few.
 #[test]
 fn rows_do_not_depend_on_the_batch() {
     under_all_schedules(|device| {
-        let (n, k) = (40, 1072);
-        let mut values = Values::new(9);
-        let row = e4m3s(&mut values, 1, k, k);
-        let w = upload(device, &e4m3s(&mut values, n, k, k));
-        let w_scale = upload(device, &values.f32s(n, 1e-4, 2e-4));
-        for few in [false, true] {
-            let mut first: Option<Vec<bf16>> = None;
-            for (m, at) in [(1, 0), (2, 1), (8, 5), (9, 8), (16, 15), (140, 133)] {
-                let mut x = e4m3s(&mut values, m, k, k);
-                x[at * k..][..k].copy_from_slice(&row);
-                let y = room_bf16(device, m * n);
-                let params = GemmFp8Params {
-                    x: upload(device, &x),
-                    w,
-                    x_scale: upload(device, &vec![1e-3f32; m]),
-                    w_scale,
-                    bias: DevicePtr::NULL,
-                    y,
-                    live: DevicePtr::NULL,
-                    m: m as u32,
-                    n: n as u32,
-                    k: k as u32,
-                    x_stride: k as u32,
-                    w_stride: k as u32,
-                    y_stride: n as u32,
-                };
-                let shape = match few {
-                    true => params.launch_few(GemmOutput::Write),
-                    false => params.launch(GemmOutput::Write),
-                };
-                let Some(shape) = shape else {
-                    assert!(few && m > 16);
-                    continue;
-                };
-                launch(device, shape, &params);
-                let got: Vec<bf16> = device.download(y, m * n).unwrap();
-                let got = got[at * n..][..n].to_vec();
-                assert_eq!(first.get_or_insert_with(|| got.clone()), &got, "{m} {at}");
-            }
+        for kernel in [Kernel::Rows, Kernel::FewRows] {
+            check_batches(device, &[kernel], (40, 1072));
         }
     });
 }

@@ -18,6 +18,7 @@ mod cap_logits;
 mod decode_step;
 mod dots;
 mod experts;
+mod fp8_scales;
 mod gemm_experts;
 mod gemm_fp8;
 mod gemm_fp8_block;

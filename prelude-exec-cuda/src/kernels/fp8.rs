@@ -3,13 +3,18 @@
 //!
 //! With scales of rows, up to 8 rows are multiplied by `gemm_fp8_few`, others by cuBLASLt where it has
 //! such products, else up to 16 by `gemm_fp8_few` and more by `gemm_fp8`. With scales of blocks, up to 16
-//! rows are multiplied by `gemm_fp8_block_few`, others by `gemm_fp8_block`.
+//! rows are multiplied by `gemm_fp8_block_few`; of more, as many as there are fours of them by cuBLASLt
+//! where it has such products and the other 1 to 3 by `gemm_fp8_block_few`, else all by `gemm_fp8_block`.
 
 use half::bf16;
 use prelude_kernels::{
     DevicePtr, Launch,
-    families::{GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams, RmsNormFp8RowParams},
+    families::{
+        FP8_FEW, FP8_FOUR, GemmFp8Params, GemmOutput, GemmParams, QuantFp8RowParams,
+        RmsNormFp8RowParams,
+    },
 };
+use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "measure")]
 use super::lt::Lt;
@@ -30,7 +35,8 @@ use crate::{
 const FEW_ROWS: u32 = 8;
 
 /// The elements of a matrix that share one scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Scaling {
     /// A row.
     Rows,
@@ -39,7 +45,8 @@ pub(crate) enum Scaling {
 }
 
 impl Scaling {
-    /// Returns the shape of the scales of rows that are rounded: `[1, rows]`, or `[rows, width / 128]`.
+    /// Returns the shape of the scales of rows that are rounded: `[1, rows]`, or `[rows, width / 128]`, whose
+    /// order is that of `fp8_scales.cuh`.
     pub(crate) const fn of_rows(self, rows: usize, width: usize) -> [usize; 2] {
         match self {
             Self::Rows => [1, rows],
@@ -47,11 +54,32 @@ impl Scaling {
         }
     }
 
-    /// Returns the shape of the scales of a weight: `[1, rows]`, or `[⌈rows / 128⌉, width / 128]`.
+    /// Returns the shape of the scales of a weight: `[1, rows]`, or `[⌈rows / 128⌉, width / 128]`, rows
+    /// filled up to a multiple of 4.
     pub(crate) const fn of_weight(self, rows: usize, width: usize) -> [usize; 2] {
         match self {
             Self::Rows => [1, rows],
-            Self::Blocks => [rows.div_ceil(FP8_BLOCK), width / FP8_BLOCK],
+            Self::Blocks => [
+                rows.div_ceil(FP8_BLOCK),
+                (width / FP8_BLOCK).next_multiple_of(FP8_FOUR as usize),
+            ],
+        }
+    }
+
+    /// Returns what cuBLASLt asks numbers of rows of both factors to be multiples of.
+    pub(super) const fn library_multiple(self) -> u32 {
+        match self {
+            Self::Rows => 1,
+            Self::Blocks => FP8_FOUR,
+        }
+    }
+
+    /// Returns how many of the first rows cuBLASLt may multiply: with scales of blocks none of up to 16, of
+    /// more as many as there are fours of them.
+    const fn library_rows(self, rows: usize) -> usize {
+        match self {
+            Self::Blocks if rows <= FP8_FEW as usize => 0,
+            _ => rows - rows % self.library_multiple() as usize,
         }
     }
 
@@ -96,6 +124,16 @@ impl Fp8View {
             data.stride() == data.width() && data.ptr().0.is_multiple_of(8) => "q has gaps",
         }
         Ok(())
+    }
+
+    /// The rows from `start` on, the last 1 to 3 of more than 16 with scales of 128 elements: they lie as if
+    /// there were no others.
+    fn from(self, start: usize) -> Self {
+        Self {
+            data: self.data.slice(start..self.data.rows()),
+            scales: self.scales.slice(start..self.scales.rows()),
+            scaling: self.scaling,
+        }
     }
 
     fn writes(&self) -> [Access; 2] {
@@ -287,10 +325,10 @@ impl Fp8Product {
         })
     }
 
-    /// The product as the library takes it; `None` with scales of blocks.
-    fn call(&self) -> Option<Call> {
+    /// The product of the first rows as the library takes it.
+    fn call(&self, rows: usize) -> Call {
         let p = &self.params;
-        (self.scaling == Scaling::Rows).then_some(Call {
+        Call {
             form: self.form,
             params: GemmParams {
                 x: p.x,
@@ -298,7 +336,7 @@ impl Fp8Product {
                 bias: p.bias,
                 y: p.y,
                 live: p.live,
-                m: p.m,
+                m: int(rows),
                 n: p.n,
                 k: p.k,
                 x_stride: p.x_stride,
@@ -306,10 +344,11 @@ impl Fp8Product {
                 y_stride: p.y_stride,
             },
             scales: Some(Scales {
+                scaling: self.scaling,
                 x: p.x_scale,
                 w: p.w_scale,
             }),
-        })
+        }
     }
 
     /// The launch for few rows, if these are few.
@@ -343,30 +382,46 @@ impl Products {
         bias: Option<View<bf16>>,
         output: ProductOutput,
     ) -> Result<(), Error> {
+        let (rows, scaling) = (x.data.rows(), x.scaling);
         let product = Fp8Product::new(x, w, bias, output)?;
+        let is_few = product.params.m <= FEW_ROWS && product.few().is_some();
+        let taken = match self.takes_few_apart() && is_few {
+            true => 0,
+            false => scaling.library_rows(rows),
+        };
+        if taken == 0 || !self.by_library(&product.call(taken))? {
+            return self.by_own_fp8(launcher, &product);
+        }
+        self.note(ProductKernel::Library);
+        if taken == rows {
+            return Ok(());
+        }
+        let output = output.slice(taken..rows);
+        let rest = Fp8Product::new(x.from(taken), w, bias, output)?;
+        self.by_own_fp8(launcher, &rest)
+    }
+
+    /// Queues a product by a kernel of our own.
+    fn by_own_fp8(&mut self, launcher: &mut Launcher, product: &Fp8Product) -> Result<(), Error> {
         let few = match self.takes_few_apart() {
             true => product.few(),
             false => None,
         };
-        let is_ahead = few.is_some() && product.params.m <= FEW_ROWS;
-        let call = product.call().filter(|_| !is_ahead);
-        let is_by_library = call.map_or(Ok(false), |call| self.by_library(&call))?;
-        let by = match few {
-            _ if is_by_library => ProductKernel::Library,
+        match few {
             Some(launch) => {
                 launcher.launch(&launch, &product.params, &product.reads, &product.writes)?;
-                ProductKernel::Skinny
+                self.note(ProductKernel::Skinny);
             }
             None => {
                 product.mma(launcher)?;
-                ProductKernel::Mma
+                self.note(ProductKernel::Mma);
             }
-        };
-        self.note(by);
+        }
         Ok(())
     }
 
-    /// The library and a product of e4m3 as it takes it, as [`Products::measured`] has one of bf16.
+    /// The library and a product of e4m3 as it takes it, as [`Products::measured`] has one of bf16. `None` if
+    /// it takes not all rows.
     ///
     /// # Errors
     /// [`Error::Launch`] if the operands do not fit each other.
@@ -378,7 +433,11 @@ impl Products {
         output: ProductOutput,
     ) -> Result<Option<(&mut Lt, Call)>, Error> {
         let product = Fp8Product::new(x, w, None, output)?;
-        Ok(product.call().and_then(|call| self.with_library(call)))
+        let rows = x.data.rows();
+        match x.scaling.library_rows(rows) == rows {
+            true => Ok(self.with_library(product.call(rows))),
+            false => Ok(None),
+        }
     }
 }
 

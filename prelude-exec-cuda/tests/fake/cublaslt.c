@@ -9,7 +9,9 @@
 //   -DODD_ROWS_ONLY     algorithms run no even number of columns of B
 //   -DNO_ALGORITHMS     the heuristic finds none
 //   -DWITHOUT_FP8       it finds none for e4m3, as on a GPU without such products
-//   -DBEFORE_12_9       it does not know scales of rows
+//   -DWITHOUT_BLOCKS    it calls scales of blocks wrong values, as a GPU without them may
+//   -DREFUSES_LATE      it refuses products of e4m3 that it has named an algorithm for
+//   -DBEFORE_12_9       it does not know scales of rows and of blocks
 //   -DHEURISTIC_FAILS   the heuristic ends with an error
 //   -DWRONG_FIRST       the first algorithm that works is wrong in the last column of D
 //   -DNO_CREATE         cublasLtCreate fails
@@ -30,6 +32,7 @@ enum {
     DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS_POINTER = 8,
     DESC_A_SCALE_POINTER = 17, DESC_B_SCALE_POINTER = 18, DESC_FAST_ACCUM = 25,
     DESC_A_SCALE_MODE = 31, DESC_B_SCALE_MODE = 32, SCALE_OUTER_VEC_32F = 3,
+    SCALE_VEC128_32F = 4, SCALE_BLK128x128_32F = 5,
     LAYOUT_TYPE = 0, LAYOUT_ROWS = 2, LAYOUT_COLS = 3, LAYOUT_LD = 4,
     PREF_WORKSPACE = 1, PREF_REDUCTION = 3, PREF_ALIGN_A = 5, PREF_ALIGN_D = 8,
 };
@@ -61,6 +64,8 @@ SAME(DESC_FAST_ACCUM, CUBLASLT_MATMUL_DESC_FAST_ACCUM);
 SAME(DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_A_SCALE_MODE);
 SAME(DESC_B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
 SAME(SCALE_OUTER_VEC_32F, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+SAME(SCALE_VEC128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+SAME(SCALE_BLK128x128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
 SAME(LAYOUT_TYPE, CUBLASLT_MATRIX_LAYOUT_TYPE);
 SAME(LAYOUT_ROWS, CUBLASLT_MATRIX_LAYOUT_ROWS);
 SAME(LAYOUT_COLS, CUBLASLT_MATRIX_LAYOUT_COLS);
@@ -80,7 +85,7 @@ typedef struct { int unused; } Handle;
 typedef struct {
     int transa, transb, epilogue;
     const void* bias;
-    const float* scales[2];  // of rows of A and of columns of B
+    const float* scales[2];  // of A and of B
     int scale_modes[2];
     int8_t fast;
 } Desc;
@@ -175,6 +180,11 @@ int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const voi
     return set(&p->align[attribute - PREF_ALIGN_A], 4, at, bytes);
 }
 
+// Whether A has scales of blocks of 128 x 128, and B of 128 elements of a column.
+static int is_of_blocks(const Desc* desc) {
+    return desc->scale_modes[0] == SCALE_BLK128x128_32F && desc->scale_modes[1] == SCALE_VEC128_32F;
+}
+
 // Whether descriptions of e4m3 fit: scales of both, sums of all their bits, bf16 out, and every
 // column of A, B and D at a multiple of 16 bytes.
 static int fits_fp8(const Desc* desc, const Layout* a, const Layout* b, const Layout* d) {
@@ -182,8 +192,13 @@ static int fits_fp8(const Desc* desc, const Layout* a, const Layout* b, const La
     (void)desc; (void)a; (void)b; (void)d;
     return 0;
 #else
+    if (is_of_blocks(desc)) {
+        // Scales of columns lie beside each other, in vectors of 16 bytes.
+        if (a->cols % 4 != 0 || b->cols % 4 != 0) return 0;
+    } else if (desc->scale_modes[0] != SCALE_OUTER_VEC_32F || desc->scale_modes[1] != SCALE_OUTER_VEC_32F) {
+        return 0;
+    }
     for (int i = 0; i < 2; i++) {
-        if (desc->scale_modes[i] != SCALE_OUTER_VEC_32F) return 0;
         if (!desc->scales[i] || (uintptr_t)desc->scales[i] % 16) return 0;
     }
     if (desc->fast || d->type != R_16BF) return 0;
@@ -232,6 +247,9 @@ int cublasLtMatmulAlgoGetHeuristic(Handle* handle, Desc* desc, Layout* a, Layout
     return INTERNAL_ERROR;
 #endif
     if (!handle || asked < 2) return INVALID_VALUE;
+#ifdef WITHOUT_BLOCKS
+    if (is_of_blocks(desc)) return INVALID_VALUE;
+#endif
     if (!fits(desc, a, b, c, d)) return NOT_SUPPORTED;
     if (preference->workspace < NEEDS || preference->reduction != REDUCTION_COMPUTE_TYPE) return NOT_SUPPORTED;
 #ifdef NO_ALGORITHMS
@@ -291,12 +309,36 @@ static uint16_t narrow(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// Element (i, j) of a product of e4m3, with the scales that both factors have.
+static double scaled(const Desc* desc, const void* A, const Layout* a, const void* B, const Layout* b,
+                     uint64_t i, uint64_t j) {
+    const float *of_a = desc->scales[0], *of_b = desc->scales[1];
+    int is_blocks = is_of_blocks(desc);
+    uint64_t k = a->rows, block = is_blocks ? 128 : k;
+    // Of A a multiple of 4 of scales for each 128 columns; of B those of all columns for each 128 rows.
+    uint64_t of_column = ((k + 127) / 128 + 3) / 4 * 4;
+    double sum = 0;
+    for (uint64_t from = 0; from < k; from += block) {
+        double part = 0;
+        for (uint64_t p = from; p < k && p < from + block; p++) {
+            part += factor(A, a, p + i * (uint64_t)a->ld) * factor(B, b, p + j * (uint64_t)b->ld);
+        }
+        uint64_t at = from / 128;
+        sum += is_blocks ? (float)part * of_b[at * b->cols + j] * of_a[i / 128 * of_column + at]
+                         : (float)part * of_b[j] * of_a[i];
+    }
+    return sum;
+}
+
 int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const void* A, Layout* a,
                    const void* B, Layout* b, const float* beta, const void* C, Layout* c,
                    void* D, Layout* d, const Algo* algo, void* workspace, size_t bytes,
                    void* stream) {
     (void)stream;
     if (!handle || algo->magic != MAGIC || !fits(desc, a, b, c, d)) return INVALID_VALUE;
+#ifdef REFUSES_LATE
+    if (a->type == R_8F_E4M3) return NOT_SUPPORTED;
+#endif
     if (bytes < NEEDS || !workspace || (uintptr_t)workspace % 256 != 0) return INVALID_VALUE;
     uintptr_t all = (uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D;
     if (all % algo->align != 0) return INVALID_VALUE;
@@ -305,10 +347,13 @@ int cublasLtMatmul(Handle* handle, Desc* desc, const float* alpha, const void* A
     for (uint64_t j = 0; j < d->cols; j++) {
         for (uint64_t i = 0; i < d->rows; i++) {
             double sum = 0;
-            for (uint64_t p = 0; p < a->rows; p++) {
-                sum += factor(A, a, p + i * (uint64_t)a->ld) * factor(B, b, p + j * (uint64_t)b->ld);
+            if (a->type == R_8F_E4M3) {
+                sum = scaled(desc, A, a, B, b, i, j);
+            } else {
+                for (uint64_t p = 0; p < a->rows; p++) {
+                    sum += factor(A, a, p + i * (uint64_t)a->ld) * factor(B, b, p + j * (uint64_t)b->ld);
+                }
             }
-            if (a->type == R_8F_E4M3) sum = (float)sum * desc->scales[1][j] * desc->scales[0][i];
             if (algo->rest[0] && j + 1 == d->cols) sum = 0;
             uint64_t at = i + j * (uint64_t)d->ld;
             float y = *alpha * (float)sum;

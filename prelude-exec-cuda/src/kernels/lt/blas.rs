@@ -11,7 +11,10 @@
 //! | `x`, `[m, k]` | B | k | m | `x_stride` |
 //! | `y`, `[m, n]` | C = D | n | m | `y_stride` |
 //!
-//! Factors in e4m3 have a scale for each row of ours, a vector along an outer dimension of theirs.
+//! Factors in e4m3 have a scale for each row of ours, a vector along an outer dimension of theirs; or `w`
+//! has one for each block of 128 × 128, and `x` for each 128 elements of a row. Such scales of `x` lie group
+//! by group, those of `w` row of blocks by row of blocks, each of these filled up to a multiple of 4
+//! (`fp8_scales.cuh`).
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
@@ -30,10 +33,10 @@ use prelude_kernels::{
 
 use super::{
     ALIGN_BYTES, ASKED, Blas, Call, WORKSPACE_BYTES,
-    functions::{Found, Functions},
+    functions::{Found, Functions, Status},
     plans::{Algo, ProductPlan},
 };
-use crate::{Error, memory::context::Context};
+use crate::{Error, kernels::fp8::Scaling, memory::context::Context};
 
 /// The library, on one stream.
 #[derive(Debug)]
@@ -42,16 +45,18 @@ pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     /// Current on the calling thread before a call; none where a test multiplies on the host.
     context: Option<Arc<Context>>,
-    /// The descriptors of products: bf16 without and with a bias, then e4m3 without and with one.
-    descs: [sys::cublasLtMatmulDesc_t; 4],
+    /// The descriptors of products, without and with a bias: bf16, then e4m3 with scales of rows, then
+    /// with those of blocks.
+    descs: [[sys::cublasLtMatmulDesc_t; 2]; 3],
     /// bf16, e4m3.
     a: [sys::cublasLtMatrixLayout_t; 2],
     b: [sys::cublasLtMatrixLayout_t; 2],
     /// C and D: bf16, f32.
     d: [sys::cublasLtMatrixLayout_t; 2],
     preference: sys::cublasLtMatmulPreference_t,
-    /// True if the library takes scales of rows; `None` before the first product of e4m3.
-    has_fp8: Option<bool>,
+    /// True if the library takes scales of rows, and of blocks; `None` before the first product with
+    /// such scales.
+    has_fp8: [Option<bool>; 2],
     workspace: u64,
 }
 
@@ -85,12 +90,12 @@ impl CublasLt {
             functions,
             handle: ptr::null_mut(),
             context,
-            descs: [ptr::null_mut(); 4],
+            descs: [[ptr::null_mut(); 2]; 3],
             a: [ptr::null_mut(); 2],
             b: [ptr::null_mut(); 2],
             d: [ptr::null_mut(); 2],
             preference: ptr::null_mut(),
-            has_fp8: None,
+            has_fp8: [None; 2],
             workspace,
         };
         // SAFETY: the place outlives the call.
@@ -115,35 +120,40 @@ impl CublasLt {
     }
 
     /// The same for products of e4m3, before the first one: a library without them costs no others.
-    fn describe_fp8(&mut self) -> Result<(), Error> {
-        self.describe_products(2)?;
-        let mode = Scale::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F as u32;
-        for &desc in &self.descs[2..] {
+    fn describe_fp8(&mut self, scaling: Scaling) -> Result<(), Error> {
+        let place = place(Some(scaling));
+        self.describe_products(place)?;
+        let [of_w, of_x] = match scaling {
+            Scaling::Rows => [Scale::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; 2],
+            Scaling::Blocks => [
+                Scale::CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                Scale::CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+            ],
+        };
+        for desc in self.descs[place] {
             use DescAttribute as A;
-            for operand in [
-                A::CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
-                A::CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
-            ] {
-                set_desc(&self.functions, desc, operand, &mode)?;
-            }
+            let set =
+                |attribute, mode: Scale| set_desc(&self.functions, desc, attribute, &(mode as u32));
+            set(A::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_w)?;
+            set(A::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x)?;
             // Sums of all their bits.
             let attribute = A::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
             set_desc(&self.functions, desc, attribute, &0i8)?;
         }
         let ([_, a], [_, b]) = (&mut self.a, &mut self.b);
-        for layout in [a, b] {
+        for layout in [a, b].into_iter().filter(|layout| layout.is_null()) {
             create_layout(&self.functions, layout, DataType::CUDA_R_8F_E4M3)?;
         }
         Ok(())
     }
 
-    /// Makes two descriptions of products from `first` on, without and with a bias.
-    fn describe_products(&mut self, first: usize) -> Result<(), Error> {
+    /// Makes the two descriptions of products at a place, without and with a bias.
+    fn describe_products(&mut self, place: usize) -> Result<(), Error> {
         let epilogues = [
             Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
             Epilogue::CUBLASLT_EPILOGUE_BIAS,
         ];
-        for (desc, epilogue) in self.descs[first..].iter_mut().zip(epilogues) {
+        for (desc, epilogue) in self.descs[place].iter_mut().zip(epilogues) {
             let compute = Compute::CUBLAS_COMPUTE_32F;
             // SAFETY: the place outlives the call.
             unsafe { (self.functions.desc_create)(desc, compute, DataType::CUDA_R_32F) }
@@ -197,17 +207,18 @@ impl CublasLt {
     }
 
     /// Returns true if the library can be told what a call multiplies. One before CUDA 12.9 refuses
-    /// scales of rows.
+    /// scales of rows and of blocks.
     fn takes(&mut self, call: &Call) -> bool {
-        if call.scales.is_none() {
+        let Some(scaling) = call.scales.map(|of| of.scaling) else {
             return true;
-        }
-        if let Some(known) = self.has_fp8 {
+        };
+        let known = place(Some(scaling)) - 1;
+        if let Some(known) = self.has_fp8[known] {
             return known;
         }
-        let known = self.describe_fp8().is_ok();
-        self.has_fp8 = Some(known);
-        known
+        let takes = self.describe_fp8(scaling).is_ok();
+        self.has_fp8[known] = Some(takes);
+        takes
     }
 
     /// Describes the operands of a call that it [`Self::takes`].
@@ -215,7 +226,8 @@ impl CublasLt {
         let p = &call.params;
         let has_bias = p.bias != DevicePtr::NULL;
         let is_fp8 = usize::from(call.scales.is_some());
-        let desc = self.descs[2 * is_fp8 + usize::from(has_bias)];
+        let place = place(call.scales.map(|of| of.scaling));
+        let desc = self.descs[place][usize::from(has_bias)];
         if has_bias {
             // Also what the library takes the bias's alignment from.
             let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
@@ -258,6 +270,24 @@ impl CublasLt {
         self.context
             .as_ref()
             .map_or(Ok(()), |context| context.bind())
+    }
+}
+
+/// Where the descriptions of products are in [`CublasLt::descs`].
+const fn place(scaling: Option<Scaling>) -> usize {
+    match scaling {
+        None => 0,
+        Some(Scaling::Rows) => 1,
+        Some(Scaling::Blocks) => 2,
+    }
+}
+
+/// Returns true if the library has not such products. Scales that a GPU or a library does not know may be
+/// wrong values to it.
+const fn is_refusal(status: Status, call: &Call) -> bool {
+    match call.scales {
+        Some(_) => status.is_refusal(),
+        None => status.is_not_supported(),
     }
 }
 
@@ -310,7 +340,7 @@ impl Blas for CublasLt {
                 &raw mut count,
             )
         };
-        if status.is_not_supported() {
+        if is_refusal(status, call) {
             return Ok(Vec::new());
         }
         status.of("cublasLtMatmulAlgoGetHeuristic")?;
@@ -361,7 +391,7 @@ impl Blas for CublasLt {
         }))
     }
 
-    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
+    fn try_multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<bool, Error> {
         self.bind()?;
         let Operands { desc, a, b, d } = self.operands(call)?;
         let GemmParams { x, w, y, .. } = call.params;
@@ -400,10 +430,14 @@ impl Blas for CublasLt {
                 stream.cast(),
             )
         };
-        status.of("cublasLtMatmul").map_err(|e| match e {
+        if is_refusal(status, call) {
+            return Ok(false);
+        }
+        let status = status.of("cublasLtMatmul").map_err(|e| match e {
             Error::Driver { call, code } => Error::launch(call, code),
             other => other,
-        })
+        });
+        status.map(|()| true)
     }
 }
 
@@ -421,7 +455,8 @@ impl Drop for CublasLt {
         // SAFETY: each was made in `new` or is null, which is not given back, and is given back
         // here only; the executor has waited for the stream.
         unsafe {
-            for desc in self.descs.into_iter().filter(|d| !d.is_null()) {
+            let descs = self.descs.into_iter().flatten();
+            for desc in descs.filter(|d| !d.is_null()) {
                 (f.desc_destroy)(desc);
             }
             let layouts = [self.a, self.b, self.d].into_iter().flatten();
@@ -448,12 +483,12 @@ pub(super) fn describes(functions: Functions, version: usize) {
         functions,
         handle: ptr::null_mut(),
         context: None,
-        descs: [ptr::null_mut(); 4],
+        descs: [[ptr::null_mut(); 2]; 3],
         a: [ptr::null_mut(); 2],
         b: [ptr::null_mut(); 2],
         d: [ptr::null_mut(); 2],
         preference: ptr::null_mut(),
-        has_fp8: None,
+        has_fp8: [None; 2],
         workspace: 0,
     };
     this.describe().unwrap();
@@ -471,13 +506,12 @@ pub(super) fn describes(functions: Functions, version: usize) {
         y_stride: 32,
     };
     for form in [GemmOutput::Write, GemmOutput::Add, GemmOutput::F32] {
-        for scales in [
-            None,
-            Some(super::Scales {
+        for scaling in [None, Some(Scaling::Rows), Some(Scaling::Blocks)] {
+            let scales = scaling.map(|scaling| super::Scales {
+                scaling,
                 x: params.x,
                 w: params.w,
-            }),
-        ] {
+            });
             let call = Call {
                 form,
                 params,
@@ -490,7 +524,7 @@ pub(super) fn describes(functions: Functions, version: usize) {
         }
     }
     let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA;
-    let error = set_desc(&functions, this.descs[0], attribute, &0u64).unwrap_err();
+    let error = set_desc(&functions, this.descs[0][0], attribute, &0u64).unwrap_err();
     assert!(error.to_string().contains("INVALID_VALUE"), "{error}");
     match CublasLt::new(functions, None, 0) {
         Ok(_) => {} // A GPU is at hand.

@@ -45,6 +45,7 @@ pub(crate) use self::{
     stopwatch::StreamWatch,
     tune::{Scratch, Stopwatch, WeightAt, Weights},
 };
+use super::fp8::Scaling;
 #[cfg(feature = "emu")]
 use crate::record::Recording;
 use crate::{
@@ -73,8 +74,8 @@ pub(crate) struct Matrix {
     /// Its columns.
     pub(crate) k: u32,
     pub(crate) has_bias: bool,
-    /// True if it is of e4m3, and its products' other factor too.
-    pub(crate) is_fp8: bool,
+    /// Its scales, if it is of e4m3, and its products' other factor too.
+    pub(crate) fp8: Option<Scaling>,
 }
 
 /// One product, as it is asked of the library.
@@ -87,9 +88,10 @@ pub(crate) struct Call {
     pub(super) scales: Option<Scales>,
 }
 
-/// The scales of a product's factors, an f32 for each row.
+/// The scales of a product's factors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scales {
+    pub(super) scaling: Scaling,
     pub(super) x: DevicePtr,
     pub(super) w: DevicePtr,
 }
@@ -111,7 +113,7 @@ impl Call {
             m: plans::bucket(p.m),
             form: self.form.into(),
             bias: p.bias != DevicePtr::NULL,
-            fp8: self.scales.is_some(),
+            fp8: self.scales.map(|of| of.scaling),
         };
         Shape {
             key,
@@ -125,7 +127,11 @@ impl Call {
         // It adds a bias in bf16 to outputs in bf16 only.
         let has_bias = self.params.bias != DevicePtr::NULL;
         let is_wide = self.form == GemmOutput::F32;
-        !(is_wide && (has_bias || self.scales.is_some())) && self.is_aligned()
+        let multiple = self.scales.map_or(1, |of| of.scaling.library_multiple());
+        let has_multiples = [self.params.m, self.params.n]
+            .iter()
+            .all(|rows| rows.is_multiple_of(multiple));
+        !(is_wide && (has_bias || self.scales.is_some())) && has_multiples && self.is_aligned()
     }
 
     /// Returns true if all operands lie as the library was told that they do. For outputs in f32
@@ -172,11 +178,23 @@ trait Blas: std::fmt::Debug + Send {
     /// [`Error::Driver`].
     fn check(&mut self, call: &Call, algo: Algo) -> Result<Option<ProductPlan>, Error>;
 
-    /// Queues a call whose plan is one of the above.
+    /// Queues a call whose plan is one of the above. False if the library refuses it all the same;
+    /// nothing is queued then.
     ///
     /// # Errors
     /// [`Error::Launch`].
-    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error>;
+    fn try_multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<bool, Error>;
+
+    /// Queues a call whose plan is one of the above.
+    ///
+    /// # Errors
+    /// [`Error::Launch`], also if the library refuses it.
+    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
+        match self.try_multiply(call, plan)? {
+            true => Ok(()),
+            false => Err(Error::launch("cublasLtMatmul", "the library refuses it")),
+        }
+    }
 }
 
 /// Plans that were measured before, here or elsewhere.
@@ -359,12 +377,13 @@ impl Lt {
             n,
             k,
             has_bias,
-            is_fp8,
+            fp8,
         } = matrix;
         // Nothing is read or written; the library looks at a bias's alignment.
         let somewhere = DevicePtr(4096);
         let of_bias = if has_bias { somewhere } else { DevicePtr::NULL };
-        let scales = is_fp8.then_some(Scales {
+        let scales = fp8.map(|scaling| Scales {
+            scaling,
             x: somewhere,
             w: somewhere,
         });
@@ -407,10 +426,17 @@ impl Lt {
         if !call.is_for_library() {
             return Ok(false);
         }
-        match self.plan(call)? {
-            Some(plan) => self.blas.multiply(call, &plan).map(|()| true),
-            None => Ok(false),
+        let Some(plan) = self.plan(call)? else {
+            return Ok(false);
+        };
+        let is_queued = self.blas.try_multiply(call, &plan)?;
+        if !is_queued {
+            // It is not asked for so many rows again.
+            let shape = call.shape();
+            self.chosen.insert(shape.key, (None, Source::Nowhere));
+            self.by_shape.insert(shape, None);
         }
+        Ok(is_queued)
     }
 
     /// Algorithms for a product, the heuristic's first one first, and what plans of its bucket
@@ -574,9 +600,13 @@ impl Blas for Recorder {
         }))
     }
 
-    fn multiply(&mut self, call: &Call, _: &ProductPlan) -> Result<(), Error> {
+    fn try_multiply(&mut self, call: &Call, _: &ProductPlan) -> Result<bool, Error> {
         let p = &call.params;
-        let fp8 = if call.scales.is_some() { " fp8" } else { "" };
+        let fp8 = match call.scales.map(|of| of.scaling) {
+            None => "",
+            Some(Scaling::Rows) => " fp8",
+            Some(Scaling::Blocks) => " fp8 blocks",
+        };
         let mut line = format!("cublasLtMatmul{fp8} {:?}", call.form);
         let scales = call.scales.map_or([DevicePtr::NULL; 2], |of| [of.x, of.w]);
         for (name, at) in [
@@ -603,6 +633,6 @@ impl Blas for Recorder {
             p.y_stride
         );
         self.0.push(line);
-        Ok(())
+        Ok(true)
     }
 }

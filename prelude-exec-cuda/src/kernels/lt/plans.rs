@@ -14,7 +14,7 @@ use std::{
 use prelude_kernels::families::GemmOutput;
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::image;
+use crate::kernels::{fp8::Scaling, image};
 
 /// Name of the file that part `gemm` of `gpu-check` writes, in the cache folder.
 pub(crate) const FILE: &str = "gemm-plans.json";
@@ -69,9 +69,9 @@ pub(crate) struct Key {
     pub(crate) form: Form,
     /// True if a bias is added.
     pub(crate) bias: bool,
-    /// True if both inputs are e4m3, with scales of their rows; files may leave false out.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) fp8: bool,
+    /// The scales of inputs that are both e4m3; files leave it out for bf16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fp8: Option<Scaling>,
 }
 
 impl Key {
@@ -82,11 +82,6 @@ impl Key {
         }
         self
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 /// The use of a product: [`GemmOutput`], as files name it.
@@ -337,7 +332,10 @@ mod tests {
             m: 512,
             form,
             bias: false,
-            fp8: form == Form::F32,
+            fp8: (form != Form::F32).then_some(match form {
+                Form::Write => Scaling::Rows,
+                _ => Scaling::Blocks,
+            }),
         };
         let plan = |word: u64, us| ProductPlan {
             algo: Algo(std::array::from_fn(|i| word << i)),
@@ -394,7 +392,10 @@ mod tests {
         check(|t| t.replace("12.5", "-1"), Err("no time"));
         check(|t| t.replace("12.5", "1e99"), Err("no time"));
         check(
-            |t| t.replace("6144", "1024").replace("add", "write"),
+            |t| {
+                let t = t.replace("6144", "1024").replace("add", "write");
+                t.replace("blocks", "rows")
+            },
             Err("twice"),
         );
         check(|t| t.replacen("fedc", "fed", 1), Err("hexadecimal"));
@@ -402,6 +403,7 @@ mod tests {
         check(|t| t.replacen("fedc", "fe\u{e9}", 1), Err("hexadecimal"));
         check(|t| t.replacen("\"bias\"", "\"bais\"", 1), Err("bais"));
         check(|t| t.replacen("write", "scale", 1), Err("scale"));
+        check(|t| t.replacen("blocks", "block", 1), Err("block"));
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl Key {
             n: self.n,
             k: self.k,
             has_bias: self.bias,
-            is_fp8: self.fp8,
+            fp8: self.fp8,
         }
     }
 }
@@ -260,9 +260,14 @@ fn calls(key: Key, weights: &Weights, scratch: Scratch) -> Vec<Call> {
     let form = GemmOutput::from(key.form);
     let up = |bytes: u64| bytes.next_multiple_of(ALIGN);
     let y_stride = key.n.next_multiple_of(8);
-    let (rows, element) = (u64::from(key.m), if key.fp8 { 1 } else { 2 });
-    let x_scales = up(rows * u64::from(key.k) * element);
-    let y = x_scales + if key.fp8 { up(rows * 4) } else { 0 };
+    let (rows, k) = (u64::from(key.m), u64::from(key.k));
+    let element = if key.fp8.is_some() { 1 } else { 2 };
+    let x_scales = up(rows * k * element);
+    let scales = key.fp8.map_or(0, |scaling| {
+        let [rows, width] = scaling.of_rows(key.m as usize, key.k as usize);
+        up((rows * width * size_of::<f32>()) as u64)
+    });
+    let y = x_scales + scales;
     let output = if form == GemmOutput::F32 { 4 } else { 2 };
     if y + rows * u64::from(y_stride) * output > scratch.bytes {
         return Vec::new();
@@ -284,7 +289,8 @@ fn calls(key: Key, weights: &Weights, scratch: Scratch) -> Vec<Call> {
             w_stride: key.k,
             y_stride,
         },
-        scales: key.fp8.then_some(Scales {
+        scales: key.fp8.map(|scaling| Scales {
+            scaling,
             x: at(x_scales),
             w: place.scales,
         }),

@@ -12,6 +12,8 @@ struct Answers {
     asked: Vec<u32>,
     checked: Vec<(u32, u64)>,
     made: Vec<(u32, u64)>,
+    /// Algorithms that are refused when they are to run, after all.
+    refused: Vec<u64>,
     /// The only rows that algorithms of this number run.
     rows_of: Vec<(u64, u32)>,
 }
@@ -44,10 +46,10 @@ impl Blas for Told {
         }))
     }
 
-    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
+    fn try_multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<bool, Error> {
         let mut answers = self.0.lock().unwrap();
         answers.made.push((call.params.m, plan.algo.0[0]));
-        Ok(())
+        Ok(!answers.refused.contains(&plan.algo.0[0]))
     }
 }
 
@@ -88,7 +90,7 @@ pub(super) fn key(m: u32) -> Key {
         m,
         form: plans::Form::Write,
         bias: false,
-        fp8: false,
+        fp8: None,
     }
 }
 
@@ -162,7 +164,7 @@ fn counts_are_of_shapes_in_the_form_that_is_measured() {
         n,
         k: 64,
         has_bias: false,
-        is_fp8: false,
+        fp8: None,
     };
     let matrices = [matrix(24), matrix(4096)].map(|of| (of, Vec::new())).into();
     products.prepare(&matrices, 4096, 64, 32).unwrap();
@@ -200,6 +202,17 @@ fn rows_that_a_plan_does_not_run_have_their_own() {
     told.0.lock().unwrap().rows_of.push((32, 20));
     let made = choices(&told, Plans::new());
     assert_eq!(made, [(5, 5), (20, 32), (40, 64), (5, 5)]);
+}
+
+/// A product that the library refuses when it is made, after it has named an algorithm for it, is our own
+/// kernel's, and the library is not asked for so many rows again.
+#[test]
+fn what_is_refused_late_is_our_kernels() {
+    let told = Told::default();
+    told.0.lock().unwrap().refused.push(32);
+    let (made, counts) = choices_of(&told, Measured::default());
+    assert_eq!(made, [(5, 32), (20, 20), (40, 64)]);
+    assert_eq!((counts.heuristic, counts.none), (1, 1));
 }
 
 /// The file in the cache folder is used, or the report says why it is not.

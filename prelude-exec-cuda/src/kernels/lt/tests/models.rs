@@ -75,6 +75,42 @@ fn few_rows_in_fp8_are_our_kernels() {
     }
 }
 
+/// Rows of a prompt that products with scales of blocks have, by the library and by our kernel for few: as
+/// many as there are fours of more than 16, and the rest.
+#[test]
+fn blocks_are_the_librarys_in_fours() {
+    let config = CudaConfig {
+        fp8: true,
+        ..small()
+    };
+    let checkpoint = checkpoint(crate::testing::FP8_BLOCKS);
+    let (mut executor, recording) = CudaExecutor::recording(&checkpoint, &config).unwrap();
+    for (len, first, second) in [
+        (16, "prelude_gemm_fp8_block_few_16", None),
+        (
+            17,
+            "cublasLtMatmul fp8 blocks",
+            Some("prelude_gemm_fp8_block_few_8"),
+        ),
+        (20, "cublasLtMatmul fp8 blocks", None),
+    ] {
+        let batch = prompt(&vec![7; len], vec![]);
+        let step = StepId(len as u64);
+        let _ = recording.take();
+        executor.submit(step, ForwardBatch::OneShot(batch)).unwrap();
+        let _ = executor.collect(step).unwrap();
+        let lines = recording.take();
+        let of_weight =
+            |line: &&String| line.contains("w=model.layers.0.self_attn.qkv_proj.weight ");
+        let made: Vec<&String> = lines.iter().filter(of_weight).collect();
+        assert!(made[0].starts_with(first), "{len}: {}", made[0]);
+        let rest = made
+            .get(1)
+            .map(|line| line.starts_with(second.unwrap_or_default()));
+        assert_eq!(rest, second.map(|_| true), "{len}: {made:?}");
+    }
+}
+
 /// A whole model by the library's products, against the same by our kernel.
 #[test]
 fn a_model_runs_by_the_librarys_products() {

@@ -6,7 +6,10 @@ use std::{
 use super::*;
 use crate::{
     PlanCounts,
-    kernels::lt::{Algo, Blas, Measured, plans::Machine, workspace},
+    kernels::{
+        fp8::Scaling,
+        lt::{Algo, Blas, Measured, plans::Machine, workspace},
+    },
     memory::space::Space,
 };
 
@@ -57,7 +60,7 @@ impl Blas for Played {
         }))
     }
 
-    fn multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<(), Error> {
+    fn try_multiply(&mut self, call: &Call, plan: &ProductPlan) -> Result<bool, Error> {
         let mut state = self.0.lock().unwrap();
         let algo = plan.algo.0[0];
         let us = state.candidates_us[usize::try_from(algo).unwrap()];
@@ -67,7 +70,7 @@ impl Blas for Played {
         }
         state.now_s += us * 1e-6;
         state.ran.push((call.params.m, algo, call.params.w.0));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -101,7 +104,7 @@ const MATRIX: Matrix = Matrix {
     n: 24,
     k: 64,
     has_bias: false,
-    is_fp8: false,
+    fp8: None,
 };
 const SCRATCH: Scratch = Scratch {
     at: DevicePtr(1 << 30),
@@ -227,7 +230,7 @@ fn what_is_in_a_file_or_a_table_is_not_measured() {
             m,
             form,
             bias: false,
-            fp8: false,
+            fp8: None,
         };
         Plans::from([(key, plan)])
     };
@@ -314,10 +317,15 @@ fn shapes_without_a_choice_or_room_are_left() {
 
 #[test]
 fn operands_lie_apart_within_the_room() {
-    for (fp8, form) in [(false, Form::Write), (true, Form::Add), (false, Form::F32)] {
+    for (fp8, form) in [
+        (None, Form::Write),
+        (Some(Scaling::Rows), Form::Add),
+        (Some(Scaling::Blocks), Form::Write),
+        (None, Form::F32),
+    ] {
         let key = Key {
-            n: 30,
-            k: 48,
+            n: 32,
+            k: 256,
             m: 96,
             form,
             bias: false,
@@ -331,13 +339,15 @@ fn operands_lie_apart_within_the_room() {
         let weights: Weights = [(key.matrix(), vec![place; 2])].into();
         let made = calls(key, &weights, SCRATCH);
         assert_eq!(made.len(), 2);
-        let (call, element) = (&made[0], if fp8 { 1 } else { 2 });
+        let (call, element) = (&made[0], if fp8.is_some() { 1 } else { 2 });
         let p = &call.params;
         let mut next = p.x.0 + u64::from(p.m * p.x_stride) * element;
         assert_eq!((p.x, p.w), (SCRATCH.at, place.w));
         if let Some(scales) = call.scales {
-            assert!(fp8 && scales.w == place.scales && scales.x.0 >= next);
-            next = scales.x.0 + u64::from(p.m) * 4;
+            assert_eq!((Some(scales.scaling), scales.w), (fp8, place.scales));
+            assert!(scales.x.0 >= next);
+            let groups = if fp8 == Some(Scaling::Blocks) { 2 } else { 1 };
+            next = scales.x.0 + u64::from(p.m) * groups * 4;
         }
         assert!(p.y.0 >= next && call.shape().key == key);
     }
@@ -411,7 +421,7 @@ fn a_file_that_would_be_too_large_holds_the_latest_alone() {
             m: 32,
             form: Form::Write,
             bias: false,
-            fp8: false,
+            fp8: None,
         };
         (0..count).map(|i| (key(i), plan)).collect()
     };
