@@ -39,6 +39,8 @@ inline void fence_async() { running->async->fence(); }
 
 // ---- registers ----
 
+inline u32 round_pair(float low, float high) { return pack_bf16(low, high); }
+
 template <u32 N>
 void give_registers() {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as setmaxnreg takes them");

@@ -58,6 +58,14 @@ PRELUDE_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;
 
 // ---- registers ----
 
+// What pack_bf16() gives, by one instruction. Where both halves are used apart, the compiler makes two
+// slow ones of that.
+PRELUDE_DEVICE u32 round_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // Hands registers of a warpgroup back, or takes some that others have handed back: N a thread, by all
 // of its warps. The kernel's bound on threads says how many each has at first.
 template <u32 N>

@@ -143,17 +143,20 @@ struct Before {
     u32x4 chunks[2][TURNS];
 };
 
+// The two bf16 of a register.
+PRELUDE_DEVICE float low_half(u32 pair) { return bit_cast<float>(pair << 16); }
+PRELUDE_DEVICE float high_half(u32 pair) { return bit_cast<float>(pair & 0xffff0000u); }
+
 // Two neighbours of the output, of sums d[i] and those of the other half of the tile.
 template <Sm90Output Output>
 PRELUDE_DEVICE u32 output(float low, float high, float beside_low, float beside_high) {
+    u32 own = round_pair(low, high);
     if constexpr (Output == Sm90Output::SiluMul) {
-        auto gated = [](float gate, float up) {
-            float s = to_f32(to_bf16(silu(to_f32(to_bf16(gate)))));
-            return mul_rn(s, to_f32(to_bf16(up)));
-        };
-        return pack_bf16(gated(low, beside_low), gated(high, beside_high));
+        u32 up = round_pair(beside_low, beside_high);
+        u32 s = round_pair(silu(low_half(own)), silu(high_half(own)));
+        return round_pair(mul_rn(low_half(s), low_half(up)), mul_rn(high_half(s), high_half(up)));
     }
-    return pack_bf16(low, high);
+    return own;
 }
 
 // A warp's 16 rows of a tile, from its sums.
