@@ -225,6 +225,7 @@ impl Layer {
             arena_elements,
             lists_bytes: 8 << 20,
             logits_rows: 4,
+            hopper_products: false,
             fp8: false,
             hopper_attention: false,
         })
