@@ -18,7 +18,7 @@ use crate::{
     heads::{DenseProduct, Heads, StepResults},
     kernels::{
         elementwise, encoder,
-        gemm::{ProductOutput, Products},
+        gemm::{ProductKernel, ProductOutput, Products},
         hopper,
         hopper_gemm::HopperProducts,
         launch::Launcher,
@@ -693,6 +693,7 @@ impl Ops for CudaOps {
             let of_a = self.arena.view(a).slice(0..n);
             let (w, _) = gate_up_weight.matrix();
             hopper.multiply_gated(&mut self.launcher, of_x, w, of_a)?;
+            self.products.note(ProductKernel::Hopper);
             return self.linear_add(a, rows, down_weight, h);
         }
         self.norm_linear(h, rows.clone(), norm, gate_up_weight, x, gate_up)?;

@@ -366,7 +366,7 @@ impl Products {
         not(feature = "measure"),
         expect(clippy::unused_self, reason = "there are counts when measuring")
     )]
-    pub(super) const fn note(&mut self, by: ProductKernel) {
+    pub(crate) const fn note(&mut self, by: ProductKernel) {
         #[cfg(feature = "measure")]
         self.counts.note(by);
         #[cfg(not(feature = "measure"))]

@@ -1,0 +1,386 @@
+//! Products by the kernel for Hopper, `sm90_gemm`, beside cuBLASLt: right, the same bits in any company,
+//! and how fast; also with the gates of a layer computed at once.
+
+use anyhow::{Context as _, Result, ensure};
+use half::bf16;
+use prelude_exec_cuda::{
+    CudaOps, Error, Weight,
+    measure::{Device, Room, WeightCycle, times},
+};
+use prelude_models::{Ops as _, step::ArenaTensor};
+
+use super::{Layer, gemm::ROTATION_BYTES, in_step};
+use crate::{
+    session::{Figure, Session, Work},
+    values,
+};
+
+pub(super) fn run(session: &mut Session) -> Result<()> {
+    let layer = Layer::of(session.pick("qwen3-0.6b", "tiny"))?;
+    session.check("sm90_gemm against sums in f64", |s| sums(s, layer))?;
+    session.check("sm90_gemm in any company", |s| company(s, layer))?;
+    session.check("gates by sm90_gemm and by two kernels", |s| {
+        two_kernels(s, layer)
+    })?;
+    session.attempt("sm90_gemm beside gemm_mma", |s| beside_mma(s, layer))?;
+    let models: &[&str] = session.pick(&["qwen3-4b", "qwen3-0.6b"], &["tiny"]);
+    for model in models {
+        let layer = Layer::of(model)?;
+        let what = format!("{model} gate-up and silu");
+        session.attempt_within(&what, 4.0, |s| gates(s, layer, &what))?;
+        for (name, n, k) in layer.matrices() {
+            if name != "gate-up" {
+                let what = format!("{model} {name} {n}×{k}");
+                session.attempt_within(&what, 2.0, |s| products(s, layer, &what, (name, n, k)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The use of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Write,
+    Add,
+    Gates,
+}
+
+const FORMS: [Form; 3] = [Form::Write, Form::Add, Form::Gates];
+
+/// A product of `[n, k]` by the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Product {
+    form: Form,
+    n: usize,
+    k: usize,
+}
+
+impl Product {
+    /// Columns of the output.
+    const fn width(&self) -> usize {
+        match self.form {
+            Form::Gates => self.n / 2,
+            Form::Write | Form::Add => self.n,
+        }
+    }
+
+    fn queue(
+        &self,
+        ops: &mut CudaOps,
+        x: &ArenaTensor,
+        w: &Weight,
+        y: &mut ArenaTensor,
+    ) -> Result<(), Error> {
+        match self.form {
+            Form::Gates => ops.gates_on_hopper(x, w, y),
+            form => ops.linear_on_hopper(x, w, form == Form::Add, y),
+        }
+    }
+
+    /// Multiplies rows; the output holds `before` at first.
+    fn of(
+        &self,
+        session: &Session,
+        layer: Layer,
+        x: &[bf16],
+        before: &[bf16],
+    ) -> Result<Vec<bf16>> {
+        let m = x.len() / self.k;
+        let (mut device, room) = open(session, layer, self, m, false)?;
+        let w = values::matrix(&mut device.loader()?, 11, self.n, self.k)?.0;
+        in_step(&mut device, &room, |ops| {
+            let x = ops.filled(m, self.k, x)?;
+            let mut y = ops.filled(m, self.width(), before)?;
+            self.queue(ops, &x, &w, &mut y)?;
+            ops.read(&y)
+        })
+    }
+}
+
+/// A device with room for `m` rows of a product, its output and what comes of that.
+fn open(
+    session: &Session,
+    layer: Layer,
+    product: &Product,
+    m: usize,
+    deterministic: bool,
+) -> Result<(Device, Room)> {
+    let &Product { n, k, .. } = product;
+    let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
+    Ok((Device::open(&session.target, &room, deterministic)?, room))
+}
+
+/// Products of each matrix of a layer, at row counts around tiles.
+fn sums(session: &mut Session, layer: Layer) -> Result<String> {
+    let mut compared = 0;
+    for (name, n, k) in layer.matrices() {
+        for form in FORMS {
+            let product = Product { form, n, k };
+            for m in session.pick(vec![1, 127, 128, 129, 515], vec![1, 17]) {
+                session.beat(|| format!("{name}, {form:?}, M {m}"))?;
+                let x = values::values(12, m * k);
+                let w = values::values(11, n * k);
+                let width = product.width();
+                let before = values::values(13, m * width);
+                let got = product.of(session, layer, &x, &before)?;
+                for column in (0..width).step_by(97).chain([width - 1]) {
+                    let sum = |row: usize, column: usize| {
+                        let terms = x[row * k..][..k].iter().zip(&w[column * k..][..k]);
+                        let terms = terms.map(|(x, w)| x.to_f64() * w.to_f64());
+                        terms.fold((0.0, 0.0), |(s, a): (f64, f64), t| (s + t, a + t.abs()))
+                    };
+                    for row in [0, m / 2, m - 1] {
+                        let at = row * width + column;
+                        let up = match form {
+                            Form::Gates => sum(row, width + column).0,
+                            Form::Write | Form::Add => 0.0,
+                        };
+                        check(form, got[at], sum(row, column), up, before[at].to_f64())
+                            .with_context(|| {
+                                format!("{name}, {form:?}, M {m}, row {row} column {column}")
+                            })?;
+                        compared += 1;
+                    }
+                }
+            }
+        }
+    }
+    Ok(format!("{compared} elements: written, added, gates"))
+}
+
+/// Compares an element with what it is of: a sum with the sum of its terms' sizes, that of its other
+/// half, and what was there before.
+fn check(form: Form, got: bf16, (sum, size): (f64, f64), up: f64, before: f64) -> Result<()> {
+    // Tensor cores cut bits of partial sums off.
+    let order = size * 2f64.powi(-18);
+    let (expected, bound) = match form {
+        Form::Write => (sum, order + sum.abs() / 256.0),
+        Form::Add => (sum + before, order + (sum + before).abs() / 256.0 + 1e-6),
+        Form::Gates => {
+            let silu = sum / (1.0 + (-sum).exp());
+            // Gate, silu, up and product are rounded, and the slope of silu is at most 1.1.
+            let of_gate = 1.1 * (order + sum.abs() / 256.0) + silu.abs() / 256.0;
+            let of_up = order + up.abs() / 256.0;
+            let bound = of_gate * (up.abs() + of_up) + silu.abs() * of_up;
+            (silu * up, 1.02 * bound + (silu * up).abs() / 256.0 + 1e-6)
+        }
+    };
+    let got = got.to_f64();
+    ensure!(
+        (got - expected).abs() <= bound,
+        "{got} and not {expected} ± {bound}"
+    );
+    Ok(())
+}
+
+/// A row has the same bits alone and at places of larger batches.
+fn company(session: &mut Session, layer: Layer) -> Result<String> {
+    let mut places = 0;
+    for (name, n, k) in layer.matrices() {
+        for form in FORMS {
+            let product = Product { form, n, k };
+            let width = product.width();
+            let (row, before) = (values::values(21, k), values::values(22, width));
+            let alone = product.of(session, layer, &row, &before)?;
+            let batches = session.pick(vec![(130, 128), (700, 77), (700, 699)], vec![(17, 9)]);
+            for (m, at) in batches {
+                session.beat(|| format!("{name}, {form:?}, M {m}"))?;
+                let mut x = values::values(23, m * k);
+                let mut all = values::values(24, m * width);
+                x[at * k..][..k].copy_from_slice(&row);
+                all[at * width..][..width].copy_from_slice(&before);
+                let among = product.of(session, layer, &x, &all)?;
+                let among = &among[at * width..][..width];
+                let other = alone
+                    .iter()
+                    .zip(among)
+                    .position(|(a, b)| a.to_bits() != b.to_bits());
+                ensure!(
+                    other.is_none(),
+                    "{name}, {form:?}: column {other:?} of row {at} of {m} has other bits than alone"
+                );
+                places += 1;
+            }
+        }
+    }
+    Ok(format!("{places} places"))
+}
+
+/// Gates have the bits of `silu_mul` behind a plain product.
+fn two_kernels(session: &mut Session, layer: Layer) -> Result<String> {
+    let (n, k) = (2 * layer.mlp, layer.hidden);
+    let m = session.pick(515, 17);
+    let product = Product {
+        form: Form::Gates,
+        n,
+        k,
+    };
+    let x = values::values(12, m * k);
+    let at_once = product.of(session, layer, &x, &values::values(13, m * layer.mlp))?;
+    let (mut device, room) = open(session, layer, &product, m, false)?;
+    let w = values::matrix(&mut device.loader()?, 11, n, k)?.0;
+    let in_turn = in_step(&mut device, &room, |ops| {
+        let x = ops.filled(m, k, &x)?;
+        let mut gate_up = ops.alloc(m, n)?;
+        let mut a = ops.alloc(m, layer.mlp)?;
+        ops.linear_on_hopper(&x, &w, false, &mut gate_up)?;
+        ops.silu_mul(&gate_up, m, &mut a)?;
+        ops.read(&a)
+    })?;
+    let differ = differences(&at_once, &in_turn);
+    ensure!(differ == 0, "{differ} of {} elements differ", in_turn.len());
+    Ok(format!("{} elements have the same bits", in_turn.len()))
+}
+
+fn differences(a: &[bf16], b: &[bf16]) -> usize {
+    let pairs = a.iter().zip(b);
+    pairs.filter(|(a, b)| a.to_bits() != b.to_bits()).count()
+}
+
+/// Says how many elements have other bits by `gemm_mma`. With none, deterministic mode could give few
+/// rows to that kernel and many to this one.
+fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
+    let (_, n, k) = layer.matrices()[0];
+    let m = session.pick(515, 17);
+    let product = Product {
+        form: Form::Write,
+        n,
+        k,
+    };
+    let x = values::values(12, m * k);
+    let hopper = product.of(session, layer, &x, &values::values(13, m * n))?;
+    let (mut device, room) = open(session, layer, &product, m, true)?;
+    let w = values::matrix(&mut device.loader()?, 11, n, k)?.0;
+    let mma = in_step(&mut device, &room, |ops| {
+        let x = ops.filled(m, k, &x)?;
+        let mut y = ops.alloc(m, n)?;
+        ops.linear(&x, m, &w, &mut y)?;
+        ops.read(&y)
+    })?;
+    let text = format!(
+        "{} of {} elements have other bits than by gemm_mma",
+        differences(&hopper, &mma),
+        mma.len()
+    );
+    session.note("sm90_gemm beside gemm_mma", text)
+}
+
+/// Weights of one shape, more of them than the L2 cache holds.
+fn weights(session: &Session, device: &Device, n: usize, k: usize) -> Result<Vec<Weight>> {
+    let mut loader = device.loader()?;
+    let copies = session.pick(ROTATION_BYTES.div_ceil(n * k * 2), 2);
+    let copies = 0..copies as u64;
+    copies
+        .map(|copy| Ok(values::matrix(&mut loader, copy, n, k)?.0))
+        .collect()
+}
+
+/// Measures the first half of a layer's second half both ways.
+fn gates(session: &mut Session, layer: Layer, what: &str) -> Result<()> {
+    let rows = session.pick(vec![4096, 8192, 2048], vec![17]);
+    let (n, k) = (2 * layer.mlp, layer.hidden);
+    let product = Product {
+        form: Form::Gates,
+        n,
+        k,
+    };
+    let most = rows.iter().copied().max().unwrap_or(1);
+    let (mut device, room) = open(session, layer, &product, most, false)?;
+    let weights = weights(session, &device, n, k)?;
+    let input = values::values(9, most * k);
+    let repetitions = session.pick(12, 2);
+    let mut turn = WeightCycle::default();
+    for m in rows {
+        session.beat(|| format!("{what}, M {m}"))?;
+        let (in_turn, at_once) = in_step(&mut device, &room, |ops| {
+            let x = ops.filled(m, k, &input[..m * k])?;
+            let mut gate_up = ops.alloc(m, n)?;
+            let mut a = ops.alloc(m, layer.mlp)?;
+            let in_turn = times(ops, repetitions, |ops, _| {
+                ops.linear(&x, m, turn.next(&weights), &mut gate_up)?;
+                ops.silu_mul(&gate_up, m, &mut a)
+            })?;
+            let at_once = times(ops, repetitions, |ops, _| {
+                product.queue(ops, &x, turn.next(&weights), &mut a)
+            })?;
+            Ok((in_turn, at_once))
+        })?;
+        for (by, times) in [("cuBLASLt and silu_mul", in_turn), ("sm90_gemm", at_once)] {
+            let bytes = 2 * (n * k + m * k + m * layer.mlp);
+            figure(
+                session,
+                &format!("{what}, M {m}, {by}"),
+                (m, product),
+                bytes,
+                &times,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures one matrix by the executor's choice, cuBLASLt where that is, and by this kernel.
+fn products(
+    session: &mut Session,
+    layer: Layer,
+    what: &str,
+    (name, n, k): (&str, usize, usize),
+) -> Result<()> {
+    let m = session.pick(8192, 17);
+    let form = match name {
+        "qkv" => Form::Write,
+        _ => Form::Add,
+    };
+    let product = Product { form, n, k };
+    let (mut device, room) = open(session, layer, &product, m, false)?;
+    let weights = weights(session, &device, n, k)?;
+    let (input, before) = (values::values(9, m * k), values::values(10, m * n));
+    let repetitions = session.pick(12, 2);
+    let mut turn = WeightCycle::default();
+    session.beat(|| format!("{what}, M {m}"))?;
+    let (library, hopper) = in_step(&mut device, &room, |ops| {
+        let x = ops.filled(m, k, &input)?;
+        let mut y = ops.filled(m, n, &before)?;
+        let library = times(ops, repetitions, |ops, _| {
+            let w = turn.next(&weights);
+            match form {
+                Form::Add => ops.linear_add(&x, 0..m, w, &mut y),
+                Form::Write | Form::Gates => ops.linear(&x, m, w, &mut y),
+            }
+        })?;
+        let hopper = times(ops, repetitions, |ops, _| {
+            product.queue(ops, &x, turn.next(&weights), &mut y)
+        })?;
+        Ok((library, hopper))
+    })?;
+    for (by, times) in [("cuBLASLt", library), ("sm90_gemm", hopper)] {
+        let outputs = if form == Form::Add { 2 } else { 1 };
+        let bytes = 2 * (n * k + m * k + outputs * m * n);
+        figure(
+            session,
+            &format!("{what}, M {m}, {by}"),
+            (m, product),
+            bytes,
+            &times,
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes down the rate of a product's operations, those of gates beside it not counted.
+fn figure(
+    session: &mut Session,
+    name: &str,
+    (m, product): (usize, Product),
+    bytes: usize,
+    times: &prelude_exec_cuda::measure::Times,
+) -> Result<()> {
+    let flops = 2.0 * (m * product.n) as f64 * product.k as f64;
+    session.figure(Figure {
+        work: Some(Work::Flops(flops)),
+        bound_s: session.ceilings.bound_s(flops, bytes as f64),
+        reason: format!("{:.0} us", 1e6 * crate::session::median(&times.seconds)),
+        ..Figure::of(name, times)
+    })
+}
