@@ -77,53 +77,69 @@ impl Product {
             form => ops.linear_on_hopper(x, w, form == Form::Add, y),
         }
     }
+}
 
-    /// Multiplies rows; the output holds `before` at first.
-    fn of(
-        &self,
+/// A device with room for rows of products of `[n, k]`, their outputs and what comes of these.
+struct Bench {
+    device: Device,
+    room: Room,
+}
+
+impl Bench {
+    fn open(
         session: &Session,
         layer: Layer,
+        (m, n, k): (usize, usize, usize),
+        deterministic: bool,
+    ) -> Result<Self> {
+        let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
+        let device = Device::open(&session.target, &room, deterministic)?;
+        Ok(Self { device, room })
+    }
+
+    /// The matrix of products that are checked.
+    fn matrix(&self, n: usize, k: usize) -> Result<Weight> {
+        Ok(values::matrix(&mut self.device.loader()?, 11, n, k)?.0)
+    }
+
+    fn step<T>(&mut self, body: impl FnOnce(&mut CudaOps) -> Result<T, Error>) -> Result<T> {
+        in_step(&mut self.device, &self.room, body)
+    }
+
+    /// Multiplies rows; the output holds `before` at first.
+    fn multiply(
+        &mut self,
+        product: &Product,
+        w: &Weight,
         x: &[bf16],
         before: &[bf16],
     ) -> Result<Vec<bf16>> {
-        let m = x.len() / self.k;
-        let (mut device, room) = open(session, layer, self, m, false)?;
-        let w = values::matrix(&mut device.loader()?, 11, self.n, self.k)?.0;
-        in_step(&mut device, &room, |ops| {
-            let x = ops.filled(m, self.k, x)?;
-            let mut y = ops.filled(m, self.width(), before)?;
-            self.queue(ops, &x, &w, &mut y)?;
+        let m = x.len() / product.k;
+        self.step(|ops| {
+            let x = ops.filled(m, product.k, x)?;
+            let mut y = ops.filled(m, product.width(), before)?;
+            product.queue(ops, &x, w, &mut y)?;
             ops.read(&y)
         })
     }
 }
 
-/// A device with room for `m` rows of a product, its output and what comes of that.
-fn open(
-    session: &Session,
-    layer: Layer,
-    product: &Product,
-    m: usize,
-    deterministic: bool,
-) -> Result<(Device, Room)> {
-    let &Product { n, k, .. } = product;
-    let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
-    Ok((Device::open(&session.target, &room, deterministic)?, room))
-}
-
 /// Products of each matrix of a layer, at row counts around tiles.
 fn sums(session: &mut Session, layer: Layer) -> Result<String> {
     let mut compared = 0;
+    let rows = session.pick(vec![1, 127, 128, 129, 515], vec![1, 17]);
     for (name, n, k) in layer.matrices() {
+        let mut bench = Bench::open(session, layer, (515, n, k), false)?;
+        let weight = bench.matrix(n, k)?;
         for form in FORMS {
             let product = Product { form, n, k };
-            for m in session.pick(vec![1, 127, 128, 129, 515], vec![1, 17]) {
+            for &m in &rows {
                 session.beat(|| format!("{name}, {form:?}, M {m}"))?;
                 let x = values::values(12, m * k);
                 let w = values::values(11, n * k);
                 let width = product.width();
                 let before = values::values(13, m * width);
-                let got = product.of(session, layer, &x, &before)?;
+                let got = bench.multiply(&product, &weight, &x, &before)?;
                 for column in (0..width).step_by(97).chain([width - 1]) {
                     let sum = |row: usize, column: usize| {
                         let terms = x[row * k..][..k].iter().zip(&w[column * k..][..k]);
@@ -178,11 +194,13 @@ fn check(form: Form, got: bf16, (sum, size): (f64, f64), up: f64, before: f64) -
 fn company(session: &mut Session, layer: Layer) -> Result<String> {
     let mut places = 0;
     for (name, n, k) in layer.matrices() {
+        let mut bench = Bench::open(session, layer, (700, n, k), false)?;
+        let weight = bench.matrix(n, k)?;
         for form in FORMS {
             let product = Product { form, n, k };
             let width = product.width();
             let (row, before) = (values::values(21, k), values::values(22, width));
-            let alone = product.of(session, layer, &row, &before)?;
+            let alone = bench.multiply(&product, &weight, &row, &before)?;
             let batches = session.pick(vec![(130, 128), (700, 77), (700, 699)], vec![(17, 9)]);
             for (m, at) in batches {
                 session.beat(|| format!("{name}, {form:?}, M {m}"))?;
@@ -190,7 +208,7 @@ fn company(session: &mut Session, layer: Layer) -> Result<String> {
                 let mut all = values::values(24, m * width);
                 x[at * k..][..k].copy_from_slice(&row);
                 all[at * width..][..width].copy_from_slice(&before);
-                let among = product.of(session, layer, &x, &all)?;
+                let among = bench.multiply(&product, &weight, &x, &all)?;
                 let among = &among[at * width..][..width];
                 let other = alone
                     .iter()
@@ -217,10 +235,10 @@ fn two_kernels(session: &mut Session, layer: Layer) -> Result<String> {
         k,
     };
     let x = values::values(12, m * k);
-    let at_once = product.of(session, layer, &x, &values::values(13, m * layer.mlp))?;
-    let (mut device, room) = open(session, layer, &product, m, false)?;
-    let w = values::matrix(&mut device.loader()?, 11, n, k)?.0;
-    let in_turn = in_step(&mut device, &room, |ops| {
+    let mut bench = Bench::open(session, layer, (m, n, k), false)?;
+    let w = bench.matrix(n, k)?;
+    let at_once = bench.multiply(&product, &w, &x, &values::values(13, m * layer.mlp))?;
+    let in_turn = bench.step(|ops| {
         let x = ops.filled(m, k, &x)?;
         let mut gate_up = ops.alloc(m, n)?;
         let mut a = ops.alloc(m, layer.mlp)?;
@@ -249,10 +267,10 @@ fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
         k,
     };
     let x = values::values(12, m * k);
-    let hopper = product.of(session, layer, &x, &values::values(13, m * n))?;
-    let (mut device, room) = open(session, layer, &product, m, true)?;
-    let w = values::matrix(&mut device.loader()?, 11, n, k)?.0;
-    let mma = in_step(&mut device, &room, |ops| {
+    let mut bench = Bench::open(session, layer, (m, n, k), true)?;
+    let w = bench.matrix(n, k)?;
+    let hopper = bench.multiply(&product, &w, &x, &values::values(13, m * n))?;
+    let mma = bench.step(|ops| {
         let x = ops.filled(m, k, &x)?;
         let mut y = ops.alloc(m, n)?;
         ops.linear(&x, m, &w, &mut y)?;
@@ -267,8 +285,8 @@ fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
 }
 
 /// Weights of one shape, more of them than the L2 cache holds.
-fn weights(session: &Session, device: &Device, n: usize, k: usize) -> Result<Vec<Weight>> {
-    let mut loader = device.loader()?;
+fn weights(session: &Session, bench: &Bench, n: usize, k: usize) -> Result<Vec<Weight>> {
+    let mut loader = bench.device.loader()?;
     let copies = session.pick(ROTATION_BYTES.div_ceil(n * k * 2), 2);
     let copies = 0..copies as u64;
     copies
@@ -286,14 +304,14 @@ fn gates(session: &mut Session, layer: Layer, what: &str) -> Result<()> {
         k,
     };
     let most = rows.iter().copied().max().unwrap_or(1);
-    let (mut device, room) = open(session, layer, &product, most, false)?;
-    let weights = weights(session, &device, n, k)?;
+    let mut bench = Bench::open(session, layer, (most, n, k), false)?;
+    let weights = weights(session, &bench, n, k)?;
     let input = values::values(9, most * k);
     let repetitions = session.pick(12, 2);
     let mut turn = WeightCycle::default();
     for m in rows {
         session.beat(|| format!("{what}, M {m}"))?;
-        let (in_turn, at_once) = in_step(&mut device, &room, |ops| {
+        let (in_turn, at_once) = bench.step(|ops| {
             let x = ops.filled(m, k, &input[..m * k])?;
             let mut gate_up = ops.alloc(m, n)?;
             let mut a = ops.alloc(m, layer.mlp)?;
@@ -333,13 +351,13 @@ fn products(
         _ => Form::Add,
     };
     let product = Product { form, n, k };
-    let (mut device, room) = open(session, layer, &product, m, false)?;
-    let weights = weights(session, &device, n, k)?;
+    let mut bench = Bench::open(session, layer, (m, n, k), false)?;
+    let weights = weights(session, &bench, n, k)?;
     let (input, before) = (values::values(9, m * k), values::values(10, m * n));
     let repetitions = session.pick(12, 2);
     let mut turn = WeightCycle::default();
     session.beat(|| format!("{what}, M {m}"))?;
-    let (library, hopper) = in_step(&mut device, &room, |ops| {
+    let (library, hopper) = bench.step(|ops| {
         let x = ops.filled(m, k, &input)?;
         let mut y = ops.filled(m, n, &before)?;
         let library = times(ops, repetitions, |ops, _| {
