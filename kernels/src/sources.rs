@@ -200,6 +200,9 @@ families! {
         "prelude_sm90_gemm",
         "prelude_sm90_gemm_add",
         "prelude_sm90_gemm_silu_mul",
+        "prelude_sm90_gemm_apart",
+        "prelude_sm90_gemm_apart_add",
+        "prelude_sm90_gemm_apart_silu_mul",
     ],
 }
 

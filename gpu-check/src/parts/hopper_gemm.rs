@@ -46,15 +46,26 @@ enum Form {
     Gates,
 }
 
-const FORMS: [Form; 3] = [Form::Write, Form::Add, Form::Gates];
+/// All uses of a product, and both ways of storing.
+fn forms() -> impl Iterator<Item = (Form, bool)> {
+    let forms = [Form::Write, Form::Add, Form::Gates];
+    forms
+        .into_iter()
+        .flat_map(|form| [(form, false), (form, true)])
+}
 
 /// A product of `[n, k]` by the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Product {
     form: Form,
+    /// True if tiles are stored by warps of their own.
+    apart: bool,
     n: usize,
     k: usize,
 }
+
+/// The two ways in which tiles are stored.
+const KERNELS: [(&str, bool); 2] = [("sm90_gemm", false), ("sm90_gemm, stored apart", true)];
 
 impl Product {
     /// Columns of the output.
@@ -73,8 +84,8 @@ impl Product {
         y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         match self.form {
-            Form::Gates => ops.gates_on_hopper(x, w, y),
-            form => ops.linear_on_hopper(x, w, form == Form::Add, y),
+            Form::Gates => ops.gates_on_hopper(x, w, self.apart, y),
+            form => ops.linear_on_hopper(x, w, (form == Form::Add, self.apart), y),
         }
     }
 }
@@ -131,8 +142,8 @@ fn sums(session: &mut Session, layer: Layer) -> Result<String> {
     for (name, n, k) in layer.matrices() {
         let mut bench = Bench::open(session, layer, (515, n, k), false)?;
         let weight = bench.matrix(n, k)?;
-        for form in FORMS {
-            let product = Product { form, n, k };
+        for (form, apart) in forms() {
+            let product = Product { form, apart, n, k };
             for &m in &rows {
                 session.beat(|| format!("{name}, {form:?}, M {m}"))?;
                 let x = values::values(12, m * k);
@@ -196,8 +207,8 @@ fn company(session: &mut Session, layer: Layer) -> Result<String> {
     for (name, n, k) in layer.matrices() {
         let mut bench = Bench::open(session, layer, (700, n, k), false)?;
         let weight = bench.matrix(n, k)?;
-        for form in FORMS {
-            let product = Product { form, n, k };
+        for (form, apart) in forms() {
+            let product = Product { form, apart, n, k };
             let width = product.width();
             let (row, before) = (values::values(21, k), values::values(22, width));
             let alone = bench.multiply(&product, &weight, &row, &before)?;
@@ -231,6 +242,7 @@ fn two_kernels(session: &mut Session, layer: Layer) -> Result<String> {
     let m = session.pick(515, 17);
     let product = Product {
         form: Form::Gates,
+        apart: false,
         n,
         k,
     };
@@ -242,7 +254,7 @@ fn two_kernels(session: &mut Session, layer: Layer) -> Result<String> {
         let x = ops.filled(m, k, &x)?;
         let mut gate_up = ops.alloc(m, n)?;
         let mut a = ops.alloc(m, layer.mlp)?;
-        ops.linear_on_hopper(&x, &w, false, &mut gate_up)?;
+        ops.linear_on_hopper(&x, &w, (false, true), &mut gate_up)?;
         ops.silu_mul(&gate_up, m, &mut a)?;
         ops.read(&a)
     })?;
@@ -263,6 +275,7 @@ fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
     let m = session.pick(515, 17);
     let product = Product {
         form: Form::Write,
+        apart: false,
         n,
         k,
     };
@@ -298,8 +311,9 @@ fn weights(session: &Session, bench: &Bench, n: usize, k: usize) -> Result<Vec<W
 fn gates(session: &mut Session, layer: Layer, what: &str) -> Result<()> {
     let rows = session.pick(vec![4096, 8192, 2048], vec![17]);
     let (n, k) = (2 * layer.mlp, layer.hidden);
-    let product = Product {
+    let product = |apart| Product {
         form: Form::Gates,
+        apart,
         n,
         k,
     };
@@ -319,12 +333,18 @@ fn gates(session: &mut Session, layer: Layer, what: &str) -> Result<()> {
                 ops.linear(&x, m, turn.next(&weights), &mut gate_up)?;
                 ops.silu_mul(&gate_up, m, &mut a)
             })?;
-            let at_once = times(ops, repetitions, |ops, _| {
-                product.queue(ops, &x, turn.next(&weights), &mut a)
-            })?;
+            let at_once = KERNELS.map(|(by, apart)| {
+                let times = times(ops, repetitions, |ops, _| {
+                    product(apart).queue(ops, &x, turn.next(&weights), &mut a)
+                })?;
+                Ok((by, times))
+            });
             Ok((in_turn, at_once))
         })?;
-        for (by, times) in [("cuBLASLt and silu_mul", in_turn), ("sm90_gemm", at_once)] {
+        let at_once = at_once.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        let in_turn = ("cuBLASLt and silu_mul", in_turn);
+        for (by, times) in [in_turn].into_iter().chain(at_once) {
+            let product = product(false);
             let bytes = 2 * (n * k + m * k + m * layer.mlp);
             figure(
                 session,
@@ -350,7 +370,7 @@ fn products(
         "qkv" => Form::Write,
         _ => Form::Add,
     };
-    let product = Product { form, n, k };
+    let product = |apart| Product { form, apart, n, k };
     let mut bench = Bench::open(session, layer, (m, n, k), false)?;
     let weights = weights(session, &bench, n, k)?;
     let (input, before) = (values::values(9, m * k), values::values(10, m * n));
@@ -367,12 +387,17 @@ fn products(
                 Form::Write | Form::Gates => ops.linear(&x, m, w, &mut y),
             }
         })?;
-        let hopper = times(ops, repetitions, |ops, _| {
-            product.queue(ops, &x, turn.next(&weights), &mut y)
-        })?;
+        let hopper = KERNELS.map(|(by, apart)| {
+            let times = times(ops, repetitions, |ops, _| {
+                product(apart).queue(ops, &x, turn.next(&weights), &mut y)
+            })?;
+            Ok((by, times))
+        });
         Ok((library, hopper))
     })?;
-    for (by, times) in [("cuBLASLt", library), ("sm90_gemm", hopper)] {
+    let hopper = hopper.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    for (by, times) in [("cuBLASLt", library)].into_iter().chain(hopper) {
+        let product = product(false);
         let outputs = if form == Form::Add { 2 } else { 1 };
         let bytes = 2 * (n * k + m * k + outputs * m * n);
         figure(

@@ -1,8 +1,8 @@
 use crate::{DevicePtr, Launch, TensorMap, TensorTile, params::params};
 
 params! {
-    /// Parameters of `prelude_sm90_gemm`, `prelude_sm90_gemm_add` and `prelude_sm90_gemm_silu_mul`:
-    /// products on Hopper. bf16 unless stated.
+    /// Parameters of `prelude_sm90_gemm`, `prelude_sm90_gemm_add` and `prelude_sm90_gemm_silu_mul`, and
+    /// of `prelude_sm90_gemm_apart` and so on: products on Hopper. bf16 unless stated.
     pub struct Sm90GemmParams: 384 {
         /// [`Sm90GemmParams::tile`] of `[m, k]`.
         pub x: TensorMap,
@@ -53,23 +53,33 @@ impl Sm90GemmParams {
         }
     }
 
-    /// A block for each of a GPU's multiprocessors, but no more than there are tiles of `y`.
+    /// A block for each of a GPU's multiprocessors, but no more than there are tiles of `y`. Tiles are
+    /// stored by the warps that multiply, or apart, by others meanwhile. Bits are the same.
     #[must_use]
-    pub fn launch(&self, output: Sm90Output, multiprocessors: u32) -> Launch {
+    pub fn launch(&self, output: Sm90Output, apart: bool, multiprocessors: u32) -> Launch {
         let [rows, sums] = TILE;
-        let (kernel, columns) = match output {
-            Sm90Output::Write => ("prelude_sm90_gemm", sums),
-            Sm90Output::Add => ("prelude_sm90_gemm_add", sums),
-            Sm90Output::SiluMul => ("prelude_sm90_gemm_silu_mul", sums / 2),
+        let kernel = match (output, apart) {
+            (Sm90Output::Write, false) => "prelude_sm90_gemm",
+            (Sm90Output::Add, false) => "prelude_sm90_gemm_add",
+            (Sm90Output::SiluMul, false) => "prelude_sm90_gemm_silu_mul",
+            (Sm90Output::Write, true) => "prelude_sm90_gemm_apart",
+            (Sm90Output::Add, true) => "prelude_sm90_gemm_apart_add",
+            (Sm90Output::SiluMul, true) => "prelude_sm90_gemm_apart_silu_mul",
         };
+        let columns = match output {
+            Sm90Output::SiluMul => sums / 2,
+            Sm90Output::Write | Sm90Output::Add => sums,
+        };
+        // Stages of 64 elements of k, and columns of a tile that are to be stored.
+        let (stages, kept) = if apart { (3, sums) } else { (4, sums / 2) };
         let tiles = u64::from(self.m.div_ceil(rows)) * u64::from(self.n.div_ceil(columns));
         let blocks = tiles.min(u64::from(multiprocessors));
         Launch {
             kernel,
             grid: [u32::try_from(blocks).unwrap_or(multiprocessors), 1, 1],
             block: [384, 1, 1],
-            // Four stages of 64 elements of k, what eight warps store, and eight barriers.
-            shared_bytes: 4 * (rows + sums) * 64 * 2 + 8 * 16 * 128 * 2 + 64,
+            // Both, and at most 16 barriers.
+            shared_bytes: stages * (rows + sums) * 64 * 2 + rows * kept * 2 + 128,
         }
     }
 }
@@ -87,8 +97,10 @@ mod tests {
                 n,
                 ..bytemuck::Zeroable::zeroed()
             };
-            let launch = params.launch(output, 132);
-            assert_eq!((launch.grid[0], launch.shared_bytes), (blocks, 229_440));
+            for (apart, bytes) in [(false, 229_504), (true, 213_120)] {
+                let launch = params.launch(output, apart, 132);
+                assert_eq!((launch.grid[0], launch.shared_bytes), (blocks, bytes));
+            }
         };
         check(4096, 9728, Sm90Output::SiluMul, 132);
         check(1, 2560, Sm90Output::Add, 10);

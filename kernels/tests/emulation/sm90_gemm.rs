@@ -105,11 +105,19 @@ impl Case {
         }
     }
 
-    /// Launches it, and returns all of `y`.
+    /// Launches it in both forms, and returns all of `y`, which must have equal bits.
     fn run(&self, device: &Device, params: &Sm90GemmParams) -> Vec<bf16> {
-        let shape = params.launch(self.output, self.multiprocessors);
-        launch(device, shape, params);
-        device.download(params.y, self.m * self.y_stride()).unwrap()
+        let count = self.m * self.y_stride();
+        let before: Vec<bf16> = device.download(params.y, count).unwrap();
+        let [by_self, apart] = [false, true].map(|apart| -> Vec<bf16> {
+            device.write(params.y, &before).unwrap();
+            let shape = params.launch(self.output, apart, self.multiprocessors);
+            launch(device, shape, params);
+            device.download(params.y, count).unwrap()
+        });
+        let bits = |y: &[bf16]| -> Vec<u16> { y.iter().map(|v| v.to_bits()).collect() };
+        assert_eq!(bits(&by_self), bits(&apart), "{self:?}");
+        apart
     }
 }
 
@@ -312,13 +320,13 @@ fn gates_have_the_bits_of_two_kernels() {
 #[test]
 fn adds_before_it_rounds() {
     under_all_schedules(|device| {
-        // 256 + (1 + 2⁻⁷) rounds to 258, and 256 + 1 is a tie that goes to 256: what is added is not
-        // rounded to 1 before.
+        // 256 + 1.001 rounds to 258. Rounded before, the product is 1, and 256 + 1 a tie that goes to 256.
         let x = [bf16::ONE, bf16::from_f32(0.001)].map(|v| [v, bf16::ZERO, bf16::ZERO, bf16::ZERO]);
         let x = upload(device, x.as_flattened());
         let w = [bf16::ONE; 8];
         let w = upload(device, &w.repeat(8));
-        let y = upload(device, &[bf16::from_f32(256.0); 8]);
+        let before = [bf16::from_f32(256.0); 8];
+        let y = upload(device, &before);
         let params = Sm90GemmParams {
             x: Sm90GemmParams::tile(x, 1, 8, 8).emulated(),
             w: Sm90GemmParams::tile(w, 8, 8, 8).emulated(),
@@ -330,9 +338,12 @@ fn adds_before_it_rounds() {
             y_stride: 8,
             reserved: [0; 24],
         };
-        launch(device, params.launch(Sm90Output::Add, 1), &params);
-        let got: Vec<bf16> = device.download(y, 8).unwrap();
-        assert_eq!(got, [bf16::from_f32(258.0); 8]);
+        for apart in [false, true] {
+            device.write(y, &before).unwrap();
+            launch(device, params.launch(Sm90Output::Add, apart, 1), &params);
+            let got: Vec<bf16> = device.download(y, 8).unwrap();
+            assert_eq!(got, [bf16::from_f32(258.0); 8]);
+        }
     });
 }
 

@@ -29,6 +29,8 @@ const EMULATED: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopperProducts {
     multiprocessors: u32,
+    /// True if tiles are stored by warps that do nothing else. Bits are the same.
+    apart: bool,
 }
 
 impl HopperProducts {
@@ -40,7 +42,17 @@ impl HopperProducts {
             #[cfg(feature = "emu")]
             Space::Virtual(_) => RECORDED,
         };
-        Self { multiprocessors }
+        Self {
+            multiprocessors,
+            // A guess: neither form is measured.
+            apart: true,
+        }
+    }
+
+    /// Stores tiles in one of the two ways.
+    #[cfg(feature = "measure")]
+    pub(crate) const fn stored(self, apart: bool) -> Self {
+        Self { apart, ..self }
     }
 
     /// Returns true if the kernel takes a product with a matrix of so many rows: bf16, without a bias.
@@ -120,7 +132,7 @@ impl HopperProducts {
             y_stride: int(y.stride),
             reserved: [0; 24],
         };
-        let launch = params.launch(form, self.multiprocessors);
+        let launch = params.launch(form, self.apart, self.multiprocessors);
         let reads = [access("x", x), access("w", w)];
         launcher.launch(&launch, &params, &reads, &[y.access])
     }
@@ -169,11 +181,21 @@ mod tests {
             write,
             520,
             520,
-            "prelude_sm90_gemm <<<9, 384, 229440 B>>> y=y m=300 n=520 k=64 y_stride=520",
+            "prelude_sm90_gemm_apart <<<9, 384, 213120 B>>> y=y m=300 n=520 k=64 y_stride=520",
         );
-        check(Sm90Output::Add, 8, 8, "prelude_sm90_gemm_add <<<3, 384");
+        check(
+            Sm90Output::Add,
+            8,
+            8,
+            "prelude_sm90_gemm_apart_add <<<3, 384",
+        );
         check(gated, 520, 260, "n is no multiple of 8");
-        check(gated, 528, 264, "prelude_sm90_gemm_silu_mul <<<9, 384");
+        check(
+            gated,
+            528,
+            264,
+            "prelude_sm90_gemm_apart_silu_mul <<<9, 384",
+        );
         check(gated, 264, 264, "two rows for each column");
         check(write, 264, 256, "a row for each column");
     }

@@ -10,7 +10,8 @@ use crate::{
 };
 
 impl CudaOps {
-    /// `y = x · wᵀ`, or `y += x · wᵀ`, by `sm90_gemm`. `x`: `[m, k]`; `y`: `[m, n]`.
+    /// `y = x · wᵀ`, or `y += x · wᵀ`, by `sm90_gemm`, whose tiles are stored by warps of their own if
+    /// `apart`. `x`: `[m, k]`; `y`: `[m, n]`.
     ///
     /// # Errors
     /// [`Error::Launch`] if the shapes do not fit or the GPU is another than Hopper, or the driver's.
@@ -18,7 +19,7 @@ impl CudaOps {
         &mut self,
         x: &ArenaTensor,
         w: &Weight,
-        adds: bool,
+        (adds, apart): (bool, bool),
         y: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (x, y) = (self.arena.view(x), self.arena.view(y));
@@ -26,7 +27,7 @@ impl CudaOps {
             true => ProductOutput::Add(y),
             false => ProductOutput::Write(y),
         };
-        let hopper = HopperProducts::new(&self.space);
+        let hopper = HopperProducts::new(&self.space).stored(apart);
         hopper.multiply(&mut self.launcher, x, matrix(w), output)
     }
 
@@ -39,10 +40,11 @@ impl CudaOps {
         &mut self,
         x: &ArenaTensor,
         w: &Weight,
+        apart: bool,
         a: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (x, a) = (self.arena.view(x), self.arena.view(a));
-        let hopper = HopperProducts::new(&self.space);
+        let hopper = HopperProducts::new(&self.space).stored(apart);
         hopper.multiply_gated(&mut self.launcher, x, matrix(w), a)
     }
 }
