@@ -133,25 +133,34 @@ fn so_it_has_in_a_mixture_of_experts() {
 /// The same where products are of rows rounded to fp8.
 #[test]
 fn so_it_has_in_fp8() {
-    check_bits_of("demo-lm", true);
+    check_bits_of("demo-lm", |config| config.fp8 = true);
+}
+
+/// The same by products and attention that are Hopper's own.
+#[test]
+fn so_it_has_by_kernels_for_hopper() {
+    check_bits_of("demo-lm", |config| {
+        config.hopper_products = true;
+        config.hopper_attention = true;
+    });
 }
 
 /// The same where matrices have scales of blocks, and rows of 128 elements.
 #[test]
 fn so_it_has_with_scales_of_blocks() {
-    check_bits_of(FP8_BLOCKS, true);
+    check_bits_of(FP8_BLOCKS, |config| config.fp8 = true);
 }
 
 fn check_bits(name: &str) {
-    check_bits_of(name, false);
+    check_bits_of(name, |_| ());
 }
 
-fn check_bits_of(name: &str, fp8: bool) {
-    let config = CudaConfig {
+fn check_bits_of(name: &str, change: impl FnOnce(&mut CudaConfig)) {
+    let mut config = CudaConfig {
         deterministic: true,
-        fp8,
         ..small()
     };
+    change(&mut config);
     let Some(mut executor) = executor(name, &config) else {
         return;
     };
