@@ -23,6 +23,12 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         two_kernels(s, layer)
     })?;
     session.attempt("sm90_gemm beside gemm_mma", |s| beside_mma(s, layer))?;
+    // So large that nothing but the products themselves counts.
+    let size = session.pick(8192, 64);
+    let what = format!("product {size}³");
+    session.attempt_within(&what, 2.0, |s| {
+        products(s, layer, &what, ("square", size, size))
+    })?;
     let models: &[&str] = session.pick(&["qwen3-4b", "qwen3-0.6b"], &["tiny"]);
     for model in models {
         let layer = Layer::of(model)?;
@@ -142,12 +148,12 @@ fn sums(session: &mut Session, layer: Layer) -> Result<String> {
     for (name, n, k) in layer.matrices() {
         let mut bench = Bench::open(session, layer, (515, n, k), false)?;
         let weight = bench.matrix(n, k)?;
+        let w = values::values(11, n * k);
         for (form, apart) in forms() {
             let product = Product { form, apart, n, k };
             for &m in &rows {
                 session.beat(|| format!("{name}, {form:?}, M {m}"))?;
                 let x = values::values(12, m * k);
-                let w = values::values(11, n * k);
                 let width = product.width();
                 let before = values::values(13, m * width);
                 let got = bench.multiply(&product, &weight, &x, &before)?;
@@ -367,7 +373,7 @@ fn products(
 ) -> Result<()> {
     let m = session.pick(8192, 17);
     let form = match name {
-        "qkv" => Form::Write,
+        "qkv" | "square" => Form::Write,
         _ => Form::Add,
     };
     let product = |apart| Product { form, apart, n, k };
