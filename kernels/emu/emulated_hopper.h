@@ -39,6 +39,8 @@ inline void fence_async() { running->async->fence(); }
 
 // ---- registers ----
 
+inline u32 round_pair(float low, float high) { return pack_bf16(low, high); }
+
 template <u32 N>
 void give_registers() {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as setmaxnreg takes them");
@@ -64,8 +66,10 @@ void wgmma_wait(float (&)[N][4], PRELUDE_SITE) {
     emu::ProductWaitSlot slot{Groups};
     running->gather(~0u, &slot, "wgmma_wait", emu::complete_product_wait, PRELUDE_HERE);
 }
-inline void wgmma(float (&d)[16][4], u64 a, u64 b, bool adds, PRELUDE_SITE) {
-    emu::ProductSlot slot{a, b, 128, false, adds, &d[0][0], nullptr, PRELUDE_HERE};
+template <u32 N>
+void wgmma(float (&d)[N][4], u64 a, u64 b, bool adds, PRELUDE_SITE) {
+    static_assert(N == 16 || N == 32, "as hopper_cuda.h has it");
+    emu::ProductSlot slot{a, b, 8 * N, false, adds, &d[0][0], nullptr, PRELUDE_HERE};
     running->gather(~0u, &slot, "wgmma", emu::complete_product, PRELUDE_HERE);
 }
 template <u32 N>

@@ -22,8 +22,8 @@ using namespace prelude;
 
 namespace {
 
-// A place for matrices of up to 32 KB, and a barrier behind it.
-constexpr u32 ROOM = 32 << 10;
+// A place for matrices of up to 40 KB, and a barrier behind it.
+constexpr u32 ROOM = 40 << 10;
 
 PRELUDE_DEVICE Shared<u64> barrier_behind(u32 bytes) { return as<u64>(dynamic_shared<u8>() + bytes); }
 
@@ -61,7 +61,7 @@ PRELUDE_KERNEL(emu_tensor_copy, HopperTestParams, 128) {
     for (u32 i = thread_idx().x; i < 2048; i += 128) store(p.out + i, load(words + i));
 }
 
-// out[64 × N], f32: mode 0, N 128: a[64 × 64] · b[128 × 64]ᵀ; 1 and 2, N 64 and 128: what that gives,
+// out[64 × N], f32: mode 0, N 128, and 3, N 256: a[64 × 64] · b[N × 64]ᵀ; 1 and 2, N 64 and 128: what that gives,
 // plus in[64 × 64] · b[64 × N], in of bf16; a and b boxes of 64 columns.
 PRELUDE_KERNEL(emu_wgmma, HopperTestParams, 128) {
     dep_wait();
@@ -79,18 +79,28 @@ PRELUDE_KERNEL(emu_wgmma, HopperTestParams, 128) {
             i++;
         }
     };
+    // Two of the four steps of k in each of two groups, which are under way together.
+    auto of_rows = [&](auto& sums, u32 bytes) {
+        fetch_box(p.a, a, 8192, 0, 0, barrier, 0);
+        fetch_box(p.b, b, bytes, 0, 0, barrier, 1);
+        u64 left = operand(a, 0, 1024), right = operand(b, 0, 1024);
+        for (u32 k = 0; k < 4; k++) {
+            if (k % 2 == 0) wgmma_fence();
+            wgmma(sums, operand_behind(left, 32 * k), operand_behind(right, 32 * k), k > 0);
+            if (k % 2 == 1) wgmma_commit();
+        }
+        wgmma_wait<1>(sums);
+        wgmma_wait<0>(sums);
+        keep(sums);
+    };
+    if (p.mode == 3) {
+        float wide[32][4] = {};
+        of_rows(wide, 32768);
+        return;
+    }
     float d[16][4] = {};
     if (p.mode == 0) {
-        fetch_box(p.a, a, 8192, 0, 0, barrier, 0);
-        fetch_box(p.b, b, 16384, 0, 0, barrier, 1);
-        u64 left = operand(a, 0, 1024), right = operand(b, 0, 1024);
-        wgmma_fence();
-        for (u32 k = 0; k < 4; k++) {
-            wgmma(d, operand_behind(left, 32 * k), operand_behind(right, 32 * k), k > 0);
-        }
-        wgmma_commit();
-        wgmma_wait<0>(d);
-        keep(d);
+        of_rows(d, 16384);
         return;
     }
     u32 registers[4][4];

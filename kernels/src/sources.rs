@@ -80,6 +80,7 @@ headers![
     "select.cuh",
     "silu_mul.cuh",
     "sm90_attn.cuh",
+    "sm90_gemm.cuh",
     "types.h",
 ];
 
@@ -196,6 +197,14 @@ families! {
     "sample": ["prelude_argmax", "prelude_adjust_logits", "prelude_sample"],
     "silu_mul": ["prelude_silu_mul", "prelude_gelu_mul"],
     "sm90_attn": ["prelude_sm90_attn_64", "prelude_sm90_attn_128"],
+    "sm90_gemm": [
+        "prelude_sm90_gemm",
+        "prelude_sm90_gemm_add",
+        "prelude_sm90_gemm_silu_mul",
+        "prelude_sm90_gemm_apart",
+        "prelude_sm90_gemm_apart_add",
+        "prelude_sm90_gemm_apart_silu_mul",
+    ],
 }
 
 /// Compiler options that change what kernels compute, for nvcc and NVRTC alike: no contraction,

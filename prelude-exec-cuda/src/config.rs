@@ -123,6 +123,13 @@ pub struct CudaConfig {
     /// True if a row has equal bits in every batch, products included: one algorithm for every
     /// number of rows (default false). At most half as fast on long prompts.
     pub deterministic: bool,
+    /// True if products run by the kernel for Hopper (wgmma, tensor copies): in deterministic mode those
+    /// of layers' matrices without biases, of every number of rows; else gates with the product before
+    /// them, of many rows. Default false, and set by `gpu-check` alone: the kernel was emulated and has
+    /// not run on a GPU yet. Refused on other GPUs than those of compute capability 9.0. Bits of answers
+    /// are other than without it, and in deterministic mode the same in every batch.
+    #[serde(skip)]
+    pub hopper_products: bool,
     /// True if the matrices of layers are rounded to fp8 (e4m3, a scale for each row) when they are
     /// loaded, and the rows that they multiply in each step likewise; default false, since it changes
     /// answers. Half the memory of these matrices, and about 0.6 times the time of their products. For
@@ -181,6 +188,7 @@ impl Default for CudaConfig {
             graph_bytes: 512 << 20,
             step_limit_ms: 10_000,
             deterministic: false,
+            hopper_products: false,
             fp8: false,
             prompt_attention: PromptAttention::OfGpu,
         }
@@ -348,12 +356,19 @@ pub(crate) fn check_fp8_device(config: &CudaConfig, has: (i32, i32)) -> Result<(
 /// Compute capability of GPUs that have the instructions of kernels for Hopper.
 pub(crate) const HOPPER: (i32, i32) = (9, 0);
 
-/// Refuses the kernel for Hopper on other GPUs, if it is asked for.
+/// Refuses kernels for Hopper on other GPUs, if they are asked for.
 pub(crate) fn check_hopper_device(config: &CudaConfig, has: (i32, i32)) -> Result<(), Error> {
-    if config.prompt_attention == PromptAttention::Hopper && has != HOPPER {
-        let (major, minor) = has;
-        let what = format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
-        return Err(Error::config("prompt_attention", what));
+    let attention = config.prompt_attention == PromptAttention::Hopper;
+    for (field, is_set) in [
+        ("prompt_attention", attention),
+        ("hopper_products", config.hopper_products),
+    ] {
+        if is_set && has != HOPPER {
+            let (major, minor) = has;
+            let what =
+                format!("it is for compute capability 9.0, and this GPU has {major}.{minor}");
+            return Err(Error::config(field, what));
+        }
     }
     Ok(())
 }
@@ -594,6 +609,12 @@ mod tests {
             );
         }
         check_hopper_device(&CudaConfig::default(), (8, 0)).unwrap();
+        let config = CudaConfig {
+            hopper_products: true,
+            ..CudaConfig::default()
+        };
+        let refused = check_hopper_device(&config, (8, 0)).unwrap_err();
+        assert!(refused.to_string().contains("hopper_products"), "{refused}");
     }
 
     #[test]

@@ -35,6 +35,24 @@ fn products() {
     check(|demands, open| conformance::products(demands, open));
 }
 
+/// The kernel for Hopper in place of `gemm_mma`.
+#[test]
+fn products_on_hopper() {
+    let Some(device) = emulation() else { return };
+    let demands = Demands {
+        precision: Precision::Bf16,
+        batch_invariant: true,
+    };
+    let target = Target::emulated(device);
+    conformance::products(demands, |spec| {
+        let room = Room {
+            hopper_products: true,
+            ..Room::from(spec)
+        };
+        Device::open(&target, &room, true).unwrap()
+    });
+}
+
 #[test]
 fn attention() {
     check(|demands, open| conformance::attention(demands, open));

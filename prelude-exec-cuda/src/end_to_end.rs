@@ -136,6 +136,17 @@ fn so_it_has_in_fp8() {
     check_bits_of("demo-lm", in_fp8());
 }
 
+/// The same by attention and products that are Hopper's own.
+#[test]
+fn so_it_has_by_kernels_for_hopper() {
+    let config = CudaConfig {
+        hopper_products: true,
+        prompt_attention: PromptAttention::Hopper,
+        ..small()
+    };
+    check_bits_of("demo-lm", config);
+}
+
 /// The same where matrices have scales of blocks, and rows of 128 elements.
 #[test]
 fn so_it_has_with_scales_of_blocks() {

@@ -361,6 +361,7 @@ fn room(arena_elements: usize) -> Room {
         arena_elements,
         lists_bytes: 1 << 20,
         logits_rows: 1,
+        hopper_products: false,
         fp8: true,
         prompt_attention: crate::PromptAttention::OfGpu,
     }

@@ -22,6 +22,8 @@ mod golden;
 mod graph;
 mod heads;
 #[cfg(test)]
+mod hopper_products;
+#[cfg(test)]
 mod host_blocks;
 mod info;
 mod kernels;

@@ -18,8 +18,9 @@ use crate::{
     heads::{DenseProduct, Heads, StepResults},
     kernels::{
         elementwise, encoder,
-        gemm::{ProductOutput, Products},
+        gemm::{ProductKernel, ProductOutput, Products},
         hopper,
+        hopper_gemm::HopperProducts,
         launch::Launcher,
         rope::QkNormRopeStore,
     },
@@ -343,6 +344,15 @@ impl CudaOps {
     /// Keys and values of a layer in the pool, if anything is kept there.
     fn pages(&self, layer: usize) -> Option<(View<bf16>, View<bf16>)> {
         (!self.plan_config.whole).then(|| self.kv.layer(layer))
+    }
+
+    /// The kernel for Hopper, if gates of so many rows are computed with their product at once.
+    fn for_gates(&self, rows: usize, weight: &Weight) -> Option<HopperProducts> {
+        if weight.fp8().is_some() {
+            return None;
+        }
+        let (w, bias) = weight.matrix();
+        self.products.for_gates(rows, w, bias)
     }
 
     fn multiply(
@@ -682,6 +692,15 @@ impl Ops for CudaOps {
         h: &mut ArenaTensor,
     ) -> Result<(), Error> {
         let (n, MlpRoom { x, gate_up, a }) = (rows.len(), room);
+        if let Some(hopper) = self.for_gates(n, gate_up_weight) {
+            self.rms_norm(h, rows.clone(), norm.weight, norm.eps, x)?;
+            let of_x = self.arena.view(x).slice(0..n);
+            let of_a = self.arena.view(a).slice(0..n);
+            let (w, _) = gate_up_weight.matrix();
+            hopper.multiply_gated(&mut self.launcher, of_x, w, of_a)?;
+            self.products.note(ProductKernel::Hopper);
+            return self.linear_add(a, rows, down_weight, h);
+        }
         self.norm_linear(h, rows.clone(), norm, gate_up_weight, x, gate_up)?;
         let of_gate_up = self.arena.view(gate_up).slice(0..n);
         let of_h = self.arena.view(h).slice(rows.clone());

@@ -5,6 +5,7 @@ mod env;
 mod fp8;
 mod gemm;
 mod hopper;
+mod hopper_gemm;
 mod host_copies;
 mod invariance;
 mod kernels;
@@ -51,7 +52,7 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "model" => (model::run, 90),
         "serve" => (serve::run, 150),
         "invariance" => (invariance::run, 60),
-        "hopper" => (hopper::run, 20),
+        "hopper" => (hopper::run, 40),
         "rivals" => (rivals::run, 240),
         "sanitize" => (sanitize::run, 240),
         _ => return None,
@@ -225,6 +226,7 @@ impl Layer {
             arena_elements,
             lists_bytes: 8 << 20,
             logits_rows: 4,
+            hopper_products: false,
             fp8: false,
             prompt_attention: PromptAttention::OfGpu,
         })

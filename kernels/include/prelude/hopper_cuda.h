@@ -58,6 +58,14 @@ PRELUDE_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;
 
 // ---- registers ----
 
+// What pack_bf16() gives, by one instruction. Where both halves are used apart, the compiler makes two
+// slow ones of that.
+PRELUDE_DEVICE u32 round_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // Hands registers of a warpgroup back, or takes some that others have handed back: N a thread, by all
 // of its warps. The kernel's bound on threads says how many each has at first.
 template <u32 N>
@@ -123,6 +131,29 @@ PRELUDE_DEVICE void wgmma(float (&d)[16][4], u64 a, u64 b, bool adds) {
           PRELUDE_SUMS_16(d, 4),
           PRELUDE_SUMS_16(d, 8),
           PRELUDE_SUMS_16(d, 12)
+        : "l"(a), "l"(b), "r"(u32(adds)));
+}
+PRELUDE_DEVICE void wgmma(float (&d)[32][4], u64 a, u64 b, bool adds) {
+    asm volatile(
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, adds, 1, 1, 0, 0;\n}"
+        : PRELUDE_SUMS_16(d, 0),
+          PRELUDE_SUMS_16(d, 4),
+          PRELUDE_SUMS_16(d, 8),
+          PRELUDE_SUMS_16(d, 12),
+          PRELUDE_SUMS_16(d, 16),
+          PRELUDE_SUMS_16(d, 20),
+          PRELUDE_SUMS_16(d, 24),
+          PRELUDE_SUMS_16(d, 28)
         : "l"(a), "l"(b), "r"(u32(adds)));
 }
 // The same, added, of `a` in registers, as mma_m16n8k16 takes it, and of a `b` of rows of n.

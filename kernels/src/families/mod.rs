@@ -23,6 +23,7 @@ mod rows;
 mod sample;
 mod silu_mul;
 mod sm90_attn;
+mod sm90_gemm;
 
 pub use activate::{ActivateParams, Function};
 pub use attn_decode::{AttnDecodeParams, DecodeItem, DecodeRow};
@@ -48,3 +49,4 @@ pub use rows::{EmbedParams, EmbedSumParams, GatherRowsParams};
 pub use sample::{AdjustParams, AdjustRow, ArgmaxParams, SampleParams, SampleRow, SampleStatus};
 pub use silu_mul::{Gate, SiluMulParams};
 pub use sm90_attn::Sm90AttnParams;
+pub use sm90_gemm::{Sm90GemmParams, Sm90Output};

@@ -40,7 +40,7 @@ impl HopperTest {
             grid: [1, 1, 1],
             block: [128, 1, 1],
             // Room for the matrices, and two barriers.
-            shared_bytes: (32 << 10) + 16,
+            shared_bytes: (40 << 10) + 16,
         };
         device.launch_bytes(&launch, bytemuck::bytes_of(self), None)
     }
@@ -109,12 +109,12 @@ fn products() {
                 .collect()
         };
         let a = draw(64 * 64);
-        let (by_rows, by_columns) = (draw(128 * 64), draw(64 * 128));
-        for (mode, n) in [(0, 128), (1, 64), (2, 128)] {
+        let (by_rows, by_columns) = (draw(256 * 64), draw(64 * 128));
+        for (mode, n) in [(0, 128), (1, 64), (2, 128), (3, 256)] {
             let params = HopperTest {
                 a: map(device, &a, 64, 64, 64),
                 b: match mode {
-                    0 => map(device, &by_rows, 64, 64, 128),
+                    0 | 3 => map(device, &by_rows, 64, 64, n as u32),
                     _ => map(device, &by_columns, 128, 128, 64),
                 },
                 input: upload(device, &a),
@@ -126,7 +126,7 @@ fn products() {
             for (i, got) in got.into_iter().enumerate() {
                 let (row, column) = (i / n, i % n);
                 let factor = |k: usize| match mode {
-                    0 => by_rows[column * 64 + k],
+                    0 | 3 => by_rows[column * 64 + k],
                     _ => by_columns[k * 128 + column],
                 };
                 let terms = (0..64).map(|k| a[row * 64 + k].to_f32() * factor(k).to_f32());

@@ -52,6 +52,7 @@ fn structs_are_mirrored() {
     check::<families::SegmentMeansParams>(&library, &mut known);
     check::<families::SiluMulParams>(&library, &mut known);
     check::<families::Sm90AttnParams>(&library, &mut known);
+    check::<families::Sm90GemmParams>(&library, &mut known);
     check::<families::Span>(&library, &mut known);
     check::<families::Tile>(&library, &mut known);
     // No kernel was forgotten, here or in the list of families.

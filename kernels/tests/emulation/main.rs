@@ -39,4 +39,5 @@ mod rows;
 mod sample;
 mod silu_mul;
 mod sm90_attn;
+mod sm90_gemm;
 mod support;

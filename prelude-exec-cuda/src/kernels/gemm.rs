@@ -2,7 +2,8 @@
 //! cuBLASLt where it is, else by `gemm_skinny` or `gemm_mma`.
 //!
 //! `gemm_mma` is one algorithm for every number of rows, so a row's bits do not depend on how many
-//! there are: it is also what deterministic mode runs, and what the emulation has.
+//! there are: it is also what deterministic mode runs, and what the emulation has. `sm90_gemm` takes its
+//! place in deterministic mode where that is asked for, with every number of rows.
 
 use std::{ops::Range, time::Duration};
 
@@ -14,6 +15,7 @@ use prelude_kernels::{
 };
 
 use super::{
+    hopper_gemm::HopperProducts,
     int,
     launch::{Access, Launcher, access, check_accesses},
     lt::{Call, Lt, Scratch, Stopwatch, Weights},
@@ -36,6 +38,10 @@ use crate::{CudaConfig, Error, ProductEngine, memory::space::Space, memory::view
 /// | 2560 × 9728 | 24.9 M | 25.1 | 38.5 | 18.5 |
 /// | 19456 × 2560 | 49.8 M | 35.2 | 48.7 | 30.0 |
 const SKINNY_ELEMENTS: [u64; 2] = [8 << 20, 5 << 20];
+
+/// Fewest rows of which a product of gates is computed with them by `sm90_gemm`, beside cuBLASLt. A guess:
+/// it is not measured.
+const GATED_ROWS: usize = 1024;
 
 /// The destination of a product.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +71,7 @@ impl ProductOutput {
 pub struct ProductCounts {
     /// By the library.
     pub library: u64,
-    /// By `gemm_mma`.
+    /// By `gemm_mma`, or by `sm90_gemm` in its place.
     pub own: u64,
     /// By `gemm_skinny`, which few rows always are where bits may differ.
     pub skinny: u64,
@@ -82,7 +88,7 @@ impl ProductCounts {
     pub(crate) const fn note(&mut self, by: ProductKernel) {
         match by {
             ProductKernel::Library => self.library += 1,
-            ProductKernel::Mma => self.own += 1,
+            ProductKernel::Mma | ProductKernel::Hopper => self.own += 1,
             ProductKernel::Skinny => self.skinny += 1,
         }
     }
@@ -95,6 +101,8 @@ pub(crate) struct Products {
     engine: ProductEngine,
     /// True if few rows may go to `gemm_skinny`.
     few_apart: bool,
+    /// `sm90_gemm`, where that is asked for.
+    hopper: Option<HopperProducts>,
     #[cfg(feature = "measure")]
     counts: ProductCounts,
 }
@@ -105,20 +113,20 @@ impl Products {
     /// # Errors
     /// [`Error::OutOfMemory`] for its workspace.
     pub(crate) fn new(space: &Space, config: &CudaConfig) -> Result<Self, Error> {
-        if config.deterministic {
-            return Ok(Self::mma(ProductEngine::Deterministic));
-        }
-        match space {
+        let products = match space {
+            _ if config.deterministic => Self::mma(ProductEngine::Deterministic),
             Space::Cuda(context) => match Lt::open(context, space, config) {
-                Ok(lt) => Ok(Self::lt(lt)),
-                Err(e @ (Error::OutOfMemory { .. } | Error::DeviceLost { .. })) => Err(e),
-                Err(why) => Ok(Self::mma(ProductEngine::GemmMma { why })),
+                Ok(lt) => Self::lt(lt),
+                Err(e @ (Error::OutOfMemory { .. } | Error::DeviceLost { .. })) => return Err(e),
+                Err(why) => Self::mma(ProductEngine::GemmMma { why }),
             },
             #[cfg(feature = "emu")]
-            Space::Emu(_) => Ok(Self::mma(ProductEngine::Emulated)),
+            Space::Emu(_) => Self::mma(ProductEngine::Emulated),
             #[cfg(feature = "emu")]
-            Space::Virtual(recording) => Ok(Self::lt(Lt::recorded(recording, space)?)),
-        }
+            Space::Virtual(recording) => Self::lt(Lt::recorded(recording, space)?),
+        };
+        let hopper = config.hopper_products.then(|| HopperProducts::new(space));
+        Ok(Self { hopper, ..products })
     }
 
     const fn mma(engine: ProductEngine) -> Self {
@@ -127,6 +135,7 @@ impl Products {
             // One algorithm for every number of rows.
             few_apart: !matches!(engine, ProductEngine::Deterministic),
             engine,
+            hopper: None,
             #[cfg(feature = "measure")]
             counts: ProductCounts::NONE,
         }
@@ -137,6 +146,7 @@ impl Products {
             engine: lt.engine(),
             lt: Some(lt),
             few_apart: true,
+            hopper: None,
             #[cfg(feature = "measure")]
             counts: ProductCounts::NONE,
         }
@@ -282,6 +292,11 @@ impl Products {
         output: ProductOutput,
     ) -> Result<(), Error> {
         let product = Product::new(x, w, bias, output)?;
+        if let Some(hopper) = self.for_all_rows(product.form, w, bias) {
+            hopper.multiply(launcher, x, w, output)?;
+            self.note(ProductKernel::Hopper);
+            return Ok(());
+        }
         let few = self.few_apart && product.form != GemmOutput::F32;
         let few = match few && (self.lt.is_none() || is_for_skinny(&product.params)) {
             true => product.params.launch_skinny(product.form),
@@ -302,6 +317,37 @@ impl Products {
         Ok(())
     }
 
+    /// The kernel for Hopper, if every number of rows goes to it: one algorithm, as in deterministic
+    /// mode.
+    fn for_all_rows(
+        &self,
+        form: GemmOutput,
+        w: View<bf16>,
+        bias: Option<View<bf16>>,
+    ) -> Option<HopperProducts> {
+        let is_alone = matches!(self.engine, ProductEngine::Deterministic);
+        self.hopper
+            .filter(|_| is_alone && HopperProducts::takes(form, w.rows(), bias))
+    }
+
+    /// The kernel for Hopper, if gates of a product of so many rows are computed with it at once.
+    ///
+    /// In deterministic mode that has the bits of [`Self::multiply`] and the gate behind it. Beside the
+    /// library it has other bits, and is for products of [`GATED_ROWS`] rows and more.
+    pub(crate) fn for_gates(
+        &self,
+        rows: usize,
+        w: View<bf16>,
+        bias: Option<View<bf16>>,
+    ) -> Option<HopperProducts> {
+        match self.engine {
+            // Both halves are rows of the matrix.
+            ProductEngine::Deterministic => self.for_all_rows(GemmOutput::Write, w, bias),
+            _ => self.hopper.filter(|_| rows >= GATED_ROWS),
+        }
+        .filter(|_| bias.is_none() && w.rows().is_multiple_of(16))
+    }
+
     /// Returns true if few rows go to a kernel that sums in another order than that of many.
     pub(super) const fn takes_few_apart(&self) -> bool {
         self.few_apart
@@ -320,7 +366,7 @@ impl Products {
         not(feature = "measure"),
         expect(clippy::unused_self, reason = "there are counts when measuring")
     )]
-    pub(super) const fn note(&mut self, by: ProductKernel) {
+    pub(crate) const fn note(&mut self, by: ProductKernel) {
         #[cfg(feature = "measure")]
         self.counts.note(by);
         #[cfg(not(feature = "measure"))]
@@ -343,6 +389,8 @@ pub(crate) enum ProductKernel {
     Skinny,
     /// `gemm_mma`.
     Mma,
+    /// `sm90_gemm`.
+    Hopper,
 }
 
 /// Multiplies by `gemm_mma`, even where cuBLASLt is there.
@@ -446,7 +494,7 @@ pub(super) fn output_part(output: ProductOutput) -> (GemmOutput, Part) {
     }
 }
 
-fn part<T: Pod>(y: View<T>) -> Part {
+pub(super) fn part<T: Pod>(y: View<T>) -> Part {
     Part {
         ptr: y.ptr(),
         rows: y.rows(),

@@ -36,6 +36,8 @@ pub struct Room {
     pub lists_bytes: u64,
     /// Rows of logits over the vocabulary held at once.
     pub logits_rows: u32,
+    /// True if products run by the kernel for Hopper.
+    pub hopper_products: bool,
     /// True if matrices of layers are rounded to fp8.
     pub fp8: bool,
     /// The kernel for attention of prompts.
@@ -56,6 +58,7 @@ impl From<&Spec> for Room {
             arena_elements: spec.arena_elements,
             lists_bytes: 1 << 20,
             logits_rows: 4,
+            hopper_products: false,
             fp8: false,
             prompt_attention: PromptAttention::OfGpu,
         }
@@ -89,6 +92,7 @@ impl Device {
             logits_rows_max: room.logits_rows,
             metadata_bytes: room.lists_bytes,
             results_bytes: room.lists_bytes,
+            hopper_products: room.hopper_products,
             fp8: room.fp8,
             prompt_attention: room.prompt_attention,
             ..target.config()

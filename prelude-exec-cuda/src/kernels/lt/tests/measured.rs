@@ -35,6 +35,7 @@ fn check_measured(test: &str, fp8: bool) {
         arena_elements: 1 << 14,
         lists_bytes: 1 << 20,
         logits_rows: 1,
+        hopper_products: false,
         fp8,
         prompt_attention: crate::PromptAttention::OfGpu,
     };
