@@ -37,6 +37,8 @@
 // On an H200 (2026-11-28) with a block an item, and so nothing beside an item's beginning and end, it
 // reached 230 TFLOP/s for 16 prompts of 512 tokens, 472 for 2 of 4,096 and 514 for one of 32,768, of 32
 // heads of 128 over 8 (attn_varlen: 197, 311 and 333). As it is now it was not measured.
+// Narrower products for a last tile of few keys were tried: with a choice between two forms nvcc 13.0
+// waits behind every product.
 #pragma once
 
 #include "prelude/attn_varlen.cuh"
