@@ -17,7 +17,7 @@ use super::{Layer, attn, checked, hopper_gemm};
 use crate::{batches::Forest, session::Session, values};
 
 /// Compute capability of GPUs that can run it.
-const HOPPER: (i32, i32) = (9, 0);
+pub(super) const HOPPER: (i32, i32) = (9, 0);
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let facts = session.target.facts();

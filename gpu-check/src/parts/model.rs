@@ -10,7 +10,9 @@ use prelude_exec_cuda::{
 };
 use prelude_models::{Checkpoint, Ops as _, QkNorm};
 
-use super::{Layer, NO_FP8, checked, checkpoint, gemm::ROTATION_BYTES, has_fp8, host_copies};
+use super::{
+    Layer, NO_FP8, checked, checkpoint, gemm::ROTATION_BYTES, has_fp8, hopper::HOPPER, host_copies,
+};
 use crate::{
     batches::{Forest, Generation, all_sampled, count, greedy, sampled, step, tokens},
     results::{Goal, Outcome},
@@ -135,6 +137,14 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     generations(session, name, &mut executor, context_now, steps)?;
     captures(session, name, &executor)?;
     drop(executor);
+    let facts = session.target.facts();
+    if facts.is_none_or(|facts| facts.compute_capability == HOPPER) {
+        let mut executor = open(session, |config| config.hopper_products = true)?;
+        let many = session.pick(27, 3);
+        let full = oneshot(&mut executor, decision, many, session.pick(20, 1))?;
+        let what = format!("{name}: {decision} in, 1 out, {many} a step, gates by sm90_gemm");
+        rate(session, &what, &full, many, (decision, None))?;
+    }
     let mut executor = open(session, |config| config.pipeline_depth = 2)?;
     for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
         let times = generation(&mut executor, rows, context_now, steps)?;
@@ -310,28 +320,33 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
         _ => session.skip(what, "emulated: its memory has no limit to look at")?,
     }
     drop(executor);
-    chunks(session, name, &checkpoint)
+    on_hopper(session, name, &checkpoint)
 }
 
-/// Measures steps of many prompts by the number of tokens that a layer works on at once.
-fn chunks(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<()> {
+/// Measures full steps by executors whose products run by `sm90_gemm`: gates at once with the product
+/// before them, and all products in deterministic mode.
+fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<()> {
+    let facts = session.target.facts();
+    if facts.is_some_and(|facts| facts.compute_capability != HOPPER) {
+        return Ok(());
+    }
     let (input, many) = session.pick((512usize, 16), (20, 2));
-    for chunk in session.pick([2048, 8192], [64, 128]) {
-        let what = format!("{name}: {input} in, 1 out, {many} a step, chunks of {chunk}");
-        if !session.has_time(&what, 12.0)? {
+    let blocks = many * (input + 1).div_ceil(BLOCK);
+    let ways: [(&str, bool, bool); 3] = [
+        ("gates by sm90_gemm", false, true),
+        ("deterministic", true, false),
+        ("deterministic, by sm90_gemm", true, true),
+    ];
+    for (way, deterministic, hopper_products) in ways {
+        let what = format!("{name}: {input} in, 1 out, {many} a step, {way}");
+        if !session.has_time(&what, 6.0)? {
             continue;
         }
-        let blocks = many * (input + 1).div_ceil(BLOCK);
-        let mut executor = open(
-            session,
-            checkpoint,
-            many * input,
-            blocks,
-            input + 1,
-            |config| {
-                config.chunk_tokens = chunk;
-            },
-        )?;
+        let tokens = many * input;
+        let mut executor = open(session, checkpoint, tokens, blocks, input + 1, |config| {
+            config.deterministic = deterministic;
+            config.hopper_products = hopper_products;
+        })?;
         let times = oneshot(&mut executor, input, many, session.pick(8, 1))?;
         rate(session, &what, &times, many, (input, None))?;
     }
