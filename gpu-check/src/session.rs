@@ -110,6 +110,7 @@ pub(crate) fn configure(common: &Common, home: &Path) -> CudaConfig {
         image_dir: Some(home.join("images"))
             .filter(|dir| dir.join(prelude_kernels::MANIFEST).exists()),
         cache_dir: Some(models_folder(common).join("kernel-cache")),
+        fp8_blocks_by_library: true,
         ..CudaConfig::default()
     }
 }

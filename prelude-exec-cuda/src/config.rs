@@ -139,8 +139,13 @@ pub struct CudaConfig {
     /// elements at a time.
     #[serde(skip)]
     pub fp8: bool,
-    /// The kernel that computes attention of prompts; default the one for the GPU. For measurements,
-    /// and for what an emulation stands for.
+    /// True if products of many rows with matrices whose scales are of blocks run on cuBLASLt, on
+    /// compute capability 9.0. Default false, and set by `gpu-check` alone: the order in which cuBLASLt
+    /// reads scales is known from its documentation and has not been seen on a GPU yet.
+    #[serde(skip)]
+    pub fp8_blocks_by_library: bool,
+    /// The kernel that computes attention of prompts. For measurements, and for what an emulation
+    /// stands for.
     #[serde(skip)]
     pub prompt_attention: PromptAttention,
 }
@@ -151,10 +156,11 @@ pub struct CudaConfig {
 pub enum PromptAttention {
     /// That of the GPU: on compute capability 9.0 `sm90_attn`, by wgmma and tensor copies, for models that
     /// it takes (causal, heads of 64 or 128 elements, no windows and bounds of scores), else
-    /// `attn_varlen`. An emulation stands for an older GPU.
-    #[default]
+    /// `attn_varlen`. An emulation stands for an older GPU. Not the default before `sm90_attn` has run on
+    /// a GPU as it is now.
     OfGpu,
     /// `attn_varlen` on every GPU.
+    #[default]
     Varlen,
     /// `sm90_attn` for models that it takes. Refused on GPUs of other compute capabilities; an emulation
     /// stands for one of 9.0.
@@ -190,7 +196,8 @@ impl Default for CudaConfig {
             deterministic: false,
             hopper_products: false,
             fp8: false,
-            prompt_attention: PromptAttention::OfGpu,
+            fp8_blocks_by_library: false,
+            prompt_attention: PromptAttention::Varlen,
         }
     }
 }

@@ -44,7 +44,13 @@ fn prefills(session: &mut Session, layer: Layer) -> Result<()> {
     for &(len, many, must) in prompts {
         let name = format!("prefill {many} × {len}");
         session.attempt_within(&name, 3.0, |s| {
-            prefill(s, layer, &name, (len, many, must), PromptAttention::OfGpu)
+            prefill(
+                s,
+                layer,
+                &name,
+                (len, many, must),
+                PromptAttention::default(),
+            )
         })?;
     }
     let (query, children, each) = session.pick((400, 100, 100), (33, 3, 5));
@@ -133,7 +139,7 @@ fn forest(
         name,
         batch,
         measured,
-        PromptAttention::OfGpu,
+        PromptAttention::default(),
     )
 }
 

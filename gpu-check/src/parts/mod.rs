@@ -228,7 +228,7 @@ impl Layer {
             logits_rows: 4,
             hopper_products: false,
             fp8: false,
-            prompt_attention: PromptAttention::OfGpu,
+            prompt_attention: PromptAttention::default(),
         })
     }
 }

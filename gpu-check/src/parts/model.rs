@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use prelude_core::{Executor as _, OutputHead};
 use prelude_exec_cuda::{
-    CudaConfig, CudaExecutor, CudaLoader, CudaOps, Error, StepPlan, Weight,
+    CudaConfig, CudaExecutor, CudaLoader, CudaOps, Error, PromptAttention, StepPlan, Weight,
     measure::{Device, Times, WeightCycle, times},
 };
 use prelude_models::{Checkpoint, Ops as _, QkNorm};
@@ -323,8 +323,10 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
     on_hopper(session, name, &checkpoint)
 }
 
-/// Measures full steps by executors whose products run by `sm90_gemm`: gates at once with the product
-/// before them, and all products in deterministic mode.
+/// A setting that an executor is measured with.
+type Change = fn(&mut CudaConfig);
+
+/// Measures full steps by kernels that are for Hopper alone, and that executors do not use yet.
 fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<()> {
     let facts = session.target.facts();
     if facts.is_some_and(|facts| facts.compute_capability != HOPPER) {
@@ -332,21 +334,28 @@ fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Resu
     }
     let (input, many) = session.pick((512usize, 16), (20, 2));
     let blocks = many * (input + 1).div_ceil(BLOCK);
-    let ways: [(&str, bool, bool); 3] = [
-        ("gates by sm90_gemm", false, true),
-        ("deterministic", true, false),
-        ("deterministic, by sm90_gemm", true, true),
+    let ways: [(&str, Change); 5] = [
+        ("attention by sm90_attn", |config| {
+            config.prompt_attention = PromptAttention::OfGpu;
+        }),
+        ("gates by sm90_gemm", |config| config.hopper_products = true),
+        ("both", |config| {
+            config.prompt_attention = PromptAttention::OfGpu;
+            config.hopper_products = true;
+        }),
+        ("deterministic", |config| config.deterministic = true),
+        ("deterministic, products by sm90_gemm", |config| {
+            config.deterministic = true;
+            config.hopper_products = true;
+        }),
     ];
-    for (way, deterministic, hopper_products) in ways {
+    for (way, change) in ways {
         let what = format!("{name}: {input} in, 1 out, {many} a step, {way}");
         if !session.has_time(&what, 6.0)? {
             continue;
         }
         let tokens = many * input;
-        let mut executor = open(session, checkpoint, tokens, blocks, input + 1, |config| {
-            config.deterministic = deterministic;
-            config.hopper_products = hopper_products;
-        })?;
+        let mut executor = open(session, checkpoint, tokens, blocks, input + 1, change)?;
         let times = oneshot(&mut executor, input, many, session.pick(8, 1))?;
         rate(session, &what, &times, many, (input, None))?;
     }

@@ -15,6 +15,7 @@ use prelude_kernels::{
 };
 
 use super::{
+    fp8::Scaling,
     hopper_gemm::HopperProducts,
     int,
     launch::{Access, Launcher, access, check_accesses},
@@ -103,6 +104,8 @@ pub(crate) struct Products {
     few_apart: bool,
     /// `sm90_gemm`, where that is asked for.
     hopper: Option<HopperProducts>,
+    /// True if the library multiplies matrices whose scales are of blocks.
+    blocks_by_library: bool,
     #[cfg(feature = "measure")]
     counts: ProductCounts,
 }
@@ -116,7 +119,10 @@ impl Products {
         let products = match space {
             _ if config.deterministic => Self::mma(ProductEngine::Deterministic),
             Space::Cuda(context) => match Lt::open(context, space, config) {
-                Ok(lt) => Self::lt(lt),
+                Ok(lt) => Self {
+                    blocks_by_library: config.fp8_blocks_by_library,
+                    ..Self::lt(lt)
+                },
                 Err(e @ (Error::OutOfMemory { .. } | Error::DeviceLost { .. })) => return Err(e),
                 Err(why) => Self::mma(ProductEngine::GemmMma { why }),
             },
@@ -136,6 +142,7 @@ impl Products {
             few_apart: !matches!(engine, ProductEngine::Deterministic),
             engine,
             hopper: None,
+            blocks_by_library: true,
             #[cfg(feature = "measure")]
             counts: ProductCounts::NONE,
         }
@@ -147,6 +154,7 @@ impl Products {
             lt: Some(lt),
             few_apart: true,
             hopper: None,
+            blocks_by_library: true,
             #[cfg(feature = "measure")]
             counts: ProductCounts::NONE,
         }
@@ -191,6 +199,9 @@ impl Products {
             return Ok(());
         };
         for &matrix in matrices.keys() {
+            if matrix.fp8 == Some(Scaling::Blocks) && !self.blocks_by_library {
+                continue;
+            }
             // Which products are added to something is the model's to know.
             match matrix.n == vocab {
                 true => lt.prepare(matrix, &[GemmOutput::F32], logits_rows)?,
@@ -346,6 +357,11 @@ impl Products {
             _ => self.hopper.filter(|_| rows >= GATED_ROWS),
         }
         .filter(|_| bias.is_none() && w.rows().is_multiple_of(16))
+    }
+
+    /// Returns true if the library may multiply matrices with such scales.
+    pub(super) fn library_takes(&self, scaling: Scaling) -> bool {
+        self.blocks_by_library || scaling == Scaling::Rows
     }
 
     /// Returns true if few rows go to a kernel that sums in another order than that of many.
