@@ -4,7 +4,8 @@
 //! With scales of rows, up to 8 rows are multiplied by `gemm_fp8_few`, others by cuBLASLt where it has
 //! such products, else up to 16 by `gemm_fp8_few` and more by `gemm_fp8`. With scales of blocks, up to 16
 //! rows are multiplied by `gemm_fp8_block_few`; of more, as many as there are fours of them by cuBLASLt
-//! where it has such products and that is asked for, and the other 1 to 3 by `gemm_fp8_block_few`, else all by `gemm_fp8_block`.
+//! where it has such products and that is asked for, and the other 1 to 3 by `gemm_fp8_block_few`, else
+//! all by `gemm_fp8_block`.
 
 use half::bf16;
 use prelude_kernels::{
