@@ -58,8 +58,8 @@ fn attention() {
     check(|demands, open| conformance::attention(demands, open));
 }
 
-/// What GPUs of compute capability 9.0 use, of the heads that it takes, with rows of one token as
-/// prompts.
+/// `sm90_attn` passes the suite with heads of 64 and 128 elements. A row of one token is computed as a
+/// prompt.
 #[test]
 fn attention_on_hopper() {
     let Some(device) = emulation() else { return };

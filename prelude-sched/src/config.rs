@@ -119,7 +119,7 @@ impl Default for SchedulerConfig {
 
 impl SchedulerConfig {
     /// Returns the most tokens of a step while a generation waits or runs. A longer prompt is not
-    /// taken up beside others.
+    /// taken up whole beside others.
     #[must_use]
     pub fn shared_step_tokens(&self, capacity: &Capacity) -> u32 {
         let tokens = self.max_batch_tokens.unwrap_or(SHARED_STEP_TOKENS);

@@ -441,8 +441,8 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     auto begin_queries_of = [&](const Item& item, u32 number) {
         if (has_rows(item)) begin_queries<Dim>(p, group, item, room.q(number));
     };
-    // Behind the next turn, all four warps' rows of the item are there, and nobody reads those of the
-    // item before.
+    // Waits for the warp's own rows of Q. After the next wait_for_turn, the other three warps' rows are
+    // in shared memory too, and no warp reads Q of the item before any more.
     auto wait_for_queries = [&] {
         cp_async_wait<0>();
         fence_async();

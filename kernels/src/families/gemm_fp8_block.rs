@@ -3,8 +3,8 @@ use crate::Launch;
 
 /// Elements of `k`, and rows of `w`, that have a scale in common.
 pub const FP8_BLOCK: u32 = 128;
-/// What the numbers of rows whose scales lie group by group, and of scales of a row of blocks of `w`, are
-/// multiples of: mirrors `fp8::FOUR`.
+/// Scales are laid out for a multiple of this number: of rows of `x` whose scales lie group by group,
+/// and of blocks in a row of blocks of `w`. Mirrors `fp8::FOUR`.
 pub const FP8_FOUR: u32 = 4;
 /// Rows whose scales lie row by row, whatever their number: mirrors `fp8::FEW`.
 pub const FP8_FEW: u32 = 16;

@@ -51,7 +51,7 @@ pub(crate) struct Rows {
     pub(crate) rows: usize,
     pub(crate) width: usize,
     pub(crate) stride: usize,
-    /// Of rows that count, or null.
+    /// The place of the number of rows that count, or null for all.
     pub(crate) live: DevicePtr,
 }
 

@@ -74,7 +74,8 @@ impl Factor {
 type Sizes = [(usize, usize, usize, usize); 3];
 
 const WITH_SCALES_OF_ROWS: Sizes = [(1, 24, 16, 0), (33, 40, 48, 8), (5, 136, 64, 0)];
-/// Of blocks of the weight in several rows, which are not filled up; of rows beyond the last four too.
+/// The sizes with scales of blocks: weights whose last row of blocks is not full, and numbers of rows that
+/// are no multiples of 4.
 const WITH_SCALES_OF_BLOCKS: Sizes = [(17, 24, 128, 0), (35, 264, 640, 8), (20, 136, 512, 0)];
 
 /// Compares products in fp8 of the fake library with those of our kernel, as [`compare`] does.
