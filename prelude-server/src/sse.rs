@@ -4,9 +4,13 @@
 //! of one engine step are one `send`, so one write. Dropping the stream drops the block and with it
 //! the engine's answer that it waits for: the request is aborted.
 
-use std::{future::Future, pin::Pin};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -109,6 +113,22 @@ impl EventStream {
         self.is_paced
     }
 
+    /// Takes all that the block sends without waiting, up to about `most` bytes; nothing of a stream that
+    /// waits for the client. Returns it, and true if the stream has ended with it.
+    pub(crate) fn take_ready(&mut self, most: usize) -> (Bytes, bool) {
+        let mut ready = BytesMut::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        while !self.is_paced && ready.len() < most {
+            // Whoever awaits the next bytes after this registers a waker of its own.
+            match pin!(self.next()).poll(&mut cx) {
+                Poll::Ready(Some(bytes)) => ready.extend_from_slice(&bytes),
+                Poll::Ready(None) => return (ready.freeze(), true),
+                Poll::Pending => break,
+            }
+        }
+        (ready.freeze(), false)
+    }
+
     /// Returns the next bytes; `None` after the last. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if let Some(block) = &mut self.block {
@@ -141,6 +161,35 @@ mod tests {
         }
         assert_eq!(seen, ["a", "b"]);
         assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn takes_what_is_ready_and_awaits_the_rest() {
+        let (wake, woken) = tokio::sync::oneshot::channel();
+        let mut stream = EventStream::new(|mut sender| async move {
+            sender.send(Bytes::from_static(b"a")).await;
+            sender.send(Bytes::from_static(b"b")).await;
+            woken.await.unwrap();
+            sender.send(Bytes::from_static(b"c")).await;
+        });
+        assert_eq!(stream.take_ready(1), (Bytes::from_static(b"a"), false));
+        assert_eq!(stream.take_ready(100), (Bytes::from_static(b"b"), false));
+        assert_eq!(stream.take_ready(100), (Bytes::new(), false));
+        let ((), next) = tokio::join!(
+            async {
+                tokio::task::yield_now().await;
+                wake.send(()).unwrap();
+            },
+            stream.next()
+        );
+        assert_eq!(next, Some(Bytes::from_static(b"c")));
+        assert_eq!(stream.take_ready(100), (Bytes::new(), true));
+
+        let mut paced = EventStream::paced(|mut sender| async move {
+            sender.send(Bytes::from_static(b"a")).await;
+        });
+        assert_eq!(paced.take_ready(100), (Bytes::new(), false));
+        assert_eq!(paced.next().await, Some(Bytes::from_static(b"a")));
     }
 
     #[test]

@@ -42,9 +42,17 @@ pub fn passes_room(
     room_of: impl Fn(usize, usize) -> usize,
 ) -> usize {
     let (tokens, outputs) = (passes.tokens as usize, passes.outputs as usize);
-    // One pass of all tokens; of the others the part that does not follow from their tokens.
-    let small = tokens.min(2 * outputs.max(chunk_tokens as usize));
-    room_of(tokens, outputs) + (passes.passes as usize - 1) * room_of(small, outputs)
+    // From so many tokens on, only the part in proportion to the tokens grows.
+    let grown = 2 * outputs.max(chunk_tokens as usize);
+    let others = passes.passes as usize - 1;
+    if tokens <= grown {
+        return (others + 1) * room_of(tokens, outputs);
+    }
+    // Tokens are counted once, whichever passes have them; what does not follow from them is counted for
+    // each pass. One token more stands for what tensors of fewer tokens are rounded up by.
+    let of_tokens = grown * ((room_of(2 * grown, outputs) - room_of(grown, outputs)) / grown);
+    let of_each = room_of(grown, outputs) + room_of(1, outputs) - of_tokens;
+    room_of(tokens, outputs) + others * of_each
 }
 
 /// A pass that has begun, and what an executor holds for it.

@@ -360,8 +360,15 @@ impl Chat {
 
 const CHUNK: &str = "chat.completion.chunk";
 
-impl Chat {
-    /// The whole answer, once it is complete.
+impl Speaker for Chat {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn run_mut(&mut self) -> &mut Run {
+        &mut self.run
+    }
+
     fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
@@ -378,22 +385,6 @@ impl Chat {
         body.prompt_logprobs = Some(self.prompt_logprobs());
         self.show_prompt(&mut body);
         Reply::json(&body)
-    }
-}
-
-impl Speaker for Chat {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
-        let (call, bytes) = (Arc::clone(&self.run.call), self.run.answer_bytes());
-        Ok(call.write(bytes, move || self.whole()).await)
-    }
-
-    fn run(&self) -> &Run {
-        &self.run
-    }
-
-    fn run_mut(&mut self) -> &mut Run {
-        &mut self.run
     }
 
     fn push_chunk(

@@ -298,8 +298,15 @@ impl Completion {
     }
 }
 
-impl Completion {
-    /// The whole answer, once it is complete.
+impl Speaker for Completion {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn run_mut(&mut self) -> &mut Run {
+        &mut self.run
+    }
+
     fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = (0..run.choices.len())
@@ -314,22 +321,6 @@ impl Completion {
             })
             .collect();
         Reply::json(&self.body(choices, Some(Some(run.usage_body()))))
-    }
-}
-
-impl Speaker for Completion {
-    async fn answer(mut self) -> Result<Reply, ApiError> {
-        self.run.complete().await?;
-        let (call, bytes) = (Arc::clone(&self.run.call), self.run.answer_bytes());
-        Ok(call.write(bytes, move || self.whole()).await)
-    }
-
-    fn run(&self) -> &Run {
-        &self.run
-    }
-
-    fn run_mut(&mut self) -> &mut Run {
-        &mut self.run
     }
 
     fn push_chunk(

@@ -34,15 +34,15 @@ use crate::{
 };
 
 /// Upper bound of the bytes of a whole answer that hyper gets at once, and holds if the client does
-/// not read.
-const MAX_PIECE_BYTES: usize = 64 << 10;
+/// not read; of a stream, of what is taken at once without waiting.
+pub(super) const MAX_PIECE_BYTES: usize = 64 << 10;
 
 /// An answer to send.
 pub(super) enum Content {
     /// An answer that is known whole.
     Whole(Bytes),
-    /// An answer that is sent as it comes.
-    Stream(EventStream),
+    /// An answer that is sent as it comes, after its beginning, which goes out with the head.
+    Stream { first: Bytes, rest: EventStream },
 }
 
 /// The body of a response.
@@ -55,13 +55,23 @@ pub(super) enum ReplyBody {
     },
     /// The pieces that a task sends.
     Sent {
+        /// The beginning of the answer, which hyper has not taken yet.
+        first: Option<Bytes>,
         pieces: mpsc::Receiver<Piece>,
+        /// True if hyper has the last piece.
+        is_over: bool,
         length: Option<u64>,
     },
 }
 
-/// Bytes of an answer; `None` is the end of a whole one.
-type Piece = Option<Bytes>;
+/// A part of an answer.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// May be empty if the piece is the last one.
+    bytes: Bytes,
+    /// With the last piece the request's log, to which hyper's taking the piece is the end.
+    end: Option<RequestLog>,
+}
 
 /// The error of a body whose client does not read.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +82,7 @@ impl ReplyBody {
     pub(super) fn new(app: &Arc<App>, content: Content, log: RequestLog) -> Self {
         let length = match &content {
             Content::Whole(bytes) => Some(bytes.len() as u64),
-            Content::Stream(_) => None,
+            Content::Stream { .. } => None,
         };
         match content {
             Content::Whole(rest) if log.version() <= Version::HTTP_11 || rest.is_empty() => {
@@ -83,11 +93,20 @@ impl ReplyBody {
                     log,
                 }
             }
-            content => {
+            mut content => {
+                let first = match &mut content {
+                    Content::Whole(_) => None,
+                    Content::Stream { first, .. } => Some(std::mem::take(first)),
+                };
                 let (sender, pieces) = mpsc::channel(1);
                 let abort = abort_handle();
                 tokio::spawn(send(Arc::clone(app), content, sender, log, abort));
-                Self::Sent { pieces, length }
+                Self::Sent {
+                    first: first.filter(|first| !first.is_empty()),
+                    pieces,
+                    is_over: false,
+                    length,
+                }
             }
         }
     }
@@ -107,17 +126,35 @@ impl Body for ReplyBody {
                 let piece = rest.split_to(rest.len().min(MAX_PIECE_BYTES));
                 (!piece.is_empty()).then_some(piece)
             }
-            Self::Sent { pieces, .. } => match ready!(pieces.poll_recv(cx)) {
-                Some(piece) => piece,
-                None => return Poll::Ready(Some(Err(ClientStalled))),
+            Self::Sent { is_over: true, .. } => None,
+            Self::Sent {
+                first,
+                pieces,
+                is_over,
+                ..
+            } => match first.take() {
+                Some(first) => Some(first),
+                None => match ready!(pieces.poll_recv(cx)) {
+                    Some(Piece { bytes, end }) => {
+                        if let Some(mut log) = end {
+                            // Counted before the client knows that the answer is over.
+                            log.whole();
+                            *is_over = true;
+                        }
+                        (!bytes.is_empty()).then_some(bytes)
+                    }
+                    None => return Poll::Ready(Some(Err(ClientStalled))),
+                },
             },
         };
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        // A task says by itself when an answer ends.
-        matches!(self, Self::Whole { rest, .. } if rest.is_empty())
+        match self {
+            Self::Whole { rest, .. } => rest.is_empty(),
+            Self::Sent { is_over, .. } => *is_over,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -149,50 +186,57 @@ async fn send(
     app: Arc<App>,
     content: Content,
     pieces: mpsc::Sender<Piece>,
-    mut log: RequestLog,
+    log: RequestLog,
     abort: Option<Arc<Notify>>,
 ) {
     let write_stall = ms(app.config.limits.write_stall_ms);
-    let sent = match content {
+    let last = match content {
         Content::Whole(bytes) => send_whole(bytes, &pieces, write_stall).await,
-        Content::Stream(events) => send_stream(&app, events, &pieces, write_stall).await,
+        Content::Stream { rest, .. } => send_stream(&app, rest, &pieces, write_stall).await,
     };
-    if sent.is_some()
-        && let Ok(Ok(end)) = timeout(write_stall, pieces.reserve()).await
-    {
-        // Counted before the client knows that the answer is over.
-        log.whole();
-        drop(log);
-        end.send(None);
-    } else if let Some(abort) = abort
+    let is_taken = match last {
+        None => false,
+        Some(bytes) => {
+            let end = Some(log);
+            let sent = timeout(write_stall, pieces.send(Piece { bytes, end })).await;
+            // Taken, if there is room for another one or nobody left to take it.
+            sent.is_ok() && timeout(write_stall, pieces.reserve()).await.is_ok()
+        }
+    };
+    if !is_taken
+        && let Some(abort) = abort
         && !pieces.is_closed()
     {
         abort.notify_one();
     }
 }
 
-/// Sends a whole answer; returns `None` if the client left or does not read.
+/// Sends a whole answer but for its last piece, which it returns; `None` if the client left or does
+/// not read.
 async fn send_whole(
     mut bytes: Bytes,
     pieces: &mpsc::Sender<Piece>,
     write_stall: Duration,
-) -> Option<()> {
-    while !bytes.is_empty() {
-        let piece = bytes.split_to(bytes.len().min(MAX_PIECE_BYTES));
-        let sent = timeout(write_stall, pieces.send(Some(piece))).await;
+) -> Option<Bytes> {
+    while bytes.len() > MAX_PIECE_BYTES {
+        let piece = Piece {
+            bytes: bytes.split_to(MAX_PIECE_BYTES),
+            end: None,
+        };
+        let sent = timeout(write_stall, pieces.send(piece)).await;
         sent.ok()?.ok()?;
     }
-    Some(())
+    Some(bytes)
 }
 
-/// Sends events as they come, comments in silence, and an error if running work is ended. Returns
-/// `None` if the client left or does not read.
+/// Sends events as they come, comments in silence, and an error if running work is ended. Returns the
+/// last bytes, which may be none; `None` if the client left or does not read.
 async fn send_stream(
     app: &App,
     mut events: EventStream,
     pieces: &mpsc::Sender<Piece>,
     write_stall: Duration,
-) -> Option<()> {
+) -> Option<Bytes> {
     let limits = &app.config.limits;
     let silence = ms(limits.keep_alive_comment_ms);
     let mut keep_alive = pin!(sleep(silence));
@@ -201,7 +245,7 @@ async fn send_stream(
     let mut unread = BytesMut::new();
     let mut unread_since = Instant::now();
     let mut is_over = false;
-    while !(is_over && unread.is_empty()) {
+    while !is_over {
         if unread.is_empty() {
             unread_since = Instant::now();
         }
@@ -209,20 +253,26 @@ async fn send_stream(
         tokio::select! {
             biased;
             room = pieces.reserve(), if !unread.is_empty() => {
-                room.ok()?.send(Some(unread.split().freeze()));
+                let bytes = unread.split().freeze();
+                room.ok()?.send(Piece { bytes, end: None });
             }
-            next = events.next(), if !is_over && reads_ahead => {
+            next = events.next(), if reads_ahead => {
                 keep_alive.as_mut().reset(Instant::now() + silence);
-                match next {
-                    Some(bytes) => unread.extend_from_slice(&bytes),
-                    None => is_over = true,
+                if let Some(bytes) = next {
+                    unread.extend_from_slice(&bytes);
+                    // The end goes out with the last bytes, if it is known with them.
+                    let (more, ended) = events.take_ready(MAX_PIECE_BYTES);
+                    unread.extend_from_slice(&more);
+                    is_over = ended;
+                } else {
+                    is_over = true;
                 }
             }
-            () = &mut ending, if !is_over => {
+            () = &mut ending => {
                 unread.extend_from_slice(&last_events());
                 is_over = true;
             }
-            () = &mut keep_alive, if !is_over => {
+            () = &mut keep_alive => {
                 keep_alive.as_mut().reset(Instant::now() + silence);
                 unread.extend_from_slice(KEEP_ALIVE);
             }
@@ -233,7 +283,7 @@ async fn send_stream(
             return None;
         }
     }
-    Some(())
+    Some(unread.freeze())
 }
 
 /// Returns the events that end a stream whose work is ended.
@@ -246,24 +296,43 @@ fn last_events() -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Waker,
+    };
 
-    use super::*;
+    use super::{super::socket::Connection, *};
     use crate::{ApiKeys, ServerConfig};
 
     const LONG: Duration = Duration::from_secs(600);
 
+    async fn taken(pieces: &mut mpsc::Receiver<Piece>) -> Bytes {
+        pieces.recv().await.unwrap().bytes
+    }
+
     #[tokio::test]
     async fn a_whole_answer_that_is_not_read_is_given_up() {
         let (sender, mut pieces) = mpsc::channel(1);
-        let bytes = Bytes::from_static(&[7; MAX_PIECE_BYTES + 1]);
+        let bytes = Bytes::from_static(&[7; 2 * MAX_PIECE_BYTES + 1]);
         let sent = send_whole(bytes.clone(), &sender, Duration::ZERO).await;
         assert_eq!(sent, None);
-        let first = pieces.recv().await.unwrap().unwrap();
-        assert_eq!(first.len(), MAX_PIECE_BYTES);
-        // One piece for the reader, one for the channel.
+        assert_eq!(taken(&mut pieces).await, [7; MAX_PIECE_BYTES][..]);
+        // One piece for the reader, one for the channel, and the last one, which is returned.
         let (sent, _) = tokio::join!(send_whole(bytes, &sender, LONG), pieces.recv());
-        assert_eq!(sent, Some(()));
+        assert_eq!(sent, Some(Bytes::from_static(&[7])));
+    }
+
+    /// `n` events, each by itself; if not `ends`, the stream goes on in silence.
+    fn events(n: usize, ends: bool) -> EventStream {
+        EventStream::new(move |mut sender| async move {
+            for _ in 0..n {
+                sender.send(Bytes::from_static(b"12345")).await;
+                tokio::task::yield_now().await;
+            }
+            if !ends {
+                std::future::pending().await
+            }
+        })
     }
 
     #[tokio::test]
@@ -271,32 +340,61 @@ mod tests {
         let mut config = ServerConfig::default();
         config.limits.unread_bytes = 10;
         let app = App::new(config, ApiKeys::default());
-        let events = |n: usize| {
-            EventStream::new(move |mut sender| async move {
-                for _ in 0..n {
-                    sender.send(Bytes::from_static(b"12345")).await;
-                }
-            })
-        };
         let (sender, mut pieces) = mpsc::channel(1);
         // One piece is in the channel, and two are as much as may wait for it.
-        let sent = send_stream(&app, events(3), &sender, Duration::from_millis(1)).await;
+        let events_3 = events(3, false);
+        let sent = send_stream(&app, events_3, &sender, Duration::from_millis(1)).await;
         assert_eq!(sent, None, "in time");
-        assert_eq!(
-            pieces.recv().await,
-            Some(Some(Bytes::from_static(b"12345")))
-        );
-        let sent = send_stream(&app, events(4), &sender, LONG).await;
+        assert_eq!(taken(&mut pieces).await, "12345");
+        let sent = send_stream(&app, events(4, true), &sender, LONG).await;
         assert_eq!(sent, None, "more bytes than may wait");
         pieces.recv().await;
-        let (sent, second) = tokio::join!(send_stream(&app, events(2), &sender, LONG), async {
-            pieces.recv().await;
-            pieces.recv().await
-        });
-        assert_eq!(sent, Some(()));
-        assert_eq!(second, Some(Some(Bytes::from_static(b"12345"))));
+        let sent = send_stream(&app, events(3, true), &sender, LONG).await;
+        let rest = Bytes::from_static(b"1234512345");
+        assert_eq!(sent, Some(rest), "what waits when the stream ends");
         drop(pieces);
-        assert_eq!(send_stream(&app, events(1), &sender, LONG).await, None);
+        let sent = send_stream(&app, events(2, false), &sender, LONG).await;
+        assert_eq!(sent, None, "the client left");
+    }
+
+    /// An answer's beginning and its end go out with what is beside them: hyper finds the first bytes
+    /// with the head, and learns with the last bytes that they are the last.
+    #[tokio::test]
+    async fn neither_beginning_nor_end_is_a_write_of_its_own() {
+        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        let (sender, pieces) = mpsc::channel(1);
+        let mut body = ReplyBody::Sent {
+            first: Some(Bytes::from_static(b"first")),
+            pieces,
+            is_over: false,
+            length: None,
+        };
+        let mut next = || {
+            let frame = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
+            let bytes = frame.map(|frame| frame.map(|frame| frame.unwrap().into_data().unwrap()));
+            (bytes, body.is_end_stream())
+        };
+        let is = |bytes: &'static [u8]| Poll::Ready(Some(Bytes::from_static(bytes)));
+        assert_eq!(next(), (is(b"first"), false));
+        assert_eq!(next(), (Poll::Pending, false));
+        // The last event is followed by the end at once, as a generation's is.
+        let rest = EventStream::new(|mut sender| async move {
+            sender.send(Bytes::from_static(b"text")).await;
+            sleep(Duration::from_millis(1)).await;
+            sender.send(Bytes::from_static(b"last")).await;
+        });
+        let last = send_stream(&app, rest, &sender, LONG).await.unwrap();
+        assert_eq!(last, Bytes::from_static(b"last"));
+        assert_eq!(next(), (is(b"text"), false));
+        let connection = Connection::new(1);
+        let request = hyper::Request::new(());
+        let log = RequestLog::new(&app, &connection, &request, "id".to_owned());
+        assert_eq!(app.in_flight.count(), 1);
+        let (bytes, end) = (last, Some(log));
+        sender.try_send(Piece { bytes, end }).unwrap();
+        assert_eq!(next(), (is(b"last"), true));
+        assert_eq!(app.in_flight.count(), 0, "over before it is written");
+        assert_eq!(next(), (Poll::Ready(None), true));
     }
 
     /// A client that does not read holds one piece in the channel and one behind it, however much
@@ -327,11 +425,10 @@ mod tests {
         assert!(made.load(Ordering::Relaxed) <= 3, "{made:?}");
         let read = async {
             for n in 0..100 {
-                let piece = pieces.recv().await.unwrap().unwrap();
-                assert_eq!(piece, n.to_string());
+                assert_eq!(taken(&mut pieces).await, n.to_string());
             }
         };
         let (sent, ()) = tokio::join!(sending, read);
-        assert_eq!(sent, Some(()));
+        assert_eq!(sent, Some(Bytes::new()));
     }
 }

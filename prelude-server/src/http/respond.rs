@@ -9,7 +9,7 @@ use hyper::{
 };
 
 use super::{
-    reply_body::{Content, ReplyBody},
+    reply_body::{Content, MAX_PIECE_BYTES, ReplyBody},
     request_log::RequestLog,
 };
 use crate::{
@@ -51,16 +51,23 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
             Content::Whole(Bytes::from_static(body.as_bytes()))
         }
         Reply::Empty => Content::Whole(Bytes::new()),
-        Reply::Stream(events) => {
+        Reply::Stream(mut events) => {
             headers.insert(header::CONTENT_TYPE, SSE);
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             let buffering = HeaderName::from_static("x-accel-buffering");
             headers.insert(buffering, HeaderValue::from_static("no"));
-            Content::Stream(events)
+            match events.take_ready(MAX_PIECE_BYTES) {
+                // As of one token: nothing is left to wait for.
+                (whole, true) => Content::Whole(whole),
+                (first, false) => Content::Stream {
+                    first,
+                    rest: events,
+                },
+            }
         }
     };
     if let Some(call) = log.call() {
-        let is_stream = matches!(content, Content::Stream(_));
+        let is_stream = matches!(content, Content::Stream { .. });
         inference_headers(&mut headers, &call.inference(), is_stream);
         if let Content::Whole(body) = &content {
             call.reservation.answered(body.len());

@@ -295,6 +295,11 @@ impl Run {
         }
     }
 
+    /// Returns true if the engine has more to say about the request.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.answer.is_some()
+    }
+
     /// Returns true if nothing more can come that the answer needs.
     fn is_settled(&self) -> bool {
         self.choices.iter().all(|c| c.finish.is_some())

@@ -1,5 +1,7 @@
 //! The loop behind every stream of generated text.
 
+use std::sync::Arc;
+
 use crate::{
     endpoint::Reply,
     error::ApiError,
@@ -10,11 +12,14 @@ use super::{super::submit::UsageBody, Run};
 
 /// A dialect's way to put chunks into words.
 pub(crate) trait Speaker: Send + Sized + 'static {
-    /// The answer that is written.
+    /// Returns the generation that is answered.
     fn run(&self) -> &Run;
 
-    /// The answer that is written.
+    /// Returns the generation that is answered, to go on with it.
     fn run_mut(&mut self) -> &mut Run;
+
+    /// Returns the whole answer, once the generation is complete.
+    fn whole(&self) -> Reply;
 
     /// Writes a chunk with what choice `index` has to say: its first one, or a later one. `usage`
     /// is absent, or null on all chunks but the last, or the running count.
@@ -32,11 +37,15 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// Returns true if a first chunk has to wait for something, or is to be sent before there is text.
     fn readiness(&self, index: usize) -> Readiness;
 
-    /// The whole answer.
+    /// Waits for the whole answer and returns it.
     ///
     /// # Errors
     /// The error with which the request ends instead.
-    async fn answer(self) -> Result<Reply, ApiError>;
+    async fn answer(mut self) -> Result<Reply, ApiError> {
+        self.run_mut().complete().await?;
+        let (call, bytes) = (Arc::clone(&self.run().call), self.run().answer_bytes());
+        Ok(call.write(bytes, move || self.whole()).await)
+    }
 
     /// The answer in the form that was asked for. The request's body is not needed any more.
     ///
@@ -95,7 +104,7 @@ async fn send_choices<S: Speaker>(
     events: &mut Events,
 ) -> Result<(), ApiError> {
     let mut progress = vec![Progress::Unsaid; speaker.run().choices.len()];
-    let mut more = true;
+    let mut more = speaker.run().is_waiting();
     loop {
         for (index, progress) in progress.iter_mut().enumerate() {
             speak(speaker, index, progress, events);
