@@ -170,7 +170,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A lookup with every instruction set of this machine.
+    /// Returns what a lookup finds with every instruction set of this machine.
     pub(crate) fn every_way(table: &ShortTokenTable, key: Key) -> Vec<Option<u32>> {
         let scalar = table.get::<Scalar>(key, table.home(key.hash()));
         #[cfg(target_arch = "x86_64")]

@@ -24,9 +24,9 @@ pub(crate) fn worth(threads: Option<usize>, bytes: usize) -> usize {
     threads.unwrap_or(usize::MAX).min(bytes / WORTH)
 }
 
-/// `work` of 0 to `count`, by up to `threads` threads: this one and those of [`Pool`].
-/// Threads of its own would cost a small batch more than its texts do. `work` must not wait
-/// for anything, and so must not call code of our users.
+/// Returns the results of `work` for 0 to `count`, computed by up to `threads` threads: this one and
+/// those of [`Pool`]. Threads of its own would cost a small batch more than its texts do. `work` must
+/// not wait for anything, and so must not call code of our users.
 pub(crate) fn in_parallel<T, F>(count: usize, threads: usize, work: F) -> Vec<T>
 where
     T: Send,
@@ -58,7 +58,7 @@ where
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A panic leaves nothing half done under any lock here.
+/// Locks a mutex whose data stays usable if a thread panics: no lock here guards unfinished changes.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

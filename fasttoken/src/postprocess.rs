@@ -209,7 +209,7 @@ impl PostProcessor {
         if pair { &self.pair } else { &self.single }
     }
 
-    /// The number of ids that are added around one text or two.
+    /// Returns the number of ids that are added around one text or two.
     pub(crate) fn added(&self, pair: bool) -> usize {
         let len = |piece: &TemplatePart| match piece {
             TemplatePart::Special(ids) => ids.len(),

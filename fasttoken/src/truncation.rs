@@ -178,8 +178,8 @@ impl Truncation {
     }
 }
 
-/// The lengths to which two texts of `a` and `b` ids are cut; more than their own
-/// length leaves a text as it is.
+/// Returns the lengths to which two texts of `a` and `b` ids are cut; more than their own length
+/// leaves a text as it is.
 ///
 /// Only called when both together have more than `max`.
 fn longest_first(a: usize, b: usize, max: usize) -> (usize, usize) {

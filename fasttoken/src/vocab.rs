@@ -73,7 +73,7 @@ impl Vocab {
         self.size
     }
 
-    /// Number of the model's own tokens.
+    /// Returns the number of the model's own tokens.
     pub(crate) fn model_len(&self) -> usize {
         self.model_len
     }

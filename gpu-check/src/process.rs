@@ -146,7 +146,7 @@ pub(crate) fn gone(child: &mut Child) -> Result<bool> {
     Ok(true)
 }
 
-/// The shell's own `kill`: the program of this name is not everywhere.
+/// Kills a process group by the shell's own `kill`: the program of this name is not everywhere.
 fn kill_group(leader: u32) -> Result<()> {
     let output = Command::new("sh")
         .args(["-c", "kill -s KILL -- \"-$0\"", &leader.to_string()])

@@ -126,8 +126,8 @@ fn read(rows: Vec<RowOutput>) -> Result<Answer> {
     Ok(answer)
 }
 
-/// A prompt kept in blocks, then one token a step: what the executor says at each, behind its own
-/// words or behind those of `along`.
+/// Generates one token a step behind a prompt kept in blocks, and returns what the executor says at
+/// each step, behind its own words or behind those of `along`.
 pub(crate) fn generate(
     executor: &mut dyn Executor,
     prompt: &[u32],
@@ -398,7 +398,7 @@ fn parse(bytes: &[u8], dtype: &str, questions: &Questions) -> Result<Answers> {
     Ok(answers)
 }
 
-/// The script, where the bundle has it.
+/// Returns the script, where the bundle has it.
 pub(crate) fn script(home: &Path) -> PathBuf {
     home.join("parity.py")
 }

@@ -280,8 +280,8 @@ impl Report {
         self.write()
     }
 
-    /// A line in `log.txt` and on the screen, if there was none for a while: that a long piece of
-    /// work goes on, and how far it is.
+    /// Writes a line to `log.txt` and the screen if there was none for a while: it says that a long
+    /// piece of work goes on, and how far it is.
     pub(crate) fn beat(&self, line: impl FnOnce() -> String) -> Result<()> {
         match self.said.get().elapsed() >= BEAT {
             true => self.log(&format!("     {}", line())),
@@ -289,7 +289,7 @@ impl Report {
         }
     }
 
-    /// A line in `log.txt` and on the screen.
+    /// Writes a line to `log.txt` and the screen.
     pub(crate) fn log(&self, line: &str) -> Result<()> {
         self.said.set(Instant::now());
         println!("{line}");
@@ -309,7 +309,7 @@ fn round(seconds: f64) -> f64 {
     (seconds * 1e3).round() / 1e3
 }
 
-/// The run in a folder.
+/// Returns the run in a folder.
 pub(crate) fn read(folder: &Path) -> Result<Document> {
     let path = folder.join("gpu.json");
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -7,7 +7,8 @@ use prelude_models::conformance::golden::Differences;
 
 use crate::batches::sampled;
 
-/// `Debug` prints the shortest digits that read back as the same f32.
+/// Returns the bits of results as text: `Debug` prints the shortest digits that read back as the
+/// same f32.
 pub(crate) fn bits(rows: &[RowOutput]) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
@@ -76,7 +77,7 @@ fn embeddings(got: &[f32], alone: &[f32]) -> Result<String> {
     Ok(text)
 }
 
-/// The second value is the largest difference.
+/// Compares logits and returns the verdict in words and the largest difference.
 fn logits(got: &LabelScores, alone: &LabelScores) -> Result<(String, f64)> {
     let all = |scores: &LabelScores| -> Vec<f32> {
         let logits = scores.logits.iter().copied();

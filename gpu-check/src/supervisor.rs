@@ -278,8 +278,8 @@ impl PartOutput {
         self.with(|latest| latest.at.elapsed())
     }
 
-    /// The last line, once the process has ended and its pipes are read to their ends, which
-    /// something that left its group may hold open.
+    /// Returns the last line, once the process has ended and its pipes are read to their ends;
+    /// something that left its process group may hold them open.
     fn last(&self) -> String {
         let start = Instant::now();
         while self.with(|latest| latest.open) > 0 && start.elapsed() < Duration::from_secs(2) {
@@ -321,7 +321,7 @@ mod tests {
         session::Session,
     };
 
-    /// A part that got as far as one result, then does `script`.
+    /// Returns a part that got as far as one result, then does `script`.
     fn part(name: &str, script: &str, whole: Duration, silence: Duration) -> Document {
         let folder = Folder::new(name);
         results::open(&folder.0, Run::default()).unwrap();

@@ -132,7 +132,7 @@ impl Images {
         Ok(Self { place, entries })
     }
 
-    /// The folder of the images, for messages.
+    /// Returns the folder of the images, for messages.
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.place {
@@ -141,7 +141,7 @@ impl Images {
         }
     }
 
-    /// The image of a family, if it was compiled from this crate's sources.
+    /// Returns the image of a family, if it was compiled from this crate's sources.
     ///
     /// # Errors
     /// [`ImageError::Missing`], [`ImageError::Stale`], [`ImageError::Truncated`],
@@ -182,7 +182,7 @@ impl Images {
     }
 }
 
-/// An image of the program's.
+/// Returns an image of the program's.
 fn carried(
     packed: &Packed,
     family: &Family,

@@ -14,7 +14,7 @@ impl DevicePtr {
     /// No address.
     pub const NULL: Self = Self(0);
 
-    /// `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)

@@ -63,7 +63,8 @@ pub struct PassSlice {
 }
 
 impl ForwardBatch {
-    /// The three parts; absent ones are empty, as all are of a slice.
+    /// Returns the one-shot work, the prefill chunks and the decode rows: a part that the batch
+    /// lacks is empty, and all parts of a slice are.
     #[must_use]
     pub fn parts(&self) -> (&OneShotBatch, &OneShotBatch, &DecodeBatch) {
         static NO_ONESHOT: OneShotBatch = OneShotBatch::EMPTY;
@@ -95,7 +96,7 @@ impl ForwardBatch {
         oneshot.rows.len() + prefill.rows.len() + decode.rows.len()
     }
 
-    /// The same work after `copies`, if there are any.
+    /// Returns the same work after `copies`, if there are any.
     #[must_use]
     pub fn after(self, copies: KvCopies) -> Self {
         match copies.is_empty() {
@@ -188,7 +189,7 @@ pub struct OneShotBatch {
 pub struct SegmentIdx(pub u32);
 
 impl SegmentIdx {
-    /// The index as a position in [`OneShotBatch::segments`].
+    /// Returns the index as a position in [`OneShotBatch::segments`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -218,7 +219,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Number of own tokens.
+    /// Returns the number of own tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.tokens.end - self.tokens.start
@@ -230,7 +231,7 @@ impl Segment {
         self.tokens.is_empty()
     }
 
-    /// Position after the last own token.
+    /// Returns the position after the last own token.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.context_len + self.len()
@@ -263,7 +264,7 @@ impl BlockSpan {
     /// No blocks.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
-    /// The blocks themselves.
+    /// Returns the blocks of this span.
     ///
     /// # Panics
     /// If the span is not within `block_ids`.
@@ -459,7 +460,8 @@ impl OneShotBatch {
         self.segments.is_empty()
     }
 
-    /// First position computed in this step on the path of `segment`: its root's `context_len`.
+    /// Returns the first position computed in this step on the path of `segment`: the `context_len`
+    /// of the path's root.
     #[must_use]
     pub fn first_computed(&self, segment: SegmentIdx) -> u32 {
         let mut at = &self.segments[segment.index()];

@@ -32,7 +32,7 @@ pub struct Capacity {
     pub attention: Attention,
 }
 
-/// The tokens of a full step in a profile that does not say: those of steps beside generations.
+/// Returns the tokens of a full step in a profile that does not say: those of steps beside generations.
 const fn default_full_step_tokens() -> u32 {
     2048
 }

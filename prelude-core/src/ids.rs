@@ -54,7 +54,7 @@ id! {
 }
 
 impl BlockId {
-    /// The id as an index into per-block arrays.
+    /// Returns the id as an index into per-block arrays.
     #[must_use]
     pub fn index(self) -> usize {
         // u32 always fits: Prelude supports no target with a smaller usize.
@@ -63,7 +63,7 @@ impl BlockId {
 }
 
 impl HostBlockId {
-    /// The id as an index into per-block arrays.
+    /// Returns the id as an index into per-block arrays.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize

@@ -11,7 +11,7 @@ use crate::TokenId;
 pub struct NodeIdx(pub u32);
 
 impl NodeIdx {
-    /// The index as a position in [`PromptTree::nodes`].
+    /// Returns the index as a position in [`PromptTree::nodes`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -75,13 +75,13 @@ pub enum TreeError {
 }
 
 impl PromptTree {
-    /// An empty tree.
+    /// Returns an empty tree.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A tree of one prompt. `tokens` must not be empty for the tree to be of use;
+    /// Returns a tree of one prompt. `tokens` must not be empty for the tree to be of use;
     /// [`crate::Request::validate`] refuses an empty one.
     #[must_use]
     pub fn single(tokens: Vec<TokenId>) -> Self {
@@ -202,13 +202,13 @@ impl PromptTree {
         Ok(())
     }
 
-    /// The nodes, parents before children.
+    /// Returns the nodes, parents before children.
     #[must_use]
     pub fn nodes(&self) -> &[PromptNode] {
         &self.nodes
     }
 
-    /// The node pushed last.
+    /// Returns the node pushed last.
     ///
     /// # Panics
     /// If the tree is empty.
@@ -218,13 +218,13 @@ impl PromptTree {
         NodeIdx(n.checked_sub(1).expect("the tree has a node"))
     }
 
-    /// Length of `node`'s whole prompt, in tokens.
+    /// Returns the length of `node`'s whole prompt, in tokens.
     #[must_use]
     pub fn prompt_len(&self, node: NodeIdx) -> u32 {
         self.ends[node.index()]
     }
 
-    /// Position at which `node`'s own tokens start: the length of its parent's prompt.
+    /// Returns the position at which `node`'s own tokens start: the length of its parent's prompt.
     #[must_use]
     pub fn start(&self, node: NodeIdx) -> u32 {
         self.nodes[node.index()]

@@ -18,7 +18,7 @@ pub enum ExecutionClass {
 }
 
 impl ExecutionClass {
-    /// `"oneshot"` or `"decode"`, as in headers and metrics.
+    /// Returns `"oneshot"` or `"decode"`, as in headers and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -226,7 +226,7 @@ pub enum InvalidRequest {
 }
 
 impl Request {
-    /// A request with priority 0, no deadline and no salt.
+    /// Returns a request with priority 0, no deadline and no salt.
     #[must_use]
     pub fn new(id: RequestId, tree: PromptTree, rows: Vec<RowSpec>, arrival: Timestamp) -> Self {
         Self {
@@ -247,7 +247,7 @@ impl Request {
         ExecutionClass::of(&self.rows)
     }
 
-    /// Prompt tokens as callers count them: each row's whole prompt, shared or not.
+    /// Returns the prompt tokens as callers count them: each row's whole prompt, shared or not.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.rows

@@ -16,7 +16,7 @@ impl Timestamp {
     /// The start of the engine.
     pub const ZERO: Self = Self(0);
 
-    /// A timestamp `ns` nanoseconds after the start.
+    /// Returns a timestamp `ns` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
@@ -28,7 +28,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Time passed since `earlier`; zero if `earlier` is later.
+    /// Returns the time passed since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -61,7 +61,7 @@ impl Answer {
         }
     }
 
-    /// The request's id, as in every event about it.
+    /// Returns the request's id, as in every event about it.
     #[must_use]
     pub const fn id(&self) -> RequestId {
         self.id

@@ -79,7 +79,7 @@ impl ScheduledEngine {
         })
     }
 
-    /// A handle through which to submit requests.
+    /// Returns a handle through which to submit requests.
     #[must_use]
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
@@ -115,7 +115,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-/// The life of the engine's thread.
+/// Runs steps and commands until the engine ends, as the engine's thread.
 fn run(core: &SharedCore, shared: &Shared) {
     let _closing = Closing { core, shared };
     loop {

@@ -36,7 +36,7 @@ pub struct RequestSpec {
 }
 
 impl RequestSpec {
-    /// A request of priority 0, without deadline or salt.
+    /// Returns a request of priority 0, without deadline or salt.
     #[must_use]
     pub const fn new(tree: PromptTree, rows: Vec<RowSpec>) -> Self {
         Self {
@@ -131,19 +131,20 @@ impl EngineHandle {
         Ok(prepared.answer.build(&self.shared))
     }
 
-    /// Prompt tokens to be computed before those of a request submitted now: of steps in flight and
-    /// of requests that wait, less what of them is in the prefix cache. In the unit of
-    /// [`Self::prompt_tokens_per_second`].
+    /// Returns the prompt tokens to be computed before those of a request submitted now: of steps
+    /// in flight and of requests that wait, less the tokens that the prefix cache holds. In the
+    /// unit of [`Self::prompt_tokens_per_second`].
     #[must_use]
     pub fn tokens_ahead(&self) -> u64 {
         let unseen = self.shared.unseen_tokens.load(Ordering::Relaxed);
         self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
-    /// Prompt tokens that the engine can compute in a second: by the executor's profile
+    /// Returns the prompt tokens that the engine can compute in a second: by the executor's profile
     /// ([`SchedulerConfig::service`](crate::SchedulerConfig::service)), or without one by the best
     /// of late, measured over seconds of steps that computed more than [`Self::TINY_STEP_TOKENS`]
-    /// of them, and no fewer than they had decode rows. `None` before there was such a second.
+    /// prompt tokens, and no fewer than they had decode rows. `None` before there was such a
+    /// second.
     #[must_use]
     pub fn prompt_tokens_per_second(&self) -> Option<f64> {
         let measured = || self.reports().prompt_rate.per_second;
@@ -156,7 +157,7 @@ impl EngineHandle {
         self.shared.capacity
     }
 
-    /// Gauges, counters and histograms as of the last step.
+    /// Returns gauges, counters and histograms as of the last step.
     #[must_use]
     pub fn snapshot(&self) -> EngineSnapshot {
         let mut snapshot = self.reports().snapshot.clone();
@@ -164,10 +165,10 @@ impl EngineHandle {
         snapshot
     }
 
-    /// The fastest of the steps so far that computed next to nothing (at most
+    /// Returns the time of the fastest of the steps so far that computed next to nothing (at most
     /// [`Self::TINY_STEP_TOKENS`]), once there were [`Self::STEPS_TO_KNOW`] of them: no answer
-    /// comes much sooner, however idle the engine and however much of its prompt is cached.
-    /// Larger steps say nothing about that, so an engine that ran no others answers `None`.
+    /// comes much sooner, however idle the engine and however much of its prompt is cached. Larger
+    /// steps say nothing about that, so an engine that ran no others answers `None`.
     #[must_use]
     pub fn fastest_step(&self) -> Option<Duration> {
         let steps = self.shared.tiny_steps.load(Ordering::Relaxed);
@@ -182,14 +183,14 @@ impl EngineHandle {
     /// costs, because both read all weights once.
     pub const TINY_STEP_TOKENS: usize = report::TINY_STEP_TOKENS;
 
-    /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
+    /// Returns the latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]
     pub fn recent_steps(&self) -> Vec<StepReport> {
         self.steps_after(None)
     }
 
-    /// The latest steps behind the step `after`, oldest first; all that are remembered if it is
-    /// `None`. A reader that asks too late finds a gap between `after` and the first of them.
+    /// Returns the latest steps behind the step `after`, oldest first; all that are remembered if
+    /// it is `None`. A reader that asks too late finds a gap between `after` and the first of them.
     #[must_use]
     pub fn steps_after(&self, after: Option<StepId>) -> Vec<StepReport> {
         let reports = self.reports();
@@ -211,7 +212,7 @@ impl EngineHandle {
         self.shared.alive.load(Ordering::Acquire)
     }
 
-    /// Time since the engine started.
+    /// Returns the time since the engine started.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.now()

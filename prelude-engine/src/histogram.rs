@@ -23,7 +23,7 @@ pub(crate) const TOKENS: &[f64] = &[
 ];
 
 impl Histogram {
-    /// An empty histogram with these upper bounds, ascending.
+    /// Returns an empty histogram with these upper bounds, ascending.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         Self {
@@ -55,13 +55,13 @@ impl Histogram {
             })
     }
 
-    /// Number of observations.
+    /// Returns the number of observations.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sum of observations.
+    /// Returns the sum of observations.
     #[must_use]
     pub const fn sum(&self) -> f64 {
         self.sum

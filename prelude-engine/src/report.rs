@@ -44,7 +44,7 @@ impl StepKind {
         }
     }
 
-    /// The kind's name in metrics.
+    /// Returns the kind's name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// The number of tokens that the step computed.
+    /// Returns the number of tokens that the step computed.
     #[must_use]
     pub fn computed_tokens(&self) -> usize {
         self.oneshot_tokens + self.prefill_tokens + self.decode_rows
@@ -385,7 +385,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A step at `at_ms` that takes `ms`.
+    /// Returns a step at `at_ms` that takes `ms`.
     fn step(rate: &mut PromptRate, at_ms: u64, ms: u64, prompt: usize, rows: usize) {
         rate.step(&StepReport {
             step: StepId(0),

@@ -69,8 +69,9 @@ impl Shared {
     }
 }
 
-/// Upper bound of the blocks named by events that were not read: the contents of the cache take half
-/// of it, so each time that they replace events, as many events came before as they are long.
+/// Returns an upper bound of the blocks that unread events name. Beyond it the contents of the cache
+/// replace the events. They fill at most half of the bound, so the next replacement comes after as many
+/// blocks of events again.
 pub(crate) const fn kv_event_blocks(capacity: Capacity) -> usize {
     2 * capacity.num_blocks as usize
 }

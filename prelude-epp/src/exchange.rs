@@ -245,8 +245,8 @@ impl Exchange {
         }
     }
 
-    /// Picks, and answers the message that the proxy waits for. Returns false if the request was
-    /// refused.
+    /// Picks an engine, and answers the message that the proxy waits for. Returns false if the request
+    /// was refused.
     fn decide(&mut self, answered: Message) -> bool {
         let bytes = self.body.joined();
         let body = Body::new(&self.head.path, &bytes);

@@ -120,7 +120,7 @@ impl Times {
     }
 }
 
-/// Over half a second and at least three steps.
+/// Measures over half a second and at least three steps.
 fn time(
     executor: &mut CpuExecutor,
     batch: impl Fn() -> ForwardBatch,

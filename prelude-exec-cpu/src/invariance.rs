@@ -108,7 +108,7 @@ fn check_forest(
     Ok(())
 }
 
-/// Random forests on every path of this machine; fewer on the slow one.
+/// Checks random forests on every path of this machine; fewer on the slow one.
 fn check_paths(
     cases: u32,
     name: &str,
@@ -319,7 +319,7 @@ fn executors_share_a_pool() {
     });
 }
 
-/// Attention of 40 tokens where the value of token 20 is `value` in one component.
+/// Computes attention of 40 tokens where the value of token 20 is `value` in one component.
 fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
     let checkpoint = checkpoint("demo-lm");
     let model = checkpoint.config();

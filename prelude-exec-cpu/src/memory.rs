@@ -38,7 +38,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The sum.
+    /// Returns the sum of all parts of the plan.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.weights_bytes
@@ -163,7 +163,7 @@ pub fn available_bytes() -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// `MemAvailable` of `/proc/meminfo`, whose unit is KiB.
+/// Reads `MemAvailable` of `/proc/meminfo`, whose unit is KiB.
 fn mem_available(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -172,7 +172,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The number of f32 of activations of the largest step.
+/// Returns the number of f32 of activations of the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
     let tokens = config.max_step_tokens as usize;
     activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room)
@@ -353,7 +353,7 @@ fn is_modern(model: &ModelConfig) -> bool {
     model.encoder.as_ref().is_some_and(|of| of.modern.is_some())
 }
 
-/// The longest rows that enter a product.
+/// Returns the longest rows that enter a product.
 pub(crate) fn widest_input(model: &ModelConfig) -> usize {
     let dense = model.dense.iter().map(|module| module.inputs);
     let of_layers = [

@@ -12,7 +12,7 @@ impl<T> PerWorker<T> {
         Self((0..workers).map(|_| Mutex::new(make())).collect())
     }
 
-    /// The worker's own. What a panicking task left behind is only scratch.
+    /// Locks the worker's own value. What a panicking task left behind is only scratch.
     pub(crate) fn get(&self, worker: usize) -> MutexGuard<'_, T> {
         self.0[worker]
             .lock()

@@ -244,7 +244,7 @@ impl Parity<'_> {
         }
     }
 
-    /// The likeliest tokens as the executor ranks them.
+    /// Returns a head that lists the likeliest tokens as the executor ranks them.
     fn sample(&self) -> OutputHead {
         OutputHead::Sample(SampleHead {
             sampling: Arc::new(SamplingParams::default()),
@@ -515,7 +515,7 @@ impl Parity<'_> {
     }
 }
 
-/// Softmax, or the sigmoid of a single logit.
+/// Returns the softmax, or the sigmoid of a single logit.
 fn probabilities(z: &[f64]) -> Vec<f64> {
     if let [z] = z {
         return vec![1.0 / (1.0 + (-z).exp())];

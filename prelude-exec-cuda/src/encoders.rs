@@ -13,8 +13,8 @@ use crate::{
     testing::{checkpoint, emulation, small},
 };
 
-/// A small executor; its chunks hold the longest prompt of the model, 160 tokens, so that a step of
-/// more has several.
+/// Returns a small executor; its chunks hold the longest prompt of the model, 160 tokens, so that a
+/// step of more has several.
 fn config() -> CudaConfig {
     CudaConfig {
         deterministic: true,

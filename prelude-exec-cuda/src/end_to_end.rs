@@ -37,7 +37,7 @@ pub(crate) fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     prompts
 }
 
-/// A root that keeps its keys and values in blocks.
+/// Returns a root that keeps its keys and values in blocks.
 fn kept(tokens: std::ops::Range<u32>, blocks: BlockSpan) -> Segment {
     Segment {
         residency: Residency::Keep(blocks),
@@ -62,12 +62,12 @@ fn vocab_of(name: &str) -> u32 {
     u32::try_from(checkpoint(name).config().vocab_size).unwrap()
 }
 
-/// A golden model's short prompts, all in one step.
+/// Checks a golden model's short prompts, all in one step.
 pub(crate) fn check(name: &str) {
     check_within(name, false, |golden, array| golden.allowed(array));
 }
 
-/// The same in fp8 or not, within other bounds.
+/// Checks as [`check`] does, in fp8 or not, within other bounds.
 pub(crate) fn check_within(
     name: &str,
     fp8: bool,
@@ -375,7 +375,7 @@ fn fill(executor: &mut dyn Executor, vocab: u32) {
     run(executor, ForwardBatch::OneShot(batch));
 }
 
-/// A token for each of the first sequences, beside prompts.
+/// Returns a token for each of the first sequences, beside prompts.
 fn beside(prompts: OneShotBatch, sequences: u32) -> ForwardBatch {
     let rows = (0..sequences).map(|seq| DecodeRow {
         seq: SeqId(u64::from(seq)),

@@ -202,7 +202,7 @@ impl From<Error> for ExecutorError {
     }
 }
 
-/// The packages that hold a library of this name.
+/// Returns the packages that hold a library of this name.
 fn wheels(name: &str) -> &'static str {
     match name.ends_with(".12") {
         true => "nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12",

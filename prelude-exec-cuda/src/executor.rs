@@ -139,7 +139,7 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
-    /// The memory that it took on the GPU.
+    /// Returns the memory that the executor took on the GPU.
     #[must_use]
     pub const fn memory(&self) -> MemoryPlan {
         self.memory
@@ -180,7 +180,7 @@ impl CudaExecutor {
         &self.ops
     }
 
-    /// The plan of the latest step.
+    /// Returns the plan of the latest step.
     #[cfg(test)]
     pub(crate) const fn plan(&self) -> &StepPlan {
         &self.plan
@@ -312,7 +312,7 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// The latest step, as it is waited for.
+    /// Returns what waiting for the latest step needs to know of that step.
     fn queued(&self) -> Queued {
         let layout = &self.plan.layout;
         let (tokens, segments) = (layout.tokens.len(), &layout.segments);
@@ -548,7 +548,7 @@ impl Executor for CudaExecutor {
     }
 }
 
-/// The results that heads computed, by part of the batch.
+/// Returns the results that heads computed, by part of the batch.
 pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOutput {
     plan.layout.step_output(step, ops.heads.take(&plan.layout))
 }

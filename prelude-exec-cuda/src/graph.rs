@@ -117,8 +117,9 @@ pub(crate) struct Wanted {
 }
 
 impl Graphs {
-    /// `bytes_max`: of GPU memory for all graphs. `foreseen`: shapes to capture before they are
-    /// used, the likeliest first.
+    /// Returns a store of graphs without any: `bytes_max` bounds their GPU memory, and `foreseen` are
+    /// shapes to capture before they are used, the likeliest first. `foreseen`: shapes to capture
+    /// before they are used, the likeliest first.
     pub(crate) fn new(bytes_max: u64, foreseen: VecDeque<StepShape>) -> Self {
         Self {
             captured: BTreeMap::new(),
@@ -308,7 +309,7 @@ mod tests {
     use super::*;
     use crate::{Recording, plan::StepCounts};
 
-    /// The shape of a prompt of so many tokens that is read at so many positions.
+    /// Returns the shape of a prompt of so many tokens that is read at so many positions.
     fn shape(tokens: usize, outputs: usize) -> StepShape {
         let counts = StepCounts {
             tokens,

@@ -11,7 +11,7 @@ use crate::{
     testing::{checkpoint, emulation},
 };
 
-/// Room for the second half of a layer with so many rows.
+/// Returns room for the second half of a layer with so many rows.
 fn room(rows: usize, (hidden, inner): (usize, usize)) -> Room {
     let mut model = checkpoint("demo-lm").config().clone();
     model.hidden_size = hidden;

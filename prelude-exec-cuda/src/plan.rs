@@ -440,7 +440,7 @@ const fn splits_of(row: &DecodeRow) -> usize {
     row.context_len.div_ceil(AttnDecodeParams::SPLIT_KEYS) as usize
 }
 
-/// A span as kernels take it.
+/// Returns a span as kernels take it.
 fn span(span: &KvSpan) -> Span {
     let (kind, at) = match span.source {
         KvSource::Tokens { first } => (Span::STEP, first),
@@ -454,7 +454,7 @@ fn span(span: &KvSpan) -> Span {
     }
 }
 
-/// A count of a step's things. Validation keeps them far below 2³¹.
+/// Returns a count of a step's things. Validation keeps them far below 2³¹.
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("a step's counts fit u32")
 }

@@ -20,7 +20,7 @@ pub(crate) trait Stream {
     /// The driver's.
     fn fill(&mut self, copies: usize) -> Result<(), Error>;
 
-    /// A point behind everything queued so far.
+    /// Returns a point behind everything queued so far.
     ///
     /// # Errors
     /// The driver's.
@@ -54,7 +54,7 @@ pub(crate) struct GpuStream<'a> {
 }
 
 impl<'a> GpuStream<'a> {
-    /// `filler`: a buffer whose contents do not matter.
+    /// Returns the stream; `filler` is a buffer whose contents do not matter.
     pub(crate) const fn new(context: &'a Arc<Context>, filler: &'a Buffer) -> Self {
         Self { context, filler }
     }

@@ -34,7 +34,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number of `from..=to`.
+    /// Returns a number of `from..=to`.
     fn within(&mut self, from: u64, to: u64) -> usize {
         usize::try_from(from + self.next() % (to - from + 1)).unwrap()
     }
@@ -43,7 +43,7 @@ impl Random {
         self.within(1, 100) <= percent
     }
 
-    /// The length of a prompt: short ones are more frequent, from 8 to 511 tokens.
+    /// Returns the length of a prompt: short ones are more frequent, from 8 to 511 tokens.
     fn prompt(&mut self) -> usize {
         let power = 1 << self.within(3, 8);
         self.within(power, 2 * power - 1)
@@ -99,7 +99,7 @@ impl Step {
         }
     }
 
-    /// Tiles, and splits of decode rows, that have something to do.
+    /// Returns the number of tiles, and of splits of decode rows, that have something to do.
     fn blocks(&self, group: usize) -> usize {
         let counts = self.counts(group);
         let decode = match counts.items {

@@ -50,7 +50,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// The pause of a step that has run for so long.
+    /// Returns the pause of a step that has run for so long.
     fn pause(&self, elapsed: Duration) -> Pause {
         if elapsed < SPIN {
             return Pause::Spin;
@@ -72,7 +72,7 @@ impl Pace {
 
 /// Time, and ways to let it pass.
 trait Clock {
-    /// The time since a point before the wait.
+    /// Returns the time since a point before the wait.
     fn elapsed(&self) -> Duration;
     fn pause(&mut self, pause: Pause);
 }
@@ -256,8 +256,8 @@ mod tests {
         }
     }
 
-    /// Delay and time of spinning, in µs, of a step that takes `took` µs and was expected to take
-    /// `expected`.
+    /// Returns the delay and the time of spinning, in µs, of a step that takes `took` µs and was
+    /// expected to take `expected`.
     fn late(took: u64, expected: Option<u64>) -> (u128, u128) {
         let mut clock = Played::default();
         let end = Duration::from_micros(took);

@@ -58,7 +58,7 @@ impl From<Error> for Failed {
 }
 
 impl Failed {
-    /// A failure of the connection, which the next attempt may not meet.
+    /// Returns a failure of the connection, which the next attempt may not meet.
     pub(crate) fn network(url: &str, why: impl Into<String>) -> Self {
         let (url, why) = (url.to_owned(), why.into());
         Self {

@@ -35,7 +35,7 @@ pub struct Snapshot {
 }
 
 impl Hub {
-    /// A Hub with these settings. Opens nothing.
+    /// Returns a Hub with these settings. Opens nothing.
     ///
     /// # Errors
     /// [`Error::Config`] if the folder of the cache is not an absolute path and there is no current

@@ -98,7 +98,7 @@ impl Revision {
 }
 
 impl Default for Revision {
-    /// The branch `main`.
+    /// Returns the branch `main`.
     fn default() -> Self {
         Self {
             text: "main".to_owned(),

@@ -52,19 +52,19 @@ pub struct PrefixMatch {
 }
 
 impl PrefixMatch {
-    /// The blocks, first positions first.
+    /// Returns the blocks, first positions first.
     #[must_use]
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 
-    /// Hash of the matched prefix.
+    /// Returns the hash of the matched prefix.
     #[must_use]
     pub const fn hash(&self) -> BlockHash {
         self.hash
     }
 
-    /// The blocks, to be kept or released by the caller.
+    /// Returns the blocks, to be kept or released by the caller.
     #[must_use]
     pub fn into_blocks(self) -> Vec<BlockId> {
         self.blocks
@@ -332,7 +332,8 @@ impl KvCache {
             .collect()
     }
 
-    /// A block with undefined contents, held by the caller; `None` if there is none to have.
+    /// Allocates a block with undefined contents, held by the caller; returns `None` if there is no
+    /// free or cached block.
     pub fn allocate(&mut self, reclaim: Reclaim) -> Option<BlockId> {
         if let Some(block) = self.pool.allocate() {
             return Some(block);
@@ -473,7 +474,7 @@ impl KvCache {
         }
     }
 
-    /// Token positions per block.
+    /// Returns the token positions per block.
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.block_size
@@ -491,7 +492,7 @@ impl KvCache {
         self.pool.free_blocks() + self.pool.cached_blocks()
     }
 
-    /// Free blocks.
+    /// Returns the number of free blocks.
     #[must_use]
     pub fn free_blocks(&self) -> u32 {
         self.pool.free_blocks()
@@ -509,7 +510,7 @@ impl KvCache {
         self.pool.used_blocks()
     }
 
-    /// Number of holders of a block.
+    /// Returns the number of holders of a block.
     #[must_use]
     pub fn refs(&self, block: BlockId) -> u32 {
         self.pool.refs(block)
@@ -555,7 +556,7 @@ impl KvCache {
         assert_eq!(self.trie.len(), held_in_trie + cached, "blocks in the trie");
     }
 
-    /// Stored blocks behind a prefix that is cached nowhere.
+    /// Counts the stored blocks behind a prefix that is cached nowhere.
     #[cfg(test)]
     pub(crate) fn orphans(&self) -> usize {
         let host = self.host.as_ref();

@@ -100,7 +100,7 @@ impl HostTier {
         self.index.contains_key(&hash)
     }
 
-    /// Host blocks that hold something.
+    /// Returns the number of host blocks that hold something.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }

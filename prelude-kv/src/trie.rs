@@ -89,7 +89,7 @@ impl Node {
 }
 
 impl PrefixTrie {
-    /// An empty trie over blocks `0..num_blocks` of `block_size` tokens.
+    /// Returns an empty trie over blocks `0..num_blocks` of `block_size` tokens.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -112,7 +112,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Hash of the prefix that ends with `parent`, or of the empty prefix under `salt`.
+    /// Returns the hash of the prefix that ends with `parent`, or of the empty prefix under `salt`.
     ///
     /// # Panics
     /// If `parent` is not in the trie.
@@ -128,8 +128,8 @@ impl PrefixTrie {
         }
     }
 
-    /// The node that continues `parent` (or the empty prefix under `salt`) with one block of
-    /// `tokens`, whose chained hash is `hash`.
+    /// Returns the node that continues `parent` (or the empty prefix under `salt`) with one block
+    /// of `tokens`, whose chained hash is `hash`.
     #[must_use]
     pub fn child(
         &self,
@@ -358,7 +358,7 @@ impl PrefixTrie {
         self.nodes[block.index()].present
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()

@@ -211,7 +211,7 @@ impl ModelConfig {
         }
     }
 
-    /// The number of ids that tokens have: those of an encoder say their type as well.
+    /// Returns the number of ids that tokens have: those of an encoder say their type as well.
     #[must_use]
     pub fn num_ids(&self) -> usize {
         let types = self.encoder.as_ref().map_or(1, |of| of.token_types);
@@ -225,14 +225,14 @@ impl ModelConfig {
         experts.filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
-    /// The length of an embedding before it is cut: that of a hidden state, or what the last module
-    /// `Dense` makes of it.
+    /// Returns the length of an embedding before it is cut: that of a hidden state, or what the
+    /// last module `Dense` makes of it.
     #[must_use]
     pub fn embedding_size(&self) -> usize {
         self.dense.last().map_or(self.hidden_size, |of| of.outputs)
     }
 
-    /// Shape of every layer's attention.
+    /// Returns the shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
         let gemma = self.gemma.as_ref();
@@ -265,8 +265,8 @@ fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scal
 const WIDENED: &str = "weights in fp8 are widened when they are loaded, and activations are not \
      rounded to fp8, unless quantization to fp8 is asked for";
 
-/// Up to its window, attention that looks back no further sees the whole text: such texts are
-/// served, longer ones are not.
+/// Returns a warning that only texts up to the window are served: up to it, attention that looks
+/// back no further sees the whole text.
 fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
     format!(
         "{file}: texts of up to {served} tokens are served, not {max_positions}: attention over a \

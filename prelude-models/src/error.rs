@@ -165,7 +165,8 @@ impl fmt::Display for TensorDefects {
     }
 }
 
-/// The first three items and how many follow: messages stay readable for 400 missing tensors.
+/// Returns the first three items and how many follow: messages stay readable for 400 missing
+/// tensors.
 pub(crate) fn first_few(items: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = items[..items.len().min(SHOWN)].join(", ");

@@ -218,7 +218,7 @@ impl DenseConfig {
         [weight].into_iter().chain(self.bias.then_some(bias))
     }
 
-    /// The beginning of its tensors' names.
+    /// Returns the beginning of its tensors' names.
     pub(crate) fn name(&self) -> String {
         format!("{}/linear", self.folder)
     }

@@ -126,7 +126,8 @@ impl E2 {
         )
     }
 
-    /// `LoadCost`: the load there, what evictions will cost, and the prompt's prefill.
+    /// Returns the paper's `LoadCost`: the load there, what evictions will cost, and the prompt's
+    /// prefill.
     fn load_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let (prefill, _) = self.own_cost(fleet, query, at);
         let load = match self.config.load {
@@ -136,7 +137,8 @@ impl E2 {
         load + self.eviction_cost(fleet, query, at) + prefill
     }
 
-    /// `M`: for what must be evicted, the time to compute it again, as often as it is asked for.
+    /// Returns the paper's `M`: for what must be evicted, the time to compute it again, as often as it
+    /// is asked for.
     fn eviction_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let endpoint = &fleet.endpoints()[at];
         let missed = query.tokens.saturating_sub(self.cached.tokens(at));

@@ -156,13 +156,13 @@ impl Fleet {
         }
     }
 
-    /// All of them, by id.
+    /// Returns all of them, by id.
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// An endpoint, if it is one of these.
+    /// Returns an endpoint, if it is one of these.
     #[must_use]
     pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.position(id).map(|at| &self.endpoints[at])
@@ -248,7 +248,7 @@ impl Fleet {
         Some(from)
     }
 
-    /// The oldest request under way, if it began more than `timeout` ago.
+    /// Returns the oldest request under way, if it began more than `timeout` ago.
     pub(crate) fn overdue(&mut self, now: Timestamp, timeout: Duration) -> Option<RequestId> {
         while let Some(&(began, request)) = self.began.front() {
             if is_of(&self.work, began, request) {

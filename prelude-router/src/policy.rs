@@ -36,7 +36,7 @@ pub struct Query<'a> {
 }
 
 impl Query<'_> {
-    /// The endpoints that it may go to, with their positions.
+    /// Returns the endpoints that the request may go to, with their positions.
     pub fn endpoints<'a>(
         &'a self,
         fleet: &'a Fleet,

@@ -82,7 +82,7 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router without endpoints.
+    /// Returns a router without endpoints.
     ///
     /// # Errors
     /// If it cannot run with the config.
@@ -92,7 +92,7 @@ impl Router {
         Ok(Self::of(config, policy))
     }
 
-    /// A router with a policy of one's own, in place of the one that the config names.
+    /// Returns a router with a policy of one's own, in place of the one that the config names.
     ///
     /// # Errors
     /// If it cannot run with the config.
@@ -110,7 +110,7 @@ impl Router {
         }
     }
 
-    /// The endpoints, and what is under way.
+    /// Returns the endpoints, and what is under way.
     #[must_use]
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
@@ -139,7 +139,7 @@ impl Router {
         self.policy.index_nodes()
     }
 
-    /// An endpoint joins. It is healthy, and its cache is empty.
+    /// Adds an endpoint, which is healthy and whose cache is empty.
     ///
     /// # Errors
     /// If its service time is none.
@@ -153,7 +153,7 @@ impl Router {
         Ok(id)
     }
 
-    /// An endpoint leaves for good: all that is known of it is forgotten, and its requests count
+    /// Removes an endpoint for good: all that is known of it is forgotten, and its requests count
     /// as finished.
     ///
     /// # Errors
@@ -166,8 +166,8 @@ impl Router {
         Ok(())
     }
 
-    /// An endpoint becomes healthy, or stops being so: then nothing goes there for the time
-    /// being, and what is known of it stays.
+    /// Sets whether an endpoint is healthy: nothing goes to one that is not, and what is known of
+    /// it stays.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -278,8 +278,8 @@ impl Router {
         }
     }
 
-    /// A request was served by another endpoint than was said: its fallback, say. Returns whether
-    /// both are known.
+    /// Records that a request was served by another endpoint than was said, such as its fallback.
+    /// Returns whether both the request and the endpoint are known.
     pub fn served(&mut self, request: RequestId, endpoint: EndpointId) -> bool {
         if self.fleet.get(endpoint).is_none() {
             return false;

@@ -62,7 +62,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The request that the event is about.
+    /// Returns the request that the event is about.
     #[must_use]
     pub const fn request(&self) -> RequestId {
         match self {

@@ -164,7 +164,7 @@ impl RequestState {
         request.rows.iter().map(choices).sum()
     }
 
-    /// The row that is to start next: one-shot rows come first.
+    /// Returns the row that is to start next: one-shot rows come first.
     pub(crate) fn next_row(&self) -> Option<u32> {
         let oneshot = self.oneshot.front().map(|w| w.row);
         oneshot.or_else(|| self.decode.front().map(|w| w.row))

@@ -43,8 +43,8 @@ pub(crate) fn num_outputs(head: &Head, len: u32) -> u32 {
     }
 }
 
-/// First position whose hidden state the head needs, for a prompt of `len` tokens. Positions
-/// before it may come from the cache.
+/// Returns the first position whose hidden state the head needs, for a prompt of `len` tokens.
+/// Positions before it may come from the cache.
 pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.start - 1,

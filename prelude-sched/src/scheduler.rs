@@ -123,7 +123,7 @@ pub(crate) const MAX_TOLD: usize = 256;
 pub struct UnknownStep(pub StepId);
 
 impl Scheduler {
-    /// A scheduler for an executor of this capacity.
+    /// Returns a scheduler for an executor of this capacity.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field out of range.
@@ -134,7 +134,7 @@ impl Scheduler {
         Self::with_policy(config, capacity, policy)
     }
 
-    /// A scheduler with a policy of the caller's; `config.policy` is ignored.
+    /// Returns a scheduler with a policy of the caller's; `config.policy` is ignored.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field out of range.
@@ -207,9 +207,9 @@ impl Scheduler {
         self.finish(now, id, Outcome::Aborted, events)
     }
 
-    /// The next step to run, if there is anything to run, fewer steps are in flight than the
-    /// executor takes, and the policy does not wait for more. Pushes what happens to requests on
-    /// the way (deadlines, preemptions).
+    /// Returns the next step to run, if there is anything to run, fewer steps are in flight than
+    /// the executor takes, and the policy does not wait for more. Pushes what happens to requests
+    /// on the way (deadlines, preemptions).
     ///
     /// Every batch passes [`ForwardBatch::validate`]. The caller hands it to the executor before
     /// it asks for the next, in this order.

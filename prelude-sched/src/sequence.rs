@@ -183,7 +183,7 @@ impl Sequence {
         (due > hidden).then_some(TokenWait { since, due })
     }
 
-    /// Known tokens: prompt and output.
+    /// Returns the number of known tokens: prompt and output.
     pub(crate) fn len(&self) -> u32 {
         length_of(self.prompt.len() + self.output.len())
     }
@@ -197,7 +197,7 @@ impl Sequence {
         matches!(self.job, Job::Decode(_))
     }
 
-    /// Known tokens at `positions`, appended to `out`.
+    /// Appends the known tokens at `positions` to `out`.
     pub(crate) fn tokens_into(&self, positions: &Range<usize>, out: &mut Vec<TokenId>) {
         let prompt = self.prompt.len();
         let cut = |r: Range<usize>, len: usize| r.start.min(len)..r.end.min(len);
@@ -206,7 +206,7 @@ impl Sequence {
         out.extend_from_slice(&self.output[cut(after, self.output.len())]);
     }
 
-    /// Known tokens that have to be computed and are in no step yet.
+    /// Returns the number of known tokens that have to be computed and are in no step yet.
     pub(crate) fn unplanned(&self) -> u32 {
         match self.state {
             SeqState::Waiting => self.len(),
@@ -230,8 +230,8 @@ impl Sequence {
         self.len() - u32::from(self.is_skipped)
     }
 
-    /// All that must be computed before the next row: after a preemption the output so far is
-    /// part of the prompt.
+    /// Returns all that must be computed before the next row: after a preemption the output so far
+    /// is part of the prompt.
     pub(crate) fn target_tokens(&self) -> Arc<[TokenId]> {
         if self.output.is_empty() {
             return self.prompt.clone();
@@ -241,8 +241,8 @@ impl Sequence {
         tokens.into()
     }
 
-    /// Most tokens that may come from the cache: the last must be computed, and so must what the
-    /// row still reads hidden states of.
+    /// Returns the most tokens that may come from the cache: the last must be computed, and so must
+    /// what the row still reads hidden states of.
     pub(crate) fn match_limit(&self) -> u32 {
         match self.job {
             Job::Decode(_) => self.len() - 1,
@@ -339,7 +339,7 @@ impl Sequence {
                     && made < generate.max_tokens))
     }
 
-    /// Position of the next decode row's token.
+    /// Returns the position of the next decode row's token.
     pub(crate) fn decode_position(&self) -> u32 {
         self.len() - 1 + self.in_flight
     }

@@ -73,7 +73,7 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// The hashes whose publication or eviction changes the edge.
+    /// Returns the hashes whose publication or eviction changes the edge.
     fn hashes(&self) -> impl Iterator<Item = BlockHash> {
         self.last.into_iter().chain(self.next)
     }

@@ -154,7 +154,7 @@ impl Admission {
         [arriving, oneshot, decode]
     }
 
-    /// Rows, prompt tokens and body bytes now reserved.
+    /// Returns the rows, prompt tokens and body bytes now reserved.
     pub(crate) fn reserved(&self) -> (u64, u64, u64) {
         (
             self.rows.load(Ordering::Relaxed),
@@ -172,14 +172,15 @@ impl Admission {
         time_for(excess_tokens, rates.reduce(|a, b| a + b)).clamp(least, 60 * least)
     }
 
-    /// A second, for refusals that do not depend on tokens.
+    /// Returns one second: the time after which to try again where a refusal does not depend on
+    /// tokens.
     pub(crate) fn soon() -> Duration {
         Duration::from_secs(1)
     }
 }
 
-/// The error for a queue that has no room now: the same whether this server's bound or an engine's
-/// is reached.
+/// Returns the error for a queue that has no room now: the same whether this server's bound or an
+/// engine's is reached.
 pub(crate) fn queue_full(what: &str, queued: u64, max: u64, retry: Duration) -> ApiError {
     ApiError::queue_full(format!("queue is full: {queued} of {max} {what}"), retry)
 }
@@ -370,7 +371,7 @@ impl Reservation {
             .map_err(|held| answers_full(held, max))
     }
 
-    /// About how long the answer will be, as far as room was taken for it.
+    /// Returns about how long the answer will be, as far as room was taken for it.
     pub(crate) fn answer_bytes(&self) -> u64 {
         self.answer_bytes.load(Ordering::Relaxed)
     }

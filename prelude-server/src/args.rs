@@ -513,7 +513,7 @@ impl Dtype {
     }
 }
 
-/// A name that a setting has in files and on the command line alike.
+/// Parses a name that a setting has in files and on the command line alike.
 fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
     let value = serde_json::Value::from(name);
     serde_json::from_value(value).map_err(|e| e.to_string())
@@ -563,7 +563,7 @@ impl From<PoolingArg> for prelude_core::Pooling {
     }
 }
 
-/// A time with its unit, in milliseconds.
+/// Parses a time with its unit, and returns milliseconds.
 fn milliseconds(text: &str) -> Result<u64, String> {
     let number = |digits: &str| digits.parse::<u64>().ok();
     let found = match text.strip_suffix("ms") {

@@ -76,7 +76,7 @@ impl EdgeMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All counters as of now.
+    /// Returns all counters as of now.
     pub(crate) fn snapshot(&self) -> Counters {
         self.lock().clone()
     }

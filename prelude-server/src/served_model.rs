@@ -38,7 +38,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// The kind's name in `--kind`, `/v1/models` and messages.
+    /// Returns the kind's name in `--kind`, `/v1/models` and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The task's name in `/v1/models` and messages.
+    /// Returns the task's name in `/v1/models` and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -236,7 +236,7 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// Every name that requests may use, the model's own first.
+    /// Returns every name that requests may use, the model's own first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&*self.name).chain(self.aliases.iter().map(String::as_str))
     }

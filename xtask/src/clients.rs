@@ -111,7 +111,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
     Ok(note)
 }
 
-/// Every script that says what it requires, by name.
+/// Returns every script that says what it requires, by name.
 fn all() -> Result<Vec<Client>> {
     let folder = root().join("prelude-server/clients");
     let mut clients = Vec::new();
@@ -144,7 +144,7 @@ fn all() -> Result<Vec<Client>> {
     Ok(clients)
 }
 
-/// A copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
+/// Returns a copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
 fn long_model(work: &Path) -> Result<PathBuf> {
     let (from, to) = (
         root().join("prelude-server/demo/demo-lm"),
@@ -164,7 +164,7 @@ fn long_model(work: &Path) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// The client's own folder with its packages in it.
+/// Returns the client's own folder with its packages in it.
 fn install(client: &Client, work: &Path) -> Result<PathBuf> {
     let home = work.join(&client.name);
     let stamp = home.join("installed");

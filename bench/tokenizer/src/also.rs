@@ -89,7 +89,7 @@ impl Also {
     }
 }
 
-/// An engine's process of a build of this bench.
+/// Returns the command that starts an engine's process in a build of this bench.
 pub(crate) fn worker(program: &Path, engine: Who, threads: usize) -> Command {
     let mut command = Command::new(program);
     command.args(["worker", "--engine", engine.key()]);

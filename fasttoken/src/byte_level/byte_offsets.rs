@@ -73,9 +73,9 @@ impl Collector<'_, '_> {
         }
     }
 
-    /// A word with bytes that the vocabulary lacks. The reference counts positions
-    /// in the spelling of the word, where a byte takes one or two, and skips what
-    /// vanished without leaving room for it: the tokens after it move to the left.
+    /// Checks a word with bytes that the vocabulary lacks. The reference counts positions in the
+    /// spelling of the word, where a byte takes one or two, and skips what vanished without leaving
+    /// room for it: the tokens after it move to the left.
     fn word_with_gaps(&mut self, word: &PreToken<'_>, ids: &[u32]) {
         let vocab = &self.model.vocab;
         let mut byte_at = Vec::with_capacity(2 * word.text.len());

@@ -281,7 +281,7 @@ fn key_of(&[low, high, ..]: &ShortProbe) -> Key {
     Key { low, high }
 }
 
-/// The bytes of a character that is spelled as in texts.
+/// Returns the bytes of a character that is spelled as in texts.
 #[inline(always)]
 fn of_character(spelled: &[u8]) -> &[u8] {
     match spelled {

@@ -189,8 +189,8 @@ impl Characters {
         self.cuts = 1;
     }
 
-    /// The tokens of the characters of the piece that waits, which is too long for a run, to
-    /// its end.
+    /// Returns the tokens of the characters of the piece that waits, which is too long for a run,
+    /// to its end.
     #[cold]
     #[inline(never)]
     pub(super) fn rest_of_piece(&mut self, model: &CharBpe, text: &[u8], end: usize) -> Vec<u32> {

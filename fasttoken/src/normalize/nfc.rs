@@ -8,8 +8,9 @@ use unicode_normalization_alignments::char::{
 };
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
-/// `text` in NFC, unless it is. Only what is around characters that NFC could change is
-/// normalized: Arabic text has some in every line and changes in none of them.
+/// Returns `text` in NFC, or `None` if the text is in NFC already. Only what is around characters
+/// that NFC could change is normalized: Arabic text has some in every line and changes in none of
+/// them.
 pub(super) fn nfc(text: &str) -> Option<String> {
     let (mut normalized, mut changed, mut parts) = (String::new(), String::new(), Vec::new());
     let mut done = 0;
@@ -192,7 +193,7 @@ impl Iterator for Doubtful<'_> {
     }
 }
 
-/// The first byte from `at` on that begins a character that is not [`is_known_inert`].
+/// Returns the first byte from `at` on that begins a character that is not [`is_known_inert`].
 pub(super) fn next_unsure(bytes: &[u8], at: usize) -> Option<usize> {
     let mut found = None;
     compare::run(NextUnsure {
@@ -240,7 +241,7 @@ impl Work for NextUnsure<'_> {
     }
 }
 
-/// The first byte of a window, but for the last two, that is not [`is_known_inert`].
+/// Returns the first byte of a window, but for the last two, that is not [`is_known_inert`].
 #[inline(always)]
 fn first_unsure<const N: usize>(window: &[u8; N]) -> Option<usize> {
     // Without a branch for each, and as a plain loop, compilers make vectors of it: as a fold

@@ -35,7 +35,7 @@ impl From<Form> for Step {
 }
 
 impl Step {
-    /// The normalized text, unless it is `text`.
+    /// Returns the normalized text, unless it is `text`.
     pub(super) fn apply(&self, text: &str) -> Option<String> {
         match self {
             Self::Form(form) => form.apply(text),

@@ -125,7 +125,7 @@ fn class_bits(contains: impl Fn(Class) -> bool) -> u128 {
         .fold(0, |bits, index| bits | 1 << index)
 }
 
-/// Bit mask of the general categories that `\p{name}` stands for.
+/// Returns the bit mask of the general categories that `\p{name}` stands for.
 pub(crate) fn category_mask(name: &str) -> Option<u32> {
     if name.is_empty() || name.len() > 2 {
         return None;

@@ -46,7 +46,7 @@ fn check(pattern: &str, text: &str) {
     assert_eq!(matched, reference, "naive twin: {pattern} on {text:?}");
 }
 
-/// Every way to fill finds what the scanner found one by one.
+/// Checks that every way to fill finds what the scanner finds one by one.
 fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
     for (n, fill) in fill::every_way().iter().enumerate() {
         let (mut found, mut at) = (Vec::new(), 0);

@@ -180,7 +180,7 @@ impl Seen {
     }
 }
 
-/// One input with one setting. The reference already has the setting.
+/// Checks one input with one setting. The reference already has the setting.
 fn check_input(
     ours: &Tokenizer,
     reference: &Reference,
@@ -221,7 +221,7 @@ fn check_input(
     }
 }
 
-/// `count` random settings, each with a few random inputs.
+/// Checks `count` random settings, each with a few random inputs.
 pub(crate) fn check_settings(name: &str, json: &[u8], seed: u64, count: usize) -> Seen {
     let mut both = Both::from_json(name, json);
     let mut rng = Rng(seed);

@@ -10,7 +10,7 @@ static DEMO: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::from_bytes(crate::common::DEMO).expect("the demo vocabulary loads")
 });
 
-/// Any text, with whole and cut added tokens in some.
+/// Returns any text, with whole and cut added tokens in some.
 fn text() -> impl Strategy<Value = String> {
     let added: Vec<String> = DEMO
         .added_tokens()
@@ -22,7 +22,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Text that NFC leaves alone: no marks, no jamo, nothing that decomposes.
+/// Returns text that NFC leaves alone: no marks, no jamo, nothing that decomposes.
 fn normalized_text() -> impl Strategy<Value = String> {
     "[ -~\r\n\t\u{A0}äéñŁ漢字가ЖאΩ🙂]{0,40}"
 }

@@ -92,7 +92,7 @@ fn generations(session: &mut Session, layer: Layer) -> Result<()> {
     Ok(())
 }
 
-/// A forest's pairs of query and visible key.
+/// Returns a forest's pairs of query and visible key.
 fn pairs(len: usize) -> f64 {
     len as f64 * (len as f64 + 1.0) / 2.0
 }
@@ -116,7 +116,7 @@ pub(super) fn prefill(
     prompts(session, layer, name, batch, (flops, len, must), kernel)
 }
 
-/// Many short children of one prompt, as in reranking.
+/// Measures many short children of one prompt, as in reranking.
 fn forest(
     session: &mut Session,
     layer: Layer,

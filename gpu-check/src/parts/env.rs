@@ -71,7 +71,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     }
 }
 
-/// The simplest kernel, against the host's own arithmetic.
+/// Checks the simplest kernel against the host's own arithmetic.
 fn one_launch(session: &mut Session) -> Result<String> {
     let layer = Layer::of("tiny")?;
     let room = layer.room(1, 4, 64, 1 << 14)?;

@@ -11,7 +11,7 @@ use prelude_models::Ops as _;
 use super::{Layer, in_step};
 use crate::{session::Session, values};
 
-/// The value of an e4m3 without its sign.
+/// Returns the value of an e4m3 without its sign.
 fn value(bits: u8) -> f64 {
     let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7));
     match exponent {
@@ -20,7 +20,7 @@ fn value(bits: u8) -> f64 {
     }
 }
 
-/// The value of the nearest e4m3, ties to even.
+/// Returns the value of the nearest e4m3, ties to even.
 fn nearest(x: f64) -> f64 {
     let size = x.abs();
     // The numbers below it, of which the last is the largest: bits count up with values.
@@ -48,7 +48,7 @@ pub(super) enum Scales {
 }
 
 impl Scales {
-    /// A row as products take it.
+    /// Returns a row as products take it.
     fn rounded(self, row: &[bf16]) -> Vec<f64> {
         match self {
             Self::Rows => rounded(row),

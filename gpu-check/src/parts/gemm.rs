@@ -225,8 +225,8 @@ fn figure(
     })
 }
 
-/// cuBLASLt: the heuristic's first algorithm and the fastest of those that it names, of which none
-/// may be wrong.
+/// Measures cuBLASLt: the heuristic's first algorithm and the fastest of those that it names, of which
+/// none may be wrong.
 fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]) -> Result<()> {
     // The emulation has no library; the device that writes down plays one.
     let target = session.pick(session.target.clone(), Target::recorded());
@@ -272,8 +272,8 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
     Ok(())
 }
 
-/// Our own kernel, as deterministic mode runs it; or whatever runs the product otherwise. Rounding rows
-/// to fp8 is in the times.
+/// Measures our own kernel, as deterministic mode runs it; or whatever runs the product otherwise.
+/// Rounding rows to fp8 is in the times.
 fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) -> Result<()> {
     let most = rows.iter().copied().max().unwrap_or(1);
     let target = session.target.clone();

@@ -52,7 +52,7 @@ enum Form {
     Gates,
 }
 
-/// All uses of a product, and both ways of storing.
+/// Returns all uses of a product, and both ways of storing.
 fn forms() -> impl Iterator<Item = (Form, bool)> {
     let forms = [Form::Write, Form::Add, Form::Gates];
     forms
@@ -114,7 +114,7 @@ impl Bench {
         Ok(Self { device, room })
     }
 
-    /// The matrix of products that are checked.
+    /// Returns the matrix of products that are checked.
     fn matrix(&self, n: usize, k: usize) -> Result<Weight> {
         Ok(values::matrix(&mut self.device.loader()?, 11, n, k)?.0)
     }
@@ -207,7 +207,7 @@ fn check(form: Form, got: bf16, (sum, size): (f64, f64), up: f64, before: f64) -
     Ok(())
 }
 
-/// A row has the same bits alone and at places of larger batches.
+/// Checks that a row has the same bits alone and at places of larger batches.
 fn company(session: &mut Session, layer: Layer) -> Result<String> {
     let mut places = 0;
     for (name, n, k) in layer.matrices() {

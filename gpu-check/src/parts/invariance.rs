@@ -100,7 +100,7 @@ fn heads(at: usize, vocab: u32) -> Vec<Wanted> {
     ]
 }
 
-/// One prompt alone, in a tree, behind cached blocks, in a crowd, and in several chunks.
+/// Checks one prompt alone, in a tree, behind cached blocks, in a crowd, and in several chunks.
 fn company(
     session: &mut Session,
     executor: &mut CudaExecutor,
@@ -177,8 +177,8 @@ fn slices(executor: &mut CudaExecutor, pass: Forest, beside: &Forest) -> Result<
     }
 }
 
-/// Steps, each several times in turn with the others: launched one by one, and run as what was
-/// captured behind that. In between other contents run through the same graphs. `started`: captured
+/// Compares steps, each run several times in turn with the others: launched one by one, and run as what
+/// was captured behind that. In between other contents run through the same graphs. `started`: captured
 /// its first graphs before any step.
 fn captured(
     session: &mut Session,
@@ -388,7 +388,7 @@ fn depths(session: &Session, one: &mut CudaExecutor, two: &mut CudaExecutor) -> 
     Ok(format!("{members} texts of {steps} tokens"))
 }
 
-/// Greedy texts, all in the same steps.
+/// Generates greedy texts, all in the same steps.
 fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Result<Vec<Vec<u32>>> {
     let (mut generation, mut outputs) = Generation::start(executor, prompts, steps, None)?;
     let mut texts = vec![Vec::new(); prompts.len()];

@@ -128,7 +128,8 @@ struct Ran {
 }
 
 impl Ran {
-    /// Right products by our own kernel say nothing about the library: it must have run them.
+    /// Returns the outcome: the library must have run the products, since right products by our own
+    /// kernel say nothing about it.
     fn by_library(&self) -> Outcome {
         let ProductCounts {
             library,
@@ -268,7 +269,7 @@ fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> R
     })
 }
 
-/// `x · wᵀ` of fixed values in deterministic mode, `[m, n]`.
+/// Multiplies fixed values in deterministic mode: `x · wᵀ`, `[m, n]`.
 fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Result<Vec<bf16>> {
     let room = layer.room(m, 4, 64, m * (n + k) + 4096)?;
     let mut device = Device::open(&session.target, &room, true)?;
@@ -286,7 +287,7 @@ fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Re
     Ok(y)
 }
 
-/// In deterministic mode a row of a product has the same bits among any number of rows.
+/// Checks that in deterministic mode a row of a product has the same bits among any number of rows.
 fn same_bits(session: &mut Session, layer: Layer) -> Result<String> {
     let counts = session.pick(vec![1, 2, 16, 17, 64, 128, 129, 1000], vec![1, 16, 17, 130]);
     let [_, (name, n, k), ..] = layer.matrices();

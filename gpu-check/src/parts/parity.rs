@@ -98,7 +98,8 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The trained golden model with the matrices of its layers in fp8, within a tolerance of its own.
+/// Checks the trained golden model with the matrices of its layers in fp8, within a tolerance of
+/// its own.
 fn in_fp8(session: &mut Session, (longest, step, most): (usize, usize, usize)) -> Result<()> {
     let name = golden::IN_FP8;
     if !has_fp8(session) {

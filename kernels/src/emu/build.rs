@@ -55,7 +55,7 @@ impl Default for Build {
 }
 
 impl Build {
-    /// The library's path, after compiling what has changed.
+    /// Compiles what has changed, and returns the library's path.
     pub(super) fn run(&self) -> Result<PathBuf, Error> {
         let compiler = self.compiler_version()?;
         let sources = self.files(&["emu", "src"], &["cpp", "cu"])?;
@@ -155,7 +155,8 @@ impl Build {
         Ok(files)
     }
 
-    /// A source and what it includes in quotes, directly and through others, in a fixed order.
+    /// Returns a source and what it includes in quotes, directly and through others, in a fixed
+    /// order.
     fn included(&self, source: &Path) -> Result<Vec<PathBuf>, Error> {
         let mut found = vec![source.to_owned()];
         let mut next = 0;
@@ -241,7 +242,7 @@ fn add_file(hash: &mut Sha256, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file name: half of the hash is plenty.
+/// Returns a file name: half of the hash is plenty.
 fn name(hash: Sha256) -> String {
     let hash = hash.finalize();
     hash[..16].iter().map(|b| format!("{b:02x}")).collect()

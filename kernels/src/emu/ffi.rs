@@ -120,7 +120,7 @@ impl Symbols {
     }
 }
 
-/// A name in the library's tables.
+/// Returns a name in the library's tables.
 fn text(name: *const c_char) -> Option<String> {
     if name.is_null() {
         return None;

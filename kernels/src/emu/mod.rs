@@ -177,7 +177,7 @@ impl Library {
         ffi::Symbols::load(&path).map(|symbols| Self(Arc::new(symbols)))
     }
 
-    /// An empty device whose launches run in this order.
+    /// Returns an empty device whose launches run in this order.
     #[must_use]
     pub fn device(&self, schedule: Schedule) -> Device {
         Device {
@@ -186,7 +186,7 @@ impl Library {
         }
     }
 
-    /// All kernels in the library.
+    /// Returns all kernels in the library.
     #[must_use]
     pub fn kernels(&self) -> Vec<Kernel> {
         self.0.kernels()
@@ -220,7 +220,7 @@ impl Device {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The order of its launches.
+    /// Returns the order in which the device runs threads.
     #[must_use]
     pub const fn schedule(&self) -> Schedule {
         self.schedule

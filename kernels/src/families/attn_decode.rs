@@ -85,7 +85,7 @@ params! {
 /// Query heads of a block, where each row reads for itself.
 const HEADS_PER_BLOCK: u32 = 16;
 
-/// Query heads of a block that rows may share, by the padded size of heads.
+/// Returns the query heads of a block that rows may share, by the padded size of heads.
 const fn heads_shared(padded: u32) -> u32 {
     if padded > 128 { 16 } else { 32 }
 }
@@ -108,15 +108,15 @@ impl AttnDecodeParams {
     /// 4 warps.
     const STAGED_ROWS: u32 = 4 * 2 * 2 * 16;
 
-    /// Most rows of an item; 1 if no two rows can be read together. `group`: query heads that share a
-    /// key-value head.
+    /// Returns the most rows of an item; 1 if no two rows can be read together. `group`: query heads
+    /// that share a key-value head.
     #[must_use]
     pub fn rows_shared(group: u32, head_dim: u32) -> u32 {
         padded_head_dim(head_dim).map_or(1, |padded| (heads_shared(padded) / group).max(1))
     }
 
-    /// A block a row, key-value head and split, or one an item and key-value head. None for a `head_dim`
-    /// that no kernel takes.
+    /// Returns a launch of one block for each row, key-value head and split, or for each item and
+    /// key-value head. None for a `head_dim` that no kernel takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let near = is_near(self.window, self.cap, self.head_dim);

@@ -59,7 +59,7 @@ impl Tile {
     /// Query rows of a tile in launches with so many tiles that each multiprocessor has several.
     pub const ROWS_WIDE: u32 = 128;
 
-    /// Most queries of a tile: with the `group` heads that share a key-value head they fill
+    /// Returns the most queries of a tile: with the `group` heads that share a key-value head they fill
     /// `tile_rows` rows. None if there are more heads than rows.
     #[must_use]
     pub const fn tokens_max(group: u32, tile_rows: u32) -> Option<u32> {
@@ -142,8 +142,8 @@ pub(super) fn is_near(window: u32, cap: f32, head_dim: u32) -> bool {
 }
 
 impl AttnVarlenParams {
-    /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel
-    /// takes.
+    /// Returns a launch of one block for each tile and key-value head. None for a `head_dim` or
+    /// `tile_rows` that no kernel takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let padded = padded_head_dim(self.head_dim);
@@ -165,8 +165,8 @@ impl AttnVarlenParams {
         Some(self.launch_of(kernel, padded))
     }
 
-    /// The same where queries see whole segments, each of one span in the step's K and V. None for a
-    /// `head_dim` or `tile_rows` that no kernel takes, and with a `cap`.
+    /// Returns the launch for queries that see whole segments, each of one span in the step's K and V.
+    /// None for a `head_dim` or `tile_rows` that no kernel takes, and with a `cap`.
     #[must_use]
     pub fn launch_whole(&self) -> Option<Launch> {
         let padded = padded_head_dim(self.head_dim);
@@ -199,7 +199,7 @@ impl AttnVarlenParams {
     }
 }
 
-/// The size that a kernel for `head_dim` works with, if there is one.
+/// Returns the size that a kernel for `head_dim` works with, if there is one.
 pub(super) const fn padded_head_dim(head_dim: u32) -> Option<u32> {
     match head_dim {
         0 => None,

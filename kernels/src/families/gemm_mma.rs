@@ -136,7 +136,8 @@ impl GemmTile {
 }
 
 impl GemmParams {
-    /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows.
+    /// Returns the launch of the kernels for few rows: one block for each 16 rows of `w`. None for more
+    /// than 16 rows.
     #[must_use]
     pub const fn launch_skinny(&self, output: GemmOutput) -> Option<Launch> {
         if self.m > SKINNY_ROWS {
@@ -161,7 +162,8 @@ impl GemmParams {
         })
     }
 
-    /// A block for each tile of `y`, of a shape that follows from the size of `y` alone.
+    /// Returns a launch of one block for each tile of `y`, of a shape that follows from the size of `y`
+    /// alone.
     #[must_use]
     pub const fn launch(&self, output: GemmOutput) -> Launch {
         let mut i = 0;
@@ -176,7 +178,7 @@ impl GemmParams {
         }
     }
 
-    /// A block for each tile of `y` of this shape.
+    /// Returns a launch of one block for each tile of `y` of this shape.
     #[must_use]
     pub const fn launch_tile(&self, output: GemmOutput, tile: &GemmTile) -> Launch {
         Launch {

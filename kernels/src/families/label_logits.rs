@@ -67,7 +67,7 @@ impl LabelLogitsParams {
         self.vocab.div_ceil(SLAB)
     }
 
-    /// A block a slab and 64 rows.
+    /// Returns a launch of one block for each slab and 64 rows.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch {
@@ -80,7 +80,7 @@ impl LabelLogitsParams {
 }
 
 impl LabelMergeParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_label_merge", self.rows, 256)

@@ -48,7 +48,7 @@ params! {
 }
 
 impl LogprobsParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_logprobs", self.rows, 1024)

@@ -86,13 +86,13 @@ params! {
 }
 
 impl PoolParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_pool", self.rows, 256)
     }
 
-    /// The same for vectors in bf16, which are not scaled to length 1.
+    /// Returns the launch for vectors in bf16, which are not scaled to length 1.
     #[must_use]
     pub const fn launch_bf16(&self) -> Launch {
         Launch::linear("prelude_pool_bf16", self.rows, 256)
@@ -100,7 +100,7 @@ impl PoolParams {
 }
 
 impl SegmentMeansParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_segment_means", self.rows, 256)

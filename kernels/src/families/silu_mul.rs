@@ -40,7 +40,7 @@ pub(super) fn blocks_of_eights(rows: u32, width: u32) -> u32 {
 }
 
 impl SiluMulParams {
-    /// 8 elements a thread.
+    /// Returns a launch of one thread for every 8 elements.
     #[must_use]
     pub fn launch(&self, gate: Gate) -> Launch {
         let kernel = match gate {

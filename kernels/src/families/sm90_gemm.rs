@@ -53,8 +53,9 @@ impl Sm90GemmParams {
         }
     }
 
-    /// A block for each of a GPU's multiprocessors, but no more than there are tiles of `y`. Tiles are
-    /// stored by the warps that multiply, or apart, by others meanwhile. Bits are the same.
+    /// Returns a launch of one block for each of a GPU's multiprocessors, but no more than there are
+    /// tiles of `y`. Tiles are stored by the warps that multiply, or apart, by others meanwhile. Bits
+    /// are the same.
     #[must_use]
     pub fn launch(&self, output: Sm90Output, apart: bool, multiprocessors: u32) -> Launch {
         let [rows, sums] = TILE;

@@ -137,7 +137,7 @@ impl Step {
         results
     }
 
-    /// Output of one token, with its bounds.
+    /// Computes the output of one token, with its bounds.
     fn reference(&self, (text, len): (usize, usize), position: usize) -> Vec<(f64, f64)> {
         let shape = self.shape;
         let bias = wide(&self.bias());

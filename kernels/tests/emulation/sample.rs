@@ -11,7 +11,7 @@ use prelude_kernels::{
 
 use crate::support::{Values, launch, under_all_schedules, upload};
 
-/// The CPU executor's exponential (`prelude-exec-cpu/src/kernels/elementwise.rs`).
+/// Computes the CPU executor's exponential (`prelude-exec-cpu/src/kernels/elementwise.rs`).
 pub(crate) fn exp(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.0, 88.0);

@@ -149,8 +149,8 @@ impl Ours {
         Ok(sum)
     }
 
-    /// A forest of `count` prompts that begin with `shared` tokens and have `own` each, all of them
-    /// new, answered by one token.
+    /// Returns a forest of `count` prompts that begin with `shared` tokens and have `own` each, all of
+    /// them new, answered by one token.
     fn prompts(&mut self, shared: u32, count: u32, own: u32) -> ForwardBatch {
         let mut batch = OneShotBatch::default();
         let mut push = |parent, context_len, len: u32| {

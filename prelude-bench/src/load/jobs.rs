@@ -99,7 +99,7 @@ impl Jobs {
         self.next.load(Ordering::Relaxed).min(self.limit)
     }
 
-    /// The first `count`, without handing them out.
+    /// Returns the first `count`, without handing them out.
     #[must_use]
     pub fn first(&self, count: usize) -> Vec<Job> {
         self.jobs.iter().take(count).cloned().collect()

@@ -64,7 +64,7 @@ struct Delta {
 }
 
 impl Choice {
-    /// The bytes of generated text, or the tokens where they have no text.
+    /// Returns the bytes of generated text, or the tokens where they have no text.
     fn bytes(&self) -> usize {
         let content = self.delta.as_ref().and_then(|delta| delta.content.as_ref());
         let text = self.text.as_ref().or(content).map_or(0, String::len);

@@ -38,7 +38,7 @@ struct Bar {
     target: Option<f64>,
 }
 
-/// The number in a verdict's target.
+/// Returns the number in a verdict's target.
 fn target(text: &str) -> Option<f64> {
     text.rsplit(' ').next()?.parse().ok()
 }

@@ -84,7 +84,7 @@ pub(super) enum Serve {
 }
 
 impl Serve {
-    /// The name that requests use.
+    /// Returns the name that requests use.
     const fn model(self) -> &'static str {
         match self {
             Self::Lm | Self::Embedder => demo::LM.name,
@@ -117,7 +117,7 @@ impl Rival {
         }
     }
 
-    /// Why it cannot serve this.
+    /// Returns why the rival cannot serve this, if it cannot.
     pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
         match (self, serve) {
             (Self::LlamaCpp, Serve::Classifier) => Some("it has no classification heads"),

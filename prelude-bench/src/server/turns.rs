@@ -33,7 +33,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// A closed loop over so many connections.
+    /// Returns a closed loop over so many connections.
     pub(super) fn closed(name: &str, jobs: Jobs, connections: usize, figure: Figure) -> Self {
         let crowd = match connections {
             1 => "one connection".to_owned(),
@@ -61,7 +61,7 @@ impl Case {
         }
     }
 
-    /// Milliseconds, or requests per second, of one round.
+    /// Measures one round, in milliseconds or requests per second.
     fn ask(&self, address: &str, time: Duration) -> Result<f64> {
         let plan = Load {
             arrivals: self.arrivals,

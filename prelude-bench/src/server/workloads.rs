@@ -144,7 +144,7 @@ fn prefill_only(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<
     Ok(rows)
 }
 
-/// Missed targets and means of arrival order, LAPS and the shortest job first, in turns.
+/// Measures missed targets and means of arrival order, LAPS and the shortest job first, in turns.
 fn laps(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<Row>> {
     let rate = case.rate_at_once(session, model, "fcfs")?;
     let target = Duration::from_secs_f64(TARGET_SERVICES / rate);

@@ -43,9 +43,9 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// An engine of this model, with the scheduler's defaults except for what the model says of
-    /// iterations, and a queue that refuses no request: a refused request has no latency, and a
-    /// report without the slowest would flatter.
+    /// Returns an engine of this model, with the scheduler's defaults except for what the model
+    /// says of iterations, and a queue that refuses no request: a refused request has no latency,
+    /// and a report without the slowest would flatter.
     #[must_use]
     pub fn new(model: impl Into<EngineModel>, policy: PolicyConfig) -> Self {
         let model = model.into();
@@ -80,7 +80,7 @@ impl EngineConfig {
         self
     }
 
-    /// The limits within which a scheduler plans for the engine.
+    /// Returns the limits within which a scheduler plans for the engine.
     fn capacity(&self) -> Capacity {
         let capacity = self.model.capacity(self.kv_tokens, self.block_size);
         Capacity {
@@ -143,7 +143,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with an empty cache.
+    /// Returns an engine with an empty cache.
     ///
     /// # Errors
     /// [`ConfigError`] if the scheduler cannot be built like this.
@@ -156,7 +156,7 @@ impl Engine {
         })
     }
 
-    /// The same engine, whose steps take so many times as long as its model says.
+    /// Returns the same engine, whose steps take so many times as long as its model says.
     pub(super) const fn slowed(mut self, by: f64) -> Self {
         self.slowdown = by;
         self
@@ -317,7 +317,7 @@ impl Engine {
     }
 }
 
-/// A token for each row that samples one.
+/// Returns a token for each row that samples one.
 fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
     let token = || SampledToken {
         token: GENERATED,

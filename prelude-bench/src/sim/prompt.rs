@@ -28,7 +28,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt of these runs; those of no tokens are left out.
+    /// Returns a prompt of these runs; those of no tokens are left out.
     #[must_use]
     pub fn new(runs: impl IntoIterator<Item = Run>) -> Self {
         let mut prompt = Self::default();
@@ -72,13 +72,13 @@ impl Prompt {
         }))
     }
 
-    /// The runs.
+    /// Returns the runs.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.runs.iter().map(|run| run.len).sum()
@@ -117,7 +117,7 @@ impl Prompt {
     }
 }
 
-/// The token at a place of a stream, whose name was mixed before.
+/// Returns the token at a place of a stream, whose name was mixed before.
 const fn token(stream: u64, place: u32) -> u32 {
     let hash = mix(stream ^ place as u64);
     // The upper half, scaled: a remainder would cost more than the hash.

@@ -61,7 +61,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// A workload of these arrivals, which it sorts; those that come at once stay in order.
+    /// Returns a workload of these arrivals, which it sorts; those that come at once stay in order.
     #[must_use]
     pub fn new(name: impl Into<String>, mut arrivals: Vec<Arrival>) -> Self {
         arrivals.sort_by_key(|arrival| arrival.at);
@@ -73,7 +73,7 @@ impl Workload {
         }
     }
 
-    /// The same requests in a closed loop of so many clients.
+    /// Returns the same requests in a closed loop of so many clients.
     #[must_use]
     pub fn in_closed_loop(mut self, clients: usize) -> Self {
         self.name = format!("{}, closed loop of {clients}", self.name);
@@ -99,8 +99,8 @@ impl Workload {
         lens.sum()
     }
 
-    /// The same requests in the same order, faster or slower: as many per second as `rate` on
-    /// average.
+    /// Returns the same requests in the same order, faster or slower: as many per second as `rate`
+    /// on average.
     #[must_use]
     pub fn at_rate(mut self, rate: f64) -> Self {
         let factor = self.rate() / rate;

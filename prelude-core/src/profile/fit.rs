@@ -255,7 +255,7 @@ impl ServiceTime {
     }
 }
 
-/// Pearson's correlation; 0 if one of them is always the same.
+/// Returns Pearson's correlation; 0 if one of the two series is always the same.
 fn correlation(a: impl Iterator<Item = f64> + Clone, b: impl Iterator<Item = f64> + Clone) -> f64 {
     let mean = |values: &mut dyn Iterator<Item = f64>| {
         let (sum, count) = values.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0));

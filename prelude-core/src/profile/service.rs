@@ -34,7 +34,8 @@ pub struct ServiceTime {
 }
 
 impl Default for ServiceTime {
-    /// About a Mistral-7B on an A6000, the engine that Preble's authors fitted.
+    /// Returns times close to those of a Mistral-7B on an A6000, the engine that Preble's authors
+    /// fitted.
     fn default() -> Self {
         Self {
             floor_ms: 22.0,
@@ -145,7 +146,7 @@ pub struct StepWork {
 }
 
 impl StepWork {
-    /// The work for the last `computed` of a prompt's `tokens`, of which there are at least as
+    /// Returns the work for the last `computed` of a prompt's `tokens`, of which there are at least as
     /// many.
     #[must_use]
     pub fn prompt(computed: u32, tokens: u32) -> Self {
@@ -159,7 +160,7 @@ impl StepWork {
         }
     }
 
-    /// The work for the next token of a generation behind `context` tokens.
+    /// Returns the work for the next token of a generation behind `context` tokens.
     #[must_use]
     pub fn decode(context: u32) -> Self {
         Self {
@@ -169,7 +170,7 @@ impl StepWork {
         }
     }
 
-    /// The work of `count` such steps that run as one.
+    /// Returns the work of `count` steps like this one that run as one step.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         let count = f64::from(count);

@@ -44,7 +44,7 @@ pub(crate) struct HeadPass<'a> {
 }
 
 impl<'a> HeadPass<'a> {
-    /// The hidden state of an output position.
+    /// Returns the hidden state of an output position.
     fn state(&self, output: u32) -> &'a [f32] {
         &self.hidden[output as usize * self.width..][..self.width]
     }

@@ -190,7 +190,7 @@ fn changes_logits(head: &SampleHead) -> bool {
         || head.masks_stops() && !params.stop_token_ids.is_empty()
 }
 
-/// Largest logit first, then smaller id.
+/// Orders the largest logit first, then the smaller id.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit
         .partial_cmp(&a.logit)
@@ -408,7 +408,7 @@ mod tests {
         all.into_iter().map(|c| c.1).collect()
     }
 
-    /// The definition, word for word.
+    /// Picks a token by the definition, word for word.
     fn pick_naively(weights: &[u64], random: u64) -> TokenId {
         let total: u64 = weights.iter().sum();
         let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;

@@ -75,7 +75,7 @@ enum Want<'a> {
 }
 
 impl Item<'_> {
-    /// The sort key: by output position, then equal targets together.
+    /// Returns the sort key: by output position, then equal targets together.
     const fn order(&self) -> (u32, TokenId) {
         match self.want {
             Want::Score { target, .. } => (self.output, target),
@@ -245,7 +245,7 @@ impl HeadPass<'_> {
     }
 }
 
-/// Every use of a full row of logits.
+/// Returns every use of a full row of logits.
 fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
     for (row, planned) in layout.rows.iter().enumerate() {

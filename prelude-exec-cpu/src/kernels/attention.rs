@@ -81,7 +81,7 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: boo
     in_panels
 }
 
-/// The instructions, if they are tiles.
+/// Returns the instructions, if they are tiles.
 fn on_tiles(backend: Backend) -> Option<Supported> {
     match backend {
         Backend::Fast {
@@ -319,12 +319,12 @@ impl<E: KvElement> Attention<'_, E> {
         self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
     }
 
-    /// Key-value head of a task.
+    /// Returns the key-value head of a task.
     fn head(&self, tile: &TileMut<'_, f32>) -> usize {
         tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
     }
 
-    /// The row of keys and values at a location.
+    /// Returns the row of keys and values at a location.
     fn row(&self, location: KvLocation) -> &[E] {
         let width = 2 * self.kv.half;
         match location {

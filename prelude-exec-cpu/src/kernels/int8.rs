@@ -82,7 +82,7 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// The largest magnitude, or a number that is not finite if there is one.
+/// Returns the largest magnitude, or a number that is not finite if there is one.
 #[inline(always)]
 fn largest(x: &[f32]) -> f32 {
     // Bits of magnitudes are in the order of the magnitudes, then infinity, then NaN.
@@ -92,7 +92,7 @@ fn largest(x: &[f32]) -> f32 {
     f32::from_bits(bits)
 }
 
-/// The low byte of `x · factor` rounded to an integer.
+/// Returns the low byte of `x · factor` rounded to an integer.
 #[inline(always)]
 fn round(x: f32, factor: f32) -> u8 {
     // 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
@@ -188,7 +188,7 @@ pub(crate) fn multiply(
     }
 }
 
-/// One row.
+/// Multiplies one row in portable code.
 fn scalar(row: &[u32], panel: &[u32], groups: usize, out: &mut [f32; NR]) {
     let (body, scales) = panel.split_at(panel.len() - NR);
     let (row_scales, quads) = row.split_at(groups);

@@ -26,7 +26,7 @@ pub(super) struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// A clock for steps of which so many are outstanding.
+    /// Returns a clock for steps of which so many are outstanding.
     ///
     /// # Errors
     /// The driver's.

@@ -49,7 +49,7 @@ pub(super) fn foreseen(
     shapes
 }
 
-/// The counts of a step of a token for each of `rows` sequences.
+/// Returns the counts of a step of a token for each of `rows` sequences.
 fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
     let (tiles, decode, keys) = match plan.decode_as_segments {
         true => (rows, 0, 0),
@@ -67,7 +67,7 @@ fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
     }
 }
 
-/// The counts of a step of a prompt of so many tokens that is read at its end.
+/// Returns the counts of a step of a prompt of so many tokens that is read at its end.
 fn prompt(plan: PlanConfig, tokens: usize) -> StepCounts {
     StepCounts {
         tokens,

@@ -21,7 +21,7 @@ pub(super) struct Masks {
 /// The lists of a step's sampling rows, by row.
 pub(super) type AllMasks = BTreeMap<usize, Masks>;
 
-/// [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
+/// Returns [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
 pub(super) fn masks(layout: &StepLayout, vocab: usize) -> AllMasks {
     let rows = layout.rows.iter().enumerate();
     let answered = rows.filter(|(_, row)| row.refused.is_none());

@@ -72,7 +72,7 @@ impl ResultIndex {
         refused
     }
 
-    /// The words of a row's results in `part`, in order; each has `width` words, of which the
+    /// Returns the words of a row's results in `part`, in order; each has `width` words, of which the
     /// first `len` are read.
     fn parts(&self, row: usize, part: Part, width: usize, len: usize) -> Option<Vec<Part>> {
         let places = self.of_row.get(&row)?;
@@ -165,7 +165,7 @@ impl Pooled {
         Self::new(self.hidden, self.projected, self.of)
     }
 
-    /// The length of a vector before it is cut.
+    /// Returns the length of a vector before it is cut.
     fn width(&self) -> usize {
         self.projected.unwrap_or(self.hidden)
     }
@@ -323,7 +323,7 @@ impl Pooled {
         }
     }
 
-    /// One vector per token.
+    /// Returns one vector for each token of the row.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
         let vector = |part| results.floats(part).collect();
         Some(self.parts(row)?.into_iter().map(vector).collect())
@@ -415,7 +415,7 @@ impl Classes {
         }
     }
 
-    /// One list of logits per token.
+    /// Returns one list of logits for each token of the row.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
         let logits = |part| results.floats(part).collect();
         Some(self.parts(row)?.into_iter().map(logits).collect())

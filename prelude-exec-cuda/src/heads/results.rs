@@ -36,7 +36,8 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// `token_words` beside `bytes`, for results of each token.
+    /// Allocates `bytes` for results, and `token_words` words beside them for results of each
+    /// token.
     pub(crate) fn new(space: &Space, bytes: usize, token_words: usize) -> Result<Self, Error> {
         let words = bytes / 4;
         let all_words = words.next_multiple_of(ALIGN) + token_words;
@@ -49,7 +50,7 @@ impl Results {
         })
     }
 
-    /// Host memory to [`Results::exchange`].
+    /// Allocates host memory for [`Results::exchange`].
     pub(crate) fn spare(&self, space: &Space) -> Result<Pinned, Error> {
         space.pinned("results", 4 * self.all_words)
     }
@@ -64,7 +65,7 @@ impl Results {
         self.device.bytes()
     }
 
-    /// All words on the device, as the kernels that read ids of the step before take them.
+    /// Returns all words on the device, as the kernels that read ids of the step before take them.
     pub(crate) fn all(&self) -> View<i32> {
         self.device.view(0, 1, self.all_words)
     }
@@ -104,7 +105,7 @@ impl Results {
         Some(Part { at, len })
     }
 
-    /// A part on the device, as rows.
+    /// Returns a part on the device, as rows.
     pub(crate) fn view<T: Pod>(&self, part: Part, rows: usize) -> View<T> {
         let width = part.len.checked_div(rows).unwrap_or(0);
         self.device.view(part.at * 4, rows, width)

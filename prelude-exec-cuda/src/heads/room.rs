@@ -77,7 +77,7 @@ fn refused(
     refused
 }
 
-/// Most bytes that a row's part of every array takes.
+/// Returns the most bytes that a row's part of every array takes.
 fn need<'a>(
     layout: &StepLayout,
     index: usize,
@@ -122,7 +122,7 @@ fn need<'a>(
     }
 }
 
-/// Most bytes between arrays.
+/// Returns the most bytes between arrays.
 fn padding(layout: &StepLayout, group_rows: usize) -> usize {
     let (mut over_vocab, mut of_logits) = (0usize, 0usize);
     for row in &layout.rows {
@@ -159,7 +159,7 @@ mod tests {
         testing::{checkpoint, small},
     };
 
-    /// Why rows are refused, with 40 KiB of metadata. The step itself must run.
+    /// Returns why rows are refused, with 40 KiB of metadata. The step itself must run.
     fn refusals(batch: ForwardBatch) -> Vec<Option<&'static str>> {
         let config = CudaConfig {
             metadata_bytes: 40 << 10,
@@ -199,7 +199,7 @@ mod tests {
         ForwardBatch::Decode(batch)
     }
 
-    /// One prompt of 100 tokens that all heads read.
+    /// Returns one prompt of 100 tokens that all heads read.
     fn prompt(heads: impl IntoIterator<Item = (std::ops::Range<u32>, OutputHead)>) -> ForwardBatch {
         let tokens: Vec<u32> = (0..100).collect();
         ForwardBatch::OneShot(batches::prompt(&tokens, heads.into_iter().collect()))

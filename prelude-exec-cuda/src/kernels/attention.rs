@@ -92,7 +92,7 @@ impl Attention {
         Ok(())
     }
 
-    /// The addresses of the pages, and what a launch reads of them.
+    /// Returns the addresses of the pages, and what a launch reads of them.
     fn pages(&self) -> ([DevicePtr; 2], Vec<Access>) {
         match self.pages {
             Some((k, v)) => {
@@ -117,13 +117,13 @@ impl Attention {
         Ok(numbers / 2)
     }
 
-    /// The window and the cap as kernels take them.
+    /// Returns the window and the cap as kernels take them.
     fn near(&self) -> (u32, f32) {
         let cap = self.shape.soft_cap.unwrap_or(0.0);
         (self.window.unwrap_or(NO_WINDOW), cap)
     }
 
-    /// Attention of prompts.
+    /// Launches attention of prompts.
     pub(crate) fn prompts(&self, launcher: &mut Launcher, on: Prompts) -> Result<(), Error> {
         const KERNEL: &str = "attn_varlen";
         self.check(KERNEL)?;
@@ -183,7 +183,7 @@ impl Attention {
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
     }
 
-    /// The lists that a launch for prompts reads.
+    /// Returns the lists that a launch for prompts reads.
     pub(super) fn prompt_reads(&self, on: Prompts) -> Vec<Access> {
         let (_, mut reads) = self.pages();
         reads.extend([
@@ -199,7 +199,7 @@ impl Attention {
         reads
     }
 
-    /// Attention of decode rows: splits, then their combination if there are several.
+    /// Launches attention of decode rows: splits, then their combination if there are several.
     pub(crate) fn decode(&self, launcher: &mut Launcher, on: Decode) -> Result<(), Error> {
         const KERNEL: &str = "attn_decode";
         self.check(KERNEL)?;

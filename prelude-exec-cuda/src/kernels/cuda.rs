@@ -244,7 +244,7 @@ impl CudaLauncher {
             .map_err(|e| failed("cuLaunchKernel", e))
     }
 
-    /// From here on what this thread queues on the stream is kept and not run.
+    /// Begins a capture: what this thread queues on the stream from here on is kept and not run.
     pub(crate) fn begin_capture(&self) -> Result<(), Error> {
         self.context.bind()?;
         // This thread's other calls may not break it, such as those that look at free memory of

@@ -138,7 +138,7 @@ impl HopperProducts {
     }
 }
 
-/// The boxes that a factor is copied in.
+/// Returns the boxes that a factor is copied in.
 fn map(launcher: &Launcher, of: View<bf16>) -> Result<TensorMap, Error> {
     let [rows, width, stride] = [of.rows(), of.width(), of.stride()].map(|n| n as u64);
     launcher.tensor_map(Sm90GemmParams::tile(of.ptr(), rows, width, stride))

@@ -73,7 +73,7 @@ pub(crate) struct Access {
     is_aligned: bool,
 }
 
-/// The memory of a view, as a launch touches it.
+/// Returns the memory of a view, as a launch touches it.
 pub(crate) fn access<T: Pod>(name: &'static str, view: View<T>) -> Access {
     Access {
         name,
@@ -156,7 +156,7 @@ impl Launcher {
         }
     }
 
-    /// From here on launches are kept and not run.
+    /// Begins a capture: launches from here on are kept and not run.
     ///
     /// # Errors
     /// The driver's.
@@ -283,7 +283,7 @@ fn emulate<P: Params>(
         .map_err(|e| Error::launch(launch.kernel, e.to_string()))
 }
 
-/// A line that says what is launched on what.
+/// Returns a line that says what is launched on what.
 #[cfg(feature = "emu")]
 fn text<P: Params>(recording: &Recording, launch: &Launch, params: &P) -> String {
     let mut line = format!("{} <<<", launch.kernel);

@@ -49,7 +49,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Or the name of the first that is missing.
+            /// Finds all functions, or returns the name of the first that is missing.
             fn of(library: &Handle) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -216,7 +216,7 @@ impl Compiled<'_> {
         Ok(image)
     }
 
-    /// The beginning of what the compiler says about the source.
+    /// Returns the beginning of what the compiler says about the source.
     fn log(&self) -> String {
         let mut bytes = 0;
         // SAFETY: the program exists, and `bytes` outlives the call.

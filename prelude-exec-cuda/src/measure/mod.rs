@@ -54,7 +54,7 @@ pub struct Facts {
 }
 
 impl Target {
-    /// The GPU of a configuration, its images and its libraries.
+    /// Opens the GPU of a configuration, its images and its libraries.
     ///
     /// # Errors
     /// [`Error::NoDriver`] and its like.
@@ -63,13 +63,13 @@ impl Target {
         Ok(Self(TargetKind::Gpu(context, Box::new(config.clone()))))
     }
 
-    /// The emulation.
+    /// Returns the emulation.
     #[must_use]
     pub const fn emulated(device: Arc<prelude_kernels::emu::Device>) -> Self {
         Self(TargetKind::Emulated(device))
     }
 
-    /// The device that computes nothing.
+    /// Returns the device that computes nothing.
     #[must_use]
     pub fn recorded() -> Self {
         Self(TargetKind::Recorded(Arc::default()))
@@ -141,7 +141,7 @@ impl Target {
         })
     }
 
-    /// The configuration that the GPU was opened with; the default elsewhere.
+    /// Returns the configuration that the GPU was opened with; the default elsewhere.
     fn config(&self) -> CudaConfig {
         match &self.0 {
             TargetKind::Gpu(_, config) => (**config).clone(),

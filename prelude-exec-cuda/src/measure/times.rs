@@ -58,7 +58,7 @@ pub(super) fn times(
     on(GpuStream::new(context, &filler), repetitions, queue)
 }
 
-/// One run: `repetitions` times `each` calls between two points.
+/// Times one run: `repetitions` times `each` calls between two points.
 fn run<S: Stream>(
     stream: &mut S,
     copies: usize,

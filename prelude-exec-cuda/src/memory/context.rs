@@ -162,7 +162,7 @@ impl Context {
         unsafe { ctx::set_current(self.context) }.map_err(|e| failed("cuCtxSetCurrent", e))
     }
 
-    /// The stream that everything runs on.
+    /// Returns the stream that everything runs on.
     pub(crate) const fn stream(&self) -> sys::CUstream {
         self.stream
     }
@@ -212,7 +212,7 @@ impl Drop for Context {
     }
 }
 
-/// An error of waiting.
+/// Returns an error of waiting.
 pub(crate) fn lost(what: &'static str, error: Error) -> Error {
     match error {
         Error::Driver { code, .. } => Error::DeviceLost { code, kernel: what },
@@ -220,7 +220,7 @@ pub(crate) fn lost(what: &'static str, error: Error) -> Error {
     }
 }
 
-/// The error of a driver's call: errors after which the context is of no more use are
+/// Returns the error of a driver's call: errors after which the context is of no more use are
 /// [`Error::DeviceLost`].
 pub(crate) fn failed(call: &'static str, error: DriverError) -> Error {
     let code = libs::describe(error);

@@ -25,7 +25,7 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// A point that no stream has passed.
+    /// Returns a point that no stream has passed.
     ///
     /// # Errors
     /// The driver's.
@@ -112,7 +112,7 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    /// A point of the host's time.
+    /// Returns a point of the host's time.
     #[cfg(feature = "emu")]
     pub(super) fn host() -> Self {
         Self::Host(Cell::new(Instant::now()))
@@ -140,7 +140,7 @@ impl Point {
         }
     }
 
-    /// The time from an earlier point. The stream has passed both.
+    /// Returns the time from an earlier point. The stream has passed both.
     ///
     /// # Errors
     /// The driver's.

@@ -72,8 +72,8 @@ impl KvPool {
         self.shape
     }
 
-    /// The bytes at which the parts of a block lie in the pool, keys and values of each layer apart,
-    /// and at which they lie one behind the other.
+    /// Returns the bytes at which the parts of a block lie in the pool, keys and values of each layer
+    /// apart, and at which they lie one behind the other.
     fn parts(shape: KvShape, block: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
         assert!(block < shape.blocks, "block {block} of {}", shape.blocks);
         let bytes = shape.block_len() * size_of::<bf16>();

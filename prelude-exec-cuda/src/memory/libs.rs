@@ -53,8 +53,8 @@ impl Library {
         }
     }
 
-    /// Start of the names of files that the library itself opens and that must lie beside it: names
-    /// go on with the minor version, which the library's own name does not tell.
+    /// Returns the start of the names of files that the library itself opens and that must lie beside
+    /// it: names go on with the minor version, which the library's own name does not tell.
     fn companion(self, major: i32) -> Option<String> {
         match self {
             Self::CublasLt => None,
@@ -187,7 +187,7 @@ fn open_all(files: &[PathBuf]) -> bool {
     })
 }
 
-/// The version of CUDA that the driver supports, if there is a driver that says it.
+/// Returns the version of CUDA that the driver supports, if there is a driver that says it.
 fn driver_version() -> Option<i32> {
     // SAFETY: opens the driver's library, as any CUDA program does.
     if !unsafe { driver::sys::is_culib_present() } {
@@ -207,7 +207,7 @@ type ElapsedTime = unsafe extern "C" fn(
     driver::sys::CUevent,
 ) -> driver::sys::CUresult;
 
-/// The driver's function for the time between two events; none if there is no driver.
+/// Returns the driver's function for the time between two events; none if there is no driver.
 pub(super) fn elapsed_time() -> Option<ElapsedTime> {
     static FUNCTION: OnceLock<Option<ElapsedTime>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
@@ -259,7 +259,7 @@ pub(crate) fn start_driver() -> Result<String, Error> {
     }
 }
 
-/// The name of a driver's error. Does not ask the driver, which may be what is broken.
+/// Returns the name of a driver's error. Does not ask the driver, which may be what is broken.
 pub(crate) fn describe(error: driver::DriverError) -> String {
     format!("{:?}", error.0)
 }

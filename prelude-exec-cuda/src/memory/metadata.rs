@@ -58,7 +58,7 @@ impl Metadata {
         })
     }
 
-    /// Host memory to [`Metadata::exchange`].
+    /// Allocates host memory for [`Metadata::exchange`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -134,12 +134,12 @@ impl Metadata {
         self.device.upload(&self.host, self.used)
     }
 
-    /// An array on the device, as one row.
+    /// Returns an array on the device, as one row.
     pub(crate) fn view<T: Pod>(&self, field: Field<T>) -> View<T> {
         self.device.view(field.offset, 1, field.len)
     }
 
-    /// A part of an array on the device, as one row.
+    /// Returns a part of an array on the device, as one row.
     pub(crate) fn part<T: Pod>(&self, field: Field<T>, range: std::ops::Range<usize>) -> View<T> {
         self.view(field).columns(range)
     }

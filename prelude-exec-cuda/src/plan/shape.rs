@@ -135,7 +135,7 @@ impl StepShape {
     }
 }
 
-/// Most queries of a tile.
+/// Returns the most queries of a tile.
 pub(super) fn tile_tokens(group: usize, tile_rows: u32) -> usize {
     let group = u32::try_from(group).unwrap_or(u32::MAX);
     Tile::tokens_max(group, tile_rows).map_or(1, |n| n as usize)

@@ -29,7 +29,7 @@ pub(super) enum Stored {
 }
 
 impl Stored {
-    /// The type's name in messages.
+    /// Returns the type's name in messages.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Float(_) => "float",

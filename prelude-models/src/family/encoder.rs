@@ -40,7 +40,7 @@ impl EncoderFamily {
         })
     }
 
-    /// The beginning of the names of the family's architectures.
+    /// Returns the beginning of the names of the family's architectures.
     const fn name(self) -> &'static str {
         match self {
             Self::Bert => "Bert",
@@ -71,7 +71,7 @@ impl EncoderFamily {
         }
     }
 
-    /// The beginning of the names of the body's tensors where a head is saved with it.
+    /// Returns the beginning of the names of the body's tensors where a head is saved with it.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Bert => "bert.",
@@ -82,7 +82,7 @@ impl EncoderFamily {
         }
     }
 
-    /// The activation between the two products of the head that classifies texts. ModernBERT's
+    /// Returns the activation between the two products of the head that classifies texts. ModernBERT's
     /// configuration has its own.
     pub(crate) const fn head_activation(self) -> Activation {
         match self {

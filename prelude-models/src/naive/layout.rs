@@ -26,7 +26,7 @@ pub(crate) struct Token {
     pub(crate) kept: Option<(BlockId, u32)>,
 }
 
-/// All tokens of a batch: one-shot, prefill, decode.
+/// Returns all tokens of a batch: one-shot, prefill, decode.
 pub(crate) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
     let (oneshot, prefill, decode) = batch.parts();
     let mut tokens = Vec::new();
@@ -97,7 +97,8 @@ fn cached(blocks: &[BlockId], len: u32, block_size: u32) -> Vec<KvOrigin> {
         .collect()
 }
 
-/// Block and offset of a position, `blocks[0]` being the block number `base` of its sequence.
+/// Returns the block and the offset of a position, `blocks[0]` being the block number `base` of its
+/// sequence.
 fn place(blocks: &[BlockId], position: u32, base: u32, block_size: u32) -> (BlockId, u32) {
     let block = blocks[(position / block_size - base) as usize];
     (block, position % block_size)

@@ -32,8 +32,8 @@ impl Outputs {
         }
     }
 
-    /// Output tokens of a request, as far as is known: its own limit if that is at most one,
-    /// which is no decoding; else the mean of those with the same root.
+    /// Returns the output tokens of a request, as far as is known: the request's limit if that is
+    /// at most one, which is no decoding; else the mean of requests with the same root.
     pub(super) fn expected(&self, root: Root, most: Option<u32>) -> f64 {
         let mean = || {
             let sum = self.sums.get(&root);

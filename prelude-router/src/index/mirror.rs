@@ -26,7 +26,7 @@ pub(crate) struct Evictable {
 }
 
 impl Index {
-    /// An endpoint whose cache holds `capacity` granules, none of them yet.
+    /// Adds an endpoint whose cache holds `capacity` granules, none of them yet.
     pub(crate) fn join(&mut self, endpoint: EndpointId, capacity: u64) {
         let joined = Mirror {
             endpoint,
@@ -61,7 +61,8 @@ impl Index {
         self.mirrors.remove(at);
     }
 
-    /// [`Index::remove`] without merging: that could take out the node that comes next.
+    /// Removes a node as [`Index::remove`] does, without merging: that could take out the node that
+    /// comes next.
     fn remove_alone(&mut self, id: u32) {
         self.abandon(id);
         self.recent.unlink(&mut self.nodes, id);
@@ -308,7 +309,7 @@ impl Index {
         self.remove(id);
     }
 
-    /// The holdings of a node of which the first `at` granules became the node `upper`.
+    /// Splits the holdings of a node whose first `at` granules became the node `upper`.
     pub(super) fn split_holdings(&mut self, id: u32, upper: u32, at: u32) {
         let holdings = self.nodes[id].holdings.clone();
         for (endpoint, lower) in holdings {

@@ -46,7 +46,7 @@ impl Node {
         self.start as usize + self.hashes.len()
     }
 
-    /// The holding of an endpoint.
+    /// Returns the holding of an endpoint.
     pub(super) fn holding(&self, endpoint: EndpointId) -> Option<u32> {
         let at = self.place(endpoint).ok()?;
         Some(self.holdings[at].1)

@@ -138,7 +138,7 @@ mod tests {
         Timestamp::from_nanos(ms * 1_000_000)
     }
 
-    /// A pool of endpoints with these backlogs, all of which may move.
+    /// Returns a pool of endpoints with these backlogs, all of which may move.
     fn pool(backlogs: &[f64]) -> PoolState {
         let signals = backlogs.iter().map(|&backlog| Signals {
             backlog,

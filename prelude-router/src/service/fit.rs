@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The grid on which an engine is profiled.
+    /// Returns the grid on which an engine is profiled.
     fn grid(of: ServiceTime) -> Vec<Sample> {
         let lens = (1..=16).map(|n| n * 1000);
         let pairs = lens.flat_map(|n| (0..n).step_by(1000).map(move |cached| (n - cached, n)));

@@ -38,7 +38,7 @@ impl Groups {
     }
 }
 
-/// The group of a prompt of which so much is cached.
+/// Returns the group of a prompt of which so much is cached.
 pub(crate) fn group_of(prompt: PromptSize) -> u32 {
     let tenths = u64::from(GROUPS) * u64::from(prompt.cached) / u64::from(prompt.tokens);
     u32::try_from(tenths)
@@ -129,7 +129,7 @@ impl Line {
         });
     }
 
-    /// The first `places` in line.
+    /// Returns the first `places` requests in line.
     fn first(&self, places: usize) -> Vec<RequestId> {
         let mut line = Vec::new();
         for level in self.places.orders().0.values() {
@@ -143,7 +143,7 @@ impl Line {
     }
 }
 
-/// The first `places` of one priority: each group's part of them, woven into each other.
+/// Returns the first `places` of one priority: each group's part of them, woven into each other.
 fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
     let sizes: BTreeMap<u32, usize> = level.iter().map(|(&g, of)| (g, of.line.len())).collect();
     let parts = parts(&sizes, places);
@@ -195,8 +195,9 @@ pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32
     parts
 }
 
-/// The group whose ten steps end first, if one of the groups would otherwise not get its place in
-/// time: each step gives one for sure, so the k-th to end must have more than k steps left.
+/// Returns the group whose ten steps end first, if one of the groups would otherwise not get its
+/// place in time: each step gives one for sure, so the k-th to end must have more than k steps
+/// left.
 fn urgent(level: &Level) -> Option<u32> {
     let left = |group: &Group| (GROUPS - 1).saturating_sub(group.passed_over);
     let mut ends: Vec<(u32, u32)> = level.iter().map(|(&g, of)| (left(of), g)).collect();

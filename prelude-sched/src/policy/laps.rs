@@ -228,7 +228,7 @@ impl Laps {
         self.length_of(u64::from(prompt.tokens), prompt.context)
     }
 
-    /// The class whose turn it is.
+    /// Returns the class whose turn it is.
     fn turn(
         &self,
         view: &QueueView<'_>,
@@ -249,7 +249,7 @@ impl Laps {
         Some(turn.unwrap_or_else(|| self.shares.next()))
     }
 
-    /// The class of the request that has been overdue for longest, of those that can start.
+    /// Returns the class of the request that has been overdue for longest, of those that can start.
     fn overdue(&self, view: &QueueView<'_>, budget: StepBudget) -> Option<Length> {
         let oneshot = view.oneshot().next();
         let decode = view.decode().next().filter(|_| budget.seqs > 0);
@@ -260,7 +260,7 @@ impl Laps {
         Some(self.places[longest.request].length)
     }
 
-    /// The class of the first that can meet its deadline, but not if it sits out a step.
+    /// Returns the class of the first that can meet its deadline, but not if it sits out a step.
     fn urgent(&self, view: &QueueView<'_>) -> Option<Length> {
         let now = view.now();
         let rests = view.unfinished().iter().filter_map(|prompt| {

@@ -100,9 +100,9 @@ impl Place {
 }
 
 impl Srjf {
-    /// With a waiter's score falling by `fairness` tokens per second, and steps that are full
-    /// enough with `saturation` tokens. Requests count by the time that they take if `service` says
-    /// it.
+    /// Returns a policy in which a waiter's score falls by `fairness` tokens per second, and steps are
+    /// full enough with `saturation` tokens. Requests count by the time that they take if `service`
+    /// says it.
     #[must_use]
     pub fn new(fairness: u32, saturation: u32, service: Option<ServiceTime>) -> Self {
         let token_cost = service.map_or(1, |service| {
@@ -121,7 +121,7 @@ impl Srjf {
         }
     }
 
-    /// Lower runs first.
+    /// Returns the score of a request: the lowest score runs first.
     fn score(&self, cost: &Cost, arrival: Timestamp) -> u128 {
         let waited = u128::from(self.fairness) * u128::from(arrival.as_nanos());
         let cost = self
@@ -154,8 +154,8 @@ impl Srjf {
         }
     }
 
-    /// The first in line, then those that share its cached prefix as far as the step has room for
-    /// them before it is full enough, then the others.
+    /// Returns the first in line, then those that share its cached prefix as far as the step has room
+    /// for them before it is full enough, then the others.
     fn line(&self) -> impl Iterator<Item = RequestId> {
         let ahead = self.ahead();
         let rank: BTreeSet<Key> = ahead.iter().copied().collect();
@@ -165,7 +165,7 @@ impl Srjf {
         line.map(|key| key.request)
     }
 
-    /// The first in line and those that go with it.
+    /// Returns the first in line and those that go with it.
     fn ahead(&self) -> Vec<Key> {
         let orders = self.places.orders();
         let Some(first) = orders.all.first() else {

@@ -115,7 +115,7 @@ impl Scheduler {
         }
     }
 
-    /// The executor is gone: nothing that is in flight will come back.
+    /// Fails all requests: the executor is gone, and nothing that is in flight will come back.
     fn fail_all(&mut self, now: Timestamp, step: Step, why: &str, events: &mut Vec<Event>) {
         self.in_flight.push_front(step);
         for mut step in std::mem::take(&mut self.in_flight) {
@@ -476,7 +476,7 @@ impl LoneTokens {
 
 const WRONG_KIND: &str = "the executor answered with another kind of output";
 
-/// The sequence of a tag, unless it is gone or was preempted since.
+/// Returns the sequence of a tag, unless it is gone or was preempted since.
 fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }

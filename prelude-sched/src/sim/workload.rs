@@ -80,7 +80,7 @@ pub(crate) struct Steady {
 }
 
 impl Workload {
-    /// A random mix for a capacity.
+    /// Returns a random mix for a capacity.
     #[must_use]
     pub(crate) fn random(random: &mut Random, capacity: Capacity) -> Self {
         let longest = capacity.max_context_len - 1;
@@ -104,7 +104,7 @@ impl Workload {
         }
     }
 
-    /// A random request. It is well formed; whether it fits is the scheduler's to say.
+    /// Returns a random request. It is well formed; whether it fits is the scheduler's to say.
     pub(crate) fn request(&self, random: &mut Random, id: RequestId, now: Timestamp) -> Request {
         if let Some(steady) = &self.steady
             && !random.one_in(steady.others_every)
@@ -188,7 +188,8 @@ impl Workload {
         prompt
     }
 
-    /// A tree whose nodes each continue an earlier one: rows end inside each other's prompts.
+    /// Returns a tree whose nodes each continue an earlier one: rows end inside each other's
+    /// prompts.
     fn chain(&self, random: &mut Random, rows: u32) -> (PromptTree, Vec<NodeIdx>) {
         let mut tree = PromptTree::new();
         let longest = self.capacity.max_context_len - 1;

@@ -320,7 +320,8 @@ impl World {
         assert!(again.is_err(), "completed twice");
     }
 
-    /// After every call: events into the ledger, and the scheduler's books against a recount.
+    /// Enters events into the ledger, and checks the scheduler's books against a recount: after
+    /// every call.
     fn settle(&mut self) {
         for event in std::mem::take(&mut self.events) {
             let word = match &event {
@@ -347,7 +348,7 @@ impl World {
         }
     }
 
-    /// A step stays within its budget, unless it is one long prompt alone.
+    /// Checks that a step stays within its budget, unless it is one long prompt alone.
     fn check_budgets(&mut self, batch: &ForwardBatch) {
         let (oneshot, prefill, decode) = batch.parts();
         let chunks = oneshot.segments.iter().chain(&prefill.segments);

@@ -280,7 +280,7 @@ pub(crate) struct ToServe {
 }
 
 impl ToServe {
-    /// The name by which the model is known before it is loaded.
+    /// Returns the name by which the model is known before it is loaded.
     pub(crate) fn name(&self) -> String {
         match &self.options.name {
             Some(name) => name.clone(),
@@ -469,7 +469,7 @@ mod tests {
         arguments.iter().map(PathBuf::from).collect()
     }
 
-    /// The names that are served, or the refusal.
+    /// Returns the names that are served, or the refusal.
     fn names(arguments: &[&str], text: &str) -> Result<Vec<String>, String> {
         chosen(arguments, text, &ModelArgs::default())
             .map(|chosen| chosen.iter().map(ToServe::name).collect())

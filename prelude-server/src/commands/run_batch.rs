@@ -210,7 +210,7 @@ impl Batch {
         Ok(counts)
     }
 
-    /// A line as what is to be asked.
+    /// Reads a line as a job to ask.
     fn read(
         &self,
         line: &[u8],
@@ -429,7 +429,7 @@ impl Lines {
     }
 }
 
-/// One write for each line: what is whole in the file was answered.
+/// Writes a line by one call: every whole line in the file is then an answered one.
 fn write(output: &mut dyn Write, line: &[u8]) -> Result<(), Failure> {
     output
         .write_all(line)

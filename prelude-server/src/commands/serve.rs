@@ -280,7 +280,8 @@ fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {
     Failure::new(Code::Failed, message)
 }
 
-/// The first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads the keys again.
+/// Watches signals: the first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads
+/// the keys again.
 fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
     let listen = |kind| -> Result<Signal, Failure> {
         signal(kind).map_err(|e| Failure::new(Code::Failed, format_args!("no signals: {e}")))
@@ -340,7 +341,8 @@ fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration)
     ));
 }
 
-/// The page, and three requests to copy: a class, a typed decision, one token.
+/// Prints the address of the page, and three requests to copy: a class, a typed decision, one
+/// token.
 fn suggest(address: SocketAddr) {
     let bold = |text: &str| match on_terminal() {
         true => format!("\x1b[1m{text}\x1b[0m"),

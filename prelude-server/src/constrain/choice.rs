@@ -32,8 +32,8 @@ struct Node {
 }
 
 impl Choice {
-    /// The options that can be said in at least `min_tokens` tokens. `ends` are offered where one
-    /// option is another's beginning.
+    /// Returns the options that can be said in at least `min_tokens` tokens. `ends` are offered
+    /// where one option is another's beginning.
     ///
     /// # Errors
     /// The rule that the options break, if there is no such option or two are the same tokens.
@@ -206,7 +206,7 @@ mod tests {
         assert!(choice(&[&[1], &[]], 0).is_err());
     }
 
-    /// The bytes that the trie holds on the heap.
+    /// Returns the bytes that the trie holds on the heap.
     fn bytes(choice: &Choice) -> usize {
         let Trie {
             nodes,

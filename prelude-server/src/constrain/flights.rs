@@ -133,7 +133,7 @@ impl<T: Send + Sync + 'static> Flights<T> {
         }
     }
 
-    /// The values that are known already.
+    /// Returns the values that are known already.
     pub(super) fn kept(&self, key: &Key) -> Option<Result<Arc<T>, Refusal>> {
         lock(&self.shelf).kept(key)
     }
@@ -264,7 +264,8 @@ struct Arrival<T> {
 }
 
 impl<T> Arrival<T> {
-    /// True if all requests that waited for it have left; it is no longer stored then.
+    /// Returns true if all requests that waited for the value have left; the value is no longer
+    /// stored then.
     fn is_unwanted(&self) -> bool {
         let mut shelf = lock(&self.shelf);
         let unwanted = self.flight.stages.receiver_count() == 0;
@@ -334,7 +335,7 @@ mod tests {
 
     type Made = Result<(usize, usize), Refusal>;
 
-    /// Work that waits for a word, and the word.
+    /// Returns work that waits for a word, and the sender of the word.
     fn gated(value: usize) -> (mpsc::Sender<()>, impl FnOnce(&Stop) -> Made) {
         let (go, gate) = mpsc::channel();
         let work = move |_: &Stop| {

@@ -57,7 +57,7 @@ impl Grammars {
         }
     }
 
-    /// The constraint for a language. `ends` are offered where a text may end.
+    /// Returns the constraint for a language. `ends` are offered where a text may end.
     ///
     /// # Errors
     /// 400 naming `param`, 429 if too many wait already.

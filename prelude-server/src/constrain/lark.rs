@@ -23,7 +23,7 @@ pub(super) fn refused(text: &str) -> Option<&'static str> {
     refused
 }
 
-/// The schemas that a grammar holds.
+/// Returns the schemas that a grammar holds.
 pub(super) fn schemas(text: &str) -> Vec<Value> {
     let mut schemas = Vec::new();
     walk(text, |part| {
@@ -98,7 +98,7 @@ fn word(text: &str) -> usize {
     text.find(|c| !inside(c)).unwrap_or(text.len())
 }
 
-/// Without blanks, line breaks and comments in front.
+/// Skips blanks, line breaks and comments in front.
 fn skipped(text: &str) -> &str {
     let text = text.trim_start();
     match text.starts_with('#') || text.starts_with("//") {
@@ -107,7 +107,7 @@ fn skipped(text: &str) -> &str {
     }
 }
 
-/// `%name`, with the JSON that follows where the name says that some does.
+/// Returns the JSON that follows `%name`, where the name says that some does, and the length of both.
 fn directive(text: &str) -> (Option<Value>, usize) {
     let name = 1 + word(&text[1..]);
     if !matches!(&text[..name], "%json" | "%regex" | "%llguidance") {

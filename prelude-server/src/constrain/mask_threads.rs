@@ -121,7 +121,7 @@ impl Job {
     }
 }
 
-/// The tokens that may come next; `ends` where the text may end.
+/// Returns the tokens that may come next; `ends` where the text may end.
 pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSet> {
     let accepts = matcher.is_accepting().ok()?;
     let mut words: Vec<u32> = match matcher.compute_mask() {

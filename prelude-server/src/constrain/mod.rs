@@ -111,7 +111,7 @@ pub(crate) async fn build(
     Ok(Some(made))
 }
 
-/// The constraint for a language.
+/// Returns the constraint for a language.
 ///
 /// # Errors
 /// The same as of [`build`].

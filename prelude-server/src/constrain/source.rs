@@ -147,7 +147,7 @@ impl Source {
         within.iter().try_for_each(bounds::check_schema)
     }
 
-    /// The grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
+    /// Returns the grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
     /// between two of its parts.
     pub(super) fn compile(
         self,
@@ -253,7 +253,7 @@ fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory, stop: &Stop) -> R
 }
 
 impl Kind {
-    /// The outcome of a grammar, without the library's words, which may quote the grammar.
+    /// Returns the outcome of a grammar, without the library's words, which may quote the grammar.
     fn refusal(self, error: &str, text: &str) -> Refusal {
         let limits = [
             "fuel",
@@ -281,7 +281,7 @@ impl Kind {
         }
     }
 
-    /// The rule for texts of this kind.
+    /// Returns the rule for texts of this kind.
     pub(super) fn must(self) -> &'static str {
         match self {
             Self::Regex => {
@@ -295,7 +295,7 @@ impl Kind {
     }
 }
 
-/// A message without the regular expression that it may quote, plainly or as Rust would.
+/// Returns a message without the regular expression that it may quote, plainly or as Rust would.
 fn unquoted(error: &str, regex: &str) -> String {
     if regex.is_empty() {
         return error.to_owned();
@@ -304,13 +304,13 @@ fn unquoted(error: &str, regex: &str) -> String {
     error.replace(&escaped, "").replace(regex, "")
 }
 
-/// The keywords that the library names as not implemented. They are keywords of the standard.
+/// Returns the keywords that the library names as not implemented. They are keywords of the standard.
 fn keywords(error: &str) -> Option<&str> {
     let (_, rest) = error.split_once("Unimplemented keys: [")?;
     rest.split_once(']').map(|(names, _)| names)
 }
 
-/// Without anchors at both ends: the whole text has to match anyway.
+/// Removes anchors at both ends: the whole text has to match anyway.
 fn unanchored(regex: &str) -> &str {
     let inner = regex.strip_prefix('^').unwrap_or(regex);
     let Some(body) = inner.strip_suffix('$') else {

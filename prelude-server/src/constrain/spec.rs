@@ -131,7 +131,7 @@ impl Whitespace {
     /// [`Whitespace::Formatted`] as a regular expression.
     const FORMATTED: &str = r"[ \t]|\r?\n[ \t]{0,16}";
 
-    /// The schema with this white space, as `llguidance` is told of it.
+    /// Returns the schema with this white space, as `llguidance` is told of it.
     pub(crate) fn within(&self, schema: Value) -> Value {
         let mut schema = match schema {
             Value::Bool(true) => serde_json::json!({}),
@@ -174,7 +174,7 @@ pub(crate) struct Calls {
 }
 
 impl Ask {
-    /// The field that holds the language's text, if it is another.
+    /// Returns the field that holds the language's text, if it is another.
     pub(crate) fn text_param(&self) -> &'static str {
         match self.language {
             Language::Calls(_) => "tools",
@@ -282,7 +282,7 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
     Ok(options)
 }
 
-/// A schema, or the text of one.
+/// Reads a schema, which may come as JSON or as the text of JSON.
 fn schema_of(value: Value, param: &'static str, depth: usize) -> Result<Value, ApiError> {
     let value = match value {
         Value::String(text) => wire::parse_text(&text, depth, param)?.0,

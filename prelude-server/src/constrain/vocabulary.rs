@@ -17,9 +17,9 @@ const NO_TOKEN: TokenId = TokenId::MAX;
 /// the expressions that it stands for.
 const LEXER_STATE_BYTES: usize = 2 << 10;
 
-/// The limits of a parser, of which lexer states take nearly all the memory: they are bounded by
-/// `state_bytes`, in a compiled grammar and in each continuation that it constrains. A mask takes
-/// about ten milliseconds at most. What needs more is refused, or ends with `abort`.
+/// Returns the limits of a parser, of which lexer states take nearly all the memory: they are
+/// bounded by `state_bytes`, in a compiled grammar and in each continuation that it constrains. A
+/// mask takes about ten milliseconds at most. What needs more is refused, or ends with `abort`.
 fn limits(state_bytes: usize) -> ParserLimits {
     ParserLimits {
         max_lexer_states: (state_bytes / LEXER_STATE_BYTES).max(1),
@@ -52,7 +52,7 @@ impl TokenizerEnv for Vocabulary {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// The model chooses how it spells what is forced.
+    /// Returns false: the model chooses how it spells text that the grammar forces.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

@@ -76,8 +76,8 @@ pub(crate) struct Inference {
 }
 
 impl Call {
-    /// A call that did not come over a connection: one-shot commands, programs that hold the server
-    /// in their process, and tests.
+    /// Returns a call that did not come over a connection: one-shot commands, programs that hold the
+    /// server in their process, and tests.
     ///
     /// # Errors
     /// 429 if the queue is full.

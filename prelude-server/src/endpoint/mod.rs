@@ -108,7 +108,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint's path, as metrics and logs name it whatever alias was used.
+    /// Returns the endpoint's path, as metrics and logs name it whatever alias was used.
     pub(crate) const fn route(&self) -> &'static str {
         self.paths[0]
     }
@@ -129,17 +129,17 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// The schema of a request or response.
+/// Returns the schema of a request or response.
 pub(crate) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// One JSON body.
+/// Returns one JSON body.
 pub(crate) fn json<T: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
     vec![("application/json", generator.subschema_for::<T>())]
 }
 
-/// One of two JSON bodies.
+/// Returns one of two JSON bodies.
 pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
     let of = [
         generator.subschema_for::<A>(),
@@ -148,7 +148,7 @@ pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerat
     vec![("application/json", schemars::json_schema!({ "anyOf": of }))]
 }
 
-/// A JSON body, or server-sent events that each hold a `chunk`.
+/// Returns a JSON body, or server-sent events that each hold a `chunk`.
 pub(crate) fn events<T: JsonSchema>(generator: &mut SchemaGenerator, chunk: &str) -> Bodies {
     // Of no type: to some tools a stream is one text, to others each event is an object.
     let mut schema = schemars::json_schema!({});

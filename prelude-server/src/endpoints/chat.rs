@@ -361,7 +361,7 @@ impl Chat {
 const CHUNK: &str = "chat.completion.chunk";
 
 impl Chat {
-    /// The whole answer, once it is complete.
+    /// Returns the whole answer, once it is complete.
     fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = run.choices.iter().enumerate().map(|(index, choice)| {
@@ -428,7 +428,8 @@ impl Speaker for Chat {
         events.push(&body);
     }
 
-    /// The first chunk of all has the prompt's scores.
+    /// Returns when a choice's text goes out: its first chunk has the prompt's scores, so it waits
+    /// for them.
     fn readiness(&self, index: usize) -> Readiness {
         match self.run.prompt_of(index).is_scored() {
             true => Readiness::WithText,

@@ -299,7 +299,7 @@ impl Completion {
 }
 
 impl Completion {
-    /// The whole answer, once it is complete.
+    /// Returns the whole answer, once it is complete.
     fn whole(&self) -> Reply {
         let run = &self.run;
         let choices = (0..run.choices.len())
@@ -352,7 +352,8 @@ impl Speaker for Completion {
         events.push(&self.body(Vec::new(), Some(Some(self.run.usage_body()))));
     }
 
-    /// An echo goes out at once, unless the prompt's scores go with it.
+    /// Returns when a choice's text goes out: an echo at once, unless the prompt's scores go with
+    /// it.
     fn readiness(&self, index: usize) -> Readiness {
         match (self.options.echo, self.run.prompt_of(index).is_scored()) {
             (_, false) => Readiness::Wait,

@@ -282,7 +282,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     Ok(reply(&model.name, &questionnaire, &values, &decided))
 }
 
-/// The questions, and what each one's answers are called.
+/// Returns the questions, and what each one's answers are called.
 fn questions(
     list: Vec<QuestionFields<'_>>,
 ) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
@@ -339,7 +339,7 @@ fn question<'a>(
     Ok((named, values))
 }
 
-/// A list of 2 to `max` entries.
+/// Checks that a list has 2 to `max` entries, and returns it.
 fn listed<T>(list: Option<Vec<T>>, path: String, max: usize) -> Result<Vec<T>, ApiError> {
     match list {
         None => Err(ApiError::missing_field(path)),

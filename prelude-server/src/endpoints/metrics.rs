@@ -29,7 +29,7 @@ pub(crate) const METRICS: Endpoint = Endpoint {
     })
 };
 
-/// All metrics of the process.
+/// Answers with all metrics of the process.
 pub(crate) fn metrics(call: &Call) -> Reply {
     let app = &call.app;
     let engines = app.models().iter().map(|model| Engine {

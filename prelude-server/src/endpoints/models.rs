@@ -64,7 +64,7 @@ struct Brief<'a> {
     release_date: String,
 }
 
-/// All models.
+/// Answers with all models.
 ///
 /// # Errors
 /// 503 while loading.
@@ -84,7 +84,7 @@ pub(crate) fn list(call: &Call) -> Result<Reply, ApiError> {
     }))
 }
 
-/// One model.
+/// Answers with one model.
 ///
 /// # Errors
 /// 404, 503 while loading.
@@ -119,7 +119,7 @@ fn brief<'a>(model: &'a ServedModel, name: &'a str) -> Brief<'a> {
     }
 }
 
-/// The day, as `YYYY-MM-DD`.
+/// Returns the day as `YYYY-MM-DD`.
 fn date(unix_seconds: u64) -> String {
     i64::try_from(unix_seconds)
         .ok()

@@ -201,7 +201,7 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
     }
 }
 
-/// All dialects but TEI's.
+/// Answers a rerank request in any dialect but TEI's.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
@@ -278,7 +278,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     })
 }
 
-/// TEI's dialect.
+/// Answers a rerank request in TEI's dialect.
 async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     // The other dialects' fields, and those for which TEI has names of its own.
@@ -431,7 +431,7 @@ mod tests {
         testing::{Golden, answer, app, ask, demos, embedded, golden, options, refused},
     };
 
-    /// The demo language model as a reranker, with its own template or one of the test's.
+    /// Returns the demo language model as a reranker, with its own template or one of the test's.
     fn reranker(template: Option<&str>) -> Arc<App> {
         let mut loaded = embedded(
             &demo::LM,

@@ -397,8 +397,8 @@ impl ScoredLabels {
     }
 }
 
-/// `labels` of a model that has classes: which of them to score, all if there are none. Token ids
-/// name no class; clients that send them to every model get all classes.
+/// Returns which classes `labels` name, of a model that has classes; `None` if all are to be
+/// scored. Token ids name no class; clients that send them to every model get all classes.
 fn classes(
     names: Option<Vec<String>>,
     model: &ServedModel,
@@ -421,7 +421,7 @@ fn classes(
     Ok(Some(places.collect::<Result<_, _>>()?))
 }
 
-/// `label_token_ids`, or `labels` of one token each.
+/// Returns the ids of `label_token_ids`, or of `labels` of one token each.
 fn labels(
     ids: Option<Vec<TokenId>>,
     texts: Option<Vec<String>>,

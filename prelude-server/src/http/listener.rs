@@ -54,7 +54,7 @@ impl Server {
         })
     }
 
-    /// The bound address, with the port that the system chose if 0 was asked for.
+    /// Returns the bound address, with the port that the system chose if 0 was asked for.
     ///
     /// # Errors
     /// The system's.

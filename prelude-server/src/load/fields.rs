@@ -76,7 +76,7 @@ const TEMPLATE: &str = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_toke
     {{ cls_token }}{{ mask_token }}{% for m in messages %}{{ m.content }}{% endfor %}";
 
 impl Base {
-    /// The base in which the fields of a file are changed.
+    /// Returns the base in which the fields of a file are changed.
     fn of(file: &str) -> Self {
         match file {
             CONFIG => Self::Classifier,
@@ -503,7 +503,7 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
     }
 }
 
-/// A value beside those that are allowed.
+/// Returns a value beside those that are allowed.
 fn other_than(allowed: &[&str]) -> Value {
     match allowed {
         ["true"] => json!(false),
@@ -515,7 +515,7 @@ fn other_than(allowed: &[&str]) -> Value {
     }
 }
 
-/// A value of the kind that the reference writes, or any at all.
+/// Returns a value of the kind that the reference writes, or any at all.
 fn harmless(file: &str, name: &str) -> Value {
     match (file, name) {
         (TOKENIZER, "version") => json!("1.0"),

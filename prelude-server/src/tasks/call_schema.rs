@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 /// The place of the parameters' schema in the call's.
 const PLACE: &str = "#/properties/arguments";
 
-/// A call of the function `name` as a schema: `{"name": .., "arguments": ..}`. References within
-/// the parameters go on meaning what they meant when those were a schema of their own.
+/// Returns a call of the function `name` as a schema: `{"name": .., "arguments": ..}`. References
+/// within the parameters go on meaning what they meant when those were a schema of their own.
 pub(super) fn of(name: &Value, parameters: &Value) -> Value {
     let mut parameters = match parameters {
         Value::Object(schema) => schema.clone(),
@@ -54,7 +54,8 @@ fn move_references(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A schema, a list of them, or a keyword's value that a reference may point into.
+/// Moves the references in a schema, in a list of schemas, or in a keyword's value that a reference
+/// may point into.
 fn in_value(value: &mut Value) {
     match value {
         // A document of its own: its references start there.

@@ -93,7 +93,7 @@ pub(crate) struct Rendered {
 }
 
 impl Rendered {
-    /// The text that was read.
+    /// Returns the text that was read.
     pub(crate) fn into_text(self, model: &ServedModel) -> String {
         match self.is_cut {
             true => model.tokenizer.decode(&self.ids, false),
@@ -106,7 +106,7 @@ impl Rendered {
 /// reads requests.
 const UNKNOWN: usize = 1 << 20;
 
-/// The bytes of all texts in `value`.
+/// Returns the bytes of all texts in `value`.
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -187,8 +187,8 @@ impl Conversation {
         Ok(())
     }
 
-    /// About how much text there is to print and encode: the more, the less it is done in between
-    /// other work. What a request's own template prints is not known beforehand.
+    /// Returns about how much text there is to print and encode: the more, the less it is done in
+    /// between other work. What a request's own template prints is not known beforehand.
     pub(crate) fn bytes(&self) -> usize {
         let lists = [
             Some(&self.messages),
@@ -203,7 +203,7 @@ impl Conversation {
         told
     }
 
-    /// The prompt's ids, so many of them as `truncation` keeps. On the encode pool.
+    /// Returns the prompt's ids, so many of them as `truncation` keeps. On the encode pool.
     ///
     /// # Errors
     /// 400 `template_error`; 400 if nothing of the messages would be left.

@@ -418,7 +418,7 @@ fn encode_each(
     Ok(encoded)
 }
 
-/// About how much text there is to encode.
+/// Returns about how much text there is to encode.
 fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
     let bytes = prompts.iter().map(|prompt| match prompt {
         Prompt::Text(text) => text.len().saturating_add(before.len()),

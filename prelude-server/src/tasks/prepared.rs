@@ -214,7 +214,7 @@ pub(crate) fn trie_scores(output: RowOutput) -> Option<RowScores> {
     }
 }
 
-/// A prompt that no tree can hold.
+/// Returns the error for a prompt that no tree can hold.
 fn of_tree(field: &'static str, error: &TreeError) -> ApiError {
     let must = match error {
         TreeError::EmptyNode { .. } => "not be empty: it has no tokens",

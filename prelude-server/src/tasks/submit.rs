@@ -248,7 +248,8 @@ pub(crate) struct PromptTokensDetails {
 }
 
 impl UsageBody {
-    /// Each prompt counted once, and what the engine knows of the cache, if it has said so.
+    /// Returns the usage: each prompt counted once, and what the engine knows of the cache, if it
+    /// has said so.
     pub(crate) fn new(prompt_tokens: u64, completion_tokens: u64, usage: Option<&Usage>) -> Self {
         Self {
             prompt_tokens,

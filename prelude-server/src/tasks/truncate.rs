@@ -129,7 +129,7 @@ impl Truncation {
         }))
     }
 
-    /// The same, keeping no more than `limit` tokens.
+    /// Returns this truncation with a limit of at most `limit` tokens.
     pub(crate) fn within(self, limit: usize) -> Self {
         Self {
             keep: self.keep.min(limit),
@@ -226,7 +226,7 @@ fn nothing_left(field: &str, around: usize) -> ApiError {
     ApiError::invalid_value("truncate_prompt_tokens", must)
 }
 
-/// At most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
+/// Returns at most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
 pub(crate) fn cut_text<'t>(
     model: &ServedModel,
     text: &'t str,

@@ -34,7 +34,8 @@ pub(crate) fn check_text(body: &[u8], max_depth: usize) -> Result<&str, ApiError
     Ok(text)
 }
 
-/// One pass over the bytes; strings are skipped. Malformed text is left for the parser to find.
+/// Checks how deep a text nests, in one pass over the bytes; strings are skipped. Malformed text is
+/// left for the parser to find.
 fn check_depth(text: &str, max_depth: usize) -> Result<(), ApiError> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for &byte in text.as_bytes() {

@@ -139,7 +139,7 @@ impl Reference {
         within.unwrap_or_else(|| self.decode(&[id], false))
     }
 
-    /// A token of letters, which no decoder changes for what follows.
+    /// Returns a token of letters, which no decoder changes for what follows.
     fn find_anchor(&self) -> Option<(u32, String)> {
         let ids = 0..u32::try_from(self.inner.get_vocab_size(false)).unwrap_or(u32::MAX);
         let mut tokens = ids.filter(|id| !self.added.contains_key(id));
@@ -167,8 +167,8 @@ fn byte_token(token: &str) -> Option<u8> {
         .flatten()
 }
 
-/// The byte-level alphabet of GPT-2: printable Latin-1 stands for itself, the other bytes for the
-/// characters from U+0100 on.
+/// Returns the byte-level alphabet of GPT-2: printable Latin-1 stands for itself, the other bytes
+/// for the characters from U+0100 on.
 fn alphabet() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~') || (byte >= 0xA1 && byte != 0xAD);
     let (plain, rest): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(|&byte| printable(byte));

@@ -27,7 +27,7 @@ pub(super) fn set_up() -> Result<Vec<PathBuf>> {
     folders.collect()
 }
 
-/// A folder with cuBLASLt and its headers, downloaded if need be.
+/// Returns a folder with cuBLASLt and its headers, downloaded if need be.
 pub(super) fn set_up_cublaslt() -> Result<PathBuf> {
     wheels("cublaslt", CUBLASLT)
 }

@@ -107,7 +107,7 @@ mod compare {
         }
     }
 
-    /// The number of ids, or the first difference.
+    /// Returns the number of ids, or the first difference.
     fn compare(
         ours: &Tokenizer,
         reference: &Reference,
@@ -179,7 +179,7 @@ mod compare {
         )
     }
 
-    /// Some text before and after byte `at`.
+    /// Returns some text before and after byte `at`.
     fn excerpt(text: &str, at: usize) -> &str {
         let near = |mut at: usize| {
             at = at.min(text.len());

@@ -69,7 +69,7 @@ pub(super) fn ids(
     Ok(unshared)
 }
 
-/// Decisions, rankings and labels by texts, through tokenizer and template; vectors.
+/// Measures decisions, rankings and labels by texts, through tokenizer and template; and vectors.
 fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> Result<()> {
     let span = Span::of(session, 500, 2000);
     let ask = session.pick(10, 2);

@@ -79,7 +79,7 @@ impl Mixture {
         }
     }
 
-    /// True if chats take whatever the decisions leave.
+    /// Returns true if chats take whatever the decisions leave.
     fn is_full(self) -> bool {
         self.chat == Offer::Closed
     }

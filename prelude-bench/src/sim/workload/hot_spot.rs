@@ -15,7 +15,7 @@ const BEGIN_S: f64 = 120.0;
 /// The part of the traffic that the hot document takes from then on.
 const HOT: f64 = 0.4;
 
-/// `requests` about `documents`, at this rate; the first document is the hot one.
+/// Returns `requests` arrivals about `documents`, at this rate; the first document is the hot one.
 pub(super) fn arrivals(
     documents: u32,
     requests: u32,

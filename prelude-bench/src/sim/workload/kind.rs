@@ -106,9 +106,9 @@ impl Kind {
         }
     }
 
-    /// The middle of the authors' configurations; 300 s of it where they give no number of
-    /// requests. Conversations and the rates of `PrefillOnly`'s are ours: its rates are in terms
-    /// of what an engine sustains.
+    /// Returns the middle of the authors' configurations; 300 s of it where they give no number of
+    /// requests. Conversations and the rates of `PrefillOnly`'s are ours: its rates are in terms of
+    /// what an engine sustains.
     const fn amount(self) -> Amount {
         let (prefixes, rate, requests) = match self {
             Self::Toolbench => (240, 6.0, 1800),
@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    /// The rate of the authors' configurations, for so many engines.
+    /// Returns the rate of the authors' configurations, for so many engines.
     #[must_use]
     pub fn rate(self, engines: u32) -> f64 {
         self.amount().rate * f64::from(engines) / 2.0

@@ -211,7 +211,7 @@ impl Matrix {
         self.format.dwords(self.inputs) * NR
     }
 
-    /// A panel; empty beyond the last.
+    /// Returns the dwords of a panel: none beyond the last panel.
     pub(super) fn dwords(&self, index: usize) -> &[u32] {
         let len = self.panel_dwords();
         self.data.get(index * len..(index + 1) * len).unwrap_or(&[])
@@ -273,14 +273,14 @@ impl Matrix {
         }
     }
 
-    /// Row `output` of an unpacked matrix.
+    /// Returns row `output` of an unpacked matrix.
     pub(super) fn row(&self, output: usize) -> &[f32] {
         let first = output * self.inputs;
         bytemuck::cast_slice(&self.data[first..first + self.inputs])
     }
 
-    /// A matrix of chosen rows of this one. Products with it have the same bits: columns of panels
-    /// are copied as they lie.
+    /// Returns a matrix of chosen rows of this one. Products with it have the same bits: columns of
+    /// panels are copied as they lie.
     pub(crate) fn select(&self, pool: &ComputePool, outputs: &[u32]) -> Self {
         let block = self.format.block();
         let width = self.format.dwords(self.inputs) * block;

@@ -44,7 +44,8 @@ impl Left<'_> {
         block.max(1).next_multiple_of(2 * tiles::ROWS)
     }
 
-    /// About 1000 flops, or 16 bytes of weights, per nanosecond and core.
+    /// Returns an estimate of the time: about 1000 flops, or 16 bytes of weights, per nanosecond
+    /// and core.
     fn cost_ns(&self, matrix: &Matrix) -> usize {
         (self.rows * matrix.inputs * matrix.outputs / 500).max(matrix.data.len() / 4)
     }

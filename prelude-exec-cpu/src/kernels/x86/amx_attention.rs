@@ -103,7 +103,7 @@ impl Flash {
         flash
     }
 
-    /// Bytes, about.
+    /// Returns about how many bytes the buffers for `queries` queries take.
     pub(crate) fn bytes(head_dim: usize, queries: usize) -> usize {
         let (blocks, tiles) = (head_dim.div_ceil(DEPTH), head_dim.div_ceil(ROWS));
         let count = queries.div_ceil(ROWS);
@@ -208,7 +208,7 @@ impl Flash {
         }
     }
 
-    /// The outputs of the 16 queries in place `index`, `f(i, components)`, 16 components of
+    /// Gives the outputs of the 16 queries in place `index` to `f(i, components)`, 16 components of
     /// query `i` at a time, in order.
     pub(crate) fn finish(&self, index: usize, rows: &mut [[f32; ROWS]]) {
         let head_tiles = self.tiles();
@@ -254,7 +254,7 @@ fn as_dwords(x: __m512bh) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(x) }
 }
 
-/// The lowest `n` of 32 lanes.
+/// Returns a mask of the lowest `n` of 32 lanes.
 fn wide_mask(n: usize) -> u32 {
     if n >= 32 { u32::MAX } else { (1 << n) - 1 }
 }

@@ -271,7 +271,7 @@ impl Logits {
         items.len()
     }
 
-    /// Row `i` of a buffer of logits.
+    /// Returns row `i` of a buffer of logits.
     fn row(&self, buffer: &Buffer, i: usize) -> View<f32> {
         buffer.view(i * self.stride * size_of::<f32>(), 1, self.vocab)
     }

@@ -114,7 +114,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Or the name of the first that is missing.
+            /// Finds all functions, or returns the name of the first that is missing.
             fn of(library: &Handle) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -219,7 +219,7 @@ impl Functions {
     }
 }
 
-/// `13.1.0`.
+/// Writes a version as `13.1.0`.
 pub(super) fn dotted(version: usize) -> String {
     format!(
         "{}.{}.{}",

@@ -324,7 +324,7 @@ impl Lt {
         self.workspace.bytes()
     }
 
-    /// The library, and where the plans that were chosen so far come from.
+    /// Returns the library, and where the plans that were chosen so far come from.
     pub(super) fn engine(&self) -> ProductEngine {
         let mut engine = self.engine.clone();
         if let ProductEngine::CublasLt { counts, .. } = &mut engine {
@@ -350,7 +350,7 @@ impl Lt {
         counts
     }
 
-    /// The best source of plans for each shape, by the key of the product that is not added.
+    /// Returns the best source of plans for each shape, by the key of the product that is not added.
     fn sources(&self) -> BTreeMap<Key, Source> {
         let mut best = BTreeMap::new();
         for (key, &(_, source)) in &self.chosen {
@@ -468,7 +468,7 @@ impl Lt {
         self.machine.as_ref()
     }
 
-    /// The plan for exactly this shape.
+    /// Returns the plan for exactly this shape.
     fn plan(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let shape = call.shape();
         if let Some(plan) = self.by_shape.get(&shape) {
@@ -490,7 +490,7 @@ impl Lt {
         Ok(plan)
     }
 
-    /// The plan of the bucket: the file's or the table's if the library takes it, else the
+    /// Returns the plan of the bucket: the file's or the table's if the library takes it, else the
     /// heuristic's first.
     fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<ProductPlan>, Error> {
         if let Some((plan, _)) = self.chosen.get(&key) {
@@ -508,7 +508,7 @@ impl Lt {
         Ok(chosen.0)
     }
 
-    /// The first measured plan that the library takes.
+    /// Returns the first measured plan that the library takes.
     fn of_measured(
         &mut self,
         whole: &Call,
@@ -525,7 +525,7 @@ impl Lt {
         Ok(None)
     }
 
-    /// The heuristic's first; `gemm_mma` takes what it has none for.
+    /// Returns the heuristic's first; `gemm_mma` takes what it has none for.
     fn first(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let plans = self.blas.candidates(call)?;
         Ok(plans.into_iter().next())
@@ -539,14 +539,15 @@ fn workspace(space: &Space) -> Result<Buffer, Error> {
     )
 }
 
-/// The functions of the library for one of these major versions of CUDA, its version, and its file.
+/// Loads the library for one of these major versions of CUDA, and returns its functions, its version,
+/// and its file.
 fn load(majors: &[i32], config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
     let library = libs::open(Library::CublasLt, majors, config)?;
     let (functions, version) = Functions::load(&library)?;
     Ok((functions, version, library.path))
 }
 
-/// Version of cuBLASLt, if it can be used: for reports.
+/// Returns the version of cuBLASLt, if it can be used: for reports.
 ///
 /// # Errors
 /// The errors of [`Lt::open`], without those of a GPU.

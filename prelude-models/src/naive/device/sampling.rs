@@ -141,7 +141,7 @@ impl NaiveOps {
     }
 }
 
-/// A number in `0..1` that depends on its arguments alone.
+/// Returns a number in `0..1` that depends on its arguments alone.
 fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
     let mut z = seed ^ (u64::from(choice) << 32 | u64::from(position));
     for _ in 0..2 {

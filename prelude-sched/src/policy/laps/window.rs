@@ -82,7 +82,7 @@ impl Window {
         growth.min(slack.saturating_sub(self.slack)).min(self.most)
     }
 
-    /// A batch of so many goes.
+    /// Notes that a batch of `depth` requests starts.
     pub(super) fn go(&mut self, now: Timestamp, depth: u32) {
         let took = now.saturating_since(self.since.take().unwrap_or(now));
         if depth >= self.depth {

@@ -183,9 +183,9 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy with its name and, of LAPS, the tokens of its chunks; `turns_chunk`: those of prompts in
-/// turns, if the world may have them. All but `chaos`, which makes no
-/// sense, are compared with a rescan.
+/// Returns a policy with its name and, of LAPS, the tokens of its chunks; `turns_chunk`: those of
+/// prompts in turns, if the world may have them. All but `chaos`, which makes no sense, are compared
+/// with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,

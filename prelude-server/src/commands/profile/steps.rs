@@ -20,7 +20,7 @@ pub(super) struct Steps {
     head: OutputHead,
 }
 
-/// The first choice of a generation, drawn greedily.
+/// Returns the first choice of a generation, drawn greedily.
 fn sample() -> SampleHead {
     SampleHead {
         sampling: Arc::new(SamplingParams::default()),

@@ -110,7 +110,8 @@ fn check_multiples(divisors: &[f64]) -> Result<(), TooComplex> {
     Ok(())
 }
 
-/// The digits of a positive number, and how many of them are decimal places, if they are few.
+/// Returns the digits of a positive number, and how many of them are decimal places, if they are
+/// few.
 fn decimal(number: f64) -> Option<(u64, u32)> {
     // The shortest digits that read as this number, without an exponent.
     let text = format!("{number}");

@@ -138,7 +138,8 @@ impl Width {
         length: None,
     };
 
-    /// Upper bound of the branches of a derivative of any state that the expression passes through.
+    /// Returns an upper bound of the branches of a derivative of any state that the expression
+    /// passes through.
     fn reach(&self) -> u64 {
         let places = if self.is_deterministic {
             1

@@ -99,7 +99,7 @@ impl Choice {
         }
     }
 
-    /// A continuation of no tokens.
+    /// Returns a continuation of no tokens.
     pub(crate) fn empty(params: &Params, model: &ServedModel) -> Self {
         let mut choice = Self::new(params, model);
         choice.finish = Some(Finish {

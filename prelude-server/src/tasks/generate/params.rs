@@ -205,8 +205,8 @@ impl Params {
         }
     }
 
-    /// The tokens that a continuation may really take, of `max_tokens`: what the constraint lets
-    /// it have.
+    /// Returns the tokens that a continuation may really take, of `max_tokens`: what the constraint
+    /// lets it have.
     pub(crate) fn budget(&self, max_tokens: u32) -> u32 {
         let longest = self.constrained.as_ref().and_then(|c| c.budget);
         longest.map_or(max_tokens, |longest| longest.min(max_tokens))

@@ -301,19 +301,19 @@ impl Run {
             && self.prompts.iter().all(PromptState::is_scored)
     }
 
-    /// The prompt that a choice continues.
+    /// Returns the prompt that a choice continues.
     pub(crate) fn prompt_of(&self, choice: usize) -> &PromptState {
         &self.prompts[choice / self.params.n as usize]
     }
 
-    /// About how many bytes of answer were generated beyond those for which room was taken.
+    /// Returns about how many bytes of answer were generated beyond those for which room was taken.
     pub(crate) fn answer_bytes(&self) -> u64 {
         let entries = self.choices.iter().flat_map(|choice| &choice.tokens);
         let entries: usize = entries.map(|record| 1 + record.token.top.len()).sum();
         entries as u64 * LOGPROB_BYTES + self.generated * TOKEN_BYTES
     }
 
-    /// Token counts by now.
+    /// Returns the token counts by now.
     pub(crate) fn usage_body(&self) -> UsageBody {
         UsageBody::new(self.prompt_tokens, self.generated, self.usage.as_ref())
     }

@@ -166,7 +166,8 @@ fn checked_numbers(
     })
 }
 
-/// Before `min_tokens` no stop id may be chosen, so another one must be allowed.
+/// Checks that an allowed id is no stop id if `min_tokens` is above 0: until then no stop id may be
+/// chosen.
 fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
     let (min, stops) = (sampling.min_tokens, &sampling.stop_token_ids);
     let is_stop = |id: &TokenId| stops.binary_search(id).is_ok();

@@ -10,10 +10,10 @@ use super::{super::submit::UsageBody, Run};
 
 /// A dialect's way to put chunks into words.
 pub(crate) trait Speaker: Send + Sized + 'static {
-    /// The answer that is written.
+    /// Returns the answer that is written.
     fn run(&self) -> &Run;
 
-    /// The answer that is written.
+    /// Returns the answer that is written.
     fn run_mut(&mut self) -> &mut Run;
 
     /// Writes a chunk with what choice `index` has to say: its first one, or a later one. `usage`
@@ -32,13 +32,13 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// Returns true if a first chunk has to wait for something, or is to be sent before there is text.
     fn readiness(&self, index: usize) -> Readiness;
 
-    /// The whole answer.
+    /// Returns the whole answer.
     ///
     /// # Errors
     /// The error with which the request ends instead.
     async fn answer(self) -> Result<Reply, ApiError>;
 
-    /// The answer in the form that was asked for. The request's body is not needed any more.
+    /// Returns the answer in the form that was asked for. The request's body is not needed any more.
     ///
     /// # Errors
     /// The same as of [`Speaker::answer`] and [`Speaker::stream`].
@@ -50,7 +50,8 @@ pub(crate) trait Speaker: Send + Sized + 'static {
         }
     }
 
-    /// The stream: what comes at once has a status of its own, what comes later is in it.
+    /// Returns the stream: what comes at once has a status of its own, what comes later is in the
+    /// stream.
     ///
     /// # Errors
     /// The error that keeps the request from its first event.

@@ -42,7 +42,8 @@ fn has_tiles() -> bool {
     row_bytes == 64 && tiles == 8 && rows == 16 && enabled >> 17 & 3 == 3
 }
 
-/// Linux gives out the 8 KiB of tile data per thread on request only.
+/// Asks Linux for the 8 KiB of tile data per thread, which it gives out on request only; returns
+/// whether it does.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -211,8 +212,8 @@ impl Tiles {
         }
     }
 
-    /// One left tile by four right tiles, so that the panel passes by once: for few rows the
-    /// time is that of reading it.
+    /// Multiplies one left tile by four right tiles, so that the panel passes by once: for few rows
+    /// the time is that of reading it.
     ///
     /// # Safety
     /// `left` points to `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.
