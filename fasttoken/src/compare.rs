@@ -51,7 +51,7 @@ mod x86 {
     use super::{COMPARED, Compare};
     use std::arch::x86_64::*;
 
-    /// Only for use inside functions compiled for AVX2.
+    /// The instructions of AVX2, only for use inside functions compiled for AVX2.
     pub(crate) struct Avx2;
 
     impl Compare for Avx2 {

@@ -33,7 +33,7 @@ pub(crate) struct Pattern {
 
 #[derive(Debug, Clone, Copy)]
 enum Inst {
-    /// One character of a set.
+    /// Match a character of a set.
     Set(usize),
     /// A greedy run of characters of a set, which gives back down to `min`.
     Run {

@@ -19,7 +19,7 @@ pub(crate) struct PostProcessor {
     steps: Vec<Step>,
 }
 
-/// One part of a template.
+/// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TemplatePart {
     /// The ids of the first text.

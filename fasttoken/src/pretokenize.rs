@@ -24,7 +24,7 @@ pub(crate) struct PreTokenizer {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// One step, which cuts every piece of the step before into smaller ones.
+/// A step, which cuts every piece of the step before into smaller ones.
 #[derive(Debug)]
 enum Split {
     /// Splits by a common pattern, or several in a row, and keeps every piece.

@@ -35,9 +35,9 @@ pub enum TruncationStrategy {
     /// The longer one, and when that is not enough both to the same length.
     #[default]
     LongestFirst,
-    /// Only the first.
+    /// Only the first text is cut.
     OnlyFirst,
-    /// Only the second.
+    /// Only the second text is cut.
     OnlySecond,
 }
 

@@ -38,7 +38,7 @@ const RAW: u8 = 32;
 /// reserved for whole slots.
 const BLOCK: usize = 128;
 
-/// All tokens, those of the model and the added ones.
+/// The vocabulary: the tokens of the model and the added ones.
 #[derive(Debug)]
 pub(crate) struct Vocab {
     slots: Flat<Slot>,

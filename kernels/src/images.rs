@@ -20,7 +20,7 @@ const PROGRAM: &str = "this program";
 /// Largest image that is read: all families together are below 2 MB.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why there is no image.
+/// The reason why there is no image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -29,7 +29,7 @@ pub enum ImageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The manifest is not one.
@@ -37,10 +37,10 @@ pub enum ImageError {
     Manifest {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// No image of this family.
+    /// There is no image of this family.
     #[error("{} has no image of `{family}`", folder.display())]
     Missing {
         /// The folder that was searched.
@@ -65,7 +65,7 @@ pub enum ImageError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The file's size.
         found: u64,
         /// The hash in the manifest.
         expected: u64,
@@ -84,7 +84,7 @@ include!(concat!(env!("OUT_DIR"), "/packed.rs"));
 #[derive(Clone, Copy, Debug)]
 struct Packed {
     manifest: &'static str,
-    /// By family.
+    /// The images by family.
     images: &'static [(&'static str, &'static [u8])],
 }
 

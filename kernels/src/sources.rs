@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 pub struct Header {
     /// The name in `#include "prelude/dev.h"`.
     pub name: &'static str,
-    /// Its text.
+    /// The header's text.
     pub text: &'static str,
 }
 
@@ -18,13 +18,13 @@ pub struct Family {
     pub name: &'static str,
     /// Text of the source file.
     pub source: &'static str,
-    /// Its kernels' names.
+    /// The names of the family's kernels.
     pub kernels: &'static [&'static str],
 }
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
-        /// All headers that sources include.
+        /// The headers that sources include.
         pub const HEADERS: &[Header] = &[
             $(Header {
                 name: concat!("prelude/", $name),
@@ -36,7 +36,7 @@ macro_rules! headers {
 
 macro_rules! families {
     ($($name:literal: [$($kernel:literal),* $(,)?]),* $(,)?) => {
-        /// All families, by name.
+        /// The families, by name.
         pub const FAMILIES: &[Family] = &[
             $(Family {
                 name: $name,

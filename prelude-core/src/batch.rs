@@ -211,8 +211,8 @@ pub struct Segment {
     pub parent: Option<SegmentIdx>,
     /// Positions before the first own token. For a child, where its parent ends.
     pub context_len: u32,
-    /// For a root: the block table of positions `0..context_len` (the last block may be partly
-    /// used). Empty for a child.
+    /// The block table of positions `0..context_len` of a root (the last block may be partly used).
+    /// Empty for a child.
     pub cached: BlockSpan,
     /// The place of the own tokens' keys and values.
     pub residency: Residency,
@@ -243,7 +243,7 @@ impl Segment {
 pub enum Residency {
     /// K and V live for one layer and are overwritten by the next: no KV memory at all.
     Transient,
-    /// Every layer's are written to these blocks, for later steps.
+    /// K and V of every layer are written to these blocks, for later steps.
     ///
     /// The first block holds position `context_len`: either `context_len` is a multiple of the
     /// block size, or the segment is a root whose last cached block is that same block. Tokens
@@ -261,7 +261,7 @@ pub struct BlockSpan {
 }
 
 impl BlockSpan {
-    /// No blocks.
+    /// The span of no blocks.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
     /// Returns the blocks of this span.
@@ -305,7 +305,7 @@ pub enum OutputHead {
     },
     /// Score `targets[i]` by the hidden state at `positions.start + i`.
     Logprobs {
-        /// One token per position.
+        /// The tokens to score, one for each position.
         targets: Vec<TokenId>,
         /// The number of likeliest tokens to report beside each.
         top: u32,
@@ -362,7 +362,7 @@ pub struct PenaltyHistory {
     pub output: Vec<TokenId>,
 }
 
-/// One new token for each of many sequences.
+/// A batch that computes one new token for each of many sequences.
 #[derive(Clone, Debug, Default)]
 pub struct DecodeBatch {
     /// The rows.
@@ -371,14 +371,14 @@ pub struct DecodeBatch {
     pub block_ids: Vec<BlockId>,
 }
 
-/// One sequence's next token.
+/// A row of a batch that computes one sequence's next token.
 #[derive(Clone, Debug)]
 pub struct DecodeRow {
     /// The sequence, for executors that keep state for it.
     pub seq: SeqId,
     /// The token to run.
     pub token: TokenSource,
-    /// Its position: the number of tokens before it.
+    /// The token's position, which is the number of tokens before it.
     pub context_len: u32,
     /// Block table of positions `0..=context_len`; the new token's K/V go to the last.
     pub blocks: BlockSpan,
@@ -395,7 +395,7 @@ pub enum TokenSource {
     Sampled(StepId),
 }
 
-/// Why a batch is malformed.
+/// The reason why a batch is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BatchError {
@@ -422,7 +422,7 @@ pub enum BatchError {
     /// A segment breaks a rule.
     #[error("segment {segment}: {what}")]
     Segment {
-        /// Its index.
+        /// The segment's index.
         segment: usize,
         /// The rule.
         what: &'static str,
@@ -430,7 +430,7 @@ pub enum BatchError {
     /// An output row breaks a rule.
     #[error("output row {row}: {what}")]
     Row {
-        /// Its index.
+        /// The row's index.
         row: usize,
         /// The rule.
         what: &'static str,
@@ -438,7 +438,7 @@ pub enum BatchError {
     /// A decode row breaks a rule.
     #[error("decode row {row}: {what}")]
     DecodeRow {
-        /// Its index.
+        /// The row's index.
         row: usize,
         /// The rule.
         what: &'static str,

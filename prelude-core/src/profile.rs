@@ -52,7 +52,7 @@ impl Serialize for Profile {
     }
 }
 
-/// Why a [`Profile`] cannot be used.
+/// The reason why a [`Profile`] cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -74,7 +74,7 @@ pub enum ProfileError {
     Sample {
         /// The list that the sample is in.
         list: &'static str,
-        /// Its index, from 0 on.
+        /// The sample's index, from 0 on.
         at: usize,
     },
     /// The profile was measured with another model.

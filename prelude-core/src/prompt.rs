@@ -48,7 +48,7 @@ pub struct PromptTree {
     ends: Vec<u32>,
 }
 
-/// Why a tree could not be extended.
+/// The reason why a tree could not be extended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TreeError {

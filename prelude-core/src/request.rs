@@ -131,7 +131,7 @@ pub enum Head {
 /// An output that is computed from the hidden state of each of several tokens, alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenHead {
-    /// Its vector.
+    /// The token's vector.
     Embed {
         /// True to scale each vector to length 1.
         normalise: bool,
@@ -161,9 +161,9 @@ pub struct Generate {
 /// The set over which the caller normalises label scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalise {
-    /// Over the labels: nothing but their logits is computed.
+    /// Probabilities over the labels: nothing but the logits of labels is computed.
     OverLabels,
-    /// Over the vocabulary: the log-sum-exp of all logits is computed as well.
+    /// Probabilities over the vocabulary: the log-sum-exp of all logits is computed as well.
     OverVocab,
 }
 
@@ -182,7 +182,7 @@ pub enum Pooling {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// No rows or an empty prompt.
+    /// The request has no rows or an empty prompt.
     #[error("the request has no {0}")]
     Empty(&'static str),
     /// A row names a node that the tree lacks.

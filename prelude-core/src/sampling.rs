@@ -30,7 +30,7 @@ pub struct SamplingParams {
     pub seed: u64,
     /// Added to the logits of these ids.
     pub logit_bias: Arc<[(TokenId, f32)]>,
-    /// If present, all other ids are masked.
+    /// The only ids that may be chosen, if present: all other ids are masked.
     pub allowed_token_ids: Option<Arc<[TokenId]>>,
     /// Ids that end the sequence: the end tokens (unless ignored) and the caller's own.
     pub stop_token_ids: Arc<[TokenId]>,

@@ -18,7 +18,7 @@ use crate::{AnswerError, AnswerEvent, shared::Shared};
 pub struct Answer {
     id: RequestId,
     rows: usize,
-    /// Each message is what one step, or one command, did to the request.
+    /// The messages of the engine: each is what one step, or one command, did to the request.
     events: UnboundedReceiver<Vec<AnswerEvent>>,
     /// The events of the last message that were not taken yet.
     arrived: IntoIter<AnswerEvent>,
@@ -160,7 +160,7 @@ fn or_stopped(events: Option<Vec<AnswerEvent>>) -> IntoIter<AnswerEvent> {
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collected {
-    /// One per row of the request.
+    /// The rows of the request, in order.
     pub rows: Vec<CollectedRow>,
     /// The resources that it used.
     pub usage: Usage,
@@ -175,12 +175,12 @@ pub enum CollectedRow {
     Generated(Vec<Generation>),
 }
 
-/// One continuation.
+/// A continuation of a row that generates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
     /// The tokens; a token that ended it is among them.
     pub tokens: Vec<SampledToken>,
-    /// Why it ended.
+    /// The reason why the continuation ended.
     pub finish: FinishReason,
 }
 

@@ -37,7 +37,7 @@ pub enum AnswerError {
     /// The step that ran it failed, or a row had no finite result.
     #[error("the request failed: {0}")]
     Failed(String),
-    /// Its deadline passed while it was queued.
+    /// The request's deadline passed while it was queued.
     #[error("the deadline passed before the request could run")]
     DeadlineExpired,
     /// The request was aborted.

@@ -27,7 +27,7 @@ pub struct RequestSpec {
     pub rows: Vec<RowSpec>,
     /// Lower runs first.
     pub priority: i64,
-    /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
+    /// The time from now at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
     /// The treatment of the request if it has not started by then.
     pub on_deadline: OnDeadline,

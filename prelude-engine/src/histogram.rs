@@ -4,7 +4,8 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One per bound, not cumulative; observations above all bounds are only in `count`.
+    /// The number of observations at or below each bound and above the bound before it;
+    /// observations above all bounds are only in `count`.
     counts: Vec<u64>,
     count: u64,
     sum: f64,

@@ -69,7 +69,7 @@ pub struct FinishedRequests {
     pub deadline_expired: u64,
 }
 
-/// One step, as it ran.
+/// A report about one step that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step.

@@ -1,4 +1,4 @@
-//! One HTTP exchange: what the proxy shows of it, and the answers to that.
+//! An HTTP exchange: what the proxy shows of it, and the answers to that.
 //!
 //! Plain code without a clock and without I/O: messages in, answers out. The order of answers is
 //! what Envoy asks for in each mode of the request's body:
@@ -47,9 +47,9 @@ pub const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 /// The state of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its headers have not come.
+    /// The request's headers have not come.
     Headers,
-    /// Its body is coming.
+    /// The request's body is coming.
     Body,
     /// An endpoint was picked before the body ended, and the rest of the body passes through.
     Passing,

@@ -1,5 +1,5 @@
-//! Every path of this machine against recorded outputs of the reference implementation, on short
-//! prompts. `tests/parity.rs` compares every array of every prompt on the default path.
+//! Tests of every path of this machine against recorded outputs of the reference implementation, on
+//! short prompts. `tests/parity.rs` compares every array of every prompt on the default path.
 
 use prelude_models::conformance::golden::{Allowed, Golden, GoldenComparison, folder};
 

@@ -1,4 +1,4 @@
-//! The same tokens give the same bits in every batch: invariant 8, on every path.
+//! Tests that the same tokens give the same bits in every batch: invariant 8, on every path.
 //!
 //! The yardstick is a row's whole prompt alone in a step, on one thread.
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// KV blocks if nothing is said about them.
 const KV_BYTES_DEFAULT: u64 = 1 << 30;
-/// No more blocks than this many of the longest sequences fill.
+/// The number of longest sequences that the default number of blocks holds at most.
 const MAX_DEFAULT_SEQUENCES: u64 = 64;
 
 /// Milliseconds of a slice of a pass: a step of a small model takes about as long.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One `T` per worker. Two tasks that run at once have different workers, so a lock is never
+/// A value for each worker. Two tasks that run at once have different workers, so a lock is never
 /// waited for; it is what makes sharing safe.
 #[derive(Debug)]
 pub(crate) struct PerWorker<T>(Vec<Mutex<T>>);

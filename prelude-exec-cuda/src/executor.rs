@@ -69,13 +69,13 @@ pub struct CudaExecutor {
     spare: Vec<(StepPlan, HostBuffers)>,
     clock: DeviceClock,
     waits: Waits,
-    /// As in [`CudaConfig`].
+    /// The limit of a step, as in [`CudaConfig`].
     step_limit_ms: u32,
     passes: Passes<PassBuffers>,
     memory: MemoryPlan,
     capacity: Capacity,
     model_config: ModelConfig,
-    /// Why the GPU can do nothing more.
+    /// The reason why the GPU can do nothing more.
     lost: Option<String>,
 }
 

@@ -29,7 +29,7 @@ use crate::{
 /// Uses of a shape after which it is captured while requests wait: what comes once is not worth
 /// their time.
 const USES_BUSY: u32 = 2;
-/// The same where another graph has to go for it.
+/// Uses of a shape after which it is captured where another graph has to go for it.
 const USES_FULL: u32 = 16;
 /// Steps between two captures while requests wait.
 const STEPS_BETWEEN: u64 = 8;
@@ -94,7 +94,7 @@ pub struct GraphStats {
 pub(crate) enum StepMode {
     /// Kernel by kernel; padded to a shape, if there is one.
     Eager(Option<StepShape>),
-    /// As the graph of this shape, to which it is padded.
+    /// The graph of this shape, to which the step is padded.
     Replay(StepShape),
 }
 

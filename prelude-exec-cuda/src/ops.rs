@@ -69,8 +69,8 @@ pub struct CudaOps {
     kv: KvPool,
     /// Room for copies of blocks in host memory, if any.
     host_kv: Option<HostKv>,
-    /// One layer's keys and values of all tokens of the step, if it has several chunks or is a
-    /// pass.
+    /// The keys and values of one layer, of all tokens of the step, if the step has several chunks or
+    /// is a pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
     /// The room for a mixture of experts; `None` for other models.
@@ -87,7 +87,7 @@ pub struct CudaOps {
     on_hopper: bool,
 }
 
-/// One layer's keys and its values of a step's own tokens: `[T, Hkv · D]` each.
+/// The keys and the values of one layer, of a step's own tokens: `[T, Hkv · D]` each.
 pub(crate) type OwnKv = [ArenaTensor; 2];
 
 /// The tensors that a pass holds on the GPU between its slices.

@@ -49,7 +49,7 @@ pub(crate) trait Stream {
 #[derive(Debug)]
 pub(crate) struct GpuStream<'a> {
     context: &'a Arc<Context>,
-    /// Its second half is copied over its first one.
+    /// A buffer whose second half is copied over its first one.
     filler: &'a Buffer,
 }
 

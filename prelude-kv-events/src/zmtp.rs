@@ -36,7 +36,7 @@ pub enum Received {
     Message(Vec<Vec<u8>>),
     /// A command.
     Command {
-        /// Its name.
+        /// The command's name.
         name: Vec<u8>,
         /// The bytes behind the name.
         data: Vec<u8>,

@@ -64,7 +64,7 @@ struct Entry {
     last_used: u64,
 }
 
-/// One block of a prompt, and the prefix that it follows.
+/// A block of a prompt, and the prefix that the block follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     /// The hash of the prefix that ends with the block.

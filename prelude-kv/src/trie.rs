@@ -49,7 +49,7 @@ pub struct PrefixTrie {
 /// A node that the trie has forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// Its block.
+    /// The evicted block.
     pub block: BlockId,
     /// The hash of the prefix that ended with the block.
     pub hash: BlockHash,

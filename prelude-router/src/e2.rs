@@ -45,8 +45,8 @@ pub(crate) struct E2 {
     config: E2Config,
     /// The index, and what endpoints have cached of the prompt that was asked about last.
     cached: Cached,
-    /// By position of the endpoint: the tokens of that prompt that requests of the window have
-    /// brought there.
+    /// The tokens of that prompt that requests of the window have brought to each endpoint, by its
+    /// position.
     visited: Vec<u32>,
     window: Window,
     outputs: Outputs,

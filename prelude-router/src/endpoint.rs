@@ -64,7 +64,7 @@ pub struct Endpoint {
 pub struct Outstanding {
     /// Requests.
     pub requests: u64,
-    /// Their prompts' tokens that no cache held.
+    /// Tokens of the requests' prompts that no cache held.
     pub tokens: u64,
     /// The engine's time that they take.
     pub work: Cost,
@@ -131,11 +131,11 @@ pub(crate) struct Work {
     pub(crate) cost: Cost,
 }
 
-/// Its order reaches no decision.
+/// Work by request; the order of the map reaches no decision.
 #[expect(clippy::disallowed_types, reason = "looked up by key, and filtered")]
 type ByRequest = std::collections::HashMap<RequestId, Work, RandomState>;
 
-/// All endpoints, in the order in which they joined, and the requests that are under way.
+/// The endpoints, in the order in which they joined, and the requests that are under way.
 #[derive(Debug)]
 pub struct Fleet {
     endpoints: Vec<Endpoint>,

@@ -38,9 +38,10 @@ pub(crate) struct Index {
     holdings: Arena<Holding>,
     /// The node that begins with the granule of a hash.
     first: ByHash,
-    /// All nodes; every one is older than the node before it in a prompt, so the oldest is a leaf.
+    /// The nodes by use; every one is older than the node before it in a prompt, so the oldest is a
+    /// leaf.
     recent: List,
-    /// One for each endpoint, in the order of ids.
+    /// The mirrors of caches, one for each endpoint, in the order of ids.
     mirrors: Vec<Mirror>,
     max_nodes: usize,
     dropped: u64,
@@ -49,7 +50,8 @@ pub(crate) struct Index {
 /// The nodes that a prompt begins with.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
-    /// From the first on, with how many granules of each are the prompt's: all, but for the last.
+    /// The nodes from the first on, with how many granules of each are the prompt's: all, but for
+    /// the last.
     steps: SmallVec<[(u32, u32); 8]>,
 }
 

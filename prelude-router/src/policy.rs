@@ -14,7 +14,7 @@ use crate::{
 /// A request that must go somewhere.
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// Its id.
+    /// The request's id.
     pub id: RequestId,
     /// The root that its prompt shares with the prompts that it can share tokens with.
     pub root: Root,

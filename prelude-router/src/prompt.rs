@@ -39,7 +39,7 @@ impl Root {
 /// A prompt, as far as a router knows it.
 #[derive(Clone, Copy, Debug)]
 pub enum Prompt<'a> {
-    /// Its tokens.
+    /// The prompt's tokens.
     Tokens(&'a [TokenId]),
     /// The bytes that came over the wire, where they cannot be tokenized: shared beginnings are
     /// found all the same, and four bytes count as one token.

@@ -19,7 +19,7 @@ use crate::{
 pub struct RouteRequest<'a> {
     /// Names it until it is finished.
     pub id: RequestId,
-    /// Its prompt.
+    /// The request's prompt.
     pub prefix: &'a Prefix,
     /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
     pub max_output_tokens: Option<u32>,
@@ -27,7 +27,7 @@ pub struct RouteRequest<'a> {
     pub user: Option<u64>,
     /// True if it may be refused when all endpoints have too much to do.
     pub sheddable: bool,
-    /// If it may go to some endpoints only, those.
+    /// The only endpoints that the request may go to, if it may not go to all.
     pub subset: Option<&'a [EndpointId]>,
     /// The time at which its first token is due, if it says so: for policies that weigh it.
     pub deadline: Option<Timestamp>,
@@ -36,7 +36,7 @@ pub struct RouteRequest<'a> {
 /// The endpoint that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// There.
+    /// The endpoint that the request goes to.
     pub endpoint: EndpointId,
     /// The endpoints that a gateway may try instead, in this order, if that one cannot be reached.
     pub fallbacks: SmallVec<[EndpointId; 2]>,
@@ -44,7 +44,7 @@ pub struct Pick {
     pub cached_tokens: u32,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Why it goes there.
+    /// The reason why the request goes there.
     pub reason: Reason,
 }
 

@@ -33,7 +33,7 @@ pub enum Event {
         /// The answer, or a piece of it.
         output: RowOutput,
     },
-    /// One continuation ended.
+    /// A continuation ended.
     RowFinished {
         /// The request.
         request: RequestId,
@@ -41,7 +41,7 @@ pub enum Event {
         row: u32,
         /// The index of the row's continuation.
         choice: u32,
-        /// Why.
+        /// The reason why the continuation ended.
         reason: FinishReason,
     },
     /// A sequence of the request lost its KV blocks to an older one and will be recomputed.
@@ -75,7 +75,7 @@ impl Event {
     }
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// The continuation produced one of its stop ids.
@@ -85,7 +85,7 @@ pub enum FinishReason {
     },
     /// The continuation reached `max_tokens`.
     Length,
-    /// Its constraint is satisfied and lets nothing follow.
+    /// The generation's constraint is satisfied and lets nothing follow.
     Complete,
     /// No token was allowed to come next.
     NoToken,
@@ -100,14 +100,14 @@ pub enum Outcome {
     Aborted,
     /// A step with its work failed; the text says how.
     Failed(String),
-    /// Its deadline passed before any of it was scheduled.
+    /// The request's deadline passed before any of it was scheduled.
     DeadlineExpired,
 }
 
 /// The resources that a request used, whatever its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Each row's whole prompt, once per row (not per choice).
+    /// The tokens of each row's whole prompt, once per row (not per choice).
     pub prompt_tokens: u64,
     /// Prompt tokens whose K/V were read from the prefix cache, counted like `prompt_tokens`.
     pub cached_tokens: u64,

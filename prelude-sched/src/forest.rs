@@ -56,8 +56,9 @@ pub(crate) struct Forest {
     depths: BTreeSet<usize>,
     /// Index of the tree and the salt of a request, by its serial number. For lookups only.
     tree_of: AHashMap<u64, usize>,
-    /// By root's prefix and node of a prompt tree: the end of what the forest below that root has
-    /// of the node's prompt, of which it has all that precedes the node. For lookups only.
+    /// The end of what the forest below a root has of the prompt of a node of a prompt tree, by the
+    /// root's prefix, the tree and the node: the forest has all tokens that precede the node. For
+    /// lookups only.
     reached: AHashMap<(usize, usize, NodeIdx), Cursor>,
     rows: Vec<Row>,
     tokens: u32,
@@ -88,7 +89,7 @@ struct Row {
     last: usize,
     /// First position whose hidden state the row needs: a cache serves those before it.
     needed: u32,
-    /// Its cached prefix, which may be longer than the one that its root stands for.
+    /// The row's cached prefix, which may be longer than the one that its root stands for.
     own: usize,
     joined: Joined,
 }
@@ -99,7 +100,7 @@ struct Prefix {
     salt: Option<Arc<str>>,
     blocks: Vec<BlockId>,
     hash: BlockHash,
-    /// Its root in the forest.
+    /// The prefix's root in the forest.
     root: Option<usize>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Prompts {
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) tree: Arc<PromptTree>,
     block_size: u32,
-    /// One per node of the tree; empty until something is asked of one.
+    /// The blocks of each node of the tree; empty until something is asked of one node.
     nodes: Vec<NodeBlocks>,
     /// The prompt that [`Self::whole`] returned last: choices of a generation share it.
     whole: Option<(NodeIdx, Arc<[TokenId]>)>,

@@ -49,7 +49,7 @@ impl QueueKey {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<QueueKey, Waiting>,
-    /// Their places by arrival and submission.
+    /// The places of the requests by arrival and submission.
     by_arrival: BTreeMap<(Timestamp, u64), QueueKey>,
     /// Number of submission of the overdue one.
     overdue: Option<u64>,

@@ -11,7 +11,7 @@ use prelude_kv::{BlockHash, KvCache};
 use crate::leader::{Held, Leaders};
 use crate::length::length_of;
 
-/// One sequence's progress and the blocks it holds.
+/// A sequence's progress and the blocks it holds.
 ///
 /// ```text
 /// positions  0 ....... computed ....... next ....... target
@@ -81,8 +81,8 @@ pub(crate) struct TokenWait {
 pub(crate) enum Job {
     /// The sequence generates.
     Decode(Generate),
-    /// Its row is answered; one-shot work too long for one step. Holds the position before which
-    /// prompt tokens are scored already, if the row scores them.
+    /// The sequence's row is answered: one-shot work too long for one step. Holds the position
+    /// before which prompt tokens are scored already, if the row scores them.
     Chunked {
         /// First position whose hidden state is still needed.
         needed: u32,
@@ -99,7 +99,7 @@ pub(crate) enum SeqState {
         /// First position not planned.
         next: u32,
     },
-    /// Its prompt is computed and each row makes one more token.
+    /// The sequence's prompt is computed and each row makes one more token.
     Decoding,
 }
 

@@ -8,9 +8,9 @@ use prelude_core::{RequestId, Timestamp};
 pub struct Waiting {
     /// The request.
     pub request: RequestId,
-    /// Its turn, which goes before its priority.
+    /// The request's turn, which goes before its priority.
     pub turn: Turn,
-    /// Its priority: lower runs first.
+    /// The request's priority: lower runs first.
     pub priority: i64,
     /// The time of its arrival.
     pub arrival: Timestamp,

@@ -21,9 +21,9 @@ use crate::{PromptSize, Waiting, length::length_of, request::RequestState};
 /// A change of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its one-shot rows that wait, if there are any.
+    /// The request's one-shot rows that wait, if there are any.
     pub oneshot: Option<Waiting>,
-    /// Its generations that wait to be admitted, if there are any.
+    /// The request's generations that wait to be admitted, if there are any.
     pub decode: Option<Waiting>,
     /// The cost of the request now.
     pub cost: Cost,

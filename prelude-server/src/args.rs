@@ -263,7 +263,7 @@ pub(crate) struct ServeArgs {
     /// has its boundary from them, and predicted waits follow from them.
     #[arg(long, value_name = "FILE", help_heading = "Scheduling")]
     pub(crate) profile: Option<PathBuf>,
-    /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
+    /// Give the same bits whatever else is in a step, also on a GPU; the CPU always does.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) deterministic: bool,
     /// Most alternatives a request may see beside a token; -1 allows the vocabulary [default: 20].

@@ -86,7 +86,7 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// One of the places to wait in.
+/// A place to wait in, which is given back when it is dropped.
 struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {

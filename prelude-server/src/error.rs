@@ -18,7 +18,7 @@ pub(crate) enum Dialect {
     /// `{"error": {..}}`.
     #[default]
     OpenAi,
-    /// The same, and `detail` beside it, which System One clients read.
+    /// `{"error": {..}, "detail": ..}`: System One clients read `detail`.
     SystemOne,
     /// `{"error", "error_type"}`, as TEI's clients read it.
     Tei,

@@ -103,7 +103,7 @@ pub enum DeviceChoice {
     /// A GPU where [`automatic_device`] finds one, else the host.
     #[default]
     Auto,
-    /// This one.
+    /// The device that is named.
     On(Device),
 }
 

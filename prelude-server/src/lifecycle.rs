@@ -12,7 +12,7 @@ use tokio::sync::watch;
 pub(crate) enum Phase {
     /// The port is bound, models are being loaded.
     Loading,
-    /// In service.
+    /// The server is in service.
     Ready,
     /// Told to stop: health is red so that balancers send no more work, which is still accepted.
     Leaving,

@@ -1,4 +1,4 @@
-//! From files to a model in service.
+//! Loading of a model from its files into service.
 
 mod tables;
 
@@ -89,7 +89,7 @@ impl Default for LoadOptions {
 pub struct Loaded {
     /// The model as endpoints use it.
     pub model: ServedModel,
-    /// To be kept while the model is served: dropping it stops the engine.
+    /// The engine, to be kept while the model is served: dropping it stops the engine.
     pub engine: ScheduledEngine,
     /// Warnings for the operator: features that this model cannot serve.
     pub warnings: Vec<String>,

@@ -13,7 +13,7 @@ use thiserror::Error;
 /// Largest file that is read, in bytes: far more samples than a profile has.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Why a file of measured times cannot be used.
+/// The reason why a file of measured times cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {

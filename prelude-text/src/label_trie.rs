@@ -286,7 +286,7 @@ struct Places {
     /// The tokens that follow in some label, in order of first appearance.
     next: Vec<Vec<TokenId>>,
     child: HashMap<(usize, TokenId), usize>,
-    /// For each label, the places along it, and the number of the follower that comes next.
+    /// The places along each label, and the number of the follower that comes next.
     paths: Vec<Vec<(usize, usize)>>,
 }
 

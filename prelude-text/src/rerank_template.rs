@@ -34,7 +34,8 @@ pub struct RerankTemplate {
 enum Form {
     /// The template takes the variables `instruction`, `query` and `document`.
     Texts(Box<Environment<'static>>),
-    /// As messages: of the role `system` if there is an instruction, of `query` and of `document`.
+    /// The template takes messages: of the role `system` if there is an instruction, of `query` and of
+    /// `document`.
     Messages(Box<ChatTemplate>),
 }
 

@@ -19,11 +19,11 @@ const END: usize = char::MAX as usize + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Letter {
-    /// Its token, or [`NO_ID`].
+    /// The character's token, or [`NO_ID`].
     pub(super) id: u32,
-    /// Its class as the left one of two characters; see [`super::cut_table`].
+    /// The character's class as the left one of two characters; see [`super::cut_table`].
     pub(super) left: u16,
-    /// Its class as the right one.
+    /// The character's class as the right one of two characters.
     pub(super) right: u16,
 }
 
@@ -36,7 +36,7 @@ impl Letter {
     };
 }
 
-/// All characters, in two tables that share empty blocks.
+/// The table of all characters, in two levels that share empty blocks.
 #[derive(Debug)]
 pub(super) struct LetterTable {
     /// Block of each 64 code points; the first is empty.

@@ -126,7 +126,7 @@ fn is_whole_in_nfd(c: char) -> bool {
 /// is normalized without it, and it composes with nothing before it.
 pub(super) struct Doubtful<'t> {
     text: &'t str,
-    /// After an inert character, or at the begin.
+    /// The place of the search, which is behind an inert character, or at the begin.
     at: usize,
 }
 

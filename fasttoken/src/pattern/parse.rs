@@ -8,9 +8,9 @@ use super::set::{CharSet, Item, category_mask};
 /// A parsed pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// One character of the set.
+    /// A character of the set.
     Set(CharSet),
-    /// One after the other; empty matches the empty string.
+    /// Nodes one after the other; empty matches the empty string.
     Sequence(Vec<Self>),
     /// The first that leads to a match.
     Alternatives(Vec<Self>),

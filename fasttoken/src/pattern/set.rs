@@ -21,7 +21,7 @@ pub(crate) struct CharSet {
     negated: bool,
 }
 
-/// One part of a set as written in the pattern.
+/// A part of a set as written in the pattern.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Range(char, char),

@@ -155,7 +155,7 @@ pub(super) struct Wide {
     pub(super) leads: u64,
     /// The bytes of characters beyond ASCII.
     pub(super) bytes: u64,
-    /// Without a last character that the block cuts.
+    /// The bytes of the block without a last character that the block cuts.
     pub(super) valid_mask: u64,
 }
 

@@ -121,7 +121,7 @@ mod x86 {
     compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, class_masks::Avx2);
 }
 
-/// One implementation of [`Scanner::fill`].
+/// An implementation of [`Scanner::fill`].
 #[cfg(test)]
 pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize) -> usize;
 

@@ -17,7 +17,7 @@ use super::Error;
 pub struct Build {
     /// The compiler: g++ from 9 on.
     pub compiler: String,
-    /// This crate's folder, with `emu`, `include` and `src`.
+    /// The folder of this crate, with `emu`, `include` and `src`.
     pub sources: PathBuf,
     /// The folder in which objects and libraries are made and found again.
     pub cache: PathBuf,
@@ -126,7 +126,7 @@ impl Build {
         command
     }
 
-    /// Also tells whether there is a compiler.
+    /// Returns the compiler's version, or an error if there is no compiler.
     fn compiler_version(&self) -> Result<Vec<u8>, Error> {
         let output = Command::new(&self.compiler).arg("--version").output();
         let output = output.map_err(|e| Error::NoCompiler {

@@ -50,7 +50,7 @@ pub enum Error {
     NoCompiler {
         /// The attempt that failed.
         program: String,
-        /// Why it failed.
+        /// The reason why the compiler did not start.
         why: String,
     },
     /// A source does not compile.
@@ -68,7 +68,7 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The reason why the file could not be used.
         why: String,
     },
     /// The library does not load.
@@ -139,9 +139,9 @@ pub struct Extent {
 /// A kernel in the library.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its `extern "C"` name.
+    /// The kernel's `extern "C"` name.
     pub name: String,
-    /// Its parameter struct's, as the source names it.
+    /// The name of the kernel's parameter struct in the source.
     pub params: String,
     /// Most threads of a block.
     pub threads_max: u32,
@@ -150,7 +150,7 @@ pub struct Kernel {
 /// A parameter struct as C++ lays it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Its size.
+    /// The struct's size.
     pub bytes: usize,
     /// Name, offset and size of each field.
     pub fields: Vec<(String, usize, usize)>,

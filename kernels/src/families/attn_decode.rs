@@ -2,7 +2,7 @@ use super::attn_varlen::{is_near, padded_head_dim};
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// One query whose keys and values are all in the pool.
+    /// A query whose keys and values are all in the pool.
     #[derive(PartialEq, Eq)]
     pub struct DecodeRow: 16 {
         /// Row of `q` and `out`.
@@ -17,8 +17,8 @@ params! {
 }
 
 params! {
-    /// One split of rows of [`AttnDecodeParams::rows`] that are read together: of one row, or of several
-    /// that have it in the same blocks and see all of it and more.
+    /// A split of rows of [`AttnDecodeParams::rows`] that are read together: of one row, or of several
+    /// that have the split in the same blocks and see all of it and more.
     #[derive(PartialEq, Eq)]
     pub struct DecodeItem: 16 {
         /// The first of the rows, which follow each other.
@@ -40,7 +40,7 @@ params! {
         pub q: DevicePtr,
         /// `[_, heads · D]`; may be `q`.
         pub out: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,

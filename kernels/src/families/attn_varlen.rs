@@ -29,9 +29,9 @@ params! {
 }
 
 impl Span {
-    /// In blocks of the pool.
+    /// The kind of a span in blocks of the pool.
     pub const PAGES: u32 = 0;
-    /// Among the step's own K and V.
+    /// The kind of a span among the step's own K and V.
     pub const STEP: u32 = 1;
 }
 
@@ -39,7 +39,7 @@ params! {
     /// Queries of one segment at consecutive positions, which a block computes at once.
     #[derive(PartialEq, Eq)]
     pub struct Tile: 16 {
-        /// Their segment, or [`Tile::NO_SEGMENT`] for a tile that is not used.
+        /// The segment of the queries, or [`Tile::NO_SEGMENT`] for a tile that is not used.
         pub segment: u32,
         /// Row of `q` and `out` of the first.
         pub q_row: u32,
@@ -84,7 +84,7 @@ params! {
         pub k_step: DevicePtr,
         /// Values, laid out as keys are.
         pub v_step: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,

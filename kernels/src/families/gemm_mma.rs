@@ -46,13 +46,13 @@ pub enum GemmOutput {
 const SKINNY_ROWS: u32 = 16;
 /// Rows of `w` of one of its blocks.
 const SKINNY_TILE: u32 = 16;
-/// With fewer blocks than this, more than some GPUs have multiprocessors, blocks are larger.
+/// The number of blocks, more than some GPUs have multiprocessors, below which blocks are larger.
 const SKINNY_BLOCKS: u32 = 132;
 
 /// The part of `y` that a block computes: mirrors `gemm::Tile`. The bits of `y` are the same with each.
 #[derive(Debug)]
 pub struct GemmTile {
-    /// By [`GemmOutput`].
+    /// The kernels, by [`GemmOutput`].
     kernels: [&'static str; 3],
     rows: u32,
     columns: u32,
@@ -67,7 +67,7 @@ pub struct GemmTile {
 }
 
 impl GemmTile {
-    /// All tiles, from large to small.
+    /// The tiles, from large to small.
     pub const ALL: [Self; 4] = [
         Self {
             kernels: [

@@ -16,7 +16,7 @@ params! {
         pub q_norm: DevicePtr,
         /// `[D]`, or null.
         pub k_norm: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,

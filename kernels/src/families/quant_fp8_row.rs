@@ -18,7 +18,7 @@ params! {
         pub width: u32,
         /// Elements from one row of `x` to the next: a multiple of 8.
         pub x_stride: u32,
-        /// Nothing.
+        /// Padding, which is not read.
         pub reserved: u32,
     }
 }

@@ -68,9 +68,9 @@ params! {
 pub enum SampleStatus {
     /// The row has its ids.
     Sampled,
-    /// Its numbers are infinite or not numbers.
+    /// The row's logits are infinite or not numbers.
     NotFinite,
-    /// Every id is masked.
+    /// The row's masks allow no id.
     NothingAllowed,
 }
 

@@ -6,7 +6,8 @@ params! {
     pub struct Sm90GemmParams: 384 {
         /// [`Sm90GemmParams::tile`] of `[m, k]`.
         pub x: TensorMap,
-        /// The same of `[n, k]`, or for [`Sm90Output::SiluMul`] of `[2n, k]`: gates first.
+        /// [`Sm90GemmParams::tile`] of `[n, k]`, or for [`Sm90Output::SiluMul`] of `[2n, k]`: gates
+        /// first.
         pub w: TensorMap,
         /// `[m, n]`.
         pub y: DevicePtr,

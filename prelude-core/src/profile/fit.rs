@@ -26,7 +26,7 @@ pub enum FitError {
         /// The number of samples.
         samples: usize,
     },
-    /// One of them is no measurement.
+    /// A sample is no measurement.
     #[error("sample {at} computes nothing, or takes no positive number of milliseconds")]
     NoTime {
         /// The index of the sample, from 0 on.

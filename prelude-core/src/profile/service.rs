@@ -54,7 +54,7 @@ impl Default for ServiceTime {
 pub struct BadServiceTime {
     /// The field.
     pub name: &'static str,
-    /// Its value.
+    /// The coefficient's value.
     pub value: f64,
 }
 

@@ -14,7 +14,7 @@ use super::spec::{BadEndpoint, EndpointLine};
 /// Upper bound of the size of a file of engines.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Why a file of engines cannot be used.
+/// The reason why a file of engines cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {

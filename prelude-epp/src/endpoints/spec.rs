@@ -25,7 +25,7 @@ pub struct EndpointLine {
     pub pool: Option<Pool>,
 }
 
-/// Why a text names no engine.
+/// The reason why a text names no engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadEndpoint {

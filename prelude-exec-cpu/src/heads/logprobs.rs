@@ -6,7 +6,7 @@ use prelude_core::{PositionLogprobs, TokenId, TokenLogprob};
 
 use crate::kernels::{Supported, simd};
 
-/// Up to this many likeliest tokens are kept sorted by insertion; more are selected and sorted.
+/// Most likeliest tokens that are kept sorted by insertion; more are selected and sorted.
 const INSERT_MAX: usize = 64;
 
 /// The constants that turn a row's logits into log-probabilities.

@@ -39,7 +39,7 @@ pub(crate) struct HeadPass<'a> {
     pub(crate) multiplier: &'a mut Multiplier,
     /// Instructions for scans over logits.
     pub(crate) isa: Supported,
-    /// One per row of the step.
+    /// The results, one for each row of the step.
     pub(crate) results: &'a mut [Option<RowOutput>],
 }
 

@@ -1,4 +1,4 @@
-//! From logits to tokens: the definition that other executors follow.
+//! Sampling, from logits to tokens: the definition that other executors follow.
 //!
 //! In this order:
 //!
@@ -32,7 +32,7 @@ const ONE: f64 = (1u64 << 40) as f64;
 /// First look of top-p: almost always enough, and cheap to sort.
 const TOP_P_GUESS: usize = 256;
 
-/// In [`Scratch::seen`]: the token is in prompt or output.
+/// The bit of [`Scratch::seen`] that says that a token is in prompt or output.
 const SEEN: u32 = 1 << 31;
 
 /// Buffers of one worker.
@@ -50,7 +50,7 @@ pub(crate) struct Scratch {
 struct Candidate {
     id: TokenId,
     logit: f32,
-    /// Its own until [`accumulate`]d, then with those before it.
+    /// The candidate's own weight until [`accumulate`]d, then the sum with the weights before it.
     weight: u64,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct VocabularyHeads {
     rows: usize,
 }
 
-/// One use of one row of logits.
+/// A use of a row of logits.
 struct Item<'a> {
     /// Index of the row.
     row: usize,

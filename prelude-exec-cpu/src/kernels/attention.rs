@@ -207,7 +207,7 @@ impl SegmentPart<'_> {
     }
 }
 
-/// One layer's attention for a chunk of the step's tokens.
+/// The attention of one layer for a chunk of the step's tokens.
 pub(crate) struct Attention<'a, E> {
     pub(crate) layout: &'a StepLayout,
     pub(crate) kv: &'a Kv<E>,

@@ -31,7 +31,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All, the most demanding first.
+    /// The families, the most demanding first.
     pub const ALL: [Self; 7] = [
         Self::AmxBf16,
         Self::Avx512Bf16,

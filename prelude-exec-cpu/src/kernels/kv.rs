@@ -215,7 +215,7 @@ impl KvStore {
     }
 }
 
-/// One layer's keys and values of all tokens of a step.
+/// The keys and values of one layer, of all tokens of a step.
 pub(crate) enum StepKv {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),

@@ -7,10 +7,10 @@ use crate::{
     memory::{event::Point, space::Space},
 };
 
-/// Both ends of a step.
+/// The two ends of a step.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// In front of all that it queued.
+    /// The point in front of all that the step queued.
     pub(super) start: Point,
     /// Behind all that it queued.
     pub(super) end: Point,

@@ -12,7 +12,7 @@ use prelude_models::step::{StepLayout, StepRow};
 /// The lists of one row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Masks {
-    /// If present, no other id may be chosen.
+    /// The only ids that may be chosen, if present.
     pub(super) allowed: Option<Arc<[TokenId]>>,
     /// Ids that must not be chosen.
     pub(super) masked: Arc<[TokenId]>,

@@ -31,7 +31,7 @@ use crate::{
 /// results; a row for which there is no room then fails alone, the longest first.
 #[derive(Debug, Default)]
 struct ResultIndex {
-    /// For each row of the step, its results in order.
+    /// The results of each row of the step, in order.
     of_row: BTreeMap<usize, Vec<u32>>,
     /// Results in all.
     len: usize,
@@ -113,16 +113,16 @@ pub(super) struct Pooled {
     /// `[places, width]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
     places: ResultIndex,
-    /// For each row of the step, how much of each result it reads.
+    /// The number of dimensions that each row of the step reads of each result.
     dimensions: BTreeMap<usize, usize>,
 }
 
 /// The things that have a result each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Each row.
+    /// A result for each row.
     Rows,
-    /// Each token of each row.
+    /// A result for each token of each row.
     Tokens,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Attention {
     pub(crate) q: View<bf16>,
     /// `[n, Hq · D]`.
     pub(crate) out: View<bf16>,
-    /// This layer's keys and values in the pool, a row for each block; none if nothing is kept.
+    /// The layer's keys and values in the pool, a row for each block; none if nothing is kept.
     pub(crate) pages: Option<(View<bf16>, View<bf16>)>,
     pub(crate) block_size: usize,
     /// Block tables, `[1, _]`.

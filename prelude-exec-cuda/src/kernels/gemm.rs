@@ -70,11 +70,11 @@ impl ProductOutput {
 #[cfg(feature = "measure")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProductCounts {
-    /// By the library.
+    /// Products by the library.
     pub library: u64,
-    /// By `gemm_mma`, or by `sm90_gemm` in its place.
+    /// Products by `gemm_mma`, or by `sm90_gemm` in its place.
     pub own: u64,
-    /// By `gemm_skinny`, which few rows always are where bits may differ.
+    /// Products by `gemm_skinny`, which few rows always are where bits may differ.
     pub skinny: u64,
 }
 

@@ -21,7 +21,7 @@ const KERNEL: &str = "sm90_gemm";
 /// Multiprocessors of the device that computes nothing: those of an H200.
 #[cfg(feature = "emu")]
 const RECORDED: u32 = 132;
-/// The same of the emulation: so few that blocks have several tiles.
+/// Multiprocessors of the emulation: so few that blocks have several tiles.
 #[cfg(feature = "emu")]
 const EMULATED: u32 = 3;
 

@@ -24,7 +24,8 @@ const BUILT_BY: i32 = 13;
 #[derive(Debug)]
 pub(crate) struct Images {
     config: CudaConfig,
-    /// In the order in which they are asked; what cannot be opened says why.
+    /// The places of images in the order in which they are asked; a place that cannot be opened says
+    /// why.
     built: Vec<Result<prelude_kernels::Images, String>>,
 }
 

@@ -34,9 +34,9 @@ const EMULATED_MULTIPROCESSORS: u32 = 3;
 /// Runs kernels.
 #[derive(Debug)]
 pub(crate) enum Launcher {
-    /// On a GPU.
+    /// Kernels run on a GPU.
     Cuda(Box<CudaLauncher>),
-    /// On the host, checked. A launch ends before the call returns.
+    /// Kernels run on the host, checked. A launch ends before the call returns.
     #[cfg(feature = "emu")]
     Emu(Arc<prelude_kernels::emu::Device>, Option<Vec<Kept>>),
     /// Nowhere: writes them down. While capturing, counts them.
@@ -47,9 +47,9 @@ pub(crate) enum Launcher {
 /// Launches that were captured, to be queued again as one.
 #[derive(Debug)]
 pub(crate) enum Graph {
-    /// On a GPU.
+    /// A graph of a GPU.
     Cuda(CudaGraph),
-    /// In the emulation, which runs them one after the other.
+    /// The launches that the emulation runs one after the other.
     #[cfg(feature = "emu")]
     Emu(Vec<Kept>),
     /// The number of launches that were written down.

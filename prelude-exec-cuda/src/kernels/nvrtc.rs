@@ -40,7 +40,7 @@ impl Status {
     }
 }
 
-/// One function each: its field, its symbol, its arguments.
+/// Declares the functions of the library: for each its field, its symbol, its arguments.
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($argument:ty),* $(,)?);)*) => {
         #[derive(Clone, Copy, Debug)]

@@ -49,7 +49,7 @@ pub struct Facts {
     pub multiprocessors: u32,
     /// Version of CUDA that the driver supports.
     pub driver: String,
-    /// All of its memory.
+    /// The GPU's memory, all of it.
     pub total_bytes: u64,
 }
 

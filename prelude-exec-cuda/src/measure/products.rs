@@ -161,9 +161,9 @@ impl Rows {
 /// Times of a product by the library's algorithms.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// By the one that its heuristic names first, if that is right.
+    /// The time by the algorithm that the library's heuristic names first, if that is right.
     pub first: Option<Times>,
-    /// By the fastest of those that are right.
+    /// The time by the fastest of the algorithms that are right.
     pub best: Option<Times>,
     /// The number of candidates.
     pub candidates: usize,

@@ -1,4 +1,4 @@
-//! One GPU: its primary context and the stream that everything runs on.
+//! A GPU: its primary context and the stream that everything runs on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) shared_bytes: u32,
     /// Version of CUDA that the driver supports.
     pub(crate) driver: String,
-    /// All of its memory.
+    /// The GPU's memory, all of it.
     pub(crate) total_bytes: u64,
 }
 

@@ -98,9 +98,9 @@ impl Drop for Event {
 /// The beginning or the end of a step.
 #[derive(Debug)]
 pub(crate) enum Point {
-    /// In the stream of a GPU.
+    /// A point in the stream of a GPU.
     Gpu(Event),
-    /// Where there is no GPU, steps end before the call that queues them: the host's time.
+    /// The host's time where there is no GPU: steps end before the call that queues them.
     #[cfg(feature = "emu")]
     Host(Cell<Instant>),
     /// The time that a test sets: what it counts up to, in milliseconds, at the next points.

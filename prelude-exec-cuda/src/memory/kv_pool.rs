@@ -25,7 +25,7 @@ pub(crate) struct KvShape {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) block_size: usize,
-    /// Without the trash page.
+    /// The number of blocks, without the trash page.
     pub(crate) blocks: usize,
 }
 

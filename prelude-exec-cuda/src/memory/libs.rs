@@ -87,7 +87,7 @@ impl Library {
 /// An opened library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Its file, or its name where the system's loader found it.
+    /// The library's file, or its name where the system's loader found it.
     pub(crate) path: PathBuf,
     /// The major version in its name.
     pub(crate) major: i32,

@@ -11,10 +11,10 @@ use super::{
 };
 use crate::Error;
 
-/// Every array starts at a multiple of this many bytes.
+/// The multiple of bytes at which every array starts.
 const ALIGN: usize = 16;
 
-/// One array among the metadata.
+/// An array among the metadata.
 #[derive(Debug)]
 pub(crate) struct Field<T> {
     offset: usize,

@@ -19,7 +19,7 @@ enum Memory {
         start: *mut u8,
         bytes: usize,
     },
-    /// For what stands in for a GPU.
+    /// Memory of the host for a device that stands in for a GPU.
     #[cfg(feature = "emu")]
     Plain(Box<[u8]>),
 }

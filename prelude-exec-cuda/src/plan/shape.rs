@@ -29,8 +29,8 @@ const SPLITS_MIN: usize = 4;
 /// Blocks for each key-value head that a larger shape may launch beside twice those of its own.
 const BLOCKS_SPARE: usize = 64;
 
-/// All that a step's launches depend on, up to its heads: steps of one shape differ in the
-/// contents of their metadata alone.
+/// The shape of a step, which is all that its launches depend on, up to its heads: steps of one shape
+/// differ in the contents of their metadata alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StepShape {
     pub(crate) tokens: usize,

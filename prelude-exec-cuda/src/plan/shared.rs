@@ -38,7 +38,7 @@ struct Class {
 pub(super) struct Sharing {
     /// Runs of rows that have all splits so far in the same blocks.
     runs: Vec<Range<usize>>,
-    /// Those of them that have the next split in the same blocks too.
+    /// The parts of these runs that have the next split in the same blocks too.
     longer: Vec<Range<usize>>,
     /// Splits of each row that it shares.
     shared: Vec<u32>,

@@ -1,4 +1,4 @@
-//! All blocks of a trie as events, for a reader who has missed some.
+//! The blocks of a trie as events, for a reader who has missed some.
 
 use prelude_core::{BlockId, KvEvent, StoredBlocks};
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::DType;
 
-/// One tensor of a file.
+/// A tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -20,9 +20,9 @@ pub(super) struct Entry {
 /// An element type as named by the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// One that Prelude computes with.
+    /// A type that Prelude computes with.
     Float(DType),
-    /// One that is widened to such numbers when the tensor is read.
+    /// A type that is widened to such numbers when the tensor is read.
     Quantised(Quantised),
     /// Another one: legal in a file, refused when the tensor is asked for.
     Other(&'static str),

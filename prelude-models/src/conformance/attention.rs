@@ -373,7 +373,7 @@ impl Forest {
 /// Keys and values of one position, all heads.
 type KeyValue = (Vec<f64>, Vec<f64>);
 
-/// One case on one device, with the twin's own pool.
+/// A case on a device, with the twin's own pool.
 struct LayerRun {
     precision: Precision,
     shape: AttnShape,
@@ -385,7 +385,7 @@ struct LayerRun {
     pool: HashMap<(usize, BlockId, u32), KeyValue>,
 }
 
-/// Not 1, so that a factor left out shows.
+/// A factor that is not 1, so that leaving it out shows.
 const SCALING: f32 = 1.125;
 
 impl LayerRun {

@@ -66,7 +66,7 @@ pub struct Golden {
 /// A prompt whose outputs were recorded.
 #[derive(Clone, Debug)]
 pub struct GoldenPrompt {
-    /// Its row in arrays with a row for each prompt.
+    /// The prompt's row in arrays with a row for each prompt.
     pub index: usize,
     /// Row of its first token in arrays with a row for each token.
     pub offset: usize,

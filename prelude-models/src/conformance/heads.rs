@@ -23,7 +23,7 @@ mod vectors;
 const HIDDEN: usize = 72;
 /// Two rows of the head that are equal bit for bit, so that their logits tie.
 const TWINS: (usize, usize) = (17, 200);
-/// On top of the error of logits: exponentials and a logarithm of a sum of them.
+/// The error of exponentials and of the logarithm of their sum, on top of the error of logits.
 const LOG_SUM_EXP: f64 = 2e-6;
 /// Standard deviations by which a frequency may miss: 1 in 10^7 draws of a case would fail by
 /// chance, and draws are seeded, so that a device that passes always does.

@@ -1,4 +1,4 @@
-//! One table of cases that every implementation of [`Ops`] passes.
+//! The table of cases that every implementation of [`Ops`] passes.
 //!
 //! An executor's tests implement [`ConformanceDevice`] and call the suites, once per kernel
 //! path and precision. Each case computes something with the device and again with naive twins in

@@ -42,7 +42,7 @@ pub enum Effect {
     Refused(&'static [&'static str]),
     /// Loading refuses every value for which the note does not hold.
     Checked,
-    /// No value changes an answer.
+    /// The field changes no answer, whatever its value.
     NoEffect,
     /// The field is ignored with a warning.
     Warned,

@@ -13,7 +13,7 @@ pub(crate) enum KvOrigin {
     Token(usize),
 }
 
-/// One token of a step.
+/// A token of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) id: TokenId,

@@ -12,7 +12,7 @@ use crate::endpoint::EndpointId;
 pub(super) struct Mirror {
     pub(super) endpoint: EndpointId,
     pub(super) list: List,
-    /// In granules.
+    /// The granules that the cache holds.
     pub(super) resident: u64,
     pub(super) capacity: u64,
 }

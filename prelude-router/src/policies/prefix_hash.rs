@@ -1,4 +1,5 @@
-//! By the beginning of the prompt: consistent hashing with bounded loads (Mirrokni et al., 2018).
+//! Routing by the beginning of the prompt: consistent hashing with bounded loads (Mirrokni et al.,
+//! 2018).
 
 use prelude_core::Timestamp;
 

@@ -105,7 +105,7 @@ pub(super) fn choose(
 /// The pieces cut where moved ones begin.
 struct Parts<'a> {
     lifts: &'a Lifts,
-    /// Every part: of which piece, and its positions.
+    /// The parts: the piece that each is of, and its positions.
     parts: Vec<(usize, Range<u32>)>,
     /// The parts of each piece: a range of `parts`.
     ranges: Vec<Range<usize>>,

@@ -30,7 +30,7 @@ pub(crate) struct KeptSegment {
     pub(crate) after: After,
     /// The number of blocks of its prompt before its own.
     pub(crate) before: usize,
-    /// Its blocks: a range of [`Kept::blocks`].
+    /// The segment's blocks: a range of [`Kept::blocks`].
     pub(crate) blocks: Range<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Kept {
 /// The predecessor of kept blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// This block, held by the step; or nothing.
+    /// The predecessor is a cached block, held by the step; `None`: there is no predecessor.
     Cached(Option<BlockId>),
     /// The last block of this earlier segment, an index of [`Kept::segments`].
     Segment(usize),
@@ -109,7 +109,7 @@ pub(super) struct Piece {
     /// Positions `start..end` of a prompt.
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Its tokens, a range of the batch's.
+    /// The piece's tokens, a range of the batch's.
     pub(super) tokens: Range<u32>,
     /// The row for which it is computed.
     pub(super) owner: usize,

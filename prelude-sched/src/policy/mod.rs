@@ -236,8 +236,8 @@ pub struct Plan {
     /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.
     /// What cannot be split is computed whole.
     pub chunk_tokens: Option<u32>,
-    /// If the step has nothing in it, the policy would rather wait for more than take up what
-    /// waits, and is asked again at this time, if nothing happens before.
+    /// The time at which the policy is asked again, if nothing happens before: for a step that has
+    /// nothing in it, the policy would rather wait for more requests than take up what waits.
     pub wait_until: Option<Timestamp>,
 }
 

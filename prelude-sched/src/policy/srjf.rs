@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{Cost, Turn};
 
-/// One-shot requests by priority, then by `cost - fairness * time waited`, the lowest first
-/// (PrefillOnly §6.3: shortest job first with continuous calibration). Generations are admitted as
-/// [`Fcfs`] does.
+/// The policy that takes one-shot requests by priority, then by `cost - fairness * time waited`, the
+/// lowest first (PrefillOnly §6.3: shortest job first with continuous calibration). Generations are
+/// admitted as [`Fcfs`] does.
 ///
 /// The cost is the time that the request takes by the executor's [`ServiceTime`], where that was
 /// measured, and else its tokens to compute, the paper's proxy of it. Either leaves out what is in

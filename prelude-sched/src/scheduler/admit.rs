@@ -19,7 +19,7 @@ pub(super) enum Admission {
     Admitted,
     /// Another computes the next block of its prefix.
     Deferred,
-    /// Its prompt does not fit the blocks that are left.
+    /// The sequence's prompt does not fit the blocks that are left.
     Blocked,
 }
 

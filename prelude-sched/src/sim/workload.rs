@@ -24,7 +24,7 @@ pub(crate) enum Arrivals {
         /// Most requests in a burst.
         size: u32,
     },
-    /// One by one at this interval, without a pause.
+    /// Requests arrive one by one at this interval, without a pause.
     Steady {
         /// Time between two arrivals.
         interval_us: f64,
@@ -60,7 +60,7 @@ pub(crate) struct Workload {
     pub(crate) max_rows: u32,
     /// True if priorities vary.
     pub(crate) priorities: bool,
-    /// One in so many requests has a deadline; 0: none has.
+    /// The number of requests of which one has a deadline; 0: none has.
     pub(crate) deadline_every: u64,
     /// Most requests are these, if there are any.
     pub(crate) steady: Option<Steady>,
@@ -75,7 +75,7 @@ pub(crate) struct Steady {
     pub(crate) prefix: Vec<TokenId>,
     /// Most tokens after it, at least 1.
     pub(crate) max_suffix: u32,
-    /// One in so many requests is another.
+    /// The number of requests of which one is of another kind.
     pub(crate) others_every: u64,
 }
 

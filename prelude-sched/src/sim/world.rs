@@ -123,14 +123,15 @@ struct World {
     cost: CostModel,
     workload: Workload,
     arrivals: Arrivals,
-    /// One in so many steps fails, one in so many requests is aborted; 0: none.
+    /// The number of steps of which one fails; 0: none.
     fault_every: u64,
+    /// The number of requests of which one is aborted; 0: none.
     abort_every: u64,
     max_rows: u32,
     max_tokens: u32,
     max_oneshot_tokens: u32,
     max_idle: Duration,
-    /// Since when the policy has left the device idle.
+    /// The time since which the policy has left the device idle.
     idle_since: Option<Timestamp>,
     next_arrival: Timestamp,
     arriving: u32,

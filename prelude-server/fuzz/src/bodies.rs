@@ -136,7 +136,7 @@ pub enum Change<'a> {
 /// A body for some endpoint.
 #[derive(Arbitrary, Debug)]
 pub enum Asked<'a> {
-    /// One that is right, changed at places that are found by going down from the top.
+    /// A valid body, changed at places that are found by going down from the top.
     Changed {
         which: u8,
         elsewhere: Option<u8>,

@@ -19,7 +19,7 @@ use crate::{
 /// Inputs of one request: enough to fill steps, few enough to show results as they come.
 const CHUNK: usize = 256;
 
-/// One model in service, without a port.
+/// A model in service, without a port.
 struct Asker {
     app: Arc<App>,
     runtime: tokio::runtime::Runtime,

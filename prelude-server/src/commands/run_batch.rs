@@ -65,7 +65,7 @@ struct Response<'a> {
     body: &'a RawValue,
 }
 
-/// Why a line was not asked.
+/// The reason why a line was not asked.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct NeverRan {
     code: &'static str,

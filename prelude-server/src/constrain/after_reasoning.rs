@@ -56,7 +56,7 @@ impl Constraint for AfterReasoning {
 struct Way {
     reasoning: Reasoning,
     free: Arc<TokenSet>,
-    /// At its beginning until reasoning is over.
+    /// The matcher of the constraint, which stays at its beginning until reasoning is over.
     inner: Box<dyn Matcher>,
     place: Place,
 }

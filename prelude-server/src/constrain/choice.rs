@@ -1,5 +1,5 @@
-//! One of several texts, as a trie of the options' own tokenisations: no second spelling of an
-//! option, and an exact bound on its length.
+//! The language of one of several texts, as a trie of the options' own tokenisations: no second
+//! spelling of an option, and an exact bound on its length.
 
 use std::sync::{Arc, OnceLock};
 

@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 100;
 /// continuation that comes to need more ends with `abort`.
 const STATE_BYTES_MAX: usize = 1 << 30;
 
-/// One model's compiled grammars, and what is needed to compile more.
+/// The compiled grammars of one model, and what is needed to compile more.
 pub(crate) struct Grammars {
     factory: OnceLock<Result<Arc<ParserFactory>, String>>,
     threads: OnceLock<Arc<MaskThreads>>,
@@ -199,7 +199,7 @@ impl Constraint for Grammar {
     }
 }
 
-/// One continuation's way.
+/// The place of one continuation in a grammar.
 struct Place {
     compiled: Arc<Compiled>,
     threads: Arc<MaskThreads>,

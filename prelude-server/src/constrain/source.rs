@@ -26,7 +26,7 @@ use super::{
 
 /// A grammar, ready to be walked.
 pub(super) struct Compiled {
-    /// At the beginning, with the lexer tables that the first mask took.
+    /// A matcher at the beginning of the grammar, with the lexer tables that the first mask took.
     pub(super) matcher: Mutex<Matcher>,
     /// The tokens that may come first, without the end tokens.
     pub(super) first: TokenSet,
@@ -36,11 +36,11 @@ pub(super) struct Compiled {
     pub(super) mask_cost: Arc<MaskCost>,
 }
 
-/// Why there is none.
+/// The reason why there is no compiled grammar.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Refused(Refusal),
-    /// No thread had time for it.
+    /// No thread had time for the grammar.
     Busy,
     NoThread,
 }

@@ -10,7 +10,7 @@ use llguidance::{
 };
 use prelude_text::tokenizer::Tokenizer;
 
-/// No token: the end is ours to offer.
+/// The id of no token, which stands for the end token: the server offers the end itself.
 const NO_TOKEN: TokenId = TokenId::MAX;
 
 /// Upper bound of a lexer state's memory: four bytes for each of up to 256 classes of bytes, and

@@ -1,4 +1,4 @@
-//! One call of an endpoint, and its answer.
+//! A call of an endpoint, and its answer.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -32,7 +32,7 @@ pub struct Asking {
     pub inline: Option<Duration>,
 }
 
-/// One request on its way: its id, its reservation, and the facts that may be written to the log.
+/// A request on its way: its id, its reservation, and the facts that may be written to the log.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The state that all requests share.
@@ -296,7 +296,7 @@ pub(crate) enum Reply {
         /// The file.
         body: &'static str,
     },
-    /// There is nothing to say.
+    /// The status alone, without a body.
     Empty,
     /// Server-sent events.
     Stream(EventStream),

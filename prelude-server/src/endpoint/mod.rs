@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
     pub(crate) other_dialect: Option<Dialect>,
     /// The group in the API's description.
     pub(crate) group: &'static str,
-    /// One sentence in the API's description.
+    /// What the endpoint does, in one sentence of the API's description.
     pub(crate) summary: &'static str,
     /// The schema of a request's body, if there is one.
     pub(crate) request: Option<fn(&mut SchemaGenerator) -> Schema>,
@@ -73,9 +73,9 @@ pub(crate) enum Needs {
 pub(crate) enum Access {
     /// Callers with a key, where the server has keys.
     Key,
-    /// All callers.
+    /// All callers may use the endpoint.
     Open,
-    /// All callers, unless the server protects its metrics.
+    /// All callers may use the endpoint, unless the server protects its metrics.
     Metrics,
 }
 

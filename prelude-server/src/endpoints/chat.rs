@@ -56,7 +56,7 @@ pub(crate) struct AnswerFields {
     /// False leaves out reasoning that the server tells from the content.
     include_reasoning: Option<bool>,
     logprobs: Option<bool>,
-    /// Only with `logprobs`.
+    /// Likeliest tokens to report at each position, only with `logprobs`.
     top_logprobs: Option<CountOrAll>,
     add_special_tokens: Option<bool>,
 }
@@ -208,7 +208,7 @@ struct Message<'a> {
     content: Option<Option<Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
-    /// The same, for clients that know the older name.
+    /// The same text as `reasoning`, for clients that know the older name.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -50,7 +50,7 @@ pub(crate) struct Described<'a> {
     permission: [(); 0],
     kind: &'static str,
     tasks: Vec<&'static str>,
-    /// Of a classifier of tokens, the classes in the order of the numbers that `/pooling` gives each
+    /// The classes of a classifier of tokens, in the order of the numbers that `/pooling` gives each
     /// token.
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<&'a [String]>,

@@ -65,7 +65,7 @@ pub(crate) struct TextFields<'a> {
     /// One text, or a list of texts and then a list of results.
     prompt: Option<OneOrMany<Text<'a>>>,
     add_special_tokens: Option<bool>,
-    /// Each token's text beside its id.
+    /// True to get each token's text beside its id.
     return_token_strs: Option<bool>,
 }
 

@@ -21,7 +21,7 @@ use crate::{ApiKeys, App, ServerConfig, testing};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Base {
     Lm,
-    /// Its special tokens are in a file of their own.
+    /// A language model whose special tokens are in a file of their own.
     LmWithMap,
     Classifier,
     Embedder,
@@ -71,7 +71,7 @@ const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
 
-/// All names in reach of a template.
+/// A template that prints all names in its reach.
 const TEMPLATE: &str = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}\
     {{ cls_token }}{{ mask_token }}{% for m in messages %}{{ m.content }}{% endfor %}";
 

@@ -36,7 +36,7 @@ struct ErrorObject {
     reason: String,
 }
 
-/// The same on the System One routes.
+/// The body of an error on the System One routes.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
@@ -73,7 +73,7 @@ struct ValidationDetail {
     r#type: String,
 }
 
-/// The same to a request with `texts` on the rerank routes.
+/// The body of an error to a request with `texts` on the rerank routes.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,

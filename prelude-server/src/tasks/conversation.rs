@@ -62,7 +62,7 @@ pub(crate) struct Conversation {
     messages: Vec<Value>,
     /// Functions that the model may call.
     pub(crate) tools: Tools,
-    /// The same as the template is given them.
+    /// The functions that the model may call, as the template is given them.
     shown_tools: Option<Vec<Value>>,
     documents: Option<Vec<Value>>,
     add_generation_prompt: bool,
@@ -102,8 +102,8 @@ impl Rendered {
     }
 }
 
-/// In place of the length of what a request's own template prints: too long for the thread that
-/// reads requests.
+/// The bytes that count where a request's own template prints an unknown number: too many for the
+/// thread that reads requests.
 const UNKNOWN: usize = 1 << 20;
 
 /// Returns the bytes of all texts in `value`.

@@ -165,7 +165,7 @@ impl Options {
 /// The answers, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// In the order of the questions.
+    /// The answers, in the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
     /// Distinct tokens of the prompts: the state once, however many questions.
     pub(crate) tokens: u64,

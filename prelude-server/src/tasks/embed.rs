@@ -93,9 +93,9 @@ impl VectorFields<'_> {
 /// The parts of a text that have a vector, or classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Each text as a whole.
+    /// A result for each text as a whole.
     Texts,
-    /// Each token of each text.
+    /// A result for each token of each text.
     Tokens,
 }
 

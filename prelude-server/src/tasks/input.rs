@@ -24,7 +24,7 @@ use crate::{
 const KINDS: &str =
     "a string, a list of strings, a list of token ids or a list of lists of token ids";
 
-/// One prompt or input as it came. `Debug` prints its length.
+/// A prompt or an input as it came. `Debug` prints its length.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Prompt<'a> {
     /// Text, to be encoded.
@@ -136,7 +136,7 @@ pub(crate) struct InputFields<'a> {
     input: Option<Prompts<'a>>,
     /// True by default for texts; a rendered conversation has its own special tokens.
     add_special_tokens: Option<bool>,
-    /// For embeddings: true if they have length 1. For classes: true for probabilities, false for
+    /// For embeddings: true for vectors of length 1. For classes: true for probabilities, false for
     /// logits.
     pub(crate) use_activation: Option<bool>,
 }

@@ -37,9 +37,9 @@ impl TruncationFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
-    /// Its beginning.
+    /// The beginning of the prompt is cut off.
     Left,
-    /// Its end.
+    /// The end of the prompt is cut off.
     Right,
 }
 

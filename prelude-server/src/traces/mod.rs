@@ -47,11 +47,11 @@ pub(crate) struct Ended<'a> {
     pub(crate) route: Option<&'static str>,
     /// The status of its answer; 499 if the client left.
     pub(crate) status: u16,
-    /// Its id.
+    /// The request's id.
     pub(crate) id: &'a str,
     /// The served name of its model.
     pub(crate) model: Option<&'a str>,
-    /// Its class, once it was built.
+    /// The request's class, once the request was built.
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,

@@ -1,4 +1,4 @@
-//! From label probabilities to answers: the arithmetic of the contract.
+//! Answers from label probabilities: the arithmetic of the contract.
 
 /// The answer to one question.
 #[derive(Clone, Debug, PartialEq)]

@@ -17,7 +17,7 @@ pub(super) struct Reference {
 /// The way in which tokens spell the bytes of a text.
 #[derive(Debug)]
 enum Spelling {
-    /// One character of the byte-level alphabet per byte.
+    /// Each byte is spelled as one character of the byte-level alphabet.
     ByteLevel(HashMap<char, u8>),
     /// The spelling that the decoder undoes. A token behind this anchor, whose text is given,
     /// decodes as it does within a text.

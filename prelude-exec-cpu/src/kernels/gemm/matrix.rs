@@ -34,7 +34,7 @@ pub(crate) enum Format {
     Int8,
     /// Numbers of fp8 in pairs of bf16, with a scale per output; see [`fp8`].
     Fp8,
-    /// The same as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
+    /// Numbers of fp8 as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
     Fp8Blocks,
     /// The rows are f32 and not packed, for the reference.
     Rows,

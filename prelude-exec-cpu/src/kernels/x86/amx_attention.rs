@@ -313,7 +313,7 @@ unsafe fn pack_values(values: &[&[u16]], head_dim: usize, out: &mut [u32]) {
     }
 }
 
-/// One step of the running softmax of 16 queries.
+/// A step of the running softmax of 16 queries.
 struct Softmax<'a> {
     /// `[64][16]`, f32.
     scores: &'a [u32],

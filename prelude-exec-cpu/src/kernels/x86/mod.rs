@@ -192,7 +192,7 @@ entry!(
     bf16_bf16, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16
 );
 entry!(
-    /// The same for the first 32 columns.
+    /// bf16 rows, bf16 panel: the first 32 columns alone.
     bf16_bf16_half, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16_half
 );
 entry!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prelude_core::{OutputHead, SampleHead, TokenId};
 use prelude_models::step::StepLayout;
 
-/// One use of one row of logits.
+/// A use of a row of logits.
 #[derive(Clone, Copy)]
 pub(super) struct Item<'a> {
     pub(super) row: usize,

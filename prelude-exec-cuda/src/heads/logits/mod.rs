@@ -109,13 +109,13 @@ struct Group {
 /// The rules by which a group's tokens are chosen.
 #[derive(Clone, Copy, Debug)]
 enum Choose {
-    /// By each row's rules.
+    /// Tokens are sampled by each row's rules.
     Sample(Field<SampleRow>),
     /// The likeliest of each of the group's rows of logits, which is what their rules say.
     Argmax,
 }
 
-/// One launch of `prompt_logprobs`.
+/// A launch of `prompt_logprobs`.
 #[derive(Debug)]
 struct Scores {
     rows: Field<LogprobRow>,

@@ -69,16 +69,16 @@ const SHAPES_MAX: usize = 4096;
 /// A weight that products are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Matrix {
-    /// Its rows, columns of the product.
+    /// The weight's rows, which are columns of the product.
     pub(crate) n: u32,
-    /// Its columns.
+    /// The weight's columns.
     pub(crate) k: u32,
     pub(crate) has_bias: bool,
-    /// Its scales, if it is of e4m3, and its products' other factor too.
+    /// The scales, if the weight and the other factor of its products are of e4m3.
     pub(crate) fp8: Option<Scaling>,
 }
 
-/// One product, as it is asked of the library.
+/// A product, as it is asked of the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(super) form: GemmOutput,
@@ -96,7 +96,7 @@ pub(crate) struct Scales {
     pub(super) w: DevicePtr,
 }
 
-/// All that an algorithm depends on; addresses do not matter.
+/// The properties of a product that an algorithm depends on; addresses do not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     key: Key,

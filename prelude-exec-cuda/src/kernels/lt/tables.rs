@@ -8,7 +8,7 @@
 
 use super::plans::{self, Plans};
 
-/// One measured GPU.
+/// A measured GPU.
 #[derive(Debug)]
 struct Table {
     /// The GPU's name, as the driver says it and the text too.

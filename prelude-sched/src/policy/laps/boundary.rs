@@ -1,4 +1,4 @@
-//! Up to how many tokens a prompt is short.
+//! The boundary of tokens up to which a prompt is short.
 
 use prelude_core::ServiceTime;
 

@@ -27,7 +27,7 @@ pub(super) struct Window {
     /// The time to wait while the rate of arrivals is unknown: what the last batch took that
     /// came together.
     usual: Duration,
-    /// Since when a batch has been gathering.
+    /// The time since which a batch has been gathered.
     since: Option<Timestamp>,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Measured {
 /// A step to be measured, and its times so far.
 #[derive(Debug)]
 struct Point {
-    /// Its shape; `ms` is 0.
+    /// The step's shape; `ms` is 0.
     shape: Sample,
     generates: bool,
     ms: Vec<f64>,

@@ -115,7 +115,7 @@ struct Width {
     first: Bytes,
     /// Bytes that may follow one of its texts in a longer one.
     after: Bytes,
-    /// At any point of a text at most one place in the expression has been reached.
+    /// True if at any point of a text at most one place in the expression has been reached.
     is_deterministic: bool,
     /// Upper bound of the branches of its derivative.
     branches: u64,

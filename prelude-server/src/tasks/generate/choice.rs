@@ -1,4 +1,4 @@
-//! One continuation as it grows: tokens in, certain text and finish reason out.
+//! A continuation as it grows: tokens in, certain text and finish reason out.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use super::{Params, stop::Stopper};
 use crate::served_model::ServedModel;
 
-/// One continuation of one prompt.
+/// A continuation of a prompt.
 pub(crate) struct Choice {
     decoder: Stream,
     stopper: Stopper,
     /// Certain text that has not been sent, unless it is taken apart.
     pub(crate) text: String,
-    /// The same, taken apart.
+    /// The parser of the text, if the text is taken apart.
     pub(crate) pieces: Option<OutputParser>,
     /// Tokens that have not been sent, if log-probabilities are wanted.
     pub(crate) tokens: Vec<TokenRecord>,

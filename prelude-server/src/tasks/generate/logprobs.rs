@@ -226,7 +226,7 @@ struct PromptPosition<'a> {
 /// The schema of [`PromptLogprobs`]: by token id.
 pub(crate) type PromptLogprobsSchema = Option<Vec<Option<BTreeMap<String, Ranked<'static>>>>>;
 
-/// One of the tokens that might have stood at a place of the prompt.
+/// A token that might have stood at a place of the prompt.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PromptLogprob")]
 pub(crate) struct Ranked<'a> {

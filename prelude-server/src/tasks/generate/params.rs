@@ -51,7 +51,7 @@ pub(crate) struct Params {
     pub(crate) ask: Option<Ask>,
     /// Reasoning that may come before it.
     pub(crate) reasoning: Option<Reasoning>,
-    /// All of that, ready to be enforced: made by [`Params::constrain`].
+    /// The language and the reasoning before it, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
     /// The parts that a continuation's text is split into, if it is.
     pub(crate) parts: Option<Parts>,
@@ -61,7 +61,7 @@ pub(crate) struct Params {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct StreamOptions {
-    /// One last chunk with the usage.
+    /// True for a last chunk with the usage.
     pub(crate) include_usage: Option<bool>,
     /// The running usage on each chunk.
     #[serde(rename = "continuous_usage_stats")]
@@ -73,9 +73,9 @@ pub(crate) struct StreamOptions {
 pub(crate) struct OutputFields<'a> {
     /// Continuations of each prompt.
     n: Option<Int<1, N_MAX>>,
-    /// Only equal to `n`.
+    /// The same number as `n`, if given.
     best_of: Option<Int<1, N_MAX>>,
-    /// At most 16 strings of 1 to 256 bytes.
+    /// Texts that end a continuation: at most 16 strings of 1 to 256 bytes.
     #[serde(borrow)]
     stop: Option<OneOrMany<Text<'a>>>,
     include_stop_str_in_output: Option<bool>,

@@ -1,4 +1,4 @@
-//! One generation request on its way through the engine: rows out, events in.
+//! A generation request on its way through the engine: rows out, events in.
 
 use std::{ops::Range, sync::Arc};
 
@@ -46,7 +46,7 @@ pub(crate) struct PromptState {
     pub(crate) ids: Vec<TokenId>,
     /// Positions that are scored; empty if none are.
     pub(crate) positions: Range<u32>,
-    /// Their scores so far.
+    /// The scores of these positions so far.
     pub(crate) scored: Vec<PositionLogprobs>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Run {
     pub(crate) call: Arc<Call>,
     pub(crate) model: Arc<ServedModel>,
     pub(crate) params: Params,
-    /// In the order of the request.
+    /// The prompts, in the order of the request.
     pub(crate) prompts: Vec<PromptState>,
     /// `n` per prompt, in order.
     pub(crate) choices: Vec<Choice>,

@@ -27,7 +27,7 @@ pub(crate) struct SamplingFields {
     /// 0 always takes the likeliest token; by default what the model's own configuration says.
     #[schemars(range(min = 0))]
     temperature: Option<f64>,
-    /// Above 0 and at most 1.
+    /// The share of probability that the likeliest tokens must reach, above 0 and at most 1.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     top_p: Option<f64>,
     /// -1 and 0 are off.
@@ -49,7 +49,7 @@ pub(crate) struct SamplingFields {
     logit_bias: Option<Bias>,
     /// The only ids that may be chosen.
     allowed_token_ids: Option<Vec<TokenId>>,
-    /// At most 128 ids.
+    /// Ids that end a continuation, at most 128.
     stop_token_ids: Option<Vec<TokenId>>,
 }
 

@@ -68,7 +68,7 @@ pub(crate) enum Readiness {
     Wait,
     /// The first chunk is sent as soon as there is text.
     WithText,
-    /// Now.
+    /// The first chunk can be sent now.
     Now,
 }
 

@@ -142,8 +142,8 @@ macro_rules! two {
     }};
 }
 
-/// This thread's tile registers, configured. Dropping it gives them back, so that an idle thread
-/// has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
+/// The tile registers of this thread, configured. Dropping it gives them back, so that an idle
+/// thread has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
 pub(crate) struct Tiles(PhantomData<*const ()>);
 
 impl Tiles {
