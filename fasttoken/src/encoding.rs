@@ -112,7 +112,7 @@ impl Encoding {
         self.spellings.iter().map(|(at, text)| (*at, &**text))
     }
 
-    /// Ids that a template puts around texts.
+    /// Returns the ids that a template puts around texts.
     pub(crate) fn special(ids: &[u32], type_id: u32) -> Self {
         let len = ids.len();
         Self {

@@ -24,7 +24,7 @@ pub(crate) const fn embed(pooling: Pooling) -> OutputHead {
     }
 }
 
-/// Scores of labels over the whole vocabulary.
+/// Returns a head that scores labels over the whole vocabulary.
 pub(crate) fn scores(labels: &[u32]) -> OutputHead {
     OutputHead::LabelScores {
         labels: labels.into(),
@@ -262,7 +262,7 @@ pub(crate) fn step(executor: &mut dyn Executor, batch: ForwardBatch) -> Result<S
     Ok(executor.collect(StepId(0))?)
 }
 
-/// Rows of a one-shot batch; one that failed is an error.
+/// Returns the rows of a one-shot batch; one that failed is an error.
 pub(crate) fn rows(executor: &mut dyn Executor, forest: Forest) -> Result<Vec<RowOutput>> {
     let rows = step(executor, forest.oneshot())?.oneshot;
     for (i, row) in rows.iter().enumerate() {
@@ -292,7 +292,7 @@ pub(crate) fn all_sampled(rows: &[RowOutput], expected: usize) -> Result<Vec<u32
     rows.iter().map(|row| Ok(sampled(row)?.0)).collect()
 }
 
-/// Tokens that depend on a seed and on nothing else.
+/// Returns tokens that depend on a seed and on nothing else.
 pub(crate) fn tokens(seed: u64, len: usize, vocab: u32) -> Vec<u32> {
     let at = |i: usize| mix(seed.wrapping_mul(0x1_0000_0000).wrapping_add(i as u64));
     (0..len)

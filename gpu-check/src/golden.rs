@@ -44,7 +44,7 @@ fn has_kernels(home: &Path, name: &str) -> bool {
 /// Language models whose greedy texts were recorded; the trained one is first.
 pub(crate) const TEXTS: [&str; 2] = ["demo-lm", "rand-untied-sharded"];
 
-/// Prompts of at most `longest` tokens and their recorded continuations, up to an end token and
+/// Returns prompts of at most `longest` tokens and their recorded continuations, up to an end token and
 /// to `tokens` tokens; at most `texts` of them.
 fn recorded_texts(
     golden: &Golden,

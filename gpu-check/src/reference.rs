@@ -310,8 +310,8 @@ pub(crate) fn compare_texts(got: &[Text], exact: &[Text], near: f32) -> Result<C
     })
 }
 
-/// Answers of `transformers` on a device, as torch names it, to the questions, in f32 and in bf16.
-/// `Err` with the reason where it cannot be asked.
+/// Asks `transformers` on a device, as torch names it, the questions, in f32 and in bf16. `Err`
+/// with the reason where it cannot be asked.
 pub(crate) fn transformers(
     script: &Path,
     model: &Path,

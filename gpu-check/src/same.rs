@@ -106,8 +106,8 @@ pub(crate) fn spread(values: &[f32]) -> f64 {
     (squares.sum::<f64>() / n).sqrt()
 }
 
-/// Tokens with their leads. Logits that are each `off` by as much, and a little more elsewhere in
-/// the vocabulary, may turn a lead of twice that around.
+/// Compares tokens with their leads. Logits that are each `off` by as much, and a little more
+/// elsewhere in the vocabulary, may turn a lead of twice that around.
 fn choices(got: (u32, Option<f32>), alone: (u32, Option<f32>), off: f64) -> Result<String> {
     let lead = f64::from(alone.1.context("no second token")?);
     let near = 4.0 * off;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::batches::mix;
 
-    /// Numbers around 0 that depend on a seed, with a spread of about `size`.
+    /// Returns numbers around 0 that depend on a seed, with a spread of about `size`.
     fn noise(seed: u64, len: usize, size: f32) -> Vec<f32> {
         let at = |i| (mix(seed * 1_000_003 + i as u64) >> 40) as f32 / 16_777_216.0;
         (0..len)

@@ -98,7 +98,8 @@ pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Settings of executors: images from the bundle, libraries from where they usually lie.
+/// Returns the settings of executors: images from the bundle, libraries from where they usually
+/// lie.
 pub(crate) fn configure(common: &Common, home: &Path) -> CudaConfig {
     let named = env::var_os("PRELUDE_CUDA_LIBS").unwrap_or_default();
     let mut fallback_dirs = python_packages();

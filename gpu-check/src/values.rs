@@ -10,7 +10,7 @@ use crate::batches::mix;
 /// Values drawn once; longer lists repeat them. An odd length, so that rows differ.
 const DRAWN: usize = (1 << 16) + 1;
 
-/// Values in -1..1 with a spread of about 0.4, a function of seed and place.
+/// Returns values in -1..1 with a spread of about 0.4, a function of seed and place.
 pub(crate) fn values(seed: u64, len: usize) -> Vec<bf16> {
     let drawn: Vec<bf16> = (0..len.min(DRAWN) as u64)
         .map(|i| {
@@ -84,7 +84,8 @@ fn uneven(seed: u64, place: usize) -> f32 {
     (1u32 << (drawn % 6)) as f32
 }
 
-/// Values of rows of `width`, as [`values`], whose groups of 128 elements are of very different sizes.
+/// Returns values of rows of `width`, as [`values`], whose groups of 128 elements are of very different
+/// sizes.
 pub(crate) fn uneven_groups(seed: u64, len: usize) -> Vec<bf16> {
     let mut all = values(seed, len);
     for (group, part) in all.chunks_mut(BLOCK).enumerate() {

@@ -225,7 +225,7 @@ impl Family {
         self.name.starts_with("sm90_")
     }
 
-    /// Options to compile it with, beside those that name files and targets.
+    /// Returns the options to compile the family with, beside those that name files and targets.
     #[must_use]
     pub const fn options() -> &'static [&'static str] {
         OPTIONS

@@ -275,7 +275,7 @@ async fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Resu
     client.post("/v1/score", &body).await
 }
 
-/// Answers that `right` accepts. A missing answer is a wrong one.
+/// Counts the answers that `right` accepts. A missing answer is a wrong one.
 fn count<T>(answers: &Value, asked: &[T], right: impl Fn(&Value, &T) -> bool) -> usize {
     let answers = answers.as_array().map_or(&[][..], Vec::as_slice);
     answers

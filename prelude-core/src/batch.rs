@@ -82,7 +82,8 @@ impl ForwardBatch {
         }
     }
 
-    /// Tokens computed by the step; none of them by a slice, which computes layers of tokens.
+    /// Returns the number of tokens computed by the step: none for a slice, which computes layers
+    /// of tokens.
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         let (oneshot, prefill, decode) = self.parts();

@@ -269,7 +269,8 @@ impl PromptTree {
         }
     }
 
-    /// Tokens stored in the tree: what a forward pass computes when nothing is cached.
+    /// Returns the number of tokens stored in the tree: what a forward pass computes when nothing
+    /// is cached.
     #[must_use]
     pub fn distinct_tokens(&self) -> usize {
         self.nodes.iter().map(|n| n.tokens.len()).sum()

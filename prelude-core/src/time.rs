@@ -34,7 +34,7 @@ impl Timestamp {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This time plus `d`, at most the end of representable time (584 years).
+    /// Returns this time plus `d`, at most the end of representable time (584 years).
     #[must_use]
     pub fn saturating_add(self, d: Duration) -> Self {
         let ns = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);

@@ -264,7 +264,8 @@ impl Collector {
     }
 }
 
-/// Outputs for each token of a prompt computed in chunks come in several pieces, in order.
+/// Appends a piece of a row's output: outputs for each token of a prompt computed in chunks come in
+/// several pieces, in order.
 fn join(slot: &mut Option<RowOutput>, output: RowOutput) {
     match (slot.as_mut(), output) {
         (Some(RowOutput::Logprobs { entries, .. }), RowOutput::Logprobs { entries: more, .. }) => {

@@ -45,7 +45,7 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Pairs of an upper bound and the number of observations at or below it.
+    /// Returns pairs of an upper bound and the number of observations at or below it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         self.bounds
             .iter()

@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(rate.per_second, Some(400.0));
     }
 
-    /// Seconds that the server would predict for what is ahead.
+    /// Returns the seconds that the server would predict for what is ahead.
     fn wait(rate: &PromptRate, ahead: u32) -> f64 {
         rate.per_second.map_or(0.0, |rate| f64::from(ahead) / rate)
     }

@@ -17,7 +17,7 @@ const F32_UNIT: f64 = 1e-5;
 /// Tokens of the longest prompt run: two tiles of keys and a few more. Portable code is slow.
 const MAX_LEN: usize = 130;
 
-/// Prompts up to `max_len` tokens on every path.
+/// Checks prompts up to `max_len` tokens on every path.
 fn check(name: &str, max_len: usize) {
     let golden = Golden::open(&folder(name)).unwrap();
     for (what, config) in unquantised() {

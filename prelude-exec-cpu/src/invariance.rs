@@ -55,7 +55,7 @@ fn prefill(executor: &mut CpuExecutor, tokens: &[u32], blocks: &[BlockId], chunk
     }
 }
 
-/// Rows of the forest against each row's whole prompt alone.
+/// Compares rows of the forest with each row's whole prompt alone.
 fn check_forest(
     alone: &mut CpuExecutor,
     together: &mut CpuExecutor,

@@ -178,7 +178,7 @@ pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
     activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room)
 }
 
-/// Bytes that passes in slices take at most.
+/// Returns the bytes that passes in slices take at most.
 fn pass_bytes(
     model: &ModelConfig,
     config: &CpuConfig,
@@ -195,7 +195,7 @@ fn pass_bytes(
     (arena * size_of::<f32>()) as u64 + u64::from(passes.tokens) * kv_row_bytes(model, dtype)
 }
 
-/// Bytes of one position's keys and values in one layer.
+/// Returns the bytes of one position's keys and values in one layer.
 fn kv_row_bytes(model: &ModelConfig, dtype: CpuDtype) -> u64 {
     let element = match dtype {
         CpuDtype::F32 => 4,
@@ -232,7 +232,7 @@ fn num_blocks(
         .min(u32::MAX / config.block_size - 1))
 }
 
-/// Bytes of tensors (name, element type, shape) in the executor's own format.
+/// Returns the bytes of tensors (name, element type, shape) in the executor's own format.
 fn weights_bytes(
     tensors: &[(String, DType, Vec<usize>)],
     backend: Backend,
@@ -265,8 +265,8 @@ fn weights_bytes(
     bytes.sum()
 }
 
-/// Bytes of tensors (name, element type, shape) whose matrices are rounded to int8. Tables are not,
-/// unless they are the output head as well.
+/// Returns the bytes of tensors (name, element type, shape) whose matrices are rounded to int8. Tables
+/// are not, unless they are the output head as well.
 fn int8_bytes(
     model: &ModelConfig,
     tensors: &[(String, DType, Vec<usize>)],
@@ -278,8 +278,8 @@ fn int8_bytes(
     rounded_bytes(tensors, (backend, dtype), is_rounded, int8::panel_lines)
 }
 
-/// Bytes of tensors (name, element type, shape) of which the matrices of layers are rounded to fp8, or are
-/// stored so with scales of blocks.
+/// Returns the bytes of tensors (name, element type, shape) of which the matrices of layers are rounded
+/// to fp8, or are stored so with scales of blocks.
 fn fp8_bytes(
     model: &ModelConfig,
     tensors: &[(String, DType, Vec<usize>)],
@@ -296,8 +296,8 @@ fn fp8_bytes(
     rounded_bytes(tensors, (backend, dtype), of_layer, panel_lines)
 }
 
-/// Bytes of tensors (name, element type, shape) of which some matrices, by their names, are rounded to
-/// panels of so many lines by their width.
+/// Returns the bytes of tensors (name, element type, shape) of which some matrices, by their names, are
+/// rounded to panels of so many lines by their width.
 fn rounded_bytes(
     tensors: &[(String, DType, Vec<usize>)],
     (backend, dtype): (Backend, CpuDtype),
@@ -314,7 +314,7 @@ fn rounded_bytes(
     bytes.sum::<u64>() + weights_bytes(&others, backend, dtype)
 }
 
-/// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
+/// Returns the number of elements of a matrix in panels, which are padded to whole ones, as tiles are.
 fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
     let inputs = match act {
         InputForm::Tiles => inputs.next_multiple_of(tiles::DEPTH),

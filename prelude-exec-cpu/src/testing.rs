@@ -106,7 +106,7 @@ pub(crate) fn run(executor: &mut CpuExecutor, batch: ForwardBatch) -> StepOutput
     executor.collect(StepId(0)).unwrap()
 }
 
-/// Rows of a one-shot step.
+/// Returns the rows of a one-shot step.
 pub(crate) fn run_oneshot(executor: &mut CpuExecutor, batch: OneShotBatch) -> Vec<RowOutput> {
     run(executor, ForwardBatch::OneShot(batch)).oneshot
 }

@@ -229,7 +229,7 @@ impl Parity<'_> {
         }
     }
 
-    /// Logits of the reference's likeliest tokens, of "yes" and of "no".
+    /// Returns the logits of the reference's likeliest tokens, of "yes" and of "no".
     fn label_scores(&self, p: usize) -> OutputHead {
         let (top_ids, width) = self.golden.ids("f32.last_top_ids");
         assert_eq!(width, TOP_STORED);

@@ -24,7 +24,7 @@ const MAX_LEN: usize = 70;
 /// Tokens of all prompts run, in one step: the emulation takes a second for 128 of them.
 const STEP_TOKENS: usize = 128;
 
-/// Prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
+/// Returns prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
 pub(crate) fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     let mut room = STEP_TOKENS;
     let mut prompts = golden.prompts();
@@ -111,7 +111,7 @@ pub(crate) fn check_within(
     }
 }
 
-/// Rows as bits, to be compared exactly.
+/// Returns the rows as bits, to be compared exactly.
 fn bits(row: &RowOutput) -> String {
     // `Debug` prints the shortest digits that read back as the same f32.
     format!("{row:?}")
@@ -478,8 +478,8 @@ fn graphs_of_the_start_give_the_same_bits() {
     }
 }
 
-/// Prompts of two lengths prefilled in one step, then greedy text row by row: tokens of the last
-/// steps, and the smallest lead of the chosen token over the next.
+/// Generates greedy text row by row behind prompts of two lengths prefilled in one step; returns
+/// the tokens of the last steps, and the smallest lead of the chosen token over the next.
 fn generate(executor: &mut dyn Executor, vocab: u32, steps: usize) -> (Vec<Vec<u32>>, f32) {
     let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % vocab).collect::<Vec<u32>>());
     let blocks = |r: u32| (0..4).map(|b| BlockId(r * 8 + b)).collect::<Vec<_>>();

@@ -321,7 +321,7 @@ impl CudaOps {
         }
     }
 
-    /// Blocks of host memory.
+    /// Returns the number of blocks of host memory.
     pub(crate) fn host_blocks(&self) -> u32 {
         self.host_kv.as_ref().map_or(0, HostKv::blocks)
     }
@@ -341,7 +341,7 @@ impl CudaOps {
         self.kv.shape().blocks
     }
 
-    /// Keys and values of a layer in the pool, if anything is kept there.
+    /// Returns the keys and values of a layer in the pool, if anything is kept there.
     fn pages(&self, layer: usize) -> Option<(View<bf16>, View<bf16>)> {
         (!self.plan_config.whole).then(|| self.kv.layer(layer))
     }

@@ -65,7 +65,8 @@ pub(crate) struct PlanConfig {
 }
 
 impl PlanConfig {
-    /// Rows of the tiles of a chunk of so many tokens. A row's bits are the same in either.
+    /// Returns the number of rows of the tiles of a chunk of so many tokens. A row's bits are the same
+    /// in either.
     pub(crate) const fn tile_rows(&self, tokens: usize) -> u32 {
         if tokens >= self.wide_tokens {
             Tile::ROWS_WIDE

@@ -38,7 +38,7 @@ pub(crate) trait Stream {
     /// [`Error::DeviceLost`].
     fn wait(&mut self) -> Result<(), Error>;
 
-    /// Seconds between two points that it has passed.
+    /// Returns the seconds between two points that the stream has passed.
     ///
     /// # Errors
     /// The driver's.

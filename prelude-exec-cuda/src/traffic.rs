@@ -88,7 +88,7 @@ impl Step {
         self.contexts.iter().map(|n| n / 256 + 1).sum()
     }
 
-    /// Items of the decode rows, as a plan has them.
+    /// Returns the number of items of the decode rows, as a plan has them.
     fn items(&self, group: usize) -> usize {
         let (rows, shared) = (self.contexts.len(), self.shared / 256);
         let together = shared * rows.div_ceil(32 / group);

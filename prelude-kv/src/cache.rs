@@ -72,7 +72,7 @@ impl PrefixMatch {
 }
 
 impl KvCache {
-    /// Blocks `0..num_blocks` of `block_size` tokens, all free.
+    /// Returns a cache of blocks `0..num_blocks` of `block_size` tokens, all free.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -291,7 +291,7 @@ impl KvCache {
         self.changes.get_or_insert_default();
     }
 
-    /// Hashes of the prefixes that came or went since the last call, in order.
+    /// Returns the hashes of the prefixes that came or went since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<BlockHash> {
         self.changes
             .as_mut()
@@ -299,7 +299,8 @@ impl KvCache {
             .unwrap_or_default()
     }
 
-    /// Hashes of the prefixes that came or went since [`Self::take_changes`] was last called.
+    /// Returns the hashes of the prefixes that came or went since [`Self::take_changes`] was last
+    /// called.
     #[must_use]
     pub fn changes(&self) -> &[BlockHash] {
         self.changes.as_deref().unwrap_or_default()
@@ -453,7 +454,8 @@ impl KvCache {
         blocks.len()
     }
 
-    /// Blocks that [`Self::publish`] has made findable so far and that were not so before.
+    /// Returns the number of blocks that [`Self::publish`] has made findable so far and that were not
+    /// so before.
     #[must_use]
     pub const fn published_blocks(&self) -> u64 {
         self.published
@@ -480,13 +482,13 @@ impl KvCache {
         self.block_size
     }
 
-    /// Blocks in the pool.
+    /// Returns the number of blocks in the pool.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.pool.num_blocks()
     }
 
-    /// Blocks that [`Self::allocate`] can hand out: free and cached ones.
+    /// Returns the number of blocks that [`Self::allocate`] can hand out: free and cached ones.
     #[must_use]
     pub fn available_blocks(&self) -> u32 {
         self.pool.free_blocks() + self.pool.cached_blocks()
@@ -498,13 +500,13 @@ impl KvCache {
         self.pool.free_blocks()
     }
 
-    /// Blocks that only the trie keeps.
+    /// Returns the number of blocks that only the trie keeps.
     #[must_use]
     pub const fn cached_blocks(&self) -> u32 {
         self.pool.cached_blocks()
     }
 
-    /// Blocks that have a holder.
+    /// Returns the number of blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.pool.used_blocks()
@@ -516,25 +518,25 @@ impl KvCache {
         self.pool.refs(block)
     }
 
-    /// Blocks evicted so far.
+    /// Returns the number of blocks evicted so far.
     #[must_use]
     pub const fn evicted_blocks(&self) -> u64 {
         self.evicted
     }
 
-    /// Blocks of host memory that hold something.
+    /// Returns the number of blocks of host memory that hold something.
     #[must_use]
     pub fn host_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.len() as u64)
     }
 
-    /// Blocks copied to host memory so far.
+    /// Returns the number of blocks copied to host memory so far.
     #[must_use]
     pub fn stored_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.stored)
     }
 
-    /// Blocks loaded from host memory so far.
+    /// Returns the number of blocks loaded from host memory so far.
     #[must_use]
     pub fn loaded_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.loaded)

@@ -27,7 +27,7 @@ impl BlockHash {
         Self(finish(fold(finish(FNV_OFFSET), bytes) ^ 1))
     }
 
-    /// This prefix and one more block of `tokens`.
+    /// Returns the hash of this prefix and one more block of `tokens`.
     #[must_use]
     pub fn then(self, tokens: &[TokenId]) -> Self {
         Self(finish(fold(self.0, tokens.iter().map(|&t| u64::from(t)))))

@@ -119,7 +119,7 @@ impl BlockPool {
         self.blocks[block.index()].refs
     }
 
-    /// Blocks in the pool.
+    /// Returns the number of blocks in the pool.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         count(self.blocks.len())
@@ -137,7 +137,7 @@ impl BlockPool {
         self.cached
     }
 
-    /// Blocks that have a holder.
+    /// Returns the number of blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.num_blocks() - self.free_blocks() - self.cached

@@ -211,14 +211,14 @@ impl DenseConfig {
         })
     }
 
-    /// Names and shapes of its tensors.
+    /// Returns the names and shapes of the module's tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
         let weight = (self.tensor("weight"), vec![self.outputs, self.inputs]);
         let bias = (self.tensor("bias"), vec![self.outputs]);
         [weight].into_iter().chain(self.bias.then_some(bias))
     }
 
-    /// Returns the beginning of its tensors' names.
+    /// Returns the beginning of the names of the module's tensors.
     pub(crate) fn name(&self) -> String {
         format!("{}/linear", self.folder)
     }

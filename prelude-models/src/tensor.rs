@@ -14,7 +14,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes per element.
+    /// Returns the bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {

@@ -85,7 +85,7 @@ impl Outstanding {
 }
 
 impl Endpoint {
-    /// Its name.
+    /// Returns the endpoint's name.
     #[must_use]
     pub fn id(&self) -> EndpointId {
         self.id
@@ -197,7 +197,7 @@ impl Fleet {
         Ok(id)
     }
 
-    /// Its requests are forgotten, too.
+    /// Removes an endpoint and forgets its requests; returns whether it was there.
     pub(crate) fn leave(&mut self, id: EndpointId) -> bool {
         let Some(at) = self.position(id) else {
             return false;

@@ -94,7 +94,7 @@ impl Prefix {
         self.tokens = u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
     }
 
-    /// Tokens of a granule.
+    /// Returns the number of tokens of a granule.
     #[must_use]
     pub fn granule_tokens(&self) -> u32 {
         self.granule_tokens
@@ -106,7 +106,7 @@ impl Prefix {
         Root(self.root)
     }
 
-    /// Tokens of the prompt, or about as many; at least 1.
+    /// Returns the number of tokens of the prompt, or about as many; at least 1.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.tokens

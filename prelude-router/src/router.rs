@@ -133,7 +133,8 @@ impl Router {
         self.policy.pool(id)
     }
 
-    /// Nodes of the prefix index, and how many were forgotten, or not made, for want of room.
+    /// Returns the nodes of the prefix index, and how many were forgotten, or not made, for want of
+    /// room.
     #[must_use]
     pub fn index_nodes(&self) -> (usize, u64) {
         self.policy.index_nodes()
@@ -343,7 +344,7 @@ impl Router {
     }
 }
 
-/// Endpoints for when the one at `at` cannot be reached: those with least to do.
+/// Returns the endpoints for when the one at `at` cannot be reached: those with least to do.
 fn fallbacks(fleet: &Fleet, query: &Query<'_>, at: usize, most: u8) -> SmallVec<[EndpointId; 2]> {
     let mut best: SmallVec<[_; 2]> = SmallVec::new();
     for (other, endpoint) in query.endpoints(fleet).filter(|(other, _)| *other != at) {

@@ -160,7 +160,7 @@ impl Forest {
         }
     }
 
-    /// Tokens that the step computes for the forest.
+    /// Returns the number of tokens that the step computes for the forest.
     pub(crate) const fn num_tokens(&self) -> u32 {
         self.tokens
     }

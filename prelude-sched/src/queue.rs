@@ -120,7 +120,7 @@ impl Queue {
         self.entries.is_empty()
     }
 
-    /// Rows of all requests.
+    /// Returns the number of rows of all requests.
     pub(crate) const fn rows(&self) -> u64 {
         self.rows
     }

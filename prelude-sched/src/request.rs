@@ -155,7 +155,7 @@ impl RequestState {
         }
     }
 
-    /// Rows of a request as the queue counts them: choices one by one.
+    /// Returns the number of rows of a request as the queue counts them: choices one by one.
     pub(crate) fn queue_rows(request: &Request) -> u64 {
         let choices = |row: &RowSpec| match &row.head {
             Head::Generate(g) => u64::from(g.n),

@@ -162,7 +162,7 @@ impl Draft {
         length_of(self.prefill.tokens.len())
     }
 
-    /// Tokens left for anything but decode rows.
+    /// Returns the number of tokens left for anything but decode rows.
     pub(crate) fn left(&self) -> u32 {
         self.tokens
             .saturating_sub(self.oneshot_tokens() + self.prefill_tokens())

@@ -137,8 +137,8 @@ impl Admission {
         Err(answers_full(held, max))
     }
 
-    /// Rows and prompt tokens that wait, by class; those of requests that are being received,
-    /// read and encoded have none yet and are `arriving`.
+    /// Returns the rows and prompt tokens that wait, by class; those of requests that are being
+    /// received, read and encoded have none yet and are `arriving`.
     pub(crate) fn waiting(&self) -> [(&'static str, u64, u64); 3] {
         let (rows, tokens, _) = self.reserved();
         let mut arriving = ("arriving", rows, tokens);

@@ -30,7 +30,7 @@ impl EncodePool {
         }
     }
 
-    /// Requests waiting for a thread.
+    /// Returns the number of requests waiting for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

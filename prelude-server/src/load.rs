@@ -585,8 +585,8 @@ fn sampling(checkpoint: &Checkpoint, from_file: bool) -> SamplingDefaults {
     }
 }
 
-/// Names program version, dtype, quantization, shapes and a sample of every tensor: equal fingerprints mean
-/// equal numbers, for all practical purposes, without reading gigabytes.
+/// Returns a name for program version, dtype, quantization, shapes and a sample of every tensor: equal
+/// fingerprints mean equal numbers, for all practical purposes, without reading gigabytes.
 fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<String, LoadError> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));

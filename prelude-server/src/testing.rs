@@ -205,7 +205,7 @@ impl Golden {
         }
     }
 
-    /// Prompts by index: kind and text, where the text encodes to exactly the recorded ids.
+    /// Returns the prompts by index: kind and text, where the text encodes to exactly the recorded ids.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (usize, &str, &str)> {
         self.prompts
             .iter()

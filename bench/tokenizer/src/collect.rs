@@ -223,7 +223,7 @@ fn code(files: &[PathBuf]) -> String {
     all
 }
 
-/// Lines that are mostly in the script of `kind`, each once.
+/// Returns the lines that are mostly in the script of `kind`, each once.
 fn prose(kind: Kind, files: &[PathBuf]) -> String {
     let mut seen = HashSet::new();
     let mut all = String::new();

@@ -136,7 +136,7 @@ fn load_ours(path: &Path) -> Result<fasttoken::Tokenizer> {
     })
 }
 
-/// Errors of some engines are boxed in a way that `anyhow` does not take.
+/// Wraps an error of an engine: some are boxed in a way that `anyhow` does not take.
 fn foreign(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("{error}")
 }

@@ -159,7 +159,7 @@ mod tests {
     use crate::pairs::PairTable;
     use proptest::prelude::*;
 
-    /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
+    /// Returns a model in which bytes 0..4 are tokens 0..4, and each rule makes a new token.
     fn bpe(rules: &[(u32, u32)]) -> Bpe {
         let rules: Vec<_> = rules
             .iter()

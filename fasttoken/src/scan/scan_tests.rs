@@ -153,7 +153,7 @@ fn traps() {
     }
 }
 
-/// Parts of which several fit into a block, in any position there.
+/// Returns the parts of which several fit into a block, in any position there.
 fn parts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         r"[ \t\r\n\u{A0}\u{3000}'/!.]",

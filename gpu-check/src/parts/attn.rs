@@ -165,8 +165,8 @@ fn prompts(
     })
 }
 
-/// Rows of contexts of this length, of which the first `shared` tokens are in the same blocks: a whole
-/// number of blocks.
+/// Measures rows of contexts of this length, of which the first `shared` tokens are in the same blocks:
+/// a whole number of blocks.
 fn decode_rows(
     session: &mut Session,
     layer: Layer,
@@ -208,7 +208,7 @@ fn decode_rows(
     })
 }
 
-/// Times of the attention of one layer.
+/// Measures the attention of one layer.
 fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Times> {
     let tokens = batch.num_tokens();
     let shape = layer.shape;

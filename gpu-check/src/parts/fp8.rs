@@ -57,7 +57,7 @@ impl Scales {
     }
 }
 
-/// Numbers as products take them that have one scale: e4m3 times this.
+/// Returns the numbers as products with one scale take them: e4m3 times that scale.
 fn rounded(row: &[bf16]) -> Vec<f64> {
     let largest = row.iter().map(|x| x.to_f32().abs());
     let scale = largest.fold(2f32.powi(-24), f32::max) / 448.0;
@@ -91,7 +91,7 @@ impl Matrix {
     }
 }
 
-/// Products of each matrix of a layer, written and added, at row counts around tiles.
+/// Checks products of each matrix of a layer, written and added, at row counts around tiles.
 ///
 /// # Errors
 /// The first sum that is wrong.

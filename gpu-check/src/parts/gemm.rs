@@ -118,7 +118,7 @@ impl Form {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     const fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,

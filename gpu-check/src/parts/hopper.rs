@@ -156,8 +156,8 @@ fn outputs(
     Ok(out)
 }
 
-/// Prompts around edges of tiles, and children of one of them: both kernels' outputs differ by
-/// roundings of weights and of the result, each at most 1/256 of the largest value.
+/// Compares both kernels on prompts around edges of tiles, and on children of one of them: their
+/// outputs differ by roundings of weights and of the result, each at most 1/256 of the largest value.
 fn beside(session: &mut Session, layer: Layer) -> Result<String> {
     const LIMIT: f32 = 4.0 / 256.0;
     let lens = session.pick(vec![1, 127, 128, 129, 300, 1000], vec![1, 130]);

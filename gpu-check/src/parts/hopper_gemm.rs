@@ -141,7 +141,7 @@ impl Bench {
     }
 }
 
-/// Products of each matrix of a layer, at row counts around tiles.
+/// Checks products of each matrix of a layer, at row counts around tiles.
 fn sums(session: &mut Session, layer: Layer) -> Result<String> {
     let mut compared = 0;
     let rows = session.pick(vec![1, 127, 128, 129, 515], vec![1, 17]);
@@ -303,7 +303,7 @@ fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
     session.note("sm90_gemm beside gemm_mma", text)
 }
 
-/// Weights of one shape, more of them than the L2 cache holds.
+/// Returns weights of one shape, more of them than the L2 cache holds.
 fn weights(session: &Session, bench: &Bench, n: usize, k: usize) -> Result<Vec<Weight>> {
     let mut loader = bench.device.loader()?;
     let copies = session.pick(ROTATION_BYTES.div_ceil(n * k * 2), 2);

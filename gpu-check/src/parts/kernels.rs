@@ -155,8 +155,8 @@ impl Ran {
     }
 }
 
-/// Products of each matrix of a layer, in each form that models have, against sums in f64, at row
-/// counts around tiles.
+/// Checks products of each matrix of a layer, in each form that models have, against sums in f64,
+/// at row counts around tiles.
 fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
     let mut compared = 0;
     let mut ran = Ran {

@@ -175,7 +175,7 @@ impl Layer {
         })
     }
 
-    /// Rows and columns of the four matrices of a layer, by name.
+    /// Returns the rows and columns of the four matrices of a layer, by name.
     fn matrices(&self) -> [(&'static str, usize, usize); 4] {
         let s = self.shape;
         [

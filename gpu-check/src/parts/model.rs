@@ -195,7 +195,7 @@ fn products(session: &mut Session, name: &str, executor: &CudaExecutor) -> Resul
     )
 }
 
-/// Seconds of steps of `many` fresh prompts each, one greedy token out.
+/// Returns the seconds of steps of `many` fresh prompts each, one greedy token out.
 fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -> Result<Vec<f64>> {
     let vocab = executor.capacity().vocab_size;
     let mut times = Vec::new();
@@ -223,7 +223,7 @@ fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -
     Ok(times.split_off(WARM_UP))
 }
 
-/// Seconds of steps of one token for each of `rows` sequences of `context` tokens.
+/// Returns the seconds of steps of one token for each of `rows` sequences of `context` tokens.
 fn generation(
     executor: &mut CudaExecutor,
     rows: usize,
@@ -261,7 +261,7 @@ fn generation(
     Ok(times.split_off(WARM_UP))
 }
 
-/// Requests a second at saturation, and one long prompt.
+/// Measures requests a second at saturation, and one long prompt.
 fn large_model(session: &mut Session, name: &str) -> Result<()> {
     let checkpoint = checkpoint(session, name, None)?;
     let (input, long) = session.pick((512, 32_000usize), (20, 200));
@@ -423,7 +423,7 @@ fn in_blocks(session: &mut Session, name: &str) -> Result<()> {
     rate(session, &what, &times, many, (input, None))
 }
 
-/// Requests a second of steps of `many` prompts of `input` tokens; its goal is in those.
+/// Measures steps of `many` prompts of `input` tokens, in requests a second, as is their goal.
 fn rate(
     session: &mut Session,
     name: &str,

@@ -163,7 +163,7 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of 16 for the longest prompt and its continuation.
+/// Returns the number of blocks of 16 for the longest prompt and its continuation.
 fn blocks(questions: &Questions) -> u32 {
     let longest = questions.prompts.iter().map(Vec::len).max().unwrap_or(0);
     count((longest + questions.tokens).div_ceil(16) + 1)

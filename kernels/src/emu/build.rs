@@ -39,7 +39,7 @@ pub enum Sanitizer {
 }
 
 impl Default for Build {
-    /// This checkout, with g++.
+    /// Returns the build of this checkout, with g++.
     fn default() -> Self {
         let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let cache = sources.join("../target/kernels-emu");

@@ -94,8 +94,8 @@ impl AttnDecodeParams {
     /// Keys of a split, at absolute positions.
     pub const SPLIT_KEYS: u32 = 256;
 
-    /// Bytes of shared memory of a block for heads of this size: of all kernels of attention, those
-    /// that decode take the most. None for a `head_dim` that no kernel takes.
+    /// Returns the bytes of shared memory of a block for heads of this size: of all kernels of
+    /// attention, those that decode take the most. None for a `head_dim` that no kernel takes.
     #[must_use]
     pub const fn shared_bytes(head_dim: u32) -> Option<u32> {
         match padded_head_dim(head_dim) {

@@ -61,7 +61,7 @@ const ROWS: u32 = 64;
 const SHARED_BYTES: u32 = 2 * (SLAB + ROWS) * 72 * 2;
 
 impl LabelLogitsParams {
-    /// Blocks along the vocabulary.
+    /// Returns the number of blocks along the vocabulary.
     #[must_use]
     pub const fn slabs(&self) -> u32 {
         self.vocab.div_ceil(SLAB)

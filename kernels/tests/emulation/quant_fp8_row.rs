@@ -101,7 +101,7 @@ impl Scaled {
         })
     }
 
-    /// Rows with such values, of which so many count, rounded.
+    /// Returns the rows with such values, of which so many count, rounded.
     pub(crate) fn quantise(
         self,
         device: &Device,

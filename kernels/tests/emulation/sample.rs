@@ -165,7 +165,7 @@ fn run(device: &Device, rows: &[(&[f32], Rules)], live: Option<u32>) -> (Vec<Vec
     (each.collect(), device.download(status, rows.len()).unwrap())
 }
 
-/// Logits with many ties: eighths, as the CPU executor's property test draws them.
+/// Returns logits with many ties: eighths, as the CPU executor's property test draws them.
 fn tied(values: &mut Values, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| (values.below(80) as f32 - 40.0) / 8.0)

@@ -182,7 +182,7 @@ impl Ours {
     }
 }
 
-/// Rows that each continue `context` tokens; what their blocks hold does not change the time.
+/// Returns rows that each continue `context` tokens; what their blocks hold does not change the time.
 fn decode(rows: u32, context: u32) -> ForwardBatch {
     let blocks = context / BLOCK + 1;
     let row = |row: u32| DecodeRow {

@@ -161,8 +161,8 @@ impl Workload<'_> {
         })
     }
 
-    /// Requests of `prompts` prompts each, which begin with the same `shared` fresh token ids and have
-    /// `own` more: one token and its log-probability for each prompt.
+    /// Returns requests of `prompts` prompts each, which begin with the same `shared` fresh token ids
+    /// and have `own` more: one token and its log-probability for each prompt.
     pub(super) fn forest(
         &self,
         count: usize,

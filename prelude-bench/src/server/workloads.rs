@@ -119,7 +119,7 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Means of arrival order and of the shortest job first, in turns.
+/// Measures means of arrival order and of the shortest job first, in turns.
 fn prefill_only(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<Row>> {
     let rate = case.rate_at_once(session, model, "srjf")?;
     let mut rows = vec![case.rate_row(rate)];

@@ -387,7 +387,7 @@ mod tests {
         records
     }
 
-    /// Milliseconds of iterations of these pieces, one after another.
+    /// Returns the milliseconds of iterations of these pieces, one after another.
     fn ms(iterations: &[&[(u32, u32)]]) -> Duration {
         let iteration = |pieces: &&[(u32, u32)]| {
             let pieces = pieces.iter();

@@ -106,7 +106,7 @@ impl EngineModel {
         }
     }
 
-    /// Tokens whose keys and values fit into its memory.
+    /// Returns the number of tokens whose keys and values fit into the engine's memory.
     #[must_use]
     pub fn kv_tokens(&self) -> u64 {
         match self {
@@ -192,7 +192,7 @@ impl Preset {
         Duration::from_nanos((ms * 1e6) as u64)
     }
 
-    /// Tokens whose keys and values fit into its memory.
+    /// Returns the number of tokens whose keys and values fit into the engine's memory.
     #[must_use]
     pub const fn kv_tokens(self) -> u64 {
         match self {

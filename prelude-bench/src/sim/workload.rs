@@ -81,7 +81,7 @@ impl Workload {
         self
     }
 
-    /// Requests per second, from the first to the last.
+    /// Returns the number of requests per second, from the first to the last.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let (Some(first), Some(last)) = (self.arrivals.first(), self.arrivals.last()) else {
@@ -92,7 +92,7 @@ impl Workload {
         (self.arrivals.len() - 1) as f64 / seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Tokens of all prompts.
+    /// Returns the number of tokens of all prompts.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         let lens = self.arrivals.iter().map(|a| u64::from(a.prompt.len()));

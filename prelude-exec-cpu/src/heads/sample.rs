@@ -54,7 +54,7 @@ struct Candidate {
     weight: u64,
 }
 
-/// Bytes of [`Scratch`].
+/// Returns the bytes of [`Scratch`].
 pub(crate) const fn scratch_bytes(vocab: usize) -> usize {
     vocab * (3 * size_of::<f32>() + size_of::<Candidate>())
 }
@@ -119,7 +119,7 @@ impl Scratch {
             .collect())
     }
 
-    /// Steps 1 to 4.
+    /// Does steps 1 to 4.
     fn change_logits(&mut self, head: &SampleHead, mask: Option<&TokenSet>) {
         let params = &*head.sampling;
         if let Some(history) = &head.history {
@@ -202,7 +202,7 @@ fn sum(candidates: &[Candidate]) -> u64 {
     candidates.iter().map(|c| c.weight).sum()
 }
 
-/// Steps 6 to 8; leaves the candidates in order of id.
+/// Does steps 6 to 8; leaves the candidates in order of id.
 fn filter(candidates: &mut Vec<Candidate>, params: &SamplingParams) {
     let k = params.top_k as usize;
     let ranked = k > 0 && k < candidates.len() || params.top_p < 1.0;
@@ -222,7 +222,7 @@ fn filter(candidates: &mut Vec<Candidate>, params: &SamplingParams) {
     }
 }
 
-/// Step 7. Selects ever larger heads of the order until one holds enough, then sorts that.
+/// Does step 7. Selects ever larger heads of the order until one holds enough, then sorts that.
 fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
     let enough = (f64::from(top_p) * sum(candidates) as f64).ceil() as u64;
     let mut guess = TOP_P_GUESS;
@@ -255,7 +255,7 @@ fn accumulate(candidates: &mut [Candidate]) {
     }
 }
 
-/// Step 9, on running sums.
+/// Does step 9, on running sums.
 fn pick(candidates: &[Candidate], random: u64) -> TokenId {
     let total = candidates.last().map_or(0, |last| last.weight);
     let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;

@@ -32,12 +32,12 @@ const MAX_LOGITS_BYTES: usize = 48 << 20;
 /// Most rows of a product: with 96 it runs at full speed.
 const MAX_LOGITS_ROWS: usize = 96;
 
-/// Rows of logits computed at a time.
+/// Returns the number of rows of logits computed at a time.
 pub(crate) fn logits_rows(vocab: usize) -> usize {
     (MAX_LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, MAX_LOGITS_ROWS)
 }
 
-/// Bytes of one worker's buffers.
+/// Returns the bytes of one worker's buffers.
 pub(crate) fn worker_bytes(vocab: usize) -> usize {
     sample::scratch_bytes(vocab)
 }

@@ -65,7 +65,7 @@ pub(crate) struct Scratch {
     sum: Vec<f32>,
 }
 
-/// Bytes of [`Scratch`], about.
+/// Returns about how many bytes [`Scratch`] takes.
 pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: bool) -> usize {
     let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
@@ -92,7 +92,7 @@ fn on_tiles(backend: Backend) -> Option<Supported> {
     }
 }
 
-/// Tokens of a task of about `rows` rows.
+/// Returns the number of tokens of a task of about `rows` rows.
 fn block_of(shape: AttnShape, rows: usize) -> usize {
     (rows * shape.kv_heads / shape.heads).max(1)
 }
@@ -267,7 +267,7 @@ impl<E: KvElement> Attention<'_, E> {
         );
     }
 
-    /// Segments with tokens in the chunk.
+    /// Returns the segments with tokens in the chunk.
     fn segments(&self) -> impl Iterator<Item = &StepSegment> {
         let all = &self.layout.segments;
         let first = all.partition_point(|s| s.end() <= self.rows.start);

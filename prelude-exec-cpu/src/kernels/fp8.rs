@@ -48,7 +48,7 @@ pub(crate) const fn room_dwords(inputs: usize) -> usize {
     inputs + inputs.div_ceil(blocks::BLOCK)
 }
 
-/// Lines of a panel. `inputs` is even.
+/// Returns the number of lines of a panel. `inputs` is even.
 pub(crate) const fn panel_lines(inputs: usize) -> usize {
     inputs / 2 + 1
 }

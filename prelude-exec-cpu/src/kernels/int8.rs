@@ -48,7 +48,7 @@ const FLIP: u8 = if cfg!(target_arch = "aarch64") {
 /// Magnitudes up to this count as zero: their reciprocals times 127 would overflow.
 const TINY: f32 = 1e-36;
 
-/// Groups of a row.
+/// Returns the number of groups of a row.
 pub(crate) const fn groups(inputs: usize) -> usize {
     inputs.div_ceil(GROUP)
 }
@@ -58,12 +58,13 @@ pub(crate) const fn row_dwords(inputs: usize) -> usize {
     groups(inputs) + inputs.div_ceil(4)
 }
 
-/// Lines of a panel.
+/// Returns the number of lines of a panel.
 pub(crate) const fn panel_lines(inputs: usize) -> usize {
     row_dwords(inputs) + 1
 }
 
-/// Groups and dwords of weights of a panel of so many lines: the inverse of [`panel_lines`].
+/// Returns the groups and dwords of weights of a panel of so many lines: the inverse of
+/// [`panel_lines`].
 const fn of_lines(lines: usize) -> (usize, usize) {
     let groups = (lines - 1).div_ceil(GROUP_QUADS + 1);
     (groups, lines - 1 - groups)

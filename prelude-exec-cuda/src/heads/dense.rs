@@ -66,7 +66,7 @@ impl DenseRoom {
         }))
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         2 * self.states[0].bytes()
     }

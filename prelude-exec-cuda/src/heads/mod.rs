@@ -116,7 +116,7 @@ impl Heads {
         })
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         let dense = self.dense.as_ref().map_or(0, DenseRoom::bytes);
         self.results.bytes() + self.labels.bytes() + self.logits.bytes() + dense
@@ -282,7 +282,7 @@ impl Heads {
     }
 }
 
-/// Rows of one kind that may be answered, with their indices among the step's rows.
+/// Returns the rows of one kind that may be answered, with their indices among the step's rows.
 fn rows(
     layout: &StepLayout,
     wanted: fn(&OutputHead) -> bool,

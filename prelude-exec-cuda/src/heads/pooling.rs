@@ -127,7 +127,7 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// Results of `width` words for which there is room.
+    /// Returns the number of results of `width` words for which there is room.
     fn room(self, results: &Results, width: usize) -> usize {
         let words = match self {
             Self::Rows => results.room(),

@@ -60,7 +60,7 @@ impl Results {
         std::mem::swap(&mut self.host, host);
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.device.bytes()
     }
@@ -75,12 +75,12 @@ impl Results {
         self.used = 0;
     }
 
-    /// Words that parts may still take.
+    /// Returns the number of words that parts may still take.
     pub(crate) const fn room(&self) -> usize {
         self.words - self.used
     }
 
-    /// Words that results of each token may still take; others come first.
+    /// Returns the number of words that results of each token may still take; others come first.
     pub(crate) const fn token_room(&self) -> usize {
         self.all_words - self.used
     }
@@ -122,7 +122,7 @@ impl Results {
         self.device.download(&mut self.host, self.used * 4)
     }
 
-    /// Words of a part, once the copy has been waited for.
+    /// Returns the words of a part, once the copy has been waited for.
     pub(crate) fn words(&self, part: Part) -> impl Iterator<Item = u32> {
         let bytes = &self.host.bytes()[part.at * 4..(part.at + part.len) * 4];
         bytes

@@ -103,7 +103,7 @@ impl Attention {
         }
     }
 
-    /// Distances on either side that have a number of their own.
+    /// Returns the number of distances on either side that have a number of their own.
     fn bias_reach(&self, kernel: &'static str) -> Result<usize, Error> {
         let Some(bias) = self.bias else {
             return Ok(0);

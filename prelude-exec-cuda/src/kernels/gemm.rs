@@ -179,7 +179,7 @@ impl Products {
         &self.engine
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         self.lt.as_ref().map_or(0, Lt::bytes)
     }

@@ -17,7 +17,7 @@ use crate::{Error, memory::view::View};
 /// Rows of the head that one block of `label_logits` reads.
 const SLAB_ROWS: usize = 256;
 
-/// Slabs of a vocabulary.
+/// Returns the number of slabs of a vocabulary.
 pub(crate) const fn label_slabs(vocab: usize) -> usize {
     vocab.div_ceil(SLAB_ROWS)
 }

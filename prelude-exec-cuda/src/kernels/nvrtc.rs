@@ -129,12 +129,12 @@ impl Nvrtc {
         })
     }
 
-    /// Its version, such as `12.9`.
+    /// Returns the library's version, such as `12.9`.
     pub(crate) fn version(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
-    /// Its file.
+    /// Returns the library's file.
     pub(crate) fn path(&self) -> &std::path::Path {
         &self.path
     }

@@ -96,7 +96,7 @@ impl Target {
         })
     }
 
-    /// Bytes that are free, where memory has a limit.
+    /// Returns the bytes that are free, where memory has a limit.
     ///
     /// # Errors
     /// The driver's.
@@ -112,7 +112,7 @@ impl Target {
         self.launcher().map(drop)
     }
 
-    /// Times of `repetitions` copies of `bytes` bytes from one buffer to another on the device.
+    /// Times `repetitions` copies of `bytes` bytes from one buffer to another on the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or the driver's.
@@ -171,8 +171,8 @@ pub fn memory_plan(
     Ok(ops.memory(weights_bytes))
 }
 
-/// Times of `repetitions` calls of `queue` with a running number, as the GPU notes them of what the
-/// calls queue; it is called some more times first. Elsewhere as the host's clock has them.
+/// Times `repetitions` calls of `queue` with a running number, as the GPU notes the times of what the
+/// calls queue; `queue` is called some more times first. Elsewhere as the host's clock has them.
 ///
 /// # Errors
 /// `queue`'s, or the driver's.

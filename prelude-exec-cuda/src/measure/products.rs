@@ -314,7 +314,7 @@ impl CudaOps {
     }
 }
 
-/// Rows spread over all of `m`, the first and the last among them.
+/// Returns rows spread over all of `m`, the first and the last among them.
 fn compared_rows(m: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = match m {
         0 => vec![],

@@ -33,8 +33,8 @@ pub struct Times {
     pub is_host_bound: bool,
 }
 
-/// Times of `repetitions` calls of `queue` with a running number: on a GPU with some more calls to
-/// warm up; elsewhere as the host's clock has them, which says nothing.
+/// Times `repetitions` calls of `queue` with a running number: on a GPU with some more calls to
+/// warm up; elsewhere by the host's clock, which says nothing.
 ///
 /// # Errors
 /// `queue`'s, or the driver's.

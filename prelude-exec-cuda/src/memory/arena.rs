@@ -70,12 +70,12 @@ impl Arena {
         })
     }
 
-    /// Bytes of the part for steps, and of the part for passes.
+    /// Returns the bytes of the part for steps, and of the part for passes.
     pub(crate) const fn bytes(&self) -> (usize, usize) {
         (self.step_bytes, self.buffer.bytes() - self.step_bytes)
     }
 
-    /// Bytes that a `[rows, width]` tensor takes.
+    /// Returns the bytes that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * stride(width) * size_of::<bf16>()).next_multiple_of(ALIGN)
     }
@@ -279,7 +279,7 @@ impl Arena {
     }
 }
 
-/// Elements from one row of a tensor to the next.
+/// Returns the number of elements from one row of a tensor to the next.
 const fn stride(width: usize) -> usize {
     width.next_multiple_of(ROW_ALIGN)
 }

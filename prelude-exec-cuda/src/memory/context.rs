@@ -167,7 +167,7 @@ impl Context {
         self.stream
     }
 
-    /// Bytes of free memory.
+    /// Returns the bytes of free memory.
     pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
         self.bind()?;
         let (free, _) = mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;

@@ -64,7 +64,7 @@ impl Event {
         }
     }
 
-    /// Seconds from an earlier point. The stream has been waited for.
+    /// Returns the seconds from an earlier point. The stream has been waited for.
     ///
     /// # Errors
     /// The driver's, if it has passed one of them not yet.

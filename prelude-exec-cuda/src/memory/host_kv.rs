@@ -50,7 +50,7 @@ impl HostKv {
         self.blocks
     }
 
-    /// Bytes of host memory.
+    /// Returns the bytes of host memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory.bytes().len() as u64
     }

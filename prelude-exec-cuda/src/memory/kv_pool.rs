@@ -30,22 +30,22 @@ pub(crate) struct KvShape {
 }
 
 impl KvShape {
-    /// Elements of one token's keys (or values) in one layer.
+    /// Returns the number of elements of one token's keys (or values) in one layer.
     pub(crate) const fn row_len(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 
-    /// Elements of one block's keys (or values) in one layer.
+    /// Returns the number of elements of one block's keys (or values) in one layer.
     const fn block_len(&self) -> usize {
         self.block_size * self.row_len()
     }
 
-    /// Bytes of one block: keys and values of all layers.
+    /// Returns the bytes of one block: keys and values of all layers.
     pub(crate) const fn block_bytes(&self) -> u64 {
         (2 * self.layers * self.block_len() * size_of::<bf16>()) as u64
     }
 
-    /// Bytes of the pool.
+    /// Returns the bytes of the pool.
     pub(crate) const fn bytes(&self) -> u64 {
         (self.blocks as u64 + 1) * self.block_bytes()
     }
@@ -113,7 +113,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// Keys and values of a layer, a row for each block, the trash page last.
+    /// Returns the keys and values of a layer, a row for each block, the trash page last.
     ///
     /// # Panics
     /// If there is no such layer.

@@ -42,7 +42,7 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// Its file for a major version of CUDA, as callers know it.
+    /// Returns the library's file for a major version of CUDA, as callers know it.
     #[must_use]
     pub(crate) const fn file(self, major: i32) -> &'static str {
         match (self, major) {
@@ -62,8 +62,8 @@ impl Library {
         }
     }
 
-    /// Its files in a folder, in the order in which they must be opened: companions first. `None`
-    /// where one is missing, so that no half of a version is opened.
+    /// Returns the library's files in a folder, in the order in which they must be opened: companions
+    /// first. `None` where one is missing, so that no half of a version is opened.
     fn files(self, folder: &Path, major: i32) -> Option<Vec<PathBuf>> {
         let library = folder.join(self.file(major));
         if !library.exists() {
@@ -156,7 +156,7 @@ pub(crate) fn handle(found: &Found) -> Result<Handle, String> {
     unsafe { Handle::open(Some(&found.path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())
 }
 
-/// Folders that may hold libraries.
+/// Returns the folders that may hold libraries.
 fn candidates(folders: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     folders
         .iter()

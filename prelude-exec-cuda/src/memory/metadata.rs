@@ -71,7 +71,7 @@ impl Metadata {
         std::mem::swap(&mut self.host, host);
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) const fn bytes(&self) -> usize {
         self.device.bytes()
     }
@@ -81,7 +81,8 @@ impl Metadata {
         self.used = 0;
     }
 
-    /// Bytes that arrays may still take, each rounded up by at most [`Metadata::PADDING`].
+    /// Returns the bytes that arrays may still take, each rounded up by at most
+    /// [`Metadata::PADDING`].
     pub(crate) fn room(&self) -> usize {
         self.host.bytes().len() - self.used
     }

@@ -143,7 +143,7 @@ impl Space {
         }
     }
 
-    /// Bytes that are free, where there is a limit.
+    /// Returns the bytes that are free, where there is a limit.
     pub(crate) fn free_bytes(&self) -> Result<Option<u64>, Error> {
         match self {
             Self::Cuda(context) => context.free_bytes().map(Some),

@@ -91,7 +91,7 @@ impl<T: Pod> View<T> {
         }
     }
 
-    /// Bytes from the first element to behind the last.
+    /// Returns the bytes from the first element to behind the last.
     pub(crate) const fn span(&self) -> Range<u64> {
         let elements = match self.rows {
             0 => 0,

@@ -78,13 +78,13 @@ impl Sizes {
     }
 }
 
-/// Bytes of the region of a pass with so many tokens and at most so many output positions.
+/// Returns the bytes of the region of a pass with so many tokens and at most so many output positions.
 pub(super) fn pass_room(model: &ModelConfig, tokens: usize, outputs: usize) -> usize {
     let outputs = outputs.min(tokens / 2);
     kept_room(model, tokens, outputs, &Arena::room) + own_kv_room(model, tokens)
 }
 
-/// Bytes of one layer's keys and values of a step's own tokens.
+/// Returns the bytes of one layer's keys and values of a step's own tokens.
 fn own_kv_room(model: &ModelConfig, tokens: usize) -> usize {
     2 * Arena::room(tokens, model.num_key_value_heads * model.head_dim)
 }

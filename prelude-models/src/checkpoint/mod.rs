@@ -310,7 +310,7 @@ impl Checkpoint {
         self.chat_template.as_deref()
     }
 
-    /// Names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }

@@ -271,7 +271,7 @@ fn cached_steps() -> Vec<ForwardBatch> {
     ]
 }
 
-/// Rows of one new token each, given as (context length, block table).
+/// Returns rows of one new token each, given as (context length, block table).
 fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
     let mut batch = DecodeBatch::default();
     for &(context_len, table) in rows {
@@ -449,7 +449,7 @@ impl LayerRun {
         open(&spec)
     }
 
-    /// Rows of q after rotation and of outputs, per layer.
+    /// Returns the rows of q after rotation and of outputs, per layer.
     fn device_step<D: ConformanceDevice>(
         &self,
         device: &mut D,

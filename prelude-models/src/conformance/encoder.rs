@@ -447,7 +447,7 @@ fn embed_sum<D: ConformanceDevice>(
     }
 }
 
-/// Prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
+/// Checks prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
 /// nothing else.
 fn attention<D: ConformanceDevice>(
     precision: Precision,

@@ -26,7 +26,7 @@ pub fn checkpoint() -> Checkpoint {
     Checkpoint::from_bytes(&config, weights).expect("the checkpoint is well formed")
 }
 
-/// Its `config.json` and `model.safetensors`.
+/// Returns the checkpoint's `config.json` and `model.safetensors`.
 #[must_use]
 pub fn files() -> (Vec<u8>, Vec<u8>) {
     let config = json!({

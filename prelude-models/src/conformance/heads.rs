@@ -48,7 +48,7 @@ pub fn heads<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) 
     heads.each_token(&open);
 }
 
-/// Heads that want logits, with logits that are bounded.
+/// Checks heads that want logits, with logits that are bounded.
 ///
 /// # Panics
 /// If the device is wrong.

@@ -231,7 +231,7 @@ impl Case {
             .expect("a matrix loads")
     }
 
-    /// Sums of magnitudes, to which the error of a sum is relative.
+    /// Returns the sums of magnitudes, to which the error of a sum is relative.
     fn magnitudes(&self, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
         let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
         naive::linear(&abs(x), &abs(w), &abs(bias))

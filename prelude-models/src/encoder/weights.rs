@@ -211,7 +211,7 @@ fn norm_parts(checkpoint: &Checkpoint, prefix: &str) -> [&'static str; 2] {
     }
 }
 
-/// Names and shapes of all tensors that [`Encoder::load`] reads.
+/// Returns the names and shapes of all tensors that [`Encoder::load`] reads.
 fn expected(
     config: &ModelConfig,
     encoder: &EncoderConfig,

@@ -91,7 +91,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of the two products of the head that classifies texts.
+    /// Returns the names of the two products of the head that classifies texts.
     pub(crate) const fn head_names(self) -> [&'static str; 2] {
         match self {
             Self::Bert => ["bert.pooler.dense", "classifier"],
@@ -103,7 +103,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of a layer's parts; ModernBERT's are not among them.
+    /// Returns the names of a layer's parts; ModernBERT's are not among them.
     pub(crate) const fn layer_names(self) -> LayerNames {
         match self {
             Self::Bert | Self::Roberta | Self::XlmRoberta | Self::ModernBert => LayerNames {
@@ -140,7 +140,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of the shape's fields in `config.json`.
+    /// Returns the names of the shape's fields in `config.json`.
     pub(crate) const fn fields(self) -> ShapeFields {
         match self {
             Self::DistilBert => ShapeFields {

@@ -27,7 +27,7 @@ impl ArenaTensor {
         self.rows
     }
 
-    /// Elements per row.
+    /// Returns the number of elements per row.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.width

@@ -92,8 +92,8 @@ struct Place {
 }
 
 impl Place {
-    /// Requests that have the same prefix go with it. Those without a cached prefix have nothing to
-    /// share.
+    /// Returns the turn, the priority and the cached prefix: requests that have all of these in common
+    /// go together. Those without a cached prefix have nothing to share.
     fn group(&self) -> Option<(Turn, i64, BlockHash)> {
         Some((self.key.turn, self.key.priority, self.prefix?))
     }

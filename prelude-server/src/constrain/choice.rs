@@ -97,7 +97,7 @@ impl Choice {
         })
     }
 
-    /// Tokens of the longest option.
+    /// Returns the number of tokens of the longest option.
     pub(super) fn longest(&self) -> u32 {
         self.longest
     }

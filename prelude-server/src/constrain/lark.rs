@@ -69,7 +69,8 @@ fn walk(text: &str, mut visit: impl FnMut(Part<'_>)) {
     }
 }
 
-/// Bytes of a literal that begins and ends with `quote`; of the quote alone if it has no end.
+/// Returns the bytes of a literal that begins and ends with `quote`; of the quote alone if it has no
+/// end.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     let end = text[1..].char_indices().find(|&(_, c)| {
@@ -84,7 +85,7 @@ fn line(text: &str) -> usize {
     text.find('\n').unwrap_or(text.len())
 }
 
-/// Bytes of `<name>`, or of `<`.
+/// Returns the bytes of `<name>`, or of `<`.
 fn special(text: &str) -> usize {
     let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
     match end {

@@ -165,7 +165,7 @@ fn no_body(_: &mut SchemaGenerator) -> Bodies {
     Vec::new()
 }
 
-/// Seconds since 1970, for `created`.
+/// Returns the seconds since 1970, for `created`.
 pub(crate) fn unix_seconds() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
     // A clock before 1970 is wrong by more than we can mend.

@@ -148,7 +148,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     completion.reply().await
 }
 
-/// Texts as they came; ids are decoded later. Empty unless texts are echoed.
+/// Returns the texts as they came; ids are decoded later. Empty unless texts are echoed.
 fn echo_texts<'a>(options: &Options, prompts: &[Prompt<'a>]) -> Vec<Option<Cow<'a, str>>> {
     if !options.echo {
         return Vec::new();

@@ -127,7 +127,8 @@ fn date(unix_seconds: u64) -> String {
         .map_or_else(String::new, |t| t.strftime("%Y-%m-%d").to_string())
 }
 
-/// Names may hold a `/`, which clients send as `%2F`. What is not an escape stays as it is.
+/// Decodes a name, which may hold a `/` that clients send as `%2F`. What is not an escape stays as it
+/// is.
 fn percent_decode(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -324,7 +324,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     Ok(Reply::json(&results.collect::<Vec<_>>()))
 }
 
-/// Indices and scores by falling score, ties by index.
+/// Returns the indices and scores by falling score, ties by index.
 fn ranked(judged: &Judged, activation: bool, top_n: Option<usize>) -> Vec<(usize, f64)> {
     let mut ranked: Vec<_> = judged.scores(activation).into_iter().enumerate().collect();
     // Stable, so equal scores stay in the order of their documents.

@@ -338,8 +338,8 @@ fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: b
     })
 }
 
-/// Probabilities over the labels, or over the vocabulary; of a classification head what its
-/// activation makes of its logits, or the logits.
+/// Returns the probabilities over the labels, or over the vocabulary; of a classification head what
+/// its activation makes of its logits, or the logits.
 fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
     match output {
         RowOutput::LabelScores(scores) if apply_softmax => Some(softmax(&scores.logits)),

@@ -162,7 +162,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Tokens as text; part of a character prints as U+FFFD, an id beyond the tokenizer's as nothing.
+/// Returns the tokens as text; part of a character prints as U+FFFD, an id beyond the tokenizer's
+/// as nothing.
 fn strings<'m>(model: &'m ServedModel, ids: &[TokenId]) -> Vec<Cow<'m, str>> {
     let text = |&id: &TokenId| model.tokenizer.id_to_text(id);
     ids.iter().map(text).collect()
@@ -185,7 +186,7 @@ pub(crate) struct DetokenizeRequest<'a> {
     skip_special_tokens: Option<bool>,
 }
 
-/// Ids to text.
+/// Answers with the text of ids.
 ///
 /// # Errors
 /// 400 naming the field.

@@ -297,8 +297,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Prompts of a question. Yes/no and the digits of a scale mean what they say; only a choice's
-    /// list can be turned.
+    /// Returns the number of prompts of a question. Yes/no and the digits of a scale mean what they
+    /// say; only a choice's list can be turned.
     fn turns(named: &NamedQuestion<'_>, options: &Options) -> usize {
         let criteria = &named.question.criteria;
         match criteria {
@@ -307,7 +307,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of the options' names, where they are what is answered.
+    /// Returns the bytes of the options' names, where they are what is answered.
     fn name_bytes(named: &NamedQuestion<'_>, options: &Options) -> usize {
         match (&named.question.criteria, options.labels) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {

@@ -205,7 +205,7 @@ fn server_choice(server: &TestServer) -> Value {
     response.json()["answers"]["b"]["choice"].clone()
 }
 
-/// Tokens of the three questions' prompts, what they share counted once.
+/// Returns the number of tokens of the three questions' prompts, what they share counted once.
 fn input_tokens(server: &TestServer) -> usize {
     let start = "<|im_start|>user\ns\n\nQuestion: ";
     let end = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";

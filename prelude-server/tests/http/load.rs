@@ -258,7 +258,7 @@ fn joined_text(events: impl Iterator<Item = String>) -> String {
     format!("{said:?} {lists:?} {rest:?}")
 }
 
-/// Requests of every kind that an engine answers.
+/// Returns the requests of every kind that an engine answers.
 fn every_kind() -> Vec<(&'static str, Value)> {
     let chat = |text: &str| json!([{"role": "user", "content": text}]);
     let noul = json!({"type": "noul", "instructions": "Is it about a card?"});

@@ -263,7 +263,7 @@ impl Response {
         self.json()["error"]["reason"].as_str().unwrap().to_owned()
     }
 
-    /// Events of a stream, `[DONE]` checked and left out.
+    /// Returns the events of a stream, `[DONE]` checked and left out.
     pub(crate) fn events(&self) -> Vec<Value> {
         let mut events: Vec<&str> = self.body.split("\n\n").filter(|e| !e.is_empty()).collect();
         assert_eq!(events.pop(), Some("data: [DONE]"), "{}", self.body);

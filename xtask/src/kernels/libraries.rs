@@ -21,7 +21,7 @@ const CUBLASLT: &[&str] = &[
     "nvidia-cuda-runtime==13.0.96",
 ];
 
-/// Folders with NVRTC, downloaded if need be.
+/// Returns the folders with NVRTC, downloaded if need be.
 pub(super) fn set_up() -> Result<Vec<PathBuf>> {
     let folders = NVRTC.iter().map(|(name, of)| wheels(name, of));
     folders.collect()

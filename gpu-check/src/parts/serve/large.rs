@@ -95,7 +95,8 @@ fn saturated(session: &mut Session, name: &str, server: &Process) -> Result<()> 
     Ok(())
 }
 
-/// Prompts that share their first tokens, over a number of connections; requests a second.
+/// Measures prompts that share their first tokens, over a number of connections, in requests a
+/// second.
 fn at(
     session: &mut Session,
     label: &str,

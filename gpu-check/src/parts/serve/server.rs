@@ -57,7 +57,8 @@ pub(in crate::parts) fn start(
     Process::start(command, Some(&log), READY_WITHIN.min(session.left()))
 }
 
-/// Settings by which the server finds the libraries, kernels and plans that this program does.
+/// Returns the settings by which the server finds the libraries, kernels and plans that this
+/// program does.
 fn settings(config: &CudaConfig) -> Vec<(&'static str, String)> {
     // An array of JSON's is one of TOML's, as these settings are.
     let list = |folders: &[PathBuf]| json!(folders).to_string();

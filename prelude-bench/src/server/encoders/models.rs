@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    /// Names and shapes of all tensors, in the order of the file.
+    /// Returns the names and shapes of all tensors, in the order of the file.
     fn tensors(&self) -> Vec<Tensor> {
         match self.family {
             Family::Bert => self.of_bert("", 2),

@@ -87,7 +87,7 @@ const fn run(stream: u64, len: u32) -> Run {
     }
 }
 
-/// Tokens of a new turn, which is short this often.
+/// Returns the number of tokens of a new turn, which is short this often.
 fn new_tokens(short: f64, build: &mut Builder) -> u32 {
     let random = &mut build.random;
     if random.uniform() <= short {

@@ -41,7 +41,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Outputs of a panel.
+    /// Returns the number of outputs of a panel.
     const fn block(self) -> usize {
         match self {
             Self::Rows => 1,
@@ -66,7 +66,8 @@ impl Format {
         }
     }
 
-    /// Numbers that are read of a row: its elements, and behind them the scales that are stored.
+    /// Returns how many numbers are read of a row: its elements, and behind them the scales that are
+    /// stored.
     const fn numbers(self, inputs: usize) -> usize {
         match self {
             Self::Fp8Blocks => inputs + inputs / fp8::blocks::BLOCK,
@@ -201,7 +202,7 @@ impl Matrix {
         self.outputs
     }
 
-    /// Bytes of its elements as they lie in memory, padding included.
+    /// Returns the bytes of the matrix's elements as they lie in memory, padding included.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.data)

@@ -110,12 +110,12 @@ impl Flash {
         (GROUPS * blocks + HALVES * tiles + count * (blocks + tiles)) * TILE * size_of::<u32>()
     }
 
-    /// Components of a head in tiles of 32.
+    /// Returns the number of components of a head in tiles of 32.
     fn blocks(&self) -> usize {
         self.head_dim.div_ceil(DEPTH)
     }
 
-    /// Components of a head in tiles of 16.
+    /// Returns the number of components of a head in tiles of 16.
     fn tiles(&self) -> usize {
         self.head_dim.div_ceil(ROWS)
     }
@@ -606,7 +606,7 @@ mod tests {
         x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect()
     }
 
-    /// Queries at `positions` over all keys up to the last of them.
+    /// Computes attention of queries at `positions` over all keys up to the last of them.
     fn attend(
         isa: Supported,
         dim: usize,

@@ -175,7 +175,7 @@ impl Logits {
         })
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.states.bytes() + self.logits.bytes() + self.adjusted.bytes()
     }
@@ -247,12 +247,12 @@ impl Logits {
         Ok(())
     }
 
-    /// Ids of the vocabulary.
+    /// Returns the number of ids of the vocabulary.
     pub(super) const fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Rows of logits that are in memory together.
+    /// Returns the number of rows of logits that are in memory together.
     pub(super) const fn group_rows(&self) -> usize {
         self.rows_max
     }

@@ -166,7 +166,7 @@ impl Call {
 
 /// The library, or what stands in for it.
 trait Blas: std::fmt::Debug + Send {
-    /// Algorithms for a call, best first; none if it has none.
+    /// Returns the algorithms for a call, best first; none if the library has none.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -319,7 +319,7 @@ impl Lt {
         }
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.workspace.bytes()
     }
@@ -333,8 +333,9 @@ impl Lt {
         engine
     }
 
-    /// Numbers of shapes by the source of their plans. What is written and what is added to are one
-    /// shape here, since a model does one of them with a weight: it counts for the better source.
+    /// Returns the numbers of shapes by the source of their plans. What is written and what is added to
+    /// are one shape here, since a model does one of them with a weight: it counts for the better
+    /// source.
     fn counts(&self) -> PlanCounts {
         let mut counts = PlanCounts::default();
         for source in self.sources().into_values() {
@@ -439,8 +440,8 @@ impl Lt {
         Ok(is_queued)
     }
 
-    /// Algorithms for a product, the heuristic's first one first, and what plans of its bucket
-    /// are kept under. None where the library has none for it.
+    /// Returns the algorithms for a product, the heuristic's first one first, and what plans of its
+    /// bucket are kept under. None where the library has none for it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -555,8 +556,8 @@ pub(crate) fn version(config: &CudaConfig) -> Result<(String, PathBuf), Error> {
     load(libs::majors(), config).map(|(_, version, path)| (dotted(version), path))
 }
 
-/// Plans of the files in the cache folder, and a line about them. What earlier starts measured comes
-/// after what part `gemm` of `gpu-check` did, which takes more time for it.
+/// Returns the plans of the files in the cache folder, and a line about them. What earlier starts
+/// measured comes after what part `gemm` of `gpu-check` did, which takes more time for it.
 fn recorded(config: &CudaConfig, machine: &Machine) -> (Plans, String) {
     let Some(folder) = &config.cache_dir else {
         return (Plans::new(), "no `cache_dir` to keep them in".to_owned());

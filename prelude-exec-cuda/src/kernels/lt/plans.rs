@@ -212,8 +212,8 @@ pub(super) fn keep(
     image::keep(path, file.as_bytes())
 }
 
-/// Plans from a file, or why there are none: a file that is foreign, damaged or not there costs
-/// time and nothing else.
+/// Reads plans from a file, or returns why there are none: a file that is foreign, damaged or not there
+/// costs time and nothing else.
 pub(crate) fn read(
     path: &Path,
     machine: &Machine,
@@ -232,7 +232,7 @@ pub(crate) fn read(
     parse_for(&text, machine, workspace_bytes_max)
 }
 
-/// Plans from a file's text, if they are for exactly this machine.
+/// Reads plans from a file's text, if they are for exactly this machine.
 fn parse_for(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Plans, String> {
     let (of, plans) = parse(text, workspace_bytes_max)?;
     match of == *machine {

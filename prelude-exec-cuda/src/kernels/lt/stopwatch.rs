@@ -26,7 +26,7 @@ impl<S: Stream> StreamWatch<S> {
         }
     }
 
-    /// Times of one run; `None` if the GPU began some work before the host had queued all of it.
+    /// Times one run; returns `None` if the GPU began some work before the host had queued all of it.
     fn run(
         &mut self,
         count: usize,

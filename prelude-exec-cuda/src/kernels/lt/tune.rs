@@ -127,8 +127,8 @@ impl Lt {
         sources.all(|source| source != Source::Heuristic)
     }
 
-    /// Shapes without a measured plan: the most rows of each matrix, which long prompts have, then from
-    /// the fewest on.
+    /// Returns the shapes without a measured plan: the most rows of each matrix, which long prompts
+    /// have, then from the fewest on.
     fn unmeasured(&self) -> Vec<Key> {
         let sources = self.sources().into_iter();
         let keys = sources.filter(|&(_, source)| source == Source::Heuristic);

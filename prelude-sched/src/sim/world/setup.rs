@@ -223,7 +223,8 @@ fn policy(
     }
 }
 
-/// Times with which the order is another than that of tokens: attention takes as long as all else.
+/// Returns times by which the order is another than that of tokens: attention takes as long as all
+/// else.
 fn service_time(random: &mut Random) -> ServiceTime {
     let mut ms = |most| f64::from(random.in_range(0, most)) / 1e3;
     ServiceTime {

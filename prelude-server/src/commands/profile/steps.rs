@@ -34,7 +34,7 @@ fn sample() -> SampleHead {
 }
 
 impl Steps {
-    /// Steps whose prompts get the output that the model is made for.
+    /// Returns a maker of steps whose prompts get the output that the model is made for.
     pub(super) fn new(capacity: Capacity, kind: &ModelKind) -> Self {
         let head = match kind {
             ModelKind::CausalLm => OutputHead::Sample(sample()),

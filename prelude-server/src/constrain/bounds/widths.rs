@@ -330,7 +330,8 @@ fn byte_concat(exprs: &ExprSet, expr: ExprRef, arg: ExprRef, tail: Width) -> Wid
     }
 }
 
-/// Bytes that may follow where the expression is over, or has not begun if it may be empty.
+/// Returns the bytes that may follow where the expression is over, or has not begun if it may be
+/// empty.
 fn conflict(exprs: &ExprSet, expr: ExprRef, width: Width) -> Bytes {
     match exprs.is_nullable(expr) {
         true => width.after.or(width.first),

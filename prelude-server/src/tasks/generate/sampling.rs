@@ -180,7 +180,7 @@ fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
     }
 }
 
-/// Ids in order, each once: at most the vocabulary, whatever the body holds.
+/// Returns the ids in order, each once: at most the vocabulary, whatever the body holds.
 fn checked_ids(
     name: &'static str,
     ids: Option<Vec<TokenId>>,

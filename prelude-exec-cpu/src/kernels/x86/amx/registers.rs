@@ -159,7 +159,7 @@ impl Tiles {
         Self(PhantomData)
     }
 
-    /// Products of one or two left tiles' rows with a panel of 64 columns.
+    /// Multiplies the rows of one or two left tiles by a panel of 64 columns.
     ///
     /// `left`: `blocks` tiles of 16 rows each, one run of tiles after the other; `panel`:
     /// `[16 · blocks][64]` dwords; `next`: a quarter of the panel that comes next, if any, to be

@@ -92,7 +92,7 @@ fn lt(folder: &Path, space: &Space) -> Result<Lt, Error> {
     Ok(Lt::new(Box::new(blas), workspace, engine, measured))
 }
 
-/// Rows of small numbers, exact in bf16.
+/// Returns rows of small numbers, exact in bf16.
 fn rows(space: &Space, rows: usize, width: usize, gap: usize, seed: usize) -> Buffer {
     let stride = width + gap;
     let value = |i: usize| ((i * 7 + seed * 13) % 31) as f32 / 8.0 - 1.75;
