@@ -86,7 +86,7 @@ pub(crate) struct AddedTokens {
     pub(crate) ids: HashMap<String, u32>,
     /// Contents that count as special when decoding.
     pub(crate) special_contents: HashSet<String>,
-    /// Normalized forms, of those tokens for which they differ from the content.
+    /// Normalized forms of the tokens whose normalized form differs from the content.
     pub(crate) normalized_forms: HashMap<u32, String>,
     pub(crate) reassigned: Vec<Reassigned>,
     raw: Option<Listed>,

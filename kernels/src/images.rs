@@ -55,7 +55,7 @@ pub enum ImageError {
         folder: PathBuf,
         /// The family.
         family: &'static str,
-        /// Hash of the sources it was compiled from.
+        /// Hash of the sources that the image was compiled from.
         found: String,
         /// [`Family::hash`].
         wanted: String,

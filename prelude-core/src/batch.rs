@@ -390,7 +390,7 @@ pub struct DecodeRow {
 /// The source of a decode row's input token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenSource {
-    /// The scheduler knows it.
+    /// The scheduler knows the token.
     Known(TokenId),
     /// The token was sampled for the same sequence in an earlier step that has not been collected.
     Sampled(StepId),

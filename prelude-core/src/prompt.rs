@@ -18,7 +18,8 @@ impl NodeIdx {
     }
 }
 
-/// A run of tokens that follows its parent's. `Debug` prints how many, not which.
+/// A node of a tree: a run of tokens that follows the tokens of its parent. `Debug` prints how
+/// many, not which.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PromptNode {
     /// The node whose tokens precede these; `None` for a root.
@@ -63,7 +64,7 @@ pub enum TreeError {
     BadParent {
         /// The index the node would have had.
         node: usize,
-        /// The parent it named.
+        /// The parent that the node named.
         parent: u32,
     },
     /// A prompt longer than `u32` can count.

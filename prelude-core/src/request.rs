@@ -40,7 +40,7 @@ impl ExecutionClass {
 /// `Debug` prints lengths, never what a caller wrote: neither tokens nor the salt.
 #[derive(Clone)]
 pub struct Request {
-    /// Names the request in every event about it.
+    /// The id that names the request in every event about it.
     pub id: RequestId,
     /// The prompts.
     pub tree: PromptTree,
@@ -52,7 +52,7 @@ pub struct Request {
     pub priority: i64,
     /// The time at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
-    /// The treatment of the request if it has not started by then.
+    /// The treatment of the request if it has not started by its deadline.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share no cached block and no prefix inside a step.
     pub cache_salt: Option<Arc<str>>,
@@ -190,7 +190,7 @@ pub enum InvalidRequest {
     NoSuchNode {
         /// Index of the row.
         row: usize,
-        /// The node it named.
+        /// The node that the row named.
         node: u32,
         /// Nodes in the tree.
         nodes: usize,

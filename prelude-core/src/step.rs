@@ -67,7 +67,7 @@ pub struct SampledToken {
 pub struct TokenLogprob {
     /// The token.
     pub token: TokenId,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 

@@ -162,7 +162,7 @@ fn or_stopped(events: Option<Vec<AnswerEvent>>) -> IntoIter<AnswerEvent> {
 pub struct Collected {
     /// The rows of the request, in order.
     pub rows: Vec<CollectedRow>,
-    /// The resources that it used.
+    /// The resources that the request used.
     pub usage: Usage,
 }
 
@@ -178,7 +178,7 @@ pub enum CollectedRow {
 /// A continuation of a row that generates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// The tokens; a token that ended it is among them.
+    /// The tokens; a token that ended the continuation is among them.
     pub tokens: Vec<SampledToken>,
     /// The reason why the continuation ended.
     pub finish: FinishReason,

@@ -29,7 +29,7 @@ pub struct RequestSpec {
     pub priority: i64,
     /// The time from now at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
-    /// The treatment of the request if it has not started by then.
+    /// The treatment of the request if it has not started by its deadline.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share nothing.
     pub cache_salt: Option<Arc<str>>,

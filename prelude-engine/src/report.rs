@@ -74,7 +74,7 @@ pub struct FinishedRequests {
 pub struct StepReport {
     /// The step.
     pub step: StepId,
-    /// The kind of its work.
+    /// The kind of the step's work.
     pub kind: StepKind,
     /// Tokens computed for one-shot work: each shared prefix counts once.
     pub oneshot_tokens: usize,
@@ -88,7 +88,7 @@ pub struct StepReport {
     pub submitted: Timestamp,
     /// The time from the step's submission to its results.
     pub duration: Duration,
-    /// True if it produced results.
+    /// True if the step produced results.
     pub succeeded: bool,
 }
 
@@ -103,7 +103,7 @@ impl StepReport {
 /// Steps of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTotals {
-    /// The kind of their work.
+    /// The kind of the steps' work.
     pub kind: StepKind,
     /// The number of steps that ran.
     pub steps: u64,

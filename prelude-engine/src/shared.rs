@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) alive: AtomicBool,
     pub(crate) reports: Mutex<Reports>,
-    /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
+    /// The number of tiny steps that succeeded, and the nanoseconds of the fastest of them.
     pub(crate) tiny_steps: AtomicU64,
     pub(crate) fastest_tiny_ns: AtomicU64,
     /// Prompt tokens of requests that the engine thread has not looked at.

@@ -20,7 +20,7 @@ use crate::{
 
 /// Rounds of a measurement of handing over a cache line, the fastest of which counts.
 const HANDOVER_ROUNDS: u32 = 8;
-/// Times that a round hands the line over and gets it back.
+/// Times that a round hands a cache line over and gets it back.
 const HANDOVERS: u32 = 500;
 
 /// Returns the time in nanoseconds in which a cache line goes from one core to another and back.

@@ -59,7 +59,7 @@ struct Outstanding {
 /// waited for by [`Executor::collect`]. With [`CudaConfig::pipeline_depth`] 2 a step may be
 /// submitted while the one before it runs; tokens that it continues from never leave the GPU.
 pub struct CudaExecutor {
-    /// Dropped before the buffers and kernels that they use.
+    /// Captured graphs, dropped before the buffers and kernels that they use.
     graphs: Graphs,
     model: Box<dyn Model<CudaOps>>,
     ops: CudaOps,

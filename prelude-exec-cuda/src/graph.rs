@@ -73,7 +73,7 @@ struct Captured {
 pub struct GraphStats {
     /// Graphs that are kept.
     pub kept: u64,
-    /// Bytes of GPU memory that they took.
+    /// Bytes of GPU memory that graphs took.
     pub bytes: u64,
     /// Steps that ran as a graph.
     pub replays: u64,
@@ -112,7 +112,7 @@ impl StepMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) shape: StepShape,
-    /// True if steps of it ran, so that its kernels are loaded.
+    /// True if steps of the shape ran, so that its kernels are loaded.
     pub(crate) has_run: bool,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Stage {
 struct Half {
     memory: Pinned,
     used: usize,
-    /// Behind the copies from it.
+    /// The point behind the copies from the half.
     end: Point,
 }
 

@@ -132,7 +132,7 @@ impl Traffic for Classifications {
 struct Chats {
     /// Context now, and tokens left.
     live: Vec<(usize, usize)>,
-    /// Tokens that all of them begin with, in the same blocks.
+    /// Tokens that all chats begin with, in the same blocks.
     shared: usize,
 }
 

@@ -138,7 +138,7 @@ impl Size {
 pub(crate) struct Queued {
     pub(crate) at: Instant,
     pub(crate) size: Size,
-    /// The longest that may be waited for it; none: for ever.
+    /// The longest that may be waited for the step; none: for ever.
     pub(crate) limit: Option<Duration>,
 }
 

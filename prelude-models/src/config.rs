@@ -60,7 +60,7 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
-    /// The tokens of its prompt that a token sees.
+    /// The tokens of a prompt that each of its tokens sees.
     pub attention: Attention,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,

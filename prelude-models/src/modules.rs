@@ -23,7 +23,8 @@ const FEATURES_MAX: usize = 1 << 17;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DenseConfig {
-    /// Name of the folder with its files; its tensors are `<folder>/linear.weight` and `.bias`.
+    /// Name of the folder with the module's files; the module's tensors are `<folder>/linear.weight`
+    /// and `.bias`.
     pub folder: String,
     /// Length of the vector that goes in.
     pub inputs: usize,

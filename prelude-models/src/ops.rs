@@ -39,7 +39,7 @@ pub struct AttnShape {
     pub scale: f32,
     /// Bounds scaled scores to `±cap`: `cap · tanh(score / cap)`. `None` leaves them as they are.
     pub soft_cap: Option<f32>,
-    /// The tokens of its prompt that a token sees.
+    /// The tokens of a prompt that each of its tokens sees.
     pub attention: Attention,
 }
 
@@ -119,7 +119,7 @@ pub struct Routing {
     /// The number of experts that compute a token: those with the largest probabilities, of equal
     /// ones the first.
     pub per_token: usize,
-    /// True if their probabilities are divided by their sum.
+    /// True if the probabilities of the chosen experts are divided by their sum.
     pub normalise: bool,
 }
 

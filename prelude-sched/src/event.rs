@@ -56,7 +56,7 @@ pub enum Event {
         request: RequestId,
         /// The outcome.
         outcome: Outcome,
-        /// The resources that it used.
+        /// The resources that the request used.
         usage: Usage,
     },
 }
@@ -96,7 +96,7 @@ pub enum FinishReason {
 pub enum Outcome {
     /// Every row has its answer, or said that it failed.
     Done,
-    /// The caller gave it up.
+    /// The caller gave the request up.
     Aborted,
     /// A step with its work failed; the text says how.
     Failed(String),

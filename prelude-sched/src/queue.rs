@@ -51,7 +51,7 @@ pub(crate) struct Queue {
     entries: BTreeMap<QueueKey, Waiting>,
     /// The places of the requests by arrival and submission.
     by_arrival: BTreeMap<(Timestamp, u64), QueueKey>,
-    /// Number of submission of the overdue one.
+    /// Number of submission of the overdue request.
     overdue: Option<u64>,
     rows: u64,
 }

@@ -73,10 +73,11 @@ pub struct Scheduler {
     /// Prompt tokens of sequences that no step has taken up.
     unplanned: u64,
     seqs: Sequences,
-    /// Sequences holding blocks, and those that lost them, by seniority.
+    /// Sequences that hold blocks (`running`) and sequences that lost them (`preempted`), by
+    /// seniority.
     running: BTreeMap<u64, SeqId>,
     preempted: BTreeMap<u64, SeqId>,
-    /// `Decode` sequences among them.
+    /// `Decode` sequences among the running ones.
     running_decode: u32,
     preempted_decode: u32,
     in_flight: VecDeque<Step>,

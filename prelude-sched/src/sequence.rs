@@ -46,12 +46,12 @@ pub(crate) struct Sequence {
     /// Decode rows in flight, and the step of the last one.
     pub(crate) in_flight: u32,
     pub(crate) last_step: StepId,
-    /// The last step that has work of it.
+    /// The last step that has work of the sequence.
     pub(crate) planned_in: Option<StepId>,
     /// The time at which the sequence was admitted, or a chunk of its prompt was last planned.
     pub(crate) advanced: Timestamp,
     pub(crate) held: Held,
-    /// The state of its constraint, from its admission on.
+    /// The state of the sequence's constraint, from the sequence's admission on.
     constrained: Option<Constrained>,
     /// True if the step being planned leaves the sequence out: its next token mask is far from
     /// known.
@@ -188,7 +188,7 @@ impl Sequence {
         length_of(self.prompt.len() + self.output.len())
     }
 
-    /// Returns whether it was preempted since it was admitted first.
+    /// Returns whether the sequence was preempted since it was admitted first.
     pub(crate) const fn was_admitted(&self) -> bool {
         self.epoch > 0
     }

@@ -71,7 +71,7 @@ pub(crate) struct Step {
     pub(crate) work: ClassWork,
     /// The tags of one-shot output rows, one for each.
     pub(crate) oneshot: Vec<RowTag>,
-    /// The number of them that this step alone answers.
+    /// The number of one-shot rows that this step alone answers.
     pub(crate) whole_rows: u64,
     /// The tags of prefill output rows, one for each.
     pub(crate) prefill: Vec<SeqTag>,
@@ -104,9 +104,9 @@ pub(crate) enum RowTag {
         request: RequestId,
         serial: u64,
         row: u32,
-        /// The tokens of its prompt that were found in the cache.
+        /// The tokens of the row's prompt that were found in the cache.
         cached: u32,
-        /// The tokens that the step computes for it.
+        /// The tokens that the step computes for the row.
         computed: u32,
     },
     /// A chunk of a row.

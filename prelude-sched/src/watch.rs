@@ -36,9 +36,10 @@ pub struct Cost {
     /// prompts that no step has taken up, less the cached prefix of its next row. Once the request
     /// has begun, the prefix that was cached when it came counts instead.
     pub tokens: u64,
-    /// The cached prefix of its next row, if there is one. Requests with the same one share it.
+    /// The cached prefix of the request's next row, if there is one. Requests with the same one
+    /// share it.
     pub prefix: Option<BlockHash>,
-    /// The prompt of its next row.
+    /// The prompt of the request's next row.
     pub prompt: PromptSize,
 }
 

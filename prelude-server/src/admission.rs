@@ -251,7 +251,7 @@ impl Reservation {
         self.charge_class()
     }
 
-    /// Counts the rows against the bound of their class, if that is known.
+    /// Counts the rows against the bound of their class, if the class is known.
     fn charge_class(&self) -> Result<(), ApiError> {
         let at = self.quota.load(Ordering::Relaxed);
         let Some(total) = self.admission.of_quota.get(at) else {

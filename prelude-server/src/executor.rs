@@ -350,7 +350,7 @@ pub struct Opened {
     pub executor: Box<dyn Executor>,
     /// The device and the arithmetic, on which the time of steps depends.
     pub name: String,
-    /// The memory that it was planned to take, in words.
+    /// The memory that the executor was planned to take, in words.
     pub memory: String,
 }
 

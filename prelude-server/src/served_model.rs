@@ -151,7 +151,7 @@ pub enum Judge {
         /// The token of no.
         no: u32,
     },
-    /// The one logit of its classification head behind the rerank template.
+    /// The one logit of the model's classification head behind the rerank template.
     Class,
     /// The one logit of an encoder that reads both texts as a pair: a cross-encoder.
     Pair {
@@ -166,7 +166,7 @@ pub enum Judge {
 pub struct ServedModel {
     /// The name that answers, metrics and logs use.
     pub name: String,
-    /// Other names by which requests may ask for it.
+    /// Other names by which requests may ask for the model.
     pub aliases: Vec<String>,
     /// The use of the checkpoint.
     pub kind: ModelKind,

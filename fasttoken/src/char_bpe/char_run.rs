@@ -36,7 +36,7 @@ pub(super) struct Run {
     /// Pieces of several characters, up to [`MAX_KEY_BYTES`] bytes.
     shorts: [u16; RUN / 2],
     probes: [Probe; RUN / 2],
-    /// Longer ones.
+    /// The entries of longer pieces.
     longs: [u16; RUN / 2],
     keys: [LongKey; RUN / 2],
     /// Numbers among the short ones that are not where the cache has them first.

@@ -28,7 +28,7 @@ enum Kind {
     Number,
     /// `\s`, of which `\r` and `\n` are told apart by the caller
     Space,
-    /// The others, by whether the second split cuts them out.
+    /// The other characters, by whether the second split cuts them out.
     Word(Part, Cut),
 }
 

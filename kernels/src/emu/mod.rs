@@ -79,7 +79,7 @@ pub enum Error {
     Fault {
         /// The kernel, what it did, where, and which thread.
         what: String,
-        /// Run it again with this one.
+        /// The schedule with which to run the kernel again.
         schedule: Schedule,
     },
     /// A copy to or from memory that was not allocated.
@@ -130,7 +130,7 @@ pub struct Extent {
     pub at: DevicePtr,
     /// The number of bytes.
     pub bytes: u64,
-    /// 1 if it may be written, else 0.
+    /// 1 if the memory may be written, else 0.
     pub writable: u32,
     /// 0.
     pub reserved: u32,

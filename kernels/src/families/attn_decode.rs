@@ -72,7 +72,7 @@ params! {
         pub block_size: u32,
         /// Factor on q · k, above 0.
         pub scale: f32,
-        /// Positions before its own that a row sees at most, or [`super::NO_WINDOW`].
+        /// Most positions before its own that a row sees, or [`super::NO_WINDOW`].
         pub window: u32,
         /// Bound of the scaled scores, or 0.
         pub cap: f32,

@@ -5,7 +5,7 @@ params! {
     /// order.
     #[derive(PartialEq, Eq)]
     pub struct Segment: 8 {
-        /// Index of its first span.
+        /// Index of the segment's first span.
         pub span_first: u32,
         /// The number of spans.
         pub span_count: u32,

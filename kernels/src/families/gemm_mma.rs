@@ -44,7 +44,7 @@ pub enum GemmOutput {
 
 /// Most rows of [`GemmParams::launch_skinny`].
 const SKINNY_ROWS: u32 = 16;
-/// Rows of `w` of one of its blocks.
+/// Rows of `w` of one block of the kernels for few rows.
 const SKINNY_TILE: u32 = 16;
 /// The number of blocks, more than some GPUs have multiprocessors, below which blocks are larger.
 const SKINNY_BLOCKS: u32 = 132;
@@ -60,9 +60,10 @@ pub struct GemmTile {
     /// Elements of `k` of a stage.
     slab: u32,
     stages: u32,
-    /// A product takes the first tile that gives its grid so many blocks. With fewer, multiprocessors
-    /// have nothing to do, and those that do wait for memory most of the time. Tiles and numbers were
-    /// chosen by measuring 19 tiles on an H100, over the shapes of Qwen3-0.6B and 4B.
+    /// The number of blocks from which on a product takes this tile: it takes the first tile that gives
+    /// its grid so many. With fewer, multiprocessors have nothing to do, and those that do wait for
+    /// memory most of the time. Tiles and numbers were chosen by measuring 19 tiles on an H100, over
+    /// the shapes of Qwen3-0.6B and 4B.
     least_blocks: u32,
 }
 

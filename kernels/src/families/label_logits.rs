@@ -14,11 +14,12 @@ params! {
         pub pair_row: DevicePtr,
         /// u32 `[pairs]`: of this id; ascending.
         pub pair_id: DevicePtr,
-        /// u32 `[pairs]`: element of `out` that it goes to.
+        /// u32 `[pairs]`: the element of `out` that a pair's logit goes to.
         pub pair_out: DevicePtr,
         /// f32.
         pub out: DevicePtr,
-        /// f32 `[slabs, rows, 2]`: maximum, and sum of exponentials relative to it.
+        /// f32 `[slabs, rows, 2]`: the maximum, and the sum of exponentials relative to the
+        /// maximum.
         pub partial: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,

@@ -3,9 +3,9 @@ use crate::{DevicePtr, Launch, params::params};
 params! {
     /// An embedding to make: an element of [`PoolParams::row`].
     pub struct PoolRow: 24 {
-        /// First of its hidden rows, in [`PoolParams::index`].
+        /// First of the row's hidden rows, in [`PoolParams::index`].
         pub first: u32,
-        /// The number of rows, at least 1; their positions ascend by one.
+        /// The number of hidden rows, at least 1; their positions ascend by one.
         pub count: u32,
         /// Position of the first: chunks of means are cut at absolute positions.
         pub first_position: u32,

@@ -9,7 +9,7 @@ use super::{Sample, ServiceTime, StepWork};
 pub struct Fitted {
     /// The fit.
     pub service: ServiceTime,
-    /// Share of the variance of prefill times that it explains, R².
+    /// Share of the variance of prefill times that the fit explains, R².
     pub r2: f64,
     /// Correlation (Pearson's) of computed tokens and time of a prefill. Where it is high (0.987
     /// for a 32B model on an A100, PrefillOnly §6.3), tokens alone order requests as time would.

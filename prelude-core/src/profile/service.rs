@@ -137,7 +137,7 @@ impl ServiceTime {
 pub struct StepWork {
     /// Tokens of prompts that are computed.
     pub tokens: f64,
-    /// Pairs of such a token and one that it attends to, itself included.
+    /// Pairs of a computed token and a token that it attends to, itself included.
     pub pairs: f64,
     /// Cached tokens that are read: by prompts, and by generations that advance.
     pub cached: f64,

@@ -47,7 +47,7 @@ pub(crate) fn worker_bytes(vocab: usize) -> usize {
 pub(crate) struct VocabularyHeads {
     /// `[rows, V]`.
     logits: Vec<f32>,
-    /// `[rows, H]`: the hidden states they are computed from.
+    /// `[rows, H]`: the hidden states that logits are computed from.
     states: Vec<f32>,
     workers: PerWorker<Scratch>,
     rows: usize,

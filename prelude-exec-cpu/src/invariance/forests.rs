@@ -16,7 +16,7 @@ use crate::testing::sample_head;
 pub(crate) struct Node {
     pub(super) parent: Option<prop::sample::Index>,
     pub(super) tokens: Vec<u32>,
-    /// Keep its K/V where alignment allows.
+    /// True if the node's K/V are kept where alignment allows.
     pub(super) keep: bool,
 }
 

@@ -222,7 +222,7 @@ pub(crate) enum StepKv {
 }
 
 impl KvStore {
-    /// Allocates room for a step of its own of `tokens` tokens.
+    /// Allocates the keys and values of a step of `tokens` tokens, apart from the pool.
     pub(crate) fn step_of(&self, tokens: usize) -> Result<StepKv, Error> {
         match self {
             Self::F32(kv) => Ok(StepKv::F32(zeroed(tokens * 2 * kv.half)?)),

@@ -33,7 +33,7 @@ impl Lines {
         Self { memory, len }
     }
 
-    /// Grows to at least `len`; what it held is lost if it does.
+    /// Grows to at least `len`; the contents are lost if the lines grow.
     pub(crate) fn fit(&mut self, len: usize) {
         if self.len < len {
             *self = Self::zeroed(len);

@@ -12,7 +12,7 @@ use crate::{
 pub(super) struct Ends {
     /// The point in front of all that the step queued.
     pub(super) start: Point,
-    /// Behind all that it queued.
+    /// The point behind all that the step queued.
     pub(super) end: Point,
 }
 

@@ -94,7 +94,7 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// Captures one shape, if one is worth it. Returns true if it did.
+    /// Captures one shape, if there is one worth capturing. Returns true if it did.
     pub(super) fn prepare_one(&mut self, is_idle: bool) -> bool {
         // Places are found in the host's buffers of the next step.
         let depth = self.capacity.pipeline_depth as usize;
@@ -116,7 +116,7 @@ impl CudaExecutor {
         true
     }
 
-    /// Captures a shape; one that cannot be is remembered as such.
+    /// Captures a shape; a shape that cannot be captured is remembered as such.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].

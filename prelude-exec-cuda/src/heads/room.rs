@@ -22,12 +22,12 @@ const WORD: usize = size_of::<u32>();
 /// The bytes that a row takes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need<'a> {
-    /// Bytes, with a list that it may share.
+    /// Bytes with a list that the row may share.
     all: usize,
-    /// Bytes without it.
+    /// Bytes without that list.
     own: usize,
     row: usize,
-    /// Allowed tokens: rows of one request share theirs, and it is sent once.
+    /// The allowed tokens by their list: rows of one request share a list, which is sent once.
     shared: Option<(usize, &'a [TokenId])>,
 }
 

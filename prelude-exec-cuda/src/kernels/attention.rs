@@ -51,7 +51,7 @@ pub(crate) struct Prompts {
     pub(crate) tiles: View<Tile>,
     /// Rows of a tile: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
-    /// True if `sm90_attn` is to compute it.
+    /// True if `sm90_attn` is to compute attention.
     pub(crate) on_hopper: bool,
 }
 

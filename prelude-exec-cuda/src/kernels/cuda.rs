@@ -66,7 +66,7 @@ unsafe impl Send for CudaGraph {}
 #[derive(Clone, Copy, Debug)]
 struct Kernel {
     function: sys::CUfunction,
-    /// Dynamic shared memory that it may have.
+    /// Dynamic shared memory that the kernel may have.
     shared_bytes_max: u32,
 }
 

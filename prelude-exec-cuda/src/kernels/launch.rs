@@ -39,7 +39,7 @@ pub(crate) enum Launcher {
     /// Kernels run on the host, checked. A launch ends before the call returns.
     #[cfg(feature = "emu")]
     Emu(Arc<prelude_kernels::emu::Device>, Option<Vec<Kept>>),
-    /// Nowhere: writes them down. While capturing, counts them.
+    /// Kernels do not run: launches are written down. While capturing, counts them.
     #[cfg(feature = "emu")]
     Record(Arc<Recording>, Option<usize>),
 }

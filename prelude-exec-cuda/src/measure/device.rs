@@ -128,7 +128,7 @@ impl Device {
         })
     }
 
-    /// Makes weights for its operations.
+    /// Makes weights for the device's operations.
     ///
     /// # Errors
     /// If kernels that round matrices cannot be loaded.

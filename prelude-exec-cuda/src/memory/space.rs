@@ -30,7 +30,7 @@ pub(crate) enum Space {
     /// The emulation's: filled with NaN, and checked.
     #[cfg(feature = "emu")]
     Emu(Arc<emu::Device>),
-    /// Nowhere: addresses have names and nothing behind them.
+    /// There is no memory: addresses have names and nothing behind them.
     #[cfg(feature = "emu")]
     Virtual(Arc<Recording>),
 }

@@ -126,7 +126,7 @@ pub struct CheckpointFiles<'a> {
 /// The files of a module `Dense` in memory.
 #[derive(Clone, Debug)]
 pub struct DenseFiles<'a> {
-    /// Name of its folder.
+    /// Name of the module's folder.
     pub folder: &'a str,
     /// `config.json`.
     pub config: &'a [u8],

@@ -43,7 +43,7 @@ impl Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantised {
     pub(super) form: Form,
-    /// The element type that it is widened to.
+    /// The element type that the tensor is widened to.
     pub(super) dtype: DType,
 }
 

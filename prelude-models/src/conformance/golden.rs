@@ -68,7 +68,7 @@ pub struct Golden {
 pub struct GoldenPrompt {
     /// The prompt's row in arrays with a row for each prompt.
     pub index: usize,
-    /// Row of its first token in arrays with a row for each token.
+    /// Row of the prompt's first token in arrays with a row for each token.
     pub offset: usize,
     /// Token ids.
     pub tokens: Vec<u32>,

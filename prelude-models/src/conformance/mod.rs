@@ -52,7 +52,7 @@ pub type Body<'b, O> = dyn for<'a> FnMut(&mut O, &<O as Ops>::Inputs<'a>) + 'b;
 pub trait ConformanceDevice {
     /// The operations under test.
     type Ops: Ops;
-    /// Makes weights for them.
+    /// Makes weights for the operations.
     type Loader: WeightLoader<Weight = <Self::Ops as Ops>::Weight>;
 
     /// Returns a loader, as at start.

@@ -56,7 +56,7 @@ pub struct Field {
     pub file: &'static str,
     /// The fields' names.
     pub names: &'static [&'static str],
-    /// The effect of their values.
+    /// The effect of the fields' values.
     pub effect: Effect,
     /// The meaning of the fields, or the reason for the effect.
     pub note: &'static str,

@@ -20,9 +20,9 @@ pub(crate) struct Token {
     pub(crate) position: usize,
     /// Sources of positions `0..=position`; the last is the token itself.
     pub(crate) context: Vec<KvOrigin>,
-    /// The first token of its segment, and the token after the last one.
+    /// The first token of the token's segment, and the token after the last one.
     pub(crate) segment: Range<usize>,
-    /// The place in which its keys and values are kept.
+    /// The place in which the token's keys and values are kept.
     pub(crate) kept: Option<(BlockId, u32)>,
 }
 

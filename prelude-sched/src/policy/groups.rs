@@ -50,7 +50,7 @@ pub(crate) fn group_of(prompt: PromptSize) -> u32 {
 #[derive(Debug, Default)]
 struct Line {
     places: Places<Place, Levels>,
-    /// True if a step has started any of them since the last plan.
+    /// True if a step has started any of the requests since the last plan.
     has_started: bool,
 }
 
@@ -91,7 +91,8 @@ type Level = BTreeMap<u32, Group>;
 struct Group {
     /// The members in order of arrival.
     line: BTreeSet<(Timestamp, RequestId)>,
-    /// Steps that started requests of this class since the last that started one of these.
+    /// Steps that started requests of this class since the last step that started one of the
+    /// group's.
     passed_over: u32,
     has_started: bool,
 }

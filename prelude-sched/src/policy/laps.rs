@@ -63,7 +63,7 @@ pub struct Laps {
     shares: Shares,
     costs: StepCosts,
     window: Window,
-    /// The latest plan, which becomes a step or not, and those that did.
+    /// The latest plan, which becomes a step or not, and the plans that became steps.
     proposed: Option<(StepId, Proposal)>,
     running: BTreeMap<StepId, Proposal>,
     /// The class whose turn came to nothing in the last step for want of blocks: the other class is
@@ -74,7 +74,7 @@ pub struct Laps {
 /// The class of a request by how much there is to compute: little or much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Length {
-    /// Less than what a step's memory traffic hides.
+    /// Prompts whose computing takes less time than a step's memory traffic.
     Short,
     /// More.
     Long,
@@ -95,7 +95,7 @@ struct Proposal {
     now: Timestamp,
     length: Length,
     had_work: [bool; 2],
-    /// Short requests there, if they were to go.
+    /// The number of short requests that waited, if the plan was for them to go.
     depth: Option<u32>,
 }
 

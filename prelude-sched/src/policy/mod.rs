@@ -176,11 +176,11 @@ pub struct Unfinished {
     pub request: RequestId,
     /// The number of tokens that no step has taken up and that were not cached.
     pub tokens: u32,
-    /// The number of tokens before those: the context of the next chunk.
+    /// The number of tokens before `tokens`: the context of the next chunk.
     pub context: u32,
     /// The time of the request's arrival.
     pub arrival: Timestamp,
-    /// The deadline of its answer.
+    /// The deadline of the request's answer.
     pub deadline: Option<Timestamp>,
 }
 
@@ -191,9 +191,9 @@ pub struct StepTime {
     pub step: StepId,
     /// The time since the step was planned, or since the step before it ended if that was later.
     pub took: Duration,
-    /// Tokens of prompts that it computed.
+    /// Tokens of prompts that the step computed.
     pub prompt_tokens: u64,
-    /// Tokens that it generated beside them.
+    /// Tokens that the step generated beside prompts.
     pub decode_rows: u32,
 }
 
@@ -246,6 +246,6 @@ pub struct Plan {
 pub struct Grant {
     /// The request.
     pub request: RequestId,
-    /// Most tokens that its newly started work may compute in this step.
+    /// Most tokens that the request's newly started work may compute in this step.
     pub tokens: u32,
 }

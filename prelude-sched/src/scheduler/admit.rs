@@ -17,7 +17,7 @@ use crate::{
 pub(super) enum Admission {
     /// The sequence holds its prefix, and its first chunk is planned.
     Admitted,
-    /// Another computes the next block of its prefix.
+    /// Another prompt computes the next block of the sequence's prefix.
     Deferred,
     /// The sequence's prompt does not fit the blocks that are left.
     Blocked,

@@ -33,11 +33,11 @@ enum Taken {
 pub(super) struct Candidate {
     pub(super) request: RequestId,
     pub(super) waiting: WaitingRow,
-    /// First position that must be computed for it.
+    /// First position that must be computed for the row.
     needed: u32,
-    /// The number of blocks of its cached prefix.
+    /// The number of blocks of the row's cached prefix.
     pub(super) cached: u32,
-    /// True if one step must compute it: its head wants all hidden states at once, attention sees
+    /// True if one step must compute the row: its head wants all hidden states at once, attention sees
     /// the whole prompt, or the pool cannot hold it.
     is_unsplittable: bool,
 }

@@ -34,7 +34,7 @@ pub(super) enum PolicyMode {
 struct Survey {
     /// Generations that decode.
     decoding: usize,
-    /// Blocks that they hold.
+    /// Blocks that the sequences hold.
     blocks: usize,
     /// Prompts that have chunks left, oldest first.
     unfinished: Vec<(SeqId, Unfinished)>,

@@ -64,16 +64,16 @@ pub(crate) struct Workload {
     pub(crate) deadline_every: u64,
     /// Most requests are these, if there are any.
     pub(crate) steady: Option<Steady>,
-    /// Ids and lengths stay within it.
+    /// The limits that ids and lengths stay within.
     pub(crate) capacity: Capacity,
 }
 
 /// Short one-shot requests over one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Steady {
-    /// The tokens that all of them start with.
+    /// The tokens that all of these requests start with.
     pub(crate) prefix: Vec<TokenId>,
-    /// Most tokens after it, at least 1.
+    /// Most tokens after the prefix, at least 1.
     pub(crate) max_suffix: u32,
     /// The number of requests of which one is of another kind.
     pub(crate) others_every: u64,

@@ -267,13 +267,13 @@ impl Flags<'_> {
 /// A model to be served.
 #[derive(Debug)]
 pub(crate) struct ToServe {
-    /// The place of its files.
+    /// The place of the model's files.
     pub(crate) source: Source,
-    /// The options of loading it. Those of several models have a name.
+    /// The options of loading the model. Those of several models have a name.
     pub(crate) options: LoadOptions,
-    /// Further names by which requests may ask for it.
+    /// Further names by which requests may ask for the model.
     pub(crate) aliases: Vec<String>,
-    /// The device that it runs on.
+    /// The device that the model runs on.
     pub(crate) devices: Devices,
     /// The profile in its settings, and whether the profile is for this model alone.
     pub(crate) profile: Option<(Profile, bool)>,

@@ -256,7 +256,7 @@ impl<T> Shelf<T> {
     }
 }
 
-/// A flight's place on the shelf, which it leaves in any case.
+/// A flight's place on the shelf, which the flight leaves in any case.
 struct Arrival<T> {
     shelf: Arc<Mutex<Shelf<T>>>,
     key: Key,

@@ -90,7 +90,7 @@ impl Drop for Kept {
     }
 }
 
-/// A job's part of what there is to compute.
+/// The time of a job, which is part of the backlog until this value is dropped.
 struct Counted {
     backlog_ns: Arc<AtomicU64>,
     ns: u64,
@@ -164,8 +164,8 @@ impl fmt::Debug for MaskThreads {
 }
 
 impl MaskThreads {
-    /// Starts `threads` of them. If none can be started, masks are computed where they are asked
-    /// for.
+    /// Starts `threads` threads that compute masks. If none can be started, masks are computed
+    /// where they are asked for.
     pub(super) fn start(threads: u32) -> Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));

@@ -48,7 +48,7 @@ pub(super) enum Failure {
 /// The lasting fault of a grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The rule that it, or the field named, breaks.
+    /// The rule that the grammar, or the field named, breaks.
     Invalid {
         must: String,
         param: Option<String>,

@@ -62,7 +62,7 @@ pub(crate) type Bodies = Vec<(&'static str, Schema)>;
 pub(crate) enum Needs {
     /// The endpoint needs nothing: it answers in every phase.
     Nothing,
-    /// Models and their tokenizers.
+    /// The endpoint needs models and their tokenizers.
     Models,
     /// Room in the queue: the endpoint makes an engine work.
     Queue,

@@ -25,7 +25,7 @@ enum Base {
     LmWithMap,
     Classifier,
     Embedder,
-    /// A cross-encoder of one class, which only the workspace has, as those below.
+    /// A cross-encoder of one class, which only the workspace has, as the models below.
     Reward,
     /// A classifier with a window.
     Mistral,

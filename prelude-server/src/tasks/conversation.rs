@@ -165,7 +165,7 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Marks whatever of people's would be taken for a special token.
+    /// Marks whatever in people's texts would be taken for a special token.
     fn escape(&mut self, escaper: &Escaper) -> Result<(), ApiError> {
         let lists = [&self.messages[..]]
             .into_iter()

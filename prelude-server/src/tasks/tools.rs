@@ -22,7 +22,7 @@ const TOOLS_MAX: usize = 128;
 pub(crate) struct Tools {
     /// Functions, as given; empty if they are hidden from the model.
     tools: Vec<Value>,
-    /// Indices of those of which one must be called; empty if none must.
+    /// Indices of the functions of which one must be called; empty if none must.
     forced: Vec<usize>,
     /// True if there may be more than one call.
     pub(crate) parallel: bool,
@@ -142,9 +142,9 @@ impl Tools {
 pub(crate) enum Mind {
     /// A call of a tool may begin.
     Free,
-    /// The prompt has begun for it.
+    /// The prompt has begun reasoning for the model.
     Thinking,
-    /// The prompt has finished for it.
+    /// The prompt has finished reasoning for the model.
     Done,
 }
 

@@ -31,9 +31,9 @@ const COMPANY_WAIT: Duration = Duration::from_secs(1);
 /// The spans by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// The collector took them.
+    /// Spans that the collector took.
     pub(crate) exported: u64,
-    /// The collector did not answer, or refused them.
+    /// Spans that the collector refused or did not answer.
     pub(crate) failed: u64,
     /// The queue was full.
     pub(crate) dropped: u64,

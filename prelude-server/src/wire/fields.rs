@@ -75,9 +75,9 @@ pub(crate) struct Fields<'a> {
 /// Fields that no type of a request has, of objects inside the body.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown {
-    /// The number of them.
+    /// The number of unknown fields.
     pub(crate) count: u64,
-    /// The JSON pointer of one of them.
+    /// The JSON pointer of one of the unknown fields.
     pub(crate) first: Option<String>,
 }
 

@@ -120,7 +120,7 @@ impl Flash {
         self.head_dim.div_ceil(ROWS)
     }
 
-    /// Forgets what was, and takes `queries` new ones, yet to be set.
+    /// Forgets all queries, and takes `queries` new ones, yet to be set.
     pub(crate) fn begin(&mut self, queries: usize) {
         let count = queries.div_ceil(ROWS);
         self.queries.fit(count * self.blocks() * TILE);

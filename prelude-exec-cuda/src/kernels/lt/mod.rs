@@ -526,7 +526,7 @@ impl Lt {
         Ok(None)
     }
 
-    /// Returns the heuristic's first; `gemm_mma` takes what it has none for.
+    /// Returns the heuristic's first plan; `None` if it has none: `gemm_mma` multiplies then.
     fn first(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let plans = self.blas.candidates(call)?;
         Ok(plans.into_iter().next())

@@ -146,7 +146,7 @@ impl TryFrom<String> for Algo {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProductPlan {
     pub(crate) algo: Algo,
-    /// Bytes of workspace that it needs.
+    /// Bytes of workspace that the algorithm needs.
     pub(crate) workspace_bytes: u64,
     /// Measured time of one product of its bucket's rows in µs, if it was measured.
     pub(crate) us: Option<f32>,

@@ -35,11 +35,11 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered {
     pub(super) depth: u32,
-    /// The time at which the first of them came.
+    /// The time at which the first of the gathered requests came.
     pub(super) head: Timestamp,
-    /// The time by which the most urgent of them has to start.
+    /// The time by which the most urgent of the gathered requests has to start.
     pub(super) start_by: Timestamp,
-    /// Mean time between two of them, as far as is known.
+    /// Mean time between two of the gathered requests, as far as is known.
     pub(super) gap: Option<Duration>,
 }
 

@@ -111,15 +111,15 @@ impl Bytes {
 /// The facts known about one expression.
 #[derive(Clone, Copy)]
 struct Width {
-    /// Bytes that its texts may begin with.
+    /// Bytes that texts of the expression may begin with.
     first: Bytes,
-    /// Bytes that may follow one of its texts in a longer one.
+    /// Bytes that may follow a text of the expression in a longer one.
     after: Bytes,
     /// True if at any point of a text at most one place in the expression has been reached.
     is_deterministic: bool,
-    /// Upper bound of the branches of its derivative.
+    /// Upper bound of the branches of the expression's derivative.
     branches: u64,
-    /// The largest `branches` of the expressions in it.
+    /// The largest `branches` of the expressions inside the expression.
     widest: u64,
     /// Upper bound of the places that may have been reached at the same time.
     places: u64,

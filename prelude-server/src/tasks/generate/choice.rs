@@ -37,8 +37,8 @@ pub(crate) struct Choice {
 pub(crate) struct TokenRecord {
     /// The token and its log-probabilities.
     pub(crate) token: SampledToken,
-    /// Code points of generated text before it. A token that continues a character begins where
-    /// the character does.
+    /// Code points of generated text before the token. A token that continues a character begins
+    /// where the character does.
     pub(crate) offset: usize,
 }
 

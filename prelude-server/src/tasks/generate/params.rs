@@ -39,7 +39,7 @@ pub(crate) struct Params {
     pub(crate) skip_special_tokens: bool,
     /// Likeliest tokens beside each prompt token, if prompt log-probabilities are wanted.
     pub(crate) prompt_logprobs: Option<u32>,
-    /// Positions they are wanted for; all but the first if absent.
+    /// Positions that prompt log-probabilities are wanted for; all but the first if absent.
     pub(crate) prompt_logprobs_range: Option<Range<u32>>,
     /// True if choices carry their ids.
     pub(crate) return_token_ids: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Params {
     pub(crate) stream: Option<StreamOptions>,
     /// The language that continuations are asked to belong to.
     pub(crate) ask: Option<Ask>,
-    /// Reasoning that may come before it.
+    /// Reasoning that may come before that language.
     pub(crate) reasoning: Option<Reasoning>,
     /// The language and the reasoning before it, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
