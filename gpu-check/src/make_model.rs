@@ -144,7 +144,7 @@ pub(crate) fn shape(name: &str) -> Result<Shape> {
 enum Spread {
     /// Around 0, with this standard deviation.
     Around(f32),
-    /// Between these.
+    /// Numbers between these two.
     Between(f32, f32),
 }
 

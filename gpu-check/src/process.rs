@@ -20,11 +20,11 @@ pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself.
+    /// The process ended by itself.
     Itself(ExitStatus),
-    /// It took too long, or who looked at it gave it up, and was killed.
+    /// The process took too long, or its watcher gave it up, and was killed.
     Killed,
-    /// It was killed and is still there.
+    /// The process was killed and is still there.
     Stuck,
 }
 

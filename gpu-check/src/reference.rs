@@ -232,7 +232,7 @@ impl Tolerance<'_> {
 pub(crate) enum Compared {
     /// The answers were right; the text says their errors.
     Right(String),
-    /// Why nothing could be compared: this is a SKIP, never a PASS.
+    /// The reason why nothing could be compared: this is a SKIP, never a PASS.
     Nothing(String),
 }
 

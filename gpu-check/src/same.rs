@@ -32,7 +32,7 @@ const COSINE_MIN: f64 = 0.99;
 /// Largest mean difference of logits, as a share of their spread: one rounding to bf16 differs in
 /// each of 28 layers. Unrelated logits differ by 1.1 times their spread.
 const LOGITS_MEAN: f64 = 0.1;
-/// And of any of them.
+/// The largest difference of any two logits, as a share of their spread.
 const LOGITS_MAX: f64 = 0.75;
 
 /// Differences that products by other algorithms explain, by the kind of answer.

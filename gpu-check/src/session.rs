@@ -27,7 +27,7 @@ use crate::{
     results::{Better, Goal, Outcome, Report, Run, State, Verdict},
 };
 
-/// Why times are not results where there is no GPU.
+/// The reason why times are not results where there is no GPU.
 const NO_TIMES: &str = "emulated: its time says nothing";
 
 /// Results of part `env` that are the bounds of the others.
@@ -41,11 +41,11 @@ pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// The share of a part that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// On a GPU.
+    /// A run on a GPU.
     Full,
-    /// On a GPU, under a tool that makes it slow.
+    /// A run on a GPU, under a tool that makes it slow.
     Small,
-    /// Without a GPU.
+    /// A run without a GPU.
     Smoke,
 }
 
@@ -576,7 +576,7 @@ pub(crate) struct Figure<'a> {
     pub(crate) work: Option<Work>,
     /// Least seconds that the ceilings allow.
     pub(crate) bound_s: Option<f64>,
-    /// For times: milliseconds instead of microseconds.
+    /// True for times in milliseconds instead of microseconds.
     pub(crate) ms: bool,
     pub(crate) goal: Option<Goal>,
     pub(crate) detail: bool,

@@ -22,7 +22,7 @@ const JUDGE_PAIRS: &str = include_str!("../data/judge_pairs.csv");
 
 /// Rows of the test set that the recorded figures are of.
 const ROWS: usize = 3_080;
-/// Every fifth message has all 77 labels scored, as when the figure was recorded.
+/// The step between messages that have all 77 labels scored, as when the figure was recorded.
 const SCORED_STRIDE: usize = 5;
 /// Answers that a figure may lose to rounding, however few there are: of 616 one is 0.16 points.
 const FEWEST_LOST: f64 = 2.0;
@@ -31,14 +31,14 @@ const BATCH: usize = 64;
 /// Messages per request where each has a trie of 77 labels: some 180 rows of the 4,096 allowed.
 const LABEL_BATCH: usize = 16;
 
-/// One figure, beside the recorded one.
+/// A figure, beside the recorded one.
 #[derive(Clone, Debug)]
 pub struct Measure {
     /// The name of the measured task.
     pub name: &'static str,
     /// Answers compared.
     pub answers: usize,
-    /// Fraction that was right.
+    /// Fraction of the answers that was right.
     pub accuracy: f64,
     /// Fraction recorded in `training.json`.
     pub recorded: f64,

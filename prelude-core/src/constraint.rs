@@ -28,7 +28,7 @@ pub trait Matcher: Debug + Send {
 /// The state of a matcher after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchState {
-    /// More may come.
+    /// More text may come.
     Open,
     /// The text is in the language and nothing can follow: it needs no end token.
     Complete,

@@ -48,7 +48,7 @@ pub struct Request {
     pub rows: Vec<RowSpec>,
     /// The time at which the request arrived.
     pub arrival: Timestamp,
-    /// Lower runs first.
+    /// The priority: lower runs first.
     pub priority: i64,
     /// The time at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
@@ -170,9 +170,9 @@ pub enum Normalise {
 /// The rule that combines the hidden states of an embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The first token's, which models call CLS.
+    /// The hidden state of the first token, which models call CLS.
     First,
-    /// The last token's.
+    /// The hidden state of the last token.
     Last,
     /// The mean over all tokens.
     Mean,

@@ -10,7 +10,7 @@ pub enum AnswerEvent {
     Event(Event),
     /// The scheduler did not accept the request. The only event then.
     Rejected(Reject),
-    /// The engine stopped first. The last event.
+    /// The engine stopped before the request ended. The last event.
     EngineStopped,
 }
 

@@ -25,7 +25,7 @@ pub struct RequestSpec {
     pub tree: PromptTree,
     /// The answers wanted, at least one.
     pub rows: Vec<RowSpec>,
-    /// Lower runs first.
+    /// The priority: lower runs first.
     pub priority: i64,
     /// The time from now at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,

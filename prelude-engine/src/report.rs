@@ -133,7 +133,7 @@ pub struct EngineSnapshot {
     pub alive: bool,
     /// Queues, blocks, cache counters.
     pub scheduler: SchedulerStats,
-    /// Per kind of step.
+    /// The steps, by their kind.
     pub steps: [StepTotals; 4],
     /// Tokens computed to fill shapes.
     pub padded: Padded,

@@ -233,9 +233,9 @@ pub struct HeaderValueOption {
 pub enum AppendAction {
     /// The header's old value stays beside the new one.
     AppendIfExistsOrAdd = 0,
-    /// The old one stays.
+    /// The old value stays.
     AddIfAbsent = 1,
-    /// The new one stays.
+    /// The new value stays.
     OverwriteIfExistsOrAdd = 2,
     /// The new one stays if there was one.
     OverwriteIfExists = 3,

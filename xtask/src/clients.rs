@@ -26,7 +26,7 @@ const KEY: &str = "a-key-for-clients";
 /// The context of `demo-lm` for clients: one of them asks about 255 described options at once.
 const CONTEXT: u32 = 16_384;
 
-/// One client: a script and the packages it runs with.
+/// A client: a script and the packages it runs with.
 struct Client {
     name: String,
     script: PathBuf,
@@ -212,7 +212,8 @@ pub(crate) fn quiet(command: &mut Command) -> Result<()> {
 struct KvEventPorts(u16);
 
 impl KvEventPorts {
-    /// One port for the full server's model and two for the demo models, and as many for replay.
+    /// The number of ports: one for the full server's model and two for the demo models, and as
+    /// many for replay.
     const COUNT: u16 = 6;
 
     /// Finds ports that are free.

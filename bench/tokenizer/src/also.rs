@@ -1,4 +1,4 @@
-//! One more rival for one run: an engine of another build of this bench.
+//! A further rival for one run: an engine of another build of this bench.
 //!
 //! Two versions of an engine cannot be compiled into one program. Another version can be compiled
 //! in a copy of this folder, whose program then serves the same orders.

@@ -105,7 +105,7 @@ enum Form {
     Bf16,
     /// Rounded to fp8, a scale for each row.
     Rows,
-    /// In fp8 with a scale for each block, and for 128 elements of a row.
+    /// Weights in fp8 with a scale for each block, and rows with one for each 128 elements.
     Blocks,
 }
 
@@ -138,7 +138,7 @@ struct Case {
     form: Form,
 }
 
-/// One matrix, several copies of it, and room for the largest number of rows.
+/// A matrix, several copies of it, and room for the largest number of rows.
 struct Bench {
     device: Device,
     room: Room,

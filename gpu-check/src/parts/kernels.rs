@@ -1,4 +1,4 @@
-//! Every wrapper on the conformance table, products of real shapes, and equal bits.
+//! Checks of every wrapper on the conformance table, of products of real shapes, and of equal bits.
 
 use anyhow::{Context as _, Result, ensure};
 use half::bf16;
@@ -187,7 +187,7 @@ fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
     Ok((format!("{compared} sums: bf16, added, f32"), ran))
 }
 
-/// One product in each form, and what it is of.
+/// A product in each form, and what it is of.
 struct Forms {
     engine: ProductEngine,
     counts: ProductCounts,

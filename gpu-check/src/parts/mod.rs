@@ -233,7 +233,7 @@ impl Layer {
     }
 }
 
-/// Why a GPU computes nothing in fp8.
+/// The reason why a GPU computes nothing in fp8.
 const NO_FP8: &str = "fp8 needs a GPU of compute capability 8.9 or higher";
 
 /// Returns true if the GPU, or what stands in for it, computes in fp8.

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-/// One request: where it goes, and its body.
+/// A request: where it goes, and its body.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The path, for example `/classify`.
     pub path: &'static str,
-    /// JSON.
+    /// The body, JSON.
     pub body: Bytes,
 }
 

@@ -40,8 +40,8 @@ pub enum Arrivals {
         /// The seed of the process.
         seed: u64,
     },
-    /// One on every connection at the same moment, the next ones when all are answered. What is
-    /// timed is each such round as a whole.
+    /// A request on every connection at the same moment, the next ones when all are answered. What
+    /// is timed is each such round as a whole.
     Together,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Reader {
 pub(crate) struct Text {
     /// The time of its arrival.
     pub(crate) at: Instant,
-    /// Its length.
+    /// The text's length.
     pub(crate) bytes: usize,
 }
 

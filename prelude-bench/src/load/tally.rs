@@ -80,8 +80,8 @@ impl Window {
 pub struct Streams {
     /// The times from the arrival of a counted request to its first text.
     pub first: Latencies,
-    /// Between two texts of one stream, if any of that was in the counted time. Streams that began
-    /// before it have such gaps too: a server that stalls them would otherwise have none.
+    /// The time between two texts of one stream, if any of it was in the counted time. Streams that
+    /// began before it have such gaps too: a server that stalls them would otherwise have none.
     pub gaps: Latencies,
     /// The mean time of a token behind the first of each counted stream that has more than one: what
     /// is often called TPOT.

@@ -67,7 +67,7 @@ const BESIDE_PLAN_MIB: f64 = 96.0;
 /// Longest start of a server: it reads a few hundred megabytes.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Measures all three.
+/// Measures all three cases.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let folder = folders::demo_with_context(session.config, CONTEXT)?;
     let mut server = Server::start(session, &folder, &[])?;

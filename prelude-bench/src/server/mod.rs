@@ -74,7 +74,7 @@ pub enum Part {
 pub struct Config {
     /// Rounds of each measurement; the median counts.
     pub rounds: usize,
-    /// One measurement in one round.
+    /// The time of one measurement in one round.
     pub time: Duration,
     /// The parts to measure; all parts but the encoders if empty.
     pub parts: Vec<Part>,

@@ -34,10 +34,10 @@ pub enum Unit {
     /// Mebibytes.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// One value in another's terms: more is better.
+    /// A value as a ratio to another: more is better.
     #[serde(rename = "ratio")]
     Ratio,
-    /// One value in another's terms: less is better.
+    /// A value as a ratio to another: less is better.
     #[serde(rename = "times")]
     Times,
 }
@@ -113,7 +113,7 @@ pub struct Rivalry {
     pub verdict: Option<Verdict>,
 }
 
-/// One line of the report.
+/// A line of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The name of the measured value.
@@ -228,7 +228,7 @@ fn summary(rounds: &[f64]) -> (f64, (f64, f64)) {
 pub struct Report {
     /// Cores and processor.
     pub machine: String,
-    /// Before and after: what else the machine did.
+    /// The load average before and after the run: what else the machine did.
     pub load_average: (String, String),
     /// The date of the run, in UTC.
     pub date: String,

@@ -59,7 +59,8 @@ pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-chec
 sys.exit(subprocess.call(pip + rest))
 "#;
 
-/// Its server looks itself up under the name that its other builds have.
+/// A script that gives the rival's server the name under which it looks itself up: that of its
+/// other builds.
 const RENAME: &str = r#"
 import pathlib, re, shutil, sysconfig
 site = pathlib.Path(sysconfig.get_paths()["purelib"])
@@ -78,7 +79,7 @@ about = re.sub(r"(?m)^Version: .*", f"Version: {version}+cpu", about, count=1)
 pub(super) enum Serve {
     /// The language model.
     Lm,
-    /// The same for embeddings: the last token's hidden state.
+    /// The language model for embeddings: the last token's hidden state.
     Embedder,
     Classifier,
 }

@@ -1,4 +1,5 @@
-//! One kind of request after another, asked of us and of rivals in turns, round after round.
+//! Measurements of one kind of request after another, asked of us and of rivals in turns, round
+//! after round.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ pub(super) enum Figure {
     Rate,
 }
 
-/// One kind of request.
+/// A kind of request.
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) jobs: Arc<Jobs>,
@@ -81,7 +82,7 @@ impl Case {
     }
 }
 
-/// One of our own servers: how reports call it, if there are several, and where it listens.
+/// A server of ours: how reports call it, if there are several, and where it listens.
 pub(super) type Ours<'a> = (&'a str, &'a str);
 
 /// Rivals that run.

@@ -1,4 +1,4 @@
-//! The same requests to us and to rivals, in turns.
+//! Measurements of the same requests to us and to rivals, in turns.
 
 use std::sync::Arc;
 

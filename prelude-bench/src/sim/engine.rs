@@ -38,7 +38,7 @@ pub struct EngineConfig {
     /// The factor by which the first engine of a cluster takes longer for a step than the model
     /// says, and than routers are told; 1 by default.
     pub slow_first: f64,
-    /// Its scheduler's knobs.
+    /// The knobs of the engine's scheduler.
     pub scheduler: SchedulerConfig,
 }
 
@@ -98,7 +98,7 @@ impl EngineConfig {
 /// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its index in the workload.
+    /// The request's index in the workload.
     pub request: usize,
     /// The time of its arrival.
     pub arrival: Timestamp,
@@ -108,11 +108,11 @@ pub struct Record {
     pub first_token: Duration,
     /// The time from arrival to the last token.
     pub latency: Duration,
-    /// Tokens of its prompt.
+    /// Tokens of the request's prompt.
     pub prompt_tokens: u64,
     /// The number of prompt tokens that the engine had in its cache.
     pub cached_tokens: u64,
-    /// Tokens that it generated.
+    /// Tokens that the request generated.
     pub output_tokens: u64,
 }
 
@@ -123,7 +123,7 @@ struct Step {
     ends: Timestamp,
 }
 
-/// One engine.
+/// A modelled engine.
 pub struct Engine {
     model: EngineModel,
     scheduler: Scheduler,

@@ -96,7 +96,7 @@ pub struct Figures {
     pub queue: Times,
     /// Mean time to the first token of short requests ([`SHORT_TOKENS`]), in milliseconds.
     pub short_ms: f64,
-    /// The same of all others.
+    /// Mean time to the first token of all other requests, in milliseconds.
     pub long_ms: f64,
     /// Share of requests whose first token took longer than [`TARGET`].
     pub missed: f64,

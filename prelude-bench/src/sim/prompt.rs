@@ -51,7 +51,7 @@ impl Prompt {
         }
     }
 
-    /// The same prompt with each run shortened to this share of its length, at least one token:
+    /// Returns the prompt with each run shortened to this share of its length, at least one token:
     /// prompts that share a run still do.
     #[must_use]
     #[expect(

@@ -54,7 +54,7 @@ pub struct Report {
     pub host_tokens: Option<u64>,
     /// Tokens of a KV block.
     pub block_size: u32,
-    /// Each run.
+    /// The figures of each run.
     pub runs: Vec<Figures>,
 }
 

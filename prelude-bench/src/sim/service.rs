@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::VOCABULARY;
 
-/// One request's part of an iteration.
+/// A request's part of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Tokens that are computed.

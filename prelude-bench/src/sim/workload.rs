@@ -26,7 +26,7 @@ pub use kind::{Kind, Setting};
 pub use mixed::Gaps;
 pub use order::Order;
 
-/// One request and when it comes.
+/// A request and when it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The arrival time.

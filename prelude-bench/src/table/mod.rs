@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::Result;
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// The name of the measured value.

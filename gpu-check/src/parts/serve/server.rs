@@ -19,7 +19,7 @@ pub(in crate::parts) const MODEL: &str = "made";
 /// Settings with which a step is queued behind the one that runs.
 pub(super) const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
 
-/// How a server differs from one without flags.
+/// The differences of a server from one without flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::parts) struct Options<'a> {
     /// Behind the name of the server's log.

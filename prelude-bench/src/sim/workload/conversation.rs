@@ -22,7 +22,7 @@ const LONGEST: u32 = 8192;
 const HISTORY: f64 = 1500.0;
 /// Histories beyond this are cut: one in 40,000.
 const LONGEST_HISTORY: f64 = 16_384.0;
-/// Each history is brought in so often: engines keep what they have seen to return.
+/// The number of times that each history is brought in: engines keep what they have seen to return.
 const BRINGS: u32 = 2;
 
 /// Returns a workload of `requests` arrivals, with those that bring in the histories: at most half

@@ -60,7 +60,7 @@ pub struct Setting {
     pub gaps: Gaps,
     /// The number of clients of a closed loop, which replaces the rate; `None`: an open loop.
     pub clients: Option<usize>,
-    /// The same seed makes the same list.
+    /// The seed, which makes the same list each time.
     pub seed: u64,
 }
 

@@ -25,7 +25,7 @@ use prelude_core::Timestamp;
 /// The spread of requests over the key portions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Popularity {
-    /// Evenly.
+    /// All key portions are as popular.
     Even,
     /// Log-normal, with this deviation in terms of the mean.
     Spread(f64),
