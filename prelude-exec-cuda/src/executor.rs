@@ -209,7 +209,7 @@ impl CudaExecutor {
         let mut loader = CudaLoader::new(space.clone(), rounding);
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
         let launcher = launcher.or_else(|| loader.end_rounding());
-        let launcher = launcher.expect("it is here or with the loader");
+        let launcher = launcher.expect("the launcher is here or with the loader");
         let passes = config.passes(model_config, max_context_len);
         let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
@@ -343,9 +343,15 @@ impl CudaExecutor {
         };
         // Its buffers are its own already if a step after it failed.
         if latest.host.is_none() {
-            let mut host = self.spare.pop().expect("one for each step but the latest");
+            let mut host = self
+                .spare
+                .pop()
+                .expect("there are spare buffers for each step but the latest");
             self.exchange(&mut host);
-            self.outstanding.back_mut().expect("it is still there").host = Some(host);
+            self.outstanding
+                .back_mut()
+                .expect("the latest step is outstanding")
+                .host = Some(host);
         }
     }
 
@@ -525,7 +531,10 @@ impl Executor for CudaExecutor {
                 "step {step} is not the oldest outstanding one"
             )));
         }
-        let first = self.outstanding.pop_front().expect("it was just seen");
+        let first = self
+            .outstanding
+            .pop_front()
+            .expect("the oldest step is outstanding");
         let waited = self.waits.wait(&first.queued, &first.ends.end);
         self.note(waited.map_err(ExecutorError::from))?;
         self.clock.add(first.ends);

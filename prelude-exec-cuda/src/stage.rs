@@ -134,7 +134,7 @@ impl Stage {
             };
             self.halves.push(next);
         }
-        Ok(self.halves.last_mut().expect("one was just added"))
+        Ok(self.halves.last_mut().expect("a half was just added"))
     }
 
     /// Waits until copies from the older half have ended, and returns that half.

@@ -95,7 +95,8 @@ fn long(out: &mut Vec<u8>, [two, four]: [u8; 2], len: usize) {
         out.push(two);
         out.extend(len.to_be_bytes());
     } else {
-        let len = u32::try_from(len).expect("a message is far below 4 GiB");
+        let len =
+            u32::try_from(len).expect("lists and strings of events have fewer than 2^32 elements");
         out.push(four);
         out.extend(len.to_be_bytes());
     }

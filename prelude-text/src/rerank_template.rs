@@ -43,7 +43,7 @@ impl RerankTemplate {
     /// Returns the template of the Qwen3-Reranker family.
     #[must_use]
     pub fn qwen3() -> Self {
-        Self::new(QWEN3).expect("it is tested")
+        Self::new(QWEN3).expect("a test loads this template")
     }
 
     /// Compiles `source`.
@@ -95,7 +95,7 @@ impl RerankTemplate {
     ) -> Result<String, TemplateError> {
         match &self.form {
             Form::Texts(env) => {
-                let template = env.get_template(NAME).expect("it was added by `new`");
+                let template = env.get_template(NAME).expect("`new` added the template");
                 let texts = context! { instruction, query, document };
                 template.render(texts).map_err(|error| classify(&error))
             }

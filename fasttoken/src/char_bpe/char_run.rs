@@ -154,7 +154,9 @@ impl Run {
             let key = key_of(wanted);
             let source = &mut self.sources[usize::from(self.shorts[usize::from(at)]) % RUN];
             let found = usize::from(source[0]);
-            let four = ids[found..].first_chunk_mut().expect("there is more");
+            let four = ids[found..]
+                .first_chunk_mut()
+                .expect("the array has room for four tokens behind every piece");
             let tokens = cache.find_elsewhere::<C>(model.owner, &model.words, key, *hash, four);
             source[1] = tokens.into();
             if usize::from(tokens) <= SHORT_TOKENS {

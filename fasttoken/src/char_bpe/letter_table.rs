@@ -121,7 +121,7 @@ impl LetterTable {
     pub(super) fn view(&self) -> LetterView<'_> {
         let index = self.index.first_chunk();
         LetterView {
-            index: index.expect("it is made like that, or refused"),
+            index: index.expect("the index is built with this length, and another one is refused"),
             letters: &self.letters,
         }
     }

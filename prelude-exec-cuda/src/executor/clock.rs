@@ -57,9 +57,12 @@ impl DeviceClock {
     /// # Panics
     /// If more steps are outstanding than it is for.
     pub(super) fn begin(&mut self) -> Result<Ends, Error> {
-        let ends = self.spare.last().expect("one for each step, and one more");
+        let ends = self
+            .spare
+            .last()
+            .expect("there are ends for each step, and one more");
         ends.start.record()?;
-        Ok(self.spare.pop().expect("it was just seen"))
+        Ok(self.spare.pop().expect("`last` returned these ends"))
     }
 
     /// Adds a step that has ended, and the time since the one before it. What the driver does not say

@@ -160,7 +160,9 @@ impl Nvrtc {
         }
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
         let options_at = pointers(&options);
-        let count = |list: &[CString]| c_int::try_from(list.len()).expect("a few");
+        let count = |list: &[CString]| {
+            c_int::try_from(list.len()).expect("the number of headers and options fits c_int")
+        };
         let mut handle = ptr::null_mut();
         // SAFETY: the strings and the arrays of their addresses outlive the call, which copies them.
         unsafe {

@@ -334,7 +334,7 @@ impl Index {
                     let place = self.nodes[id].place(endpoint);
                     self.nodes[id]
                         .holdings
-                        .remove(place.expect("it has just been there"));
+                        .remove(place.expect("the node holds this endpoint's holding"));
                     self.holdings.take(lower);
                 }
             }

@@ -42,7 +42,7 @@ impl Groups {
 pub(crate) fn group_of(prompt: PromptSize) -> u32 {
     let tenths = u64::from(GROUPS) * u64::from(prompt.cached) / u64::from(prompt.tokens);
     u32::try_from(tenths)
-        .expect("no more is cached than there is")
+        .expect("a prompt has no more cached tokens than tokens")
         .max(1)
 }
 
@@ -163,7 +163,10 @@ fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
         .collect();
     // The urgent group may have no part in so few places.
     if let Some(number) = urgent.filter(|number| parts[number] == 0) {
-        let &(_, request) = level[&number].line.first().expect("it is not empty");
+        let &(_, request) = level[&number]
+            .line
+            .first()
+            .expect("a level has only groups with members");
         line.push((false, 0, 0, request));
     }
     line.sort_unstable();
@@ -182,7 +185,9 @@ pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32
     remainders.sort_unstable();
     let given: usize = parts.values().sum();
     for (_, g) in remainders.into_iter().rev().take(places - given) {
-        *parts.get_mut(&g).expect("it has a size") += 1;
+        *parts
+            .get_mut(&g)
+            .expect("every group with a remainder has a part") += 1;
     }
     let mut left = 0;
     for (g, part) in &mut parts {

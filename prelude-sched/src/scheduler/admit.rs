@@ -101,7 +101,10 @@ impl Scheduler {
             if left == 0 || self.running_decode >= self.max_seqs {
                 return Admission::Deferred;
             }
-            let live = self.requests.get_mut(&id).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&id)
+                .expect("a request that waits is live");
             let Some(mut waiting) = live.decode.pop_front() else {
                 return Admission::Admitted;
             };
@@ -115,13 +118,19 @@ impl Scheduler {
             let outcome = self.hold_prefix(draft, &mut seq, &mut waiting.held);
             if outcome == Admission::Admitted {
                 waiting.next += 1;
-                let live = self.requests.get_mut(&id).expect("it waits");
+                let live = self
+                    .requests
+                    .get_mut(&id)
+                    .expect("a request that waits is live");
                 live.waiting_choices -= 1;
                 // Its siblings have their own patience.
                 waiting.held = Held::default();
             }
             if waiting.next < waiting.n {
-                let live = self.requests.get_mut(&id).expect("it waits");
+                let live = self
+                    .requests
+                    .get_mut(&id)
+                    .expect("a request that waits is live");
                 live.decode.push_front(waiting);
             }
             if outcome != Admission::Admitted {
@@ -136,7 +145,10 @@ impl Scheduler {
         seq.start_constraint(draft.now);
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
-        let live = self.requests.get_mut(&seq.request).expect("it waited");
+        let live = self
+            .requests
+            .get_mut(&seq.request)
+            .expect("a request that is being admitted is live");
         live.seqs.insert(id);
         self.short_of_blocks.remove(&live.key.age());
         if seq.choice == 0 {

@@ -45,7 +45,10 @@ impl Scheduler {
         if at > 0 && result.is_ok() {
             return Err(UnknownStep(step));
         }
-        let step = self.in_flight.remove(at).expect("it was found just now");
+        let step = self
+            .in_flight
+            .remove(at)
+            .expect("`position` found the step");
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
             let waiting = Waiting {
@@ -193,7 +196,7 @@ impl Scheduler {
         let live = self
             .requests
             .get_mut(&request)
-            .expect("it was looked up just now");
+            .expect("the caller looked the request up");
         live.usage.cached_tokens -= u64::from(cached);
         live.usage.computed_tokens -= u64::from(computed);
         live.oneshot.push_front(WaitingRow {
@@ -264,7 +267,7 @@ impl Scheduler {
         let live = self
             .requests
             .get_mut(&request)
-            .expect("it was looked up just now");
+            .expect("the caller looked the request up");
         let output = checked(live.head(row), output);
         match (live.head(row), output) {
             (Head::Generate(g), RowOutput::Sampled(tokens)) => {

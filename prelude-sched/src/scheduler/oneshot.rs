@@ -90,7 +90,10 @@ impl Scheduler {
         });
         let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
         for (request, row) in left_behind {
-            let live = self.requests.get_mut(&request).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&request)
+                .expect("a request that waits is live");
             let needed = live.first_needed(row);
             let cached = live.find_prompt(row, &self.cache);
             let prompt = live.prompt(row, cached);
@@ -125,7 +128,10 @@ impl Scheduler {
                 }
             }
         }
-        let live = self.requests.get_mut(&id).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&id)
+            .expect("a request that waits is live");
         for waiting in missed.into_iter().rev() {
             live.oneshot.push_front(waiting);
         }
@@ -231,7 +237,10 @@ impl Scheduler {
         if !is_stored || draft.starved || !self.short_of_blocks.is_empty() {
             return;
         }
-        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&row.request)
+            .expect("a request that waits is live");
         let tokens = live.whole_prompt(row.waiting.row);
         let (salt, most) = (live.prompts.salt.as_ref(), row.needed as usize);
         let mut found = self.cache.match_prefix(salt, &tokens, most);
@@ -276,7 +285,10 @@ impl Scheduler {
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
-        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&row.request)
+            .expect("a request that waits is live");
         let salt = live.prompts.salt.clone();
         let prompt = live.whole_prompt(row.waiting.row);
         let (id, index) = (row.request, row.waiting.row);
@@ -327,7 +339,10 @@ impl Scheduler {
         let may_run = alone || ((delays_no_other || !self.was_alone) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
-            let live = self.requests.get_mut(&first.request).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&first.request)
+                .expect("a request that waits is live");
             live.oneshot.push_front(row.waiting);
         }
         self.requeue(first.request);

@@ -157,7 +157,10 @@ impl Scheduler {
         // Those that lost their blocks may resume and be sampled in one step; but no row is to
         // wait for one of them, which may not get blocks, while others run.
         for id in self.running.values().chain(self.preempted.values()) {
-            let seq = self.seqs.get_mut(id).expect("it lives");
+            let seq = self
+                .seqs
+                .get_mut(id)
+                .expect("running and preempted sequences are live");
             let wait = seq.mask_wait(now, hidden);
             seq.is_skipped = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
@@ -171,7 +174,10 @@ impl Scheduler {
         };
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
-                let seq = self.seqs.get_mut(&id).expect("it lives");
+                let seq = self
+                    .seqs
+                    .get_mut(&id)
+                    .expect("running and preempted sequences are live");
                 seq.is_skipped = false;
             }
         }

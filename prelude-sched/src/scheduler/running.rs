@@ -81,7 +81,7 @@ impl Scheduler {
             self.starve(draft);
             return;
         }
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let Job::Decode(generate) = &seq.job else {
             unreachable!("only generations decode");
         };
@@ -121,7 +121,7 @@ impl Scheduler {
     ) -> bool {
         let needed = (position / self.capacity.block_size) as usize + 1;
         loop {
-            let seq = self.seqs.get_mut(&id).expect("it runs");
+            let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
             if seq.blocks.len() >= needed {
                 return true;
             }
@@ -140,7 +140,7 @@ impl Scheduler {
 
     /// Takes all blocks from a sequence. It is computed again later, tokens so far included.
     fn preempt(&mut self, id: SeqId, events: &mut Vec<Event>) {
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let mut written = 0;
         if self.config.enable_prefix_caching {
             written = seq.publish_all(&mut self.cache, &mut self.leaders);
@@ -165,7 +165,7 @@ impl Scheduler {
     /// there are blocks to be had without preemption.
     pub(super) fn plan_chunk(&mut self, draft: &mut Draft, id: SeqId, most: u32) {
         let block_size = self.capacity.block_size;
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let SeqState::Prefilling { next } = seq.state else {
             unreachable!("only prompts are chunked");
         };

@@ -338,7 +338,7 @@ impl Batch {
     }
 
     fn line(&self, output: &Output<'_>) -> Vec<u8> {
-        let mut line = serde_json::to_vec(output).expect("its keys are strings");
+        let mut line = serde_json::to_vec(output).expect("the keys of an output are strings");
         line.push(b'\n');
         line
     }

@@ -96,7 +96,7 @@ impl Grammars {
         let compiled = outcome.map_err(|failure| answer(failure, context, param, language))?;
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
-            let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
+            let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("the number is at most 8");
             Arc::new(MaskThreads::start(threads))
         });
         let vocab_size = context.vocab_size;

@@ -117,7 +117,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     // Without a limit the answer may fill the context, of which at least one token is left.
     input::check_length("messages", ids.len(), u64::from(output), model)?;
     params.check_prompt(ids.len())?;
-    let left = model.max_model_len - u32::try_from(ids.len()).expect("its length was checked");
+    let left = model.max_model_len
+        - u32::try_from(ids.len()).expect("`check_length` bounds the prompt by the context");
     let max_tokens = max_tokens.unwrap_or(left);
     params.check_budget(max_tokens)?;
     if let Some(top) = params.prompt_logprobs {

@@ -173,11 +173,11 @@ impl Truncation {
         let mut place = 0..;
         let mut of_texts = 0..;
         ids.retain(|_| {
-            let place = place.next().expect("it has no end");
+            let place = place.next().expect("an open range has no end");
             if spared.iter().any(|range| range.contains(&place)) {
                 return true;
             }
-            let of_texts = of_texts.next().expect("it has no end");
+            let of_texts = of_texts.next().expect("an open range has no end");
             match self.side {
                 Side::Left => of_texts >= over,
                 Side::Right => of_texts < texts - over,

@@ -324,7 +324,7 @@ impl Blas for CublasLt {
         }
         let Operands { desc, a, b, d } = self.operands(call)?;
         let mut found = [Found::EMPTY; ASKED];
-        let asked = c_int::try_from(ASKED).expect("a few");
+        let asked = c_int::try_from(ASKED).expect("a small constant fits c_int");
         let mut count = 0;
         // SAFETY: all descriptions exist, the array has room for `asked` results, and no operand
         // is read.
@@ -428,7 +428,7 @@ impl Blas for CublasLt {
                 d,
                 &raw const algo,
                 address(self.workspace).cast_mut(),
-                usize::try_from(WORKSPACE_BYTES).expect("32 MiB"),
+                usize::try_from(WORKSPACE_BYTES).expect("32 MiB fit usize"),
                 stream.cast(),
             )
         };

@@ -536,7 +536,7 @@ impl Lt {
 fn workspace(space: &Space) -> Result<Buffer, Error> {
     space.alloc(
         "workspace",
-        usize::try_from(WORKSPACE_BYTES).expect("32 MiB"),
+        usize::try_from(WORKSPACE_BYTES).expect("32 MiB fit usize"),
     )
 }
 

@@ -290,7 +290,7 @@ pub(crate) fn logprobs(
         return Err(ApiError::invalid_value(name, must));
     }
     let asked = u32::try_from(asked);
-    Ok(Some(asked.expect("it lies in 0..=vocab_size")))
+    Ok(Some(asked.expect("the number lies in 0..=vocab_size")))
 }
 
 fn checked_stream(

@@ -186,8 +186,11 @@ impl Run {
             self.early = Some(event.unwrap_or(AnswerEvent::EngineStopped));
         }
         // What a step did to the request came in one message: the rest is here too, for one write.
-        let mut event = self.early.take().expect("it was put there above");
-        let mut answer = self.answer.take().expect("it was there before the wait");
+        let mut event = self.early.take().expect("the event was put there above");
+        let mut answer = self
+            .answer
+            .take()
+            .expect("the answer was there before the wait, which leaves it in place");
         self.call.reservation.release();
         loop {
             if self.apply(event)? {
@@ -343,7 +346,7 @@ fn scored_positions(ids: &[TokenId], report: &Report) -> Range<u32> {
     if report.prompt_top.is_none() {
         return 0..0;
     }
-    let len = u32::try_from(ids.len()).expect("lengths have been checked");
+    let len = u32::try_from(ids.len()).expect("`check_length` bounds the prompt by the context");
     // Position 0 has no tokens before it and so no score.
     match &report.prompt_range {
         None => 1..len.max(1),
