@@ -15,13 +15,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of text for each thread, at least: a sleeping thread takes about as long to wake. Four
 /// texts of 674 bytes took two to three times as long by two threads as by one.
-const WORTH: usize = 8 << 10;
+const MIN_BYTES_PER_THREAD: usize = 8 << 10;
 
 /// Returns the number of threads, at most `threads` or one for each processor, that are worth waking
 /// for `bytes` bytes of text.
 pub(crate) fn worth(threads: Option<usize>, bytes: usize) -> usize {
     // More than there are processors are never run.
-    threads.unwrap_or(usize::MAX).min(bytes / WORTH)
+    threads
+        .unwrap_or(usize::MAX)
+        .min(bytes / MIN_BYTES_PER_THREAD)
 }
 
 /// Returns the results of `work` for 0 to `count`, computed by up to `threads` threads: this one and

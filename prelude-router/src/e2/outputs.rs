@@ -10,7 +10,7 @@ use prelude_core::Timestamp;
 use crate::prompt::Root;
 
 /// Most outputs that are remembered: the mean of fewer is as good.
-const MOST: usize = 1 << 16;
+const MAX_REMEMBERED: usize = 1 << 16;
 
 /// Lengths of the outputs of the window.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Outputs {
 
     pub(super) fn advance(&mut self, now: Timestamp) {
         while let Some(&(at, root, tokens)) = self.recent.front()
-            && (now.saturating_since(at) >= self.span || self.recent.len() > MOST)
+            && (now.saturating_since(at) >= self.span || self.recent.len() > MAX_REMEMBERED)
         {
             self.recent.pop_front();
             if let Some((sum, count)) = self.sums.get_mut(&root) {

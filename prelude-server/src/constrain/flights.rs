@@ -22,12 +22,12 @@ use super::{
     source::{Failure, Refusal},
 };
 
-/// Made at the same time.
-const THREADS: usize = 2;
-/// Different ones that may wait for one of the threads.
-const WAITING: usize = 64;
-/// Kept of each kind; values by their bytes as well.
-const KEPT: usize = 1_024;
+/// Most values that are made at the same time.
+const MAX_COMPILING: usize = 2;
+/// Most different values that may wait to be made.
+const MAX_WAITING: usize = 64;
+/// Most values, and most refusals, that are kept; values are bounded by their bytes as well.
+const MAX_KEPT: usize = 1_024;
 /// Refusals are a key and a few words.
 const REFUSAL_BYTES: usize = 256;
 
@@ -124,12 +124,12 @@ impl<T: Send + Sync + 'static> Flights<T> {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             shelf: Arc::new(Mutex::new(Shelf {
-                made: Cache::new(KEPT, max_bytes),
-                refused: Cache::new(KEPT, KEPT * REFUSAL_BYTES),
+                made: Cache::new(MAX_KEPT, max_bytes),
+                refused: Cache::new(MAX_KEPT, MAX_KEPT * REFUSAL_BYTES),
                 in_flight: HashMap::new(),
             })),
-            permits: Arc::new(Semaphore::new(THREADS)),
-            waiting: Arc::new(Semaphore::new(WAITING)),
+            permits: Arc::new(Semaphore::new(MAX_COMPILING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
     async fn a_thread_that_does_not_come_free_is_not_waited_for() {
         let flights = flights();
         let mut held = Vec::new();
-        for n in 0..THREADS {
+        for n in 0..MAX_COMPILING {
             let (go, work) = gated(n);
             held.push(go);
             let flights = Arc::clone(&flights);
@@ -429,7 +429,10 @@ mod tests {
     async fn values_that_no_request_waits_for_are_not_made() {
         let flights = flights();
         let permits = Arc::clone(&flights.permits);
-        let all = permits.acquire_many_owned(THREADS as u32).await.unwrap();
+        let all = permits
+            .acquire_many_owned(MAX_COMPILING as u32)
+            .await
+            .unwrap();
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
         let wanted = tokio::spawn({
@@ -451,7 +454,7 @@ mod tests {
         }
         assert_eq!(made.load(Ordering::Relaxed), 0);
         drop(all);
-        assert_eq!(flights.waiting.available_permits(), WAITING);
+        assert_eq!(flights.waiting.available_permits(), MAX_WAITING);
     }
 
     #[tokio::test]
