@@ -121,7 +121,8 @@ impl EngineHandle {
 
     fn hand_over(&self, prepared: Prepared) -> Result<Answer, SubmitError> {
         let tokens = prepared.submission.request.tree.distinct_tokens() as u64;
-        // Before the engine thread can take it off again.
+        // Counted before the request is submitted: the engine thread subtracts the tokens when it
+        // takes the request.
         let unseen = &self.shared.unseen_tokens;
         unseen.fetch_add(tokens, Ordering::Relaxed);
         if let Err(error) = self.shared.inbox.submit(prepared.submission) {

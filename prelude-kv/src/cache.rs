@@ -149,7 +149,8 @@ impl KvCache {
     /// Loads one block from host memory into a block that the caller then holds.
     fn load(&mut self, place: Place<'_>) -> Option<BlockId> {
         let host = self.host.as_mut()?.find(place)?;
-        // Its room in host memory is not given to what the allocation evicts.
+        // Pinned: blocks that the allocation evicts must not take the room of this block in host
+        // memory.
         self.host.as_mut()?.pin(host);
         let block = self.allocate(Reclaim::Evict);
         let entered = block.filter(|&block| {
@@ -249,7 +250,7 @@ impl KvCache {
     pub fn cached_blocks_near(&self, hashes: &[BlockHash], guess: usize) -> usize {
         let is_cached = |blocks: usize| blocks == 0 || self.trie.has(hashes[blocks - 1]);
         let guess = guess.min(hashes.len());
-        // So many are cached, and so many are not or there are no more.
+        // At least `yes` blocks are cached, and fewer than `no`.
         let (mut yes, mut no) = (0, hashes.len() + 1);
         let mut step = 1;
         if is_cached(guess) {

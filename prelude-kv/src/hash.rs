@@ -44,7 +44,7 @@ impl BlockHash {
 }
 
 fn fold(start: u64, words: impl Iterator<Item = u64>) -> u64 {
-    // + 1, so that token 0 changes the state like any other.
+    // `w + 1`, so that token 0 changes the state like any other.
     words.fold(start, |h, w| (h ^ (w + 1)).wrapping_mul(FNV_PRIME))
 }
 

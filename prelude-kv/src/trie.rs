@@ -65,7 +65,7 @@ const GROUP: usize = 64;
 /// The parent of a node that starts a prompt. No pool has so many blocks.
 const NO_PARENT: BlockId = BlockId(u32::MAX);
 
-// Two to a cache line, none astride two.
+// Two nodes fill a cache line, and none lies in two lines.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct Node {
@@ -190,7 +190,8 @@ impl PrefixTrie {
     fn look_up(&self, hashes: &[BlockHash], tokens: &[TokenId], known: &mut [BlockId]) -> usize {
         let mut count = 0;
         for (slot, &hash) in known.iter_mut().zip(hashes) {
-            // Seven bits of the hash agree: it is the right node but once in a hundred times.
+            // Seven bits of the hash agree, so the node is the wrong one only once in a hundred
+            // times.
             let Some(&block) = self.index.find(self.masked(hash).0, |_| true) else {
                 break;
             };

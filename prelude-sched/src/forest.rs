@@ -230,7 +230,7 @@ impl Forest {
         while let Some(node) = at {
             if let Some(&known) = self.reached.get(&(prefix, tree, node)) {
                 cursor = known;
-                // What was added since may agree with more of it.
+                // Nodes that were added since may agree with more of the prompt.
                 if known.depth < prompts.prompt_len(node) {
                     self.path.push(node);
                 }

@@ -72,7 +72,7 @@ pub(crate) fn output_of(
         });
     }
     if let Head::Tokens(head) = head {
-        // Empty if this chunk only brings back what was answered before.
+        // The range is empty if this chunk only computes again what was answered before.
         let answers = !computed.is_empty();
         return answers.then(|| (computed.clone(), OutputHead::Tokens(*head)));
     }

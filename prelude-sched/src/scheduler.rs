@@ -146,7 +146,8 @@ impl Scheduler {
     ) -> Result<Self, ConfigError> {
         config.validate(&capacity)?;
         let mut config = config;
-        // Keys and values of a token depend on the whole prompt: none is of use to another.
+        // Keys and values of a token depend on the whole prompt, so no prompt can use those of
+        // another.
         config.enable_prefix_caching &= capacity.attention == Attention::Causal;
         let max_tokens = config.shared_step_tokens(&capacity);
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
@@ -248,8 +249,8 @@ impl Scheduler {
         self.counters.steps += 1;
         let (batch, step) = draft.into_batch();
         self.in_flight.push_back(step);
-        // What an earlier plan evicted or loaded that took nothing up is copied now, too: no step
-        // has written since.
+        // Copies of an earlier plan that took nothing up are made now, too: no step has written to
+        // their blocks since.
         Some((id, batch.after(self.cache.take_copies())))
     }
 

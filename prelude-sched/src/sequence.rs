@@ -113,7 +113,8 @@ impl Sequence {
         prompt: Arc<[TokenId]>,
         seniority: u64,
     ) -> Self {
-        // The last token is always computed, but a prompt that goes on behind it reads it.
+        // The last needed token is always computed, but a prompt that continues behind it reads it
+        // from the cache.
         let reusable = match job {
             Job::Decode(_) => u32::MAX,
             Job::Chunked { needed } => needed + 1,

@@ -188,7 +188,7 @@ impl Watch {
             }
             left -= requests.len() - before;
             if left == 0 {
-                // The last may have been the last of all: then the next plan sees that.
+                // If that was the last of all requests, the next plan sees that.
                 if let Some(&RequestId(last)) = requests[before..].last() {
                     *from = RequestId(last.saturating_add(1));
                 }

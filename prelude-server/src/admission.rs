@@ -146,7 +146,7 @@ impl Admission {
             let of = &self.of_class[at];
             let rows = of.rows.load(Ordering::Relaxed);
             let tokens = of.tokens.load(Ordering::Relaxed);
-            // Counted one after the other, while requests come and go.
+            // Clamped to 0: the numbers are read one after the other, while requests come and go.
             arriving.1 = arriving.1.saturating_sub(rows);
             arriving.2 = arriving.2.saturating_sub(tokens);
             (CLASSES[at].as_str(), rows, tokens)

@@ -231,7 +231,7 @@ impl App {
         tokio::time::sleep(ms(self.config.drain_delay_ms)).await;
         self.lifecycle.advance(Phase::Draining);
         let timeout = ms(self.config.drain_timeout_ms);
-        // Running out of time is one of the two ways to go on.
+        // Running out of time is no failure: it is one of the two ways to go on.
         let _ = tokio::time::timeout(timeout, self.in_flight.none()).await;
         self.lifecycle.advance(Phase::Ending);
     }

@@ -94,7 +94,8 @@ impl<'a> Place<'a> {
         let taken = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| {
             (w < max).then_some(w + 1)
         });
-        // Lazily: a place made in vain would give back what it never took.
+        // `then`, not `then_some`: a place that was made but not taken would give back what it
+        // never took.
         taken.is_ok().then(|| Self(waiting))
     }
 }

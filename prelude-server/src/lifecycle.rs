@@ -88,7 +88,7 @@ struct State {
 
 impl InFlight {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Valid between statements.
+        // The state is valid between statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

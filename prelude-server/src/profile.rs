@@ -72,7 +72,7 @@ pub fn write(path: &Path, profile: &Profile) -> io::Result<()> {
         })
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // What is left of it is of no use.
+        // The rest of the draft is of no use.
         let _ = fs::remove_file(&draft);
     }
     written

@@ -42,7 +42,8 @@ pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
             "too_long_to_pool",
             format!("a mean-pooled text of {prompt} tokens exceeds the limit of {limit}"),
         ),
-        // It passed before the scheduler could look: the request waited for a step to end.
+        // The deadline passed before the scheduler could look: the request waited for a step to
+        // end.
         Reject::DeadlineUnmeetable { .. } => call.late(),
         // Ids are ours, so a repeated one is a bug; so is a reject this file has not heard of.
         _ => ApiError::internal(&call.request_id),

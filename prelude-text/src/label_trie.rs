@@ -250,7 +250,7 @@ impl LabelTrie {
     pub fn probabilities(&self, scores: &[RowScores], temperature: f64) -> Vec<f64> {
         let log = self.sum_along(scores, |scores| match scores {
             RowScores::Followers(scores) => log_softmax(&scores.logits, temperature),
-            // Nothing else may follow.
+            // Only one token follows each token of a run, so its probability is 1.
             RowScores::Run(log) => vec![0.0; log.len()],
         });
         log.into_iter().map(f64::exp).collect()

@@ -69,7 +69,7 @@ impl RerankTemplate {
             form: Form::Messages(Box::new(template)),
             default_instruction,
         };
-        // Texts that no template has of its own.
+        // Texts that no template contains by itself.
         let (query, document) = ("query-5f2b9c", "document-7e41d0");
         let prompt = template.render(template.default_instruction(), query, document);
         let has_both = |prompt: &String| prompt.contains(query) && prompt.contains(document);

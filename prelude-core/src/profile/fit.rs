@@ -76,7 +76,7 @@ impl Fitted {
         };
         let of_prefill = (0..prefill.len()).map(|at| fit(&without(prefill, at), decode));
         let of_decode = (0..decode.len()).map(|at| fit(prefill, &without(decode, at)));
-        // Fits that fail say nothing.
+        // A fit that fails says nothing about the error.
         let fits: Vec<_> = of_prefill.chain(of_decode).filter_map(Result::ok).collect();
         let error = |of: fn(&ServiceTime) -> f64| {
             let count = fits.len().max(1) as f64;
@@ -99,7 +99,8 @@ impl Fitted {
 fn fit(prefill: &[Sample], decode: &[Sample]) -> Result<ServiceTime, FitError> {
     let service = fit_prefill(prefill)?;
     let largest = decode.iter().map(|sample| sample.batch).max();
-    // Where many advance at once, the least of the time is the step's own.
+    // In a step with the largest batch, the step's own time is the smallest part of each row's
+    // time.
     let of_largest = decode.iter().filter(|s| Some(s.batch) == largest);
     let added = of_largest.map(|s| ((s.ms - service.base_ms) / f64::from(s.batch)).max(0.0));
     Ok(ServiceTime {
@@ -204,7 +205,7 @@ fn parts(all: &[Measured], is_memory: impl Fn(&Measured) -> bool) -> Option<(Ser
         }
     }
     let fitted = compute.solve_non_negative()?;
-    // Of no sample is memory's time the longer: the shortest is the most that it can be.
+    // If no sample is bound by memory, the shortest sample is the upper bound of the memory term.
     let shortest = all.iter().map(|s| s.ms).fold(f64::INFINITY, f64::min);
     let [floor, per_cached, _] = memory.solve_non_negative().unwrap_or([shortest, 0.0, 0.0]);
     let service = ServiceTime {

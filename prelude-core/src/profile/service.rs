@@ -153,7 +153,8 @@ impl StepWork {
         let (computed, tokens) = (f64::from(computed), f64::from(tokens.max(computed)));
         Self {
             tokens: computed,
-            // The first attends to `tokens - computed + 1`, the last to `tokens`.
+            // The first computed token attends to `tokens - computed + 1` tokens, the last to
+            // `tokens`.
             pairs: computed * (2.0 * tokens - computed + 1.0) / 2.0,
             cached: tokens - computed,
             decode_rows: 0.0,

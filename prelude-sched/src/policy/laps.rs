@@ -338,7 +338,7 @@ impl Laps {
             let mut waiting = view.oneshot().chain(view.decode());
             let is_lone = waiting.all(|other| other.request == place.key.request);
             if view.is_idle() && is_lone && view.unfinished().is_empty() {
-                // It delays no other, so it may run in one step and needs no blocks.
+                // The request delays no other, so it may run in one step and needs no blocks.
                 (plan.enough_tokens, plan.chunk_tokens) = (None, None);
             }
             let grant = |granted: bool| granted.then_some(budget.grant(place.key.request));

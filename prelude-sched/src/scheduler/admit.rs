@@ -123,7 +123,7 @@ impl Scheduler {
                     .get_mut(&id)
                     .expect("a request that waits is live");
                 live.waiting_choices -= 1;
-                // Its siblings have their own patience.
+                // Each choice of the request has a patience of its own.
                 waiting.held = Held::default();
             }
             if waiting.next < waiting.n {
@@ -154,7 +154,7 @@ impl Scheduler {
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }
-        // What waited with the request waits with the sequence now.
+        // The request's tokens now wait as tokens of the sequence.
         self.queued_uncached -= live.take_up(u64::from(seq.unplanned()));
         self.seqs.insert(id, seq);
         self.start(draft, id, left);
@@ -209,7 +209,7 @@ impl Scheduler {
             self.cache.release_all(found.into_blocks());
             return Admission::Blocked;
         }
-        // The blocks that it needs may be loaded as well as computed.
+        // Blocks that the sequence needs may be loaded as well as computed.
         let known = known + (self.cache).load_behind(&mut found, salt.as_ref(), &tokens, most);
         self.counters.prefix_query_tokens += tokens.len() as u64;
         self.counters.prefix_hit_tokens += (known * block_size) as u64;

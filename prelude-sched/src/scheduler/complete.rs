@@ -111,7 +111,8 @@ impl Scheduler {
         }
         let chunks = step.chunks.iter().map(|(tag, _)| tag);
         for tag in chunks.chain(&step.decode) {
-            // Also if it was preempted meanwhile: the request had work in the step.
+            // The request ends also if the sequence was preempted meanwhile: the request had work
+            // in the step.
             if let Some(request) = self.seqs.get(&tag.seq).map(|seq| seq.request) {
                 self.finish(now, request, failed(), events);
             }
@@ -275,7 +276,8 @@ impl Scheduler {
                 let constraint = g.constraint.clone();
                 live.usage.output_tokens += tokens.len() as u64;
                 for (choice, token) in (0..).zip(tokens) {
-                    // The budget is one token, so whatever it is, the generation is over.
+                    // The output budget is one token, so the generation is over, whatever the token
+                    // is.
                     let complete = || {
                         let constraint = constraint.as_ref()?;
                         lone.complete(constraint, token.token)
@@ -328,7 +330,7 @@ impl Scheduler {
         };
         let (request, row) = (seq.request, seq.row);
         let live = &self.requests[&request];
-        // Where an answer that comes in pieces ends.
+        // The position at which an answer that comes in pieces ends.
         let end = match (live.head(row), &output) {
             (Head::PromptLogprobs { positions, .. }, RowOutput::Logprobs { .. }) => {
                 Some(positions.end - 1)
@@ -435,7 +437,7 @@ impl Scheduler {
             .get_mut(&request)
             .expect("a sequence's request is live");
         live.seqs.remove(&tag.seq);
-        // Here and not with each token: a step would look up the request of each sequence.
+        // Counted here and not with each token: a step would look up the request of each sequence.
         live.usage.output_tokens += made;
         live.usage.cache_write_tokens += written;
         self.answered(now, request, events);

@@ -58,7 +58,8 @@ impl Scheduler {
         if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
         }
-        // Beside prompts that go on in chunks: those must not keep the first in line out.
+        // The limit counts from here, so that prompts that go on in chunks do not keep the first
+        // row in line out.
         let begun = draft.oneshot_tokens();
         let enough = plan.enough_tokens.unwrap_or(u32::MAX);
         draft.enough_tokens = draft.enough_tokens.min(begun.saturating_add(enough));
@@ -199,7 +200,7 @@ impl Scheduler {
         let has_pass =
             spot.new_tokens > draft.room && self.fits_pass(plan, live.head(row.waiting.row), len);
         if is_long && (whole || has_pass) {
-            // It waits for a step or a pass of its own, not for room.
+            // The row waits for a step or a pass of its own, not for room.
             return Taken::Missed;
         }
         if is_long && left > 0 && draft.passed_over_at.is_none() {
@@ -293,7 +294,7 @@ impl Scheduler {
         let prompt = live.whole_prompt(row.waiting.row);
         let (id, index) = (row.request, row.waiting.row);
         let mut seq = Sequence::new(id, index, 0, job, salt, prompt, self.next_seq);
-        // It has waited for its leaders already.
+        // The row has waited for its leaders already.
         let outcome = self.hold_prefix(draft, &mut seq, &mut Held::default());
         match outcome {
             Admission::Admitted => {

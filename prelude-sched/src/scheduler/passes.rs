@@ -182,7 +182,8 @@ impl Scheduler {
         if reads > *outputs || !self.fits_pass(plan, head, len) {
             return false;
         }
-        // A cached prefix holds blocks until the pass ends: not those that an overdue request needs.
+        // A cached prefix holds its blocks until the pass ends, so the pass must not take blocks
+        // that an overdue request needs.
         let key = self.oneshot.placed(live.key);
         if row.cached > 0 && self.refuse_blocks(draft, key, BlockUse::Pass).is_some() {
             return false;

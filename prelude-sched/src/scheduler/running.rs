@@ -59,8 +59,8 @@ impl Scheduler {
                         self.plan_chunk(draft, id, left);
                     }
                 }
-                // Preempted just now by an older one; or its step is in flight; or it sits out, or
-                // is paused.
+                // The sequence was preempted just now by an older one, or its step is in flight, or
+                // it sits out, or it is paused.
                 SeqState::Waiting | SeqState::Decoding | SeqState::Prefilling { .. } => {}
             }
         }
@@ -147,7 +147,7 @@ impl Scheduler {
         }
         let planned = seq.len() - seq.unplanned();
         seq.vacate(&mut self.cache, &mut self.leaders);
-        // All of it again.
+        // All tokens of the sequence have to be computed again.
         self.unplanned += u64::from(planned);
         self.running.remove(&seq.seniority);
         self.preempted.insert(seq.seniority, id);
@@ -269,7 +269,7 @@ impl Scheduler {
             }
             Job::Chunked { needed } => {
                 let live = &self.requests[&seq.request];
-                // Not again what was answered before a preemption.
+                // Positions that were answered before a preemption are not answered again.
                 let fresh = computed.start.max(*needed)..computed.end;
                 if let Some((positions, head)) =
                     row::output_of(live.head(seq.row), &seq.prompt, &fresh, Attention::Causal)

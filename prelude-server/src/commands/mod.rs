@@ -174,7 +174,7 @@ impl Settings {
         let mut table = toml::Table::new();
         if let Some(path) = path {
             let text = std::fs::read_to_string(path).map_err(|e| wrong(&path.display(), &e))?;
-            // As a whole first: its errors name lines.
+            // The file is read as a whole first: its errors name lines.
             toml::from_str::<Self>(&text).map_err(|e| wrong(&path.display(), &e))?;
             table = toml::from_str(&text).map_err(|e| wrong(&path.display(), &e))?;
         }
@@ -184,7 +184,7 @@ impl Settings {
             .map_err(|e| wrong(&"the settings", &e))?;
         for (name, value) in variables {
             put(&mut table, name, value);
-            // One by one, so that an error names the variable.
+            // Variables are merged one by one, so that an error names the variable.
             let merged = table.clone().try_into();
             settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
         }

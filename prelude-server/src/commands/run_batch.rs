@@ -107,7 +107,7 @@ pub(crate) fn run(args: &RunBatchArgs, environment: &Environment) -> Result<u8, 
     let output = OutputFile::open(&args.output, input_file.as_ref(), args.resume);
     let (output, done) = output.map_err(unusable)?;
     let (app, engines) = load(args, environment).map_err(unusable)?;
-    // What was there is touched only now that the requests can be answered.
+    // The file that was there is touched only now that the requests can be answered.
     let mut output = output.start().map_err(unusable)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -304,7 +304,7 @@ impl Batch {
             return Ok(());
         }
         if let Some(&first) = missing.first() {
-            // In the order of the input, nothing may stand where a later run puts a line.
+            // In the order of the input, no line may stand where a later run puts a missing one.
             lines.keep_before(first);
         }
         lines.finish(output)?;
@@ -371,7 +371,7 @@ fn read_line(
         return Ok(None);
     }
     if len as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
-        // The rest is passed over, a piece at a time.
+        // The rest of the line is passed over, a piece at a time.
         loop {
             let buffered = input.fill_buf().map_err(wrong)?;
             let end = buffered.iter().position(|&b| b == b'\n');

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
     let served = runtime.block_on(serve(args, settings, keys, &environment.otel));
-    // Told to stop while it loads, the program does not wait for that.
+    // If the program is told to stop while it loads, it does not wait for the loading.
     runtime.shutdown_background();
     served
 }
@@ -78,7 +78,7 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     }
     models::put(&args.models, &mut settings.models)?;
     let settings = with_flags(settings, args)?;
-    // Flags say times too.
+    // Checked here, since flags say times too.
     let checked = settings.server_config().validate();
     checked.map_err(|e| Failure::new(Code::Usage, e))?;
     Ok(settings)
@@ -130,7 +130,7 @@ fn keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
         (None, None) => Ok(ApiKeys::default()),
         (Some(key), None) => {
             if key.trim().is_empty() {
-                // An empty secret must not pass for one.
+                // An empty secret must not pass for a key.
                 let message = "--api-key is empty; leave it out to serve without a key";
                 return Err(Failure::new(Code::Usage, message));
             }
@@ -179,7 +179,7 @@ async fn serve(
         let message = "cors_origins must list origins, not `*`, where keys are configured";
         return Err(Failure::new(Code::Usage, message));
     }
-    // Before anything else can fail: a program without CUDA cannot do what it was asked to.
+    // Checked before anything else can fail: a program without CUDA cannot do what it was asked to.
     let flags = models::Flags {
         model: &args.model_args,
         generation_config: args.generation_config,
@@ -214,7 +214,7 @@ async fn serve(
     let engines = tokio::select! {
         loaded = loading => loaded
             .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??,
-        // Told to stop: a download goes on from here the next time.
+        // The program was told to stop: a download goes on from here the next time.
         _ = &mut serving => return Ok(()),
     };
     for (publisher, engine) in publishers.into_iter().zip(&engines) {

@@ -215,7 +215,8 @@ impl<T: Send + Sync + 'static> Flights<T> {
                 flight.stages.send_replace(Stage::Over(outcome));
             };
             let builder = thread::Builder::new().name("prelude-grammar".to_owned());
-            // Without a thread the closure is dropped, and with it the stages.
+            // If no thread starts, the closure is dropped, and with it the stages, which ends the
+            // flight.
             let _ = builder.stack_size(STACK_BYTES).spawn(begin);
         });
         Ok(found)

@@ -125,7 +125,7 @@ impl Grammars {
             || vocabulary::factory(context.tokenizer, context.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
             Some(factory) => factory,
-            // As long as encoding a long text.
+            // Making the factory takes as long as encoding a long text.
             None => {
                 let init = || self.factory.get_or_init(make);
                 context.encoder.run(usize::MAX, init).await?

@@ -110,7 +110,7 @@ impl Job {
             promise,
             counted,
         } = self;
-        // Unless the request is gone.
+        // The set is computed only if the request is still there.
         if Arc::strong_count(&promise.0) > 1 {
             let began = Instant::now();
             let set = work();
@@ -133,7 +133,7 @@ pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSe
             }
             words
         }
-        // Where nothing can follow, that is an error too.
+        // The library also returns an error where nothing can follow.
         Err(_) if accepts => Vec::new(),
         Err(_) => return None,
     };
@@ -181,7 +181,7 @@ impl MaskThreads {
                 }
             };
             let builder = thread::Builder::new().name(format!("prelude-mask-{i}"));
-            // Without any, sending fails.
+            // If no thread starts, sending a job fails.
             let _ = builder.stack_size(STACK_BYTES).spawn(work);
         }
         Self {

@@ -30,11 +30,11 @@ fn limits(state_bytes: usize) -> ParserLimits {
         // A row takes time quadratic in its items.
         step_max_items: 16_000,
         max_items_in_row: 2_000,
-        // Each takes a kilobyte.
+        // Each unit takes a kilobyte.
         max_grammar_size: 40_000,
-        // Would run through the whole vocabulary for every large lexeme.
+        // The setting would run through the whole vocabulary for every large lexeme.
         precompute_large_lexemes: false,
-        // Errors would quote the grammar.
+        // Verbose errors would quote the grammar.
         verbose_errors: false,
     }
 }

@@ -147,7 +147,7 @@ impl Call {
         }
         let mut unknown = fields.unknown.count;
         for (name, raw) in fields.rest() {
-            // To go on would let through what the caller wants kept out.
+            // Ignoring the field would let through what the caller wants kept out.
             if name == "escape_special_tokens" && raw.trim() == "true" {
                 return Err(ApiError::special_tokens_not_kept_apart());
             }
@@ -249,7 +249,7 @@ pub(crate) fn enter(
     match endpoint.needs {
         Needs::Queue => {
             let reservation = app.admission.enter(declared)?;
-            // What may generate has to be read first.
+            // The class of a request that may generate is known only once the request was read.
             if !endpoint.generates {
                 reservation.set_class(ExecutionClass::OneShot)?;
             }

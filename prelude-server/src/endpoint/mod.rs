@@ -150,7 +150,8 @@ pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerat
 
 /// Returns a JSON body, or server-sent events that each hold a `chunk`.
 pub(crate) fn events<T: JsonSchema>(generator: &mut SchemaGenerator, chunk: &str) -> Bodies {
-    // Of no type: to some tools a stream is one text, to others each event is an object.
+    // The schema has no type: to some tools a stream is one text, to others each event is an
+    // object.
     let mut schema = schemars::json_schema!({});
     let what = format!(
         "Events `data: {chunk}`, one for each piece of the answer, the last `data: [DONE]`."

@@ -317,7 +317,8 @@ impl Chat {
             }
         }
         if is_whole {
-            // Nothing but calls: no content; nothing at all: an empty one.
+            // An answer of calls alone has no content; an answer of nothing at all has an empty
+            // one.
             let none = (message.tool_calls.is_empty()).then_some(Cow::Borrowed(""));
             message.content.get_or_insert(none);
         }

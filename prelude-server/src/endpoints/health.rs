@@ -126,7 +126,7 @@ pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
 pub(crate) fn version() -> Reply {
     Reply::json(&Version {
         version: env!("CARGO_PKG_VERSION"),
-        // Set where this was built, or by the build script.
+        // The environment variable is set where the program is built, or by the build script.
         commit: option_env!("PRELUDE_COMMIT").filter(|commit| !commit.is_empty()),
         features: executor::FEATURES,
     })

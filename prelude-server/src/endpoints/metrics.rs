@@ -224,7 +224,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         let labels = format!("block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
         vec![(labels, Value::Count(1))]
     })),
-    // Gateways read it of every server with these names.
+    // Gateways read this metric of every server whose metrics have vLLM's names.
     (Gauge, "vllm:lora_requests_info", "Adapters in use; none are served.", Engines(|e| {
         let labels = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
         vec![(labels.to_owned(), Value::Count(e.model.created))]
@@ -282,7 +282,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         let s = e.scheduler();
         by_class(s.oneshot_tokens, s.prefill_tokens + s.decode_tokens)
     })),
-    // Prompts of generations share over time alone, through the cache.
+    // Prompts of generations share tokens only over time, through the cache.
     (Counter, "prelude:shared_tokens_total",
         "Prompt tokens that another row of the same step computed.",
         Engines(|e| by_class(e.scheduler().shared_tokens, 0))),

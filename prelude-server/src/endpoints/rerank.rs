@@ -215,7 +215,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     if documents.is_empty() {
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
-    // Zero asks for all, as no number does.
+    // Zero asks for all results, as leaving the number out does.
     let top_n = asked
         .top_n
         .or(asked.top_k)

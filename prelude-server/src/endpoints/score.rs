@@ -192,7 +192,7 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     let name = common.model.as_deref();
     let model = call.app.model_of(name, Task::Score, can)?;
     let apply_softmax = fields.apply_softmax.unwrap_or(false);
-    // Logits come of a classification head without softmax alone.
+    // Only a classification head without softmax gives logits.
     let activated = model.has_vocabulary() || apply_softmax;
     request.judge.check_unused(activated)?;
     let wanted = match model.has_vocabulary() {

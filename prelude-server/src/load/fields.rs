@@ -205,7 +205,7 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
         };
         let document = documents.entry(file).or_insert_with(|| json!({}));
         match document.as_array_mut() {
-            // Of modules.json the last module's.
+            // In modules.json the field of the last module is changed.
             Some(list) => list.last_mut().unwrap()[name] = value.clone(),
             None => document[name] = value.clone(),
         }

@@ -41,9 +41,9 @@ fn move_references(schema: &mut Map<String, Value>) {
                     *to = format!("{PLACE}{pointer}");
                 }
             }
-            // Values, not schemas.
+            // The values of these keywords are data, not schemas.
             ("enum" | "const" | "default" | "examples", _) => {}
-            // Their keys are names, not keywords.
+            // The keys of these keywords' objects are names, not keywords.
             (
                 "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
                 | "dependencies",
@@ -58,7 +58,7 @@ fn move_references(schema: &mut Map<String, Value>) {
 /// may point into.
 fn in_value(value: &mut Value) {
     match value {
-        // A document of its own: its references start there.
+        // A schema with an id is a document of its own: its references start there.
         Value::Object(schema) if schema.get("$id").is_some_and(Value::is_string) => {}
         Value::Object(schema) => move_references(schema),
         Value::Array(schemas) => schemas.iter_mut().for_each(in_value),

@@ -436,7 +436,8 @@ fn encode(
                 let user = named
                     .question
                     .user_turn(&questionnaire.state, rotation, labels);
-                // Whatever of it is not the caller's has no special tokens.
+                // The user turn's own words have no special tokens, so escaping changes the
+                // caller's text alone.
                 let user = json!({"role": "user", "content": escaping.text(&user)});
                 let system =
                     { system.iter() }.map(|text| json!({"role": "system", "content": text}));

@@ -247,7 +247,7 @@ pub(crate) fn cut_text<'t>(
 fn ids_to_cut(model: &ServedModel, text: &str, keep: usize, side: Side) -> Vec<TokenId> {
     match side {
         Side::Left => model.tokenizer.encode(text, false),
-        // One more tells that there are more.
+        // One token more tells whether there are more.
         Side::Right => model.tokenizer.encode_prefix(text, keep.saturating_add(1)),
     }
 }

@@ -77,7 +77,7 @@ impl Reference {
     }
 
     pub(super) fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
-        // As of single texts: it never fails after the probes at load.
+        // Encoding a pair, like encoding a text, never fails after the probes at load.
         let encoded = self.inner.encode_fast((first, second), true);
         encoded.map_or_else(
             |_| (Vec::new(), Vec::new()),

@@ -95,7 +95,7 @@ impl Shares {
             ..Load::default()
         };
         left.fade(now, self.window);
-        // Loads fade a little faster than that, arrival by arrival.
+        // Clamped to 0: loads fade a little faster than one offer does, arrival by arrival.
         load.work = (load.work - left.work).max(0.0);
         load.requests = (load.requests - left.requests).max(0.0);
     }

@@ -40,8 +40,8 @@ impl Steps {
             ModelKind::CausalLm => OutputHead::Sample(sample()),
             ModelKind::SequenceClassification { .. } => OutputHead::Classify,
             ModelKind::TokenClassification { .. } => OutputHead::Tokens(TokenHead::Classify),
-            // The last token's: a mean would be of what one step computes, and no step of these
-            // computes the whole prompt.
+            // The last token's vector: a mean would be over what one step computes, and none of
+            // these steps computes a whole prompt.
             ModelKind::Embedding { normalise, .. } => OutputHead::Embed {
                 pooling: Pooling::Last,
                 normalise: *normalise,

@@ -136,7 +136,8 @@ impl Params {
         let top = output.prompt_logprobs;
         let prompt_logprobs = logprobs(&call.app, model, "prompt_logprobs", top)?;
         let prompt_logprobs_range = checked_range(output.prompt_logprobs_range)?;
-        // Of the prompt's own tokens alone they go with the first chunk.
+        // In a stream, scores of the prompt's own tokens alone go with the first chunk; others have
+        // no place.
         if prompt_logprobs.is_some_and(|top| top > 0) && stream.is_some() {
             let must = "be absent or 0 when `stream` is true";
             return Err(ApiError::invalid_value("prompt_logprobs", must));

@@ -157,7 +157,7 @@ impl Run {
             generated: 0,
         };
         if rows.is_empty() {
-            // Nothing to compute: no tokens, no scores.
+            // There is nothing to compute: no tokens, no scores.
             call.note(|seen| {
                 seen.model = call.app.place_of(model);
                 seen.class = Some(prelude_core::ExecutionClass::OneShot);
@@ -202,7 +202,8 @@ impl Run {
             }
         }
         if !self.aborted && self.is_settled() {
-            // The engine may not know: it has no stop strings. It is told, and says what it used.
+            // The engine may not know that the text is over: it has no stop strings. It is told,
+            // and says what it used.
             answer.abort();
             self.aborted = true;
         }
@@ -293,7 +294,7 @@ impl Run {
         let wait = config::ms(self.call.app.config.limits.first_event_ms);
         match tokio::time::timeout(wait, self.advance()).await {
             Ok(first) => first.map(|_| ()),
-            // The headers go out; the stream will tell.
+            // The stream begins without a first event and reports what happens later.
             Err(_) => Ok(()),
         }
     }

@@ -126,7 +126,7 @@ fn checked_numbers(
             "be at least 0",
             defaults.temperature,
         )?,
-        // As f32, so that a value too small for it is not taken for one in range.
+        // Compared as f32, so that a value too small for f32 is not taken for one in range.
         top_p: number(
             "top_p",
             fields.top_p,
