@@ -20,7 +20,7 @@ const MIN_BYTES_PER_THREAD: usize = 8 << 10;
 /// Returns the number of threads, at most `threads` or one for each processor, that are worth waking
 /// for `bytes` bytes of text.
 pub(crate) fn worth(threads: Option<usize>, bytes: usize) -> usize {
-    // More than there are processors are never run.
+    // No more threads run than there are processors.
     threads
         .unwrap_or(usize::MAX)
         .min(bytes / MIN_BYTES_PER_THREAD)

@@ -305,7 +305,7 @@ impl Exchange {
         }
         let ends = headers.end_of_stream;
         if ends || self.response_mode == BodyMode::None {
-            // Without the body its end is not seen.
+            // Without the response's body the picker does not see its end.
             match self.charge.take() {
                 Some(charge) if !ends => charge.end_unseen(self.max_output_tokens),
                 _ => {}

@@ -288,7 +288,7 @@ fn fp8_bytes(
 ) -> u64 {
     let of_layer = |name: &str| name.contains("layers.");
     let has_blocks = model.fp8 == Some(Fp8Scales::Blocks([fp8::blocks::BLOCK; 2]));
-    // Those that are rounded all the same have fewer scales, one part in 64 of a matrix less.
+    // Matrices that are rounded all the same have fewer scales, one part in 64 of a matrix less.
     let panel_lines = |inputs: usize| match has_blocks {
         true if inputs.is_multiple_of(fp8::blocks::BLOCK) => fp8::blocks::panel_lines(inputs),
         _ => fp8::panel_lines(inputs),
@@ -324,7 +324,7 @@ fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
 }
 
 fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, threads: usize) -> u64 {
-    // Left tiles of the widest input, and of the MLP's middle: whole ones.
+    // Left tiles of the widest input, and of the MLP's middle: whole tiles.
     let padded = |width: usize| width.next_multiple_of(tiles::DEPTH);
     let widths = padded(widest_input(model)) + padded(model.intermediate_size);
     let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);

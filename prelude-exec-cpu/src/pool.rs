@@ -158,7 +158,7 @@ impl Drop for Turn<'_> {
         turns.serving += 1;
         let is_awaited = turns.serving != turns.next;
         drop(turns);
-        // A system call, even if no thread waits.
+        // Waking is a system call, even if no thread waits.
         if is_awaited {
             self.0.turn_over.notify_all();
         }

@@ -434,7 +434,7 @@ pub(crate) fn kv_shape(
             let room = free.map_or(KV_BYTES_UNLIMITED, |f| {
                 f.saturating_sub(config.reserve_bytes)
             });
-            // One more is the trash page.
+            // One more block is the trash page.
             (room / block).saturating_sub(1)
         }
     };
@@ -498,14 +498,15 @@ impl Executor for CudaExecutor {
         let has_rows = match result {
             Ok(has_rows) => has_rows,
             Err(error) => {
-                // Queued copies read the host's buffers, which the next step writes.
+                // Waits, since queued copies read the host's buffers, which the next step writes.
                 let waited = self.waits.wait_for_all(&self.queued(), &ends.end);
                 self.note(waited.map_err(ExecutorError::from))?;
                 self.clock.spare.push(ends);
                 return self.note(Err(error));
             }
         };
-        // Nothing is read where a row draws nothing: its next one fails by itself.
+        // A row that draws nothing has no place to read from: the sequence's next row fails by
+        // itself.
         let nowhere = self.ops.heads.drawn().width();
         let first = self.plan.layout.rows.len() - seqs.len();
         let at = |i| self.ops.heads.drawn_at(first + i).unwrap_or(nowhere);

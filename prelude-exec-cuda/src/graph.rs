@@ -171,7 +171,7 @@ impl Graphs {
         if self.captured.contains_key(own) {
             return Some(*own);
         }
-        // In order of tokens, then outputs, then the rest.
+        // The range is in order of tokens, then outputs, then the rest.
         let from = StepShape {
             tile_rows: 0,
             tiles: 0,

@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         match at {
             0..0x80 => Ok(u64::from(at)),
             0xcc..=0xcf => self.number(1 << (at - 0xcc)),
-            // Signed forms of numbers that are not negative.
+            // Numbers that are not negative, in signed forms.
             0xd0..=0xd3 => {
                 let len = 1 << (at - 0xd0);
                 let value = self.number(len)?;

@@ -25,7 +25,7 @@ pub use granite::GraniteConfig;
 pub use modern::ModernConfig;
 pub use quantization::Fp8Scales;
 
-// Far above any published model, far below where a product of two overflows.
+// Bounds far above any published model, and far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;
 const INTERMEDIATE_MAX: usize = 1 << 20;
 const LAYERS_MAX: usize = 1 << 10;
@@ -238,7 +238,7 @@ impl ModelConfig {
         let gemma = self.gemma.as_ref();
         let scale = match &self.granite {
             Some(granite) => granite.attention_multiplier as f32,
-            // From the configured head size, which need not be hidden / heads.
+            // The scale follows from the configured head size, which need not be hidden / heads.
             None => (self.head_dim as f64).powf(-0.5) as f32,
         };
         AttnShape {

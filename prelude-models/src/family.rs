@@ -164,7 +164,7 @@ impl Family {
     /// Returns the number of positions that attention looks back over, its own included, if that
     /// is not the whole text.
     pub(crate) fn window(self, fields: &Fields<'_>, max: usize) -> Result<Option<usize>, Error> {
-        // Transformers' default, where the file does not say; null is no window.
+        // The default of transformers, where the file does not say; null is no window.
         const MISTRAL: usize = 4096;
         match (self, fields.map.contains_key("sliding_window")) {
             (Self::Mistral, true) => fields.count("sliding_window", max),

@@ -98,7 +98,7 @@ impl Fp8Matrix<'_> {
     pub fn first_non_finite(&self) -> Option<usize> {
         let is_bad = |byte: u8| byte & 0x7f == 0x7f;
         let may_exceed = |scale: &f32| !(scale * LARGEST).is_finite();
-        // Without a short circuit, which compiles to vector instructions.
+        // A fold without a short circuit compiles to vector instructions.
         let any_bad = |part: &[u8]| part.iter().fold(false, |any, &byte| any | is_bad(byte));
         if !self.scales.iter().any(may_exceed) && !self.data.chunks(1 << 16).any(any_bad) {
             return None;

@@ -95,7 +95,7 @@ pub struct Distances<'a, W> {
     pub bias: Option<&'a W>,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for Distances<'_, W> {
     fn clone(&self) -> Self {
         *self
@@ -159,7 +159,7 @@ pub struct Norm<'a, W> {
     pub eps: f32,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for Norm<'_, W> {
     fn clone(&self) -> Self {
         *self
@@ -191,7 +191,7 @@ pub struct QkNorm<'a, W> {
     pub eps: f32,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for QkNorm<'_, W> {
     fn clone(&self) -> Self {
         *self

@@ -106,7 +106,7 @@ impl Llama3 {
                 .count(LENGTH, POSITIONS_MAX)?
                 .ok_or_else(|| fields.wrong(LENGTH, "is missing"))?,
         };
-        // Compared as f32, in which their difference divides.
+        // The factors are compared as f32, the type in which their difference divides.
         if scaling.low_freq_factor as f32 >= scaling.high_freq_factor as f32 {
             return Err(fields.wrong("high_freq_factor", "must be above `low_freq_factor`"));
         }
@@ -264,8 +264,8 @@ impl Yarn {
             (low, high) = (low.floor(), high.ceil());
         }
         let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
-        // As the reference does, so that the ramp is a step. Compared as f32, in which the ramp is
-        // computed: ends that differ in f64 alone would divide by zero.
+        // The reference makes the ramp a step here. The ends are compared as f32, in which the ramp
+        // is computed: ends that differ in f64 alone would divide by zero.
         if low as f32 == high as f32 {
             high = low + 0.001;
         }

@@ -325,7 +325,7 @@ impl Policy for E2 {
         };
         self.cached.joined(fleet, |spec| spec.kv_capacity_tokens);
         self.window.join(now, endpoint.id());
-        // The first ones have no other endpoint to take traffic from.
+        // The first endpoints have no other endpoint to take traffic from.
         if fleet.endpoints().len() > 1 && self.window.entries().any(|e| e.request.is_some()) {
             self.newcomers.push(Newcomer {
                 endpoint: endpoint.id(),

@@ -95,7 +95,8 @@ impl Index {
             && let Some(&id) = self.first.get(&hash)
         {
             let node = &self.nodes[id];
-            // Else two prefixes have the same hash.
+            // A node at another place or behind another node belongs to another prefix with the
+            // same hash.
             if node.start as usize != at || node.parent != before {
                 break;
             }
@@ -114,7 +115,7 @@ impl Index {
     /// [assigned](Index::assign) to somebody then.
     pub(crate) fn insert(&mut self, hashes: &[u64], path: &mut Path) -> Option<NodeId> {
         if self.make_room(path) {
-            // What was dropped can have made one node of two of the path.
+            // Dropping nodes can have merged two nodes of the path.
             self.find(hashes, path);
         }
         let end = |index: &Self, id: u32| index.nodes[id].hashes.len();
@@ -122,7 +123,8 @@ impl Index {
             && (same as usize) < end(self, last)
         {
             path.steps.pop();
-            // Else another prefix has the same hash, and only one can be known.
+            // If the hash is taken, another prefix has the same hash, and only one of the two can
+            // be known.
             let is_free = !self
                 .first
                 .contains_key(&self.nodes[last].hashes[same as usize]);
@@ -158,7 +160,7 @@ impl Index {
         });
         self.first.insert(hash, id);
         self.adopt(last, id);
-        // Older than what is before it.
+        // The new node is older than the node before it.
         if last == NONE {
             self.recent.push_newest(&mut self.nodes, id);
         } else {

@@ -69,7 +69,7 @@ fn firsts(strings: &[&str]) -> Option<[u8; FIRSTS]> {
 #[inline]
 fn first(firsts: [u8; FIRSTS], text: &[u8]) -> Option<usize> {
     let [a, b, c] = firsts;
-    // Of few bytes a vector search takes longer.
+    // In a short text a vector search takes longer.
     match (text.len() < 16, a == c) {
         (true, true) => text.iter().position(|byte| *byte == a),
         (true, false) => text.iter().position(|byte| firsts.contains(byte)),

@@ -66,7 +66,7 @@ impl Collector<'_, '_> {
         let mut at = 0;
         for &id in ids {
             let end = at + vocab.piece(id).len();
-            // Through the last byte, since an inserted space has no place of its own.
+            // The range ends with the last byte, since an inserted space has no place of its own.
             let (first, last) = within(at, end, word.text.len());
             self.push(id, word, (first, last));
             at = end;

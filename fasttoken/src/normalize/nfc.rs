@@ -89,7 +89,7 @@ fn combining_class(c: char) -> u8 {
 /// whether a mark or a second character composes with the character before.
 fn is_plainly_composed(text: &str) -> bool {
     let mut starter: Option<char> = None;
-    // Of the character before.
+    // The character before, and its class.
     let (mut previous, mut class) = ('\0', 0);
     for c in text.chars() {
         if c == previous && class > 0 {
@@ -218,7 +218,7 @@ impl Work for NextUnsure<'_> {
     #[inline(always)]
     fn run<C: Compare>(self) {
         let mut at = self.at;
-        // With the two bytes after them.
+        // Each window has the two bytes after it as well.
         while let Some(window) = self
             .bytes
             .get(at..)

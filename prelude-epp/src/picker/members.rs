@@ -125,7 +125,7 @@ impl Members {
         is_healthy: bool,
     ) -> Result<(), BadServiceTime> {
         let id = router.join(now, spec)?;
-        // It has just joined, so it is known.
+        // The endpoint has just joined, so it is known.
         let _ = router.set_healthy(id, is_healthy);
         let is_lost = false;
         self.by_address.insert(address, Known { id, spec, is_lost });

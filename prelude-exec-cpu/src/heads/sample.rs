@@ -240,7 +240,7 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
         running += c.weight;
         running >= enough
     });
-    // None only if rounding lifted `enough` above the sum: then all are kept.
+    // `None` only if rounding lifted `enough` above the sum: then all candidates are kept.
     if let Some(last) = last {
         candidates.truncate(last + 1);
     }
@@ -259,7 +259,7 @@ fn accumulate(candidates: &mut [Candidate]) {
 fn pick(candidates: &[Candidate], random: u64) -> TokenId {
     let total = candidates.last().map_or(0, |last| last.weight);
     let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;
-    // Below the length: the point is below the total.
+    // The index is below the length, since the point is below the total.
     candidates[candidates.partition_point(|c| c.weight <= at)].id
 }
 

@@ -85,7 +85,7 @@ fn exp_to_88(x: f32) -> f32 {
     }
     let value = p.mul_add(r * r, r) + 1.0;
     let power = f32::from_bits((t.to_bits() << 23).wrapping_add(127 << 23));
-    // Of a smaller x the power is no power of two.
+    // For a smaller x, `power` is no power of two.
     if x < -87.0 { 0.0 } else { value * power }
 }
 

@@ -38,7 +38,8 @@ impl DeviceClock {
             })
         };
         Ok(Self {
-            // One more is kept behind.
+            // One more pair of ends than outstanding steps: that of the latest collected step is
+            // kept.
             spare: (0..=depth).map(ends).collect::<Result<_, Error>>()?,
             latest: None,
             time: DeviceTime::default(),

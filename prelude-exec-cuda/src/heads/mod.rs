@@ -177,7 +177,7 @@ impl Heads {
         self.classes.begin(layout, results, metadata)?;
         self.labels.begin(layout, results, metadata)?;
         self.logits.begin(layout, seen, &masks, results, metadata)?;
-        // Last, with room of their own: a result for each token.
+        // Results of each token come last, with room of their own.
         let results = &mut self.results;
         self.token_vectors.begin(layout, results, metadata)?;
         self.token_classes.begin(layout, results, metadata)

@@ -247,8 +247,8 @@ impl CudaLauncher {
     /// Begins a capture: what this thread queues on the stream from here on is kept and not run.
     pub(crate) fn begin_capture(&self) -> Result<(), Error> {
         self.context.bind()?;
-        // This thread's other calls may not break it, such as those that look at free memory of
-        // another; other threads' do not matter.
+        // In this mode only other calls of this thread can break the capture, not those of other
+        // threads.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is the context's, and no capture is under way: `end_capture` ends
         // every one.

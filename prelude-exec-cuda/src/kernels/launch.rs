@@ -193,8 +193,8 @@ impl Launcher {
     pub(crate) fn replay(&mut self, graph: &Graph) -> Result<(), Error> {
         match (self, graph) {
             (Self::Cuda(cuda), Graph::Cuda(graph)) => cuda.replay(graph),
-            // Without extents: what a launch may touch has grown or shrunk since, as block tables
-            // do. It is within the device's buffers.
+            // Launches are kept without extents: what a launch may touch has grown or shrunk since,
+            // as block tables do. It is within the device's buffers.
             #[cfg(feature = "emu")]
             (Self::Emu(device, _), Graph::Emu(launches)) => launches.iter().try_for_each(|kept| {
                 device

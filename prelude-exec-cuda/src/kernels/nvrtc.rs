@@ -111,7 +111,7 @@ impl Nvrtc {
         let handle = libs::handle(&found).map_err(|e| wrong(format!("unknown ({e})")))?;
         let functions = Functions::of(&handle);
         let functions = functions.map_err(|symbol| Error::LibrarySymbol { name, symbol })?;
-        // Never closed: the functions are in it.
+        // The library is never closed: the functions are in it.
         std::mem::forget(handle);
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both outlive the call.

@@ -27,7 +27,7 @@ impl GraniteConfig {
         }
         let factor = |name| {
             let is_factor = |x: f64| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&x);
-            // Transformers' default.
+            // The default is that of transformers.
             Ok(fields.number(name, "above 0", is_factor)?.unwrap_or(1.0))
         };
         let logits_scaling: f64 = factor("logits_scaling")?;

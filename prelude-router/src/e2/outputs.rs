@@ -47,7 +47,7 @@ impl Outputs {
     }
 
     pub(super) fn note(&mut self, now: Timestamp, root: Root, tokens: u32) {
-        // Outputs of one token are of requests that say so.
+        // A request of one output token says so itself, so it tells nothing of others.
         if tokens <= 1 {
             return;
         }

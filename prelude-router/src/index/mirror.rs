@@ -42,7 +42,7 @@ impl Index {
     /// keeps it.
     pub(crate) fn leave(&mut self, endpoint: EndpointId) {
         let at = self.mirror(endpoint);
-        // From the old end of all nodes, so that children go before their parents.
+        // Goes from the oldest node on, so that children go before their parents.
         let mut id = self.recent.oldest;
         while id != NONE {
             let next = self.nodes[id].links.newer;
@@ -173,8 +173,8 @@ impl Index {
 
     /// Removes what an endpoint has nothing of any more, of the nodes that end at `leaf`.
     fn drop_empty(&mut self, endpoint: EndpointId, leaf: NodeId) {
-        // From the leaf on, so that children go before their parents. Where the endpoint still
-        // has something, it has of all nodes before, too.
+        // Goes from the leaf on, so that children go before their parents. An endpoint that still
+        // holds some of a node holds some of all nodes before it, too.
         let mut id = leaf.0;
         while id != NONE {
             let parent = self.nodes[id].parent;

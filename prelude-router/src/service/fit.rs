@@ -50,14 +50,14 @@ impl Fit {
     /// Learns from one measurement, and returns the service time now. One that no engine can have
     /// is passed over, and so is what the floor hides.
     pub(crate) fn learn(&mut self, config: &FitConfig, sample: Sample) -> ServiceTime {
-        // Eleven days, and no sum of squares that is not a number.
+        // The upper bound is eleven days: no sum of squares overflows.
         let is_time = sample.ms > self.profile.floor_ms && sample.ms < 1e9;
         if sample.computed == 0 || !is_time {
             return self.applied;
         }
         let bounds = self.profile.compute_coefficients();
         let mut terms = sample.prefill_work().compute_terms();
-        // What the endpoint lacks, it lacks for good.
+        // A coefficient that is 0 in the endpoint's profile stays 0.
         terms
             .iter_mut()
             .zip(bounds)

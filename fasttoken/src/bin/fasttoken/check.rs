@@ -65,7 +65,7 @@ mod compare {
         let path = arguments.tokenizer.path();
         let mut reference = Reference::from_file(&path)
             .map_err(|problem| anyhow!("the reference cannot use {}: {problem}", path.display()))?;
-        // What `encode` gives has neither.
+        // The ids of `encode` are neither truncated nor padded.
         reference
             .with_truncation(None)
             .map_err(|problem| anyhow!("{problem}"))?

@@ -139,7 +139,7 @@ impl Flash {
             queries.iter().all(|q| q.len() == self.head_dim),
             "a query of another size"
         );
-        // Lanes beyond the last follow it.
+        // Lanes beyond the last query repeat the last query.
         let position = |i: usize| positions[i.min(positions.len() - 1)];
         self.lanes[index].position = std::array::from_fn(position);
         let len = self.blocks() * TILE;
@@ -175,7 +175,7 @@ impl Flash {
         for (index, lanes) in self.lanes.iter_mut().enumerate() {
             let [first, .., last] = lanes.position;
             let Some(keys) = last.checked_sub(start) else {
-                // All have seen all that they may.
+                // All 16 queries have seen all keys that they may see.
                 continue;
             };
             let keys = (keys as usize + 1).min(NR);

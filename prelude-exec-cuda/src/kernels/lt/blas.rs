@@ -138,7 +138,7 @@ impl CublasLt {
                 |attribute, mode: Scale| set_desc(&self.functions, desc, attribute, &(mode as u32));
             set(A::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_w)?;
             set(A::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x)?;
-            // Sums of all their bits.
+            // Products sum all bits, without the library's fast accumulation.
             let attribute = A::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
             set_desc(&self.functions, desc, attribute, &0i8)?;
         }
@@ -231,7 +231,7 @@ impl CublasLt {
         let place = place(call.scales.map(|of| of.scaling));
         let desc = self.descs[place][usize::from(has_bias)];
         if has_bias {
-            // Also what the library takes the bias's alignment from.
+            // The library takes the bias's alignment from this attribute, too.
             let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             set_desc(&self.functions, desc, attribute, &p.bias.0)?;
         }

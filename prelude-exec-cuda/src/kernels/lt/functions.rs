@@ -213,7 +213,7 @@ impl Functions {
             return Err(wrong(dotted(version)));
         }
         let functions = Self::of(&handle).map_err(missing)?;
-        // Never closed: the functions are in it.
+        // The library is never closed: the functions are in it.
         std::mem::forget(handle);
         Ok((functions, version))
     }

@@ -124,7 +124,7 @@ impl Call {
 
     /// Returns true if the library has such products at all, and all operands lie as it was told.
     fn is_for_library(&self) -> bool {
-        // It adds a bias in bf16 to outputs in bf16 only.
+        // The library adds a bias in bf16 to outputs in bf16 only.
         let has_bias = self.params.bias != DevicePtr::NULL;
         let is_wide = self.form == GemmOutput::F32;
         let multiple = self.scales.map_or(1, |of| of.scaling.library_multiple());
@@ -432,7 +432,7 @@ impl Lt {
         };
         let is_queued = self.blas.try_multiply(call, &plan)?;
         if !is_queued {
-            // It is not asked for so many rows again.
+            // The library is not asked for so many rows again.
             let shape = call.shape();
             self.chosen.insert(shape.key, (None, Source::Nowhere));
             self.by_shape.insert(shape, None);
