@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_compiler_refuses_is_said() {
+    fn the_compiler_s_refusal_is_reported() {
         let folder = Folder::new("nvcc-refuses");
         let nvcc = compiler(&folder, "echo 'no such architecture' >&2; exit 1");
         let error = compile_with(&nvcc, &home(), &folder.0.join("images"), (9, 0));

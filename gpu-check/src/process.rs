@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_started_ends_with_it() {
+    fn children_end_with_their_process() {
         let killed = ended("group-killed", "wait", Duration::from_secs(2));
         assert_eq!(killed, Ended::Killed);
         // A part that crashes leaves a server behind, say.

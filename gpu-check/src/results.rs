@@ -475,7 +475,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_number_fails() {
+    fn a_value_that_is_no_number_fails() {
         let folder = Folder::new("nan");
         open(&folder.0, run("a")).unwrap();
         let mut report = Report::begin(&folder.0, "env").unwrap();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_profile_reads_back() {
         let text = serde_json::to_string(&profile()).unwrap();
         assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile());
     }

@@ -357,7 +357,7 @@ async fn without_a_healthy_endpoint_there_is_503() {
 }
 
 #[tokio::test]
-async fn what_may_be_shed_gets_429() {
+async fn a_sheddable_request_gets_429() {
     let router = RouterConfig {
         shed_ms: Some(1),
         ..RouterConfig::default()

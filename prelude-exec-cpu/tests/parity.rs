@@ -133,7 +133,7 @@ enum Arithmetic {
     Bf16,
     /// int8 weights and inputs of products, everything else as in bf16.
     Int8,
-    /// The same in fp8, heads excepted.
+    /// fp8 weights and inputs of products but those of heads, everything else as in bf16.
     Fp8,
 }
 

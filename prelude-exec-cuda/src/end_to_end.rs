@@ -117,28 +117,28 @@ fn bits(row: &RowOutput) -> String {
     format!("{row:?}")
 }
 
-/// A prompt of 70 tokens alone; in a tree with siblings; behind cached blocks; in two chunks of a
-/// longer step; in two steps. The same bits everywhere.
+/// A prompt of 70 tokens has the same bits alone, in a tree with siblings, after cached blocks, in two
+/// chunks of a longer step, and in two steps.
 #[test]
 fn a_row_has_the_same_bits_in_every_batch() {
     check_bits("demo-lm");
 }
 
-/// The same where each token has experts of its own.
+/// A model that chooses experts for each token.
 #[test]
-fn so_it_has_in_a_mixture_of_experts() {
+fn a_row_has_the_same_bits_with_experts() {
     check_bits("rand-qwen3-moe");
 }
 
-/// The same where products are of rows rounded to fp8.
+/// Products multiply rows rounded to fp8.
 #[test]
-fn so_it_has_in_fp8() {
+fn a_row_has_the_same_bits_in_fp8() {
     check_bits_of("demo-lm", in_fp8());
 }
 
-/// The same by attention and products that are Hopper's own.
+/// Attention and products are the kernels for Hopper.
 #[test]
-fn so_it_has_by_kernels_for_hopper() {
+fn a_row_has_the_same_bits_by_kernels_for_hopper() {
     let config = CudaConfig {
         hopper_products: true,
         prompt_attention: PromptAttention::Hopper,
@@ -147,15 +147,15 @@ fn so_it_has_by_kernels_for_hopper() {
     check_bits_of("demo-lm", config);
 }
 
-/// The same where matrices have scales of blocks, and rows of 128 elements.
+/// Matrices have a scale for each block, and rows one for 128 elements.
 #[test]
-fn so_it_has_with_scales_of_blocks() {
+fn a_row_has_the_same_bits_with_scales_of_blocks() {
     check_bits_of(FP8_BLOCKS, in_fp8());
 }
 
-/// The same on GPUs of compute capability 9.0.
+/// The settings of a GPU of compute capability 9.0.
 #[test]
-fn so_it_has_on_hopper() {
+fn a_row_has_the_same_bits_on_hopper() {
     check_bits_of(FP8_BLOCKS, on_hopper());
 }
 
@@ -274,25 +274,25 @@ fn captured_steps_have_the_same_bits() {
     check_captured("demo-lm");
 }
 
-/// The same where later steps of a captured shape choose other experts.
+/// Later steps of a captured shape choose other experts than the captured step.
 #[test]
-fn so_they_have_in_a_mixture_of_experts() {
+fn captured_steps_have_the_same_bits_with_experts() {
     check_captured("rand-qwen3-moe");
 }
 
 #[test]
-fn so_they_have_in_fp8() {
+fn captured_steps_have_the_same_bits_in_fp8() {
     check_captured_of("demo-lm", in_fp8());
 }
 
 #[test]
-fn so_they_have_with_scales_of_blocks() {
+fn captured_steps_have_the_same_bits_with_scales_of_blocks() {
     check_captured_of(FP8_BLOCKS, in_fp8());
 }
 
-/// The same with tensor maps in what is captured, and more tiles than a step has.
+/// The captured launches have tensor maps, and more tiles than a step.
 #[test]
-fn so_they_have_on_hopper() {
+fn captured_steps_have_the_same_bits_on_hopper() {
     check_captured_of(FP8_BLOCKS, on_hopper());
 }
 

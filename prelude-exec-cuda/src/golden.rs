@@ -215,13 +215,13 @@ fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
 
 /// A prompt of a checkpoint in fp8 with scales of blocks: what is launched on it as it is stored.
 #[test]
-fn scales_of_blocks() {
+fn scales_of_blocks_off_hopper() {
     check_blocks("fp8-blocks", PromptAttention::Varlen);
 }
 
-/// The same on GPUs of compute capability 9.0: wide tiles alone.
+/// The launches of such a prompt on a GPU of compute capability 9.0, where all tiles are wide.
 #[test]
-fn on_hopper() {
+fn scales_of_blocks_on_hopper() {
     check_blocks("hopper", PromptAttention::Hopper);
 }
 

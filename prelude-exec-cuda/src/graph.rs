@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_captured_between_steps() {
+    fn used_shapes_are_captured_between_steps() {
         let mut graphs = graphs();
         assert_eq!(graphs.mode(None, 5000), StepMode::Eager(None));
         assert_eq!(wanted(&mut graphs, true), None);

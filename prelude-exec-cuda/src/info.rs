@@ -86,7 +86,7 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// On every machine: nothing panics, and each thing has its line.
+    /// `info` does not panic on any machine, and reports each thing in a line.
     #[test]
     fn says_what_is_there_and_what_is_not() {
         let config = CudaConfig::default();

@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_read_back(
             number in any::<u64>(),
             shift in 0u32..64,
             float in any::<f64>(),

@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_arrived_keeps_nobody_out() {
+    fn a_slow_upload_reserves_only_arrived_bytes() {
         let queue = admission();
         // As much as the queue holds, announced and not sent.
         let slow: Vec<_> = (0..3).map(|_| queue.enter(90).unwrap()).collect();
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_by_class() {
+    fn waiting_requests_are_counted_by_class() {
         let queue = admission();
         let reserved = |rows, tokens| {
             let one = queue.reserve(0).unwrap();

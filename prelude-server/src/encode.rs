@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(pool.waiting(), 0);
     }
 
-    /// With one thread for all connections: others are served while a long answer is written.
+    /// With one thread for all connections, others are served while a long answer is written.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn long_answers_are_written_beside_other_work() {
         let pool = Arc::new(EncodePool::new(&ServerConfig {

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_label_has_alone_is_one_row() {
+    fn tokens_of_one_label_alone_are_one_row() {
         let (trie, tree, rows) = graft(&[vec![5, 6, 9], vec![5, 7, 3, 4, 9], vec![8, 9]]);
         assert_eq!(rows.len(), 6);
         assert_eq!((trie.depth(), trie.num_tokens()), (4, 6));

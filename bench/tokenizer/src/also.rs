@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_arguments_are_refused_by_name() {
         let check = |text: &str, expected: &str| {
             let error = Also::parse(text).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");

@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_the_automaton_finds(
+        fn the_search_finds_what_the_automaton_finds(
             strings in prop::collection::hash_set("[<>\\[][<|a\0]{1,9}", 1..40),
             parts in prop::collection::vec(("[<|a>\0]{0,3}", any::<prop::sample::Index>()), 0..20),
         ) {

@@ -200,7 +200,7 @@ proptest! {
 /// Patterns of other shapes, and orders in which an alternative would win over another, have no
 /// scanner.
 #[test]
-fn what_is_not_of_the_family_has_no_scanner() {
+fn patterns_outside_the_family_have_no_scanner() {
     for (from, to) in [
         (r"|\s*[\r\n]+", ""),
         (r"\p{N}", r"\p{Nd}"),

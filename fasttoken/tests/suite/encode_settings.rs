@@ -580,7 +580,7 @@ fn absurd_padding_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_named() {
+fn truncations_that_cannot_work_are_named() {
     let check = |max_length: usize, stride: usize, special: bool, expected: &str| {
         let tokenizer = Tokenizer::from_bytes(&with_processor(processors()[4].1.clone()));
         let tokenizer = tokenizer.expect("the template loads");

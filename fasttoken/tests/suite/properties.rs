@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_prefix_covers_decodes_to_it(text in normalized_text(), limit in 0usize..20) {
+    fn the_ids_of_a_prefix_decode_to_the_prefix(text in normalized_text(), limit in 0usize..20) {
         let (ids, bytes) = DEMO.encode_prefix(&text, limit);
         let decoded = DEMO.decode(&ids, false);
         let decoded = decoded.trim_end_matches(char::REPLACEMENT_CHARACTER);

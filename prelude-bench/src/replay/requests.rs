@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn requests_that_cannot_be_sent_are_refused() {
         let check = |shape: Shape, expected: &str| {
             let error = of(&workload(), &shape).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_its_reservation_is_refused() {
+    fn a_request_beyond_its_reservation_is_refused() {
         let served = run_baseline(
             &workload(&[90, 91]),
             baseline(true, Batching::Static),

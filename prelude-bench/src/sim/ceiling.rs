@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_prompts_begin_with_recurs_once() {
+    fn a_common_prefix_recurs_once() {
         let check = |prompts, expected: usize| {
             assert_eq!(recurring_tokens(&workload(prompts), 16), expected);
         };

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_starts_at_once() {
+    fn requests_of_one_moment_start_together() {
         let mut workload = few(Kind::Posts, Order::Grouped, 1);
         workload.arrivals.truncate(10);
         for (i, arrival) in workload.arrivals.iter_mut().enumerate() {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_engine_is_counted() {
+    fn requests_that_fit_no_engine_are_counted() {
         let mut small = config(PolicyConfig::Fcfs);
         small.kv_tokens = 2048;
         let workload = few(Kind::Toolbench, Order::Shuffled, 1);

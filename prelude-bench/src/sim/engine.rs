@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_refused() {
+    fn a_request_that_never_fits_is_refused() {
         let mut engine = engine();
         let error = submit(&mut engine, 0, &arrival(0, 198_600, 1));
         assert!(error.is_err());

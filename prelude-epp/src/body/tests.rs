@@ -80,7 +80,7 @@ fn keys_follow_the_order_of_prompts() {
 }
 
 #[test]
-fn what_is_no_json_is_its_own_key() {
+fn a_body_that_is_no_json_is_its_own_key() {
     for body in [
         "",
         "{",

@@ -197,7 +197,7 @@ mod tests {
 
     /// However much longer launches take than kernels do.
     #[test]
-    fn what_the_gpu_takes_is_measured_and_not_what_the_host_does() {
+    fn the_gpu_s_time_is_measured_and_not_the_host_s() {
         for (launch_s, kernel_s) in [(5e-6, 1e-6), (5e-6, 15e-6), (30e-6, 2e-6), (5e-6, 3e-3)] {
             let (times, called) = measure(launch_s, kernel_s, 12);
             assert!(!times.is_host_bound, "{launch_s} and {kernel_s}");

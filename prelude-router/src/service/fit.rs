@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_always_the_same_does_not_make_the_rest_uncertain() {
+    fn equal_samples_do_not_make_the_rest_uncertain() {
         let config = FitConfig::default();
         let mut fit = Fit::new(TRUE);
         let same = Sample {

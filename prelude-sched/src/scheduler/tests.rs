@@ -68,7 +68,7 @@ impl Rig {
         }
     }
 
-    /// With at most `tokens` in a step.
+    /// Makes a rig with at most `tokens` tokens in a step.
     fn small(tokens: u32) -> Self {
         Self::new(
             SchedulerConfig {

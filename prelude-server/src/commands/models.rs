@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_chosen_among_is_refused() {
+    fn models_that_cannot_be_told_apart_are_refused() {
         let check = |arguments: &[&str], text, part: &str| {
             let refusal = names(arguments, text).unwrap_err();
             assert!(refusal.contains(part), "{part:?} in {refusal}");

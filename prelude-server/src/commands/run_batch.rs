@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_was_refused_still_counts() {
+    fn refusals_of_an_earlier_run_still_count() {
         let (counts, _) = run(false, &[("a", true), ("b", false)]);
         let counts = counts.unwrap();
         assert_eq!((counts.answered, counts.skipped), (1, 2));

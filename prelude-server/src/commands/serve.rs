@@ -194,9 +194,12 @@ async fn serve(
     let server = Server::bind(&app)
         .await
         .map_err(|e| bind_failure(&e, &settings.server))?;
-    let address = server
-        .local_addr()
-        .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
+    let address = server.local_addr().map_err(|e| {
+        Failure::new(
+            Code::Failed,
+            format_args!("cannot tell the address it listens on: {e}"),
+        )
+    })?;
     let is_hub = |model: &models::ToServe| matches!(model.source, Source::Hub(_));
     if chosen.iter().any(is_hub) {
         say(format_args!(
@@ -284,7 +287,8 @@ fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {
 /// the keys again.
 fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
     let listen = |kind| -> Result<Signal, Failure> {
-        signal(kind).map_err(|e| Failure::new(Code::Failed, format_args!("no signals: {e}")))
+        signal(kind)
+            .map_err(|e| Failure::new(Code::Failed, format_args!("cannot watch signals: {e}")))
     };
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_not_be_honoured_is_found() {
+    fn options_that_would_not_be_honoured_are_found() {
         for text in [
             "start: a\na[temperature=0.5]: /x+/",
             "start: a\na[lazy, temperature = 1]: /x+/",
@@ -143,7 +143,7 @@ b: %json {"type": "string", "\u0078-guidance": {}}"#,
     }
 
     #[test]
-    fn what_only_looks_like_it_is_not() {
+    fn texts_that_only_look_like_options_are_allowed() {
         for text in [
             "start: temperature\ntemperature: NUM \"=\" NUM",
             "start: \"[temperature=1]\" /temperature=/ // temperature=1\n# temperature=1",

@@ -568,7 +568,7 @@ mod tests {
         ])
     }
 
-    /// The same questions as System One asks them give the same numbers, bit for bit.
+    /// Questions have the same answers, bit for bit, in System One's dialect.
     #[test]
     fn answers_are_those_of_the_other_dialect() {
         let body = json!({"model": "demo-lm", "input": STATE, "questions": questions(),

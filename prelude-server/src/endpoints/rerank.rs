@@ -552,7 +552,7 @@ mod tests {
         }
     }
 
-    /// As the routers of SGLang and of vLLM ask and read the answer.
+    /// The routers of SGLang and of vLLM send `rid` and read a list.
     #[test]
     fn a_request_with_rid_is_answered_by_a_list() {
         let body = |more: Value| {

@@ -622,7 +622,7 @@ mod tests {
     /// Joined, these would be gigabytes of ids; encoded with every item, hours of text. The tests
     /// end at all because nothing is joined before its length was looked at.
     #[test]
-    fn what_would_grow_by_joining_is_refused_unjoined() {
+    fn inputs_that_would_grow_by_joining_are_refused_unjoined() {
         let rows = demos().config.limits.rows as usize;
         let check = |query: Value, items: Value, first: bool, expected| {
             let body = json!({"query": query, "items": items, "item_first": first, "label_token_ids": [1]});

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_stays() {
+    fn values_that_are_no_references_stay() {
         for schema in [
             json!({"properties": {"$ref": {"const": "#"}}}),
             json!({"const": {"$ref": "#"}, "default": {"$ref": "#"}}),

@@ -136,8 +136,7 @@ pub(crate) struct InputFields<'a> {
     input: Option<Prompts<'a>>,
     /// True by default for texts; a rendered conversation has its own special tokens.
     add_special_tokens: Option<bool>,
-    /// For embeddings: true for vectors of length 1. For classes: true for probabilities, false for
-    /// logits.
+    /// Embeddings: true scales vectors to length 1. Classes: true gives probabilities, false logits.
     pub(crate) use_activation: Option<bool>,
 }
 

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_around_a_text_is_spared() {
+    fn text_around_a_cut_text_is_spared() {
         let model = demos().model(None).unwrap();
         let text = "word ".repeat(50);
         let around = |text: &str| Ok(model.tokenizer.count(&format!("<a>{text}<b>"), false));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_named_by_offset() {
+    fn bytes_that_are_not_utf8_are_named_by_offset() {
         let error = check_text(b"{\"s\":\"\xff\"}", 64).unwrap_err();
         assert_eq!(error.reason(), "invalid_json");
         assert!(error.message().contains("offset 6"));

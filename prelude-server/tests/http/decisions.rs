@@ -165,7 +165,7 @@ fn typed_decisions() {
 
 /// A state is never cut; and what is not about the request's form is said in one object.
 #[test]
-fn what_else_a_decision_is_refused_with() {
+fn decisions_are_refused_in_one_object() {
     let server = TestServer::demo();
     let question = json!({"a": {"type": "noul"}});
     let refused = |state: &str, model: &str, status: u16, reason: &str, error_type: &str| {

@@ -374,7 +374,7 @@ fn every_kind() -> Vec<(&'static str, Value)> {
     kinds
 }
 
-/// The same endpoints by their other dialects, forms of answers, and parameters.
+/// Returns requests for the same endpoints in other dialects, with other forms of answers and parameters.
 fn more_kinds(text: &str) -> Vec<(&'static str, Value)> {
     let chat =
         json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]);

@@ -18,7 +18,7 @@ enum End {
     TooComplex,
     /// 400 `grammar_error`: no grammar, or one that cannot be enforced.
     Wrong,
-    /// It is cheap after all.
+    /// The grammar is cheap, so the request is answered.
     Answer,
     /// Any of these: it depends on the model's vocabulary.
     Any,

@@ -268,7 +268,7 @@ mod tests {
 
     /// On a file that both can serve, the two agree call by call.
     #[test]
-    fn it_does_what_fasttoken_does() {
+    fn the_reference_does_what_fasttoken_does() {
         let reference = Reference::from_bytes(DEMO_TOKENIZER).unwrap();
         let fast = fasttoken::Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap();
         for text in TEXTS {

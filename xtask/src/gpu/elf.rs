@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn a_file_that_is_no_program_is_refused() {
         let error = check(
             Path::new(file!())
                 .parent()

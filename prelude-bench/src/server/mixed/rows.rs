@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decisions_do_not_ask_for_is_chats() {
+    fn chats_get_the_share_that_decisions_leave() {
         let check = |decisions, expected: [f64; 2]| {
             let found = least_parts(Mixture::full(decisions));
             let close = found

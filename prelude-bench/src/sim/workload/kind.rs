@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_says_why() {
+    fn workloads_that_cannot_be_made_say_why() {
         let check = |kind: Kind, change: fn(&mut Setting), expected: &str| {
             let mut setting = Setting::default();
             change(&mut setting);

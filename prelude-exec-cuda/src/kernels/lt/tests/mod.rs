@@ -41,7 +41,7 @@ fn fake(test: &str, options: &[&str]) -> Option<PathBuf> {
     fake_of(13, test, options)
 }
 
-/// The same of a major version of CUDA.
+/// As [`fake`], for this major version of CUDA.
 fn fake_of(major: i32, test: &str, options: &[&str]) -> Option<PathBuf> {
     let file = Library::CublasLt.file(major);
     let folder = std::env::temp_dir().join(format!("prelude-lt-{test}-{}", std::process::id()));
