@@ -19,7 +19,7 @@ use self::proxy::{FULL, config, engine, metadata, picker};
 const JSON: &str = r#"{"state": "Where is my card?", "questions": {"a": {"type": "noul"}}}"#;
 
 #[tokio::test]
-async fn full_duplex() {
+async fn a_full_duplex_exchange_gets_a_pick_and_its_body_back() {
     let served = picker(config(), 3).await;
     let mut exchange = served.exchange(FULL).await;
     exchange.post("/v1/systemone", &[]).await;

@@ -215,7 +215,7 @@ fn decode_row(token: u32, context_len: u32, start: u32) -> DecodeRow {
 
 /// A prompt of a checkpoint in fp8 with scales of blocks: what is launched on it as it is stored.
 #[test]
-fn scales_of_blocks_off_hopper() {
+fn scales_of_blocks() {
     check_blocks("fp8-blocks", PromptAttention::Varlen);
 }
 

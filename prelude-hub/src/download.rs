@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn content_ranges_are_parsed() {
         let check = |text: &str, expected| {
             let value = text.parse().unwrap();
             let headers = HeaderMap::from_iter([(header::CONTENT_RANGE, value)]);

@@ -64,7 +64,7 @@ mod tests {
 
     /// Routers and engines of different builds must agree: these values never change.
     #[test]
-    fn is_stable() {
+    fn hashes_are_stable() {
         assert_eq!(BlockHash::root(None), BlockHash(0xf52a_15e9_a9b5_e89b));
         assert_eq!(
             BlockHash::root(Some("a")).then(&[1, 2, 3]),

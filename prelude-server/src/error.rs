@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies() {
+    fn errors_have_the_body_of_their_dialect() {
         check(
             &ApiError::queue_full("queue is full: 8 of 8 rows", Duration::from_secs(2)),
             Dialect::OpenAi,

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts() {
+    fn prompts_of_rerankers_are_rendered() {
         let qwen3 = RerankTemplate::qwen3();
         assert_eq!(qwen3.default_instruction(), Some(DEFAULT_INSTRUCTION));
         let qwen3 = qwen3.render(Some("i"), "q<b>", "d\n").unwrap();

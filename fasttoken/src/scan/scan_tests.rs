@@ -66,7 +66,7 @@ fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)
 }
 
 #[test]
-fn traps() {
+fn known_difficult_texts_split_as_the_reference_splits() {
     for pattern in PATTERNS {
         for text in [
             "",

@@ -92,7 +92,7 @@ mod tests {
 
     /// Qwen3-4B's products on 132 multiprocessors.
     #[test]
-    fn blocks() {
+    fn blocks_follow_tiles_and_multiprocessors() {
         let check = |m, n, output, blocks| {
             let params = Sm90GemmParams {
                 m,

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings() {
+    fn lines_parse_or_are_refused() {
         let labelled = |text: &str, address: &str, kv_tokens, pool| {
             let expected = EndpointLine {
                 address: address.to_owned(),

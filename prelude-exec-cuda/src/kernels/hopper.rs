@@ -148,7 +148,7 @@ mod tests {
 
     /// The kernel is launched where it is asked for, and refused what it does not have.
     #[test]
-    fn launches() {
+    fn the_kernel_is_launched_or_refused_by_shape() {
         let check = |head_dim, tile_rows, window, expected: &str| {
             let text = launch(head_dim, tile_rows, window).unwrap_or_else(|why| why);
             assert!(text.contains(expected), "{text}");

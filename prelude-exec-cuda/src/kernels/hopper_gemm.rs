@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn launches() {
+    fn the_kernel_is_launched_or_refused_by_shape() {
         let check = |form, w_rows, n, expected: &str| {
             let text = product(form, w_rows, n);
             assert!(text.contains(expected), "{text}");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths() {
+    fn lengths_are_read() {
         let check = |json: &str, expected| {
             let value: Value = serde_json::from_str(json).unwrap();
             assert_eq!(length(&value), expected, "{json}");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn templates() {
+    fn chat_templates_are_read() {
         let check = |json: &str, expected: Result<Option<&str>, &str>| {
             let got = TokenizerConfig::from_json(json.as_bytes());
             match (got, expected) {

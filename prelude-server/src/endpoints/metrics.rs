@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn series_have_the_format_of_prometheus() {
         let mut histogram = engine::Histogram::new(&[1.0, 2.5]);
         histogram.observe(2.0);
         let mut text = String::new();

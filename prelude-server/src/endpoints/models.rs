@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn dates() {
+    fn seconds_become_dates() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(1_790_000_000), "2026-09-21");
     }

@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_requests_are_refused_by_field() {
         let check = |path: &str, body: Value, reason: &str, param: &str| {
             refused(qwen3(), path, &body, (400, reason, Some(param)));
         };

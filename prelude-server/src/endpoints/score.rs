@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_requests_are_refused_by_field() {
         let check = |body: Value, expected| refused(demos(), PATH, &body, expected);
         let ok = json!({"query": "q", "items": ["i"], "labels": ["yes"]});
         let with = |name: &str, value: Value| {

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn media_types() {
+    fn only_json_media_types_are_accepted() {
         let check = |name: header::HeaderName, value: &'static str, expected: bool| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));

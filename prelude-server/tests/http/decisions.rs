@@ -47,7 +47,7 @@ fn usage(tokens: u64) -> Value {
 }
 
 #[test]
-fn classes() {
+fn classes_are_answered() {
     let server = TestServer::demo();
     let mut probs = vec!["number"; 77];
     for path in ["/classify", "/v1/classify"] {
@@ -78,7 +78,7 @@ fn classes() {
 }
 
 #[test]
-fn scores() {
+fn scores_are_answered() {
     let server = TestServer::demo();
     let row = ["number"; 2];
     check(

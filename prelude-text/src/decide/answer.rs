@@ -125,7 +125,7 @@ mod tests {
 
     /// The worked examples of the contract.
     #[test]
-    fn examples() {
+    fn answers_match_the_contract_s_examples() {
         let Answer::Choice {
             choice, confidence, ..
         } = Answer::choice(vec![0.88, 0.12])

@@ -124,7 +124,7 @@ fn every_two_kinds_across_the_end_of_a_block() {
 }
 
 #[test]
-fn traps() {
+fn known_difficult_texts_split_as_the_reference_splits() {
     for text in [
         "",
         " ",
