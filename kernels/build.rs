@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An expression that holds the folder's manifest and the images named like a family: those with
-/// a hash in their names are the build's own.
+/// Returns an expression that holds the folder's manifest and the images named like a family: those
+/// with a hash in their names are the build's own.
 fn packed(folder: PathBuf) -> Result<String, Box<dyn Error>> {
     // Build scripts run in their crate's folder; a path is meant from the workspace's.
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo names the crate")?);

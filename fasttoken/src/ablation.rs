@@ -26,7 +26,7 @@ macro_rules! fast_paths {
 
         #[cfg(feature = "ablation")]
         impl FastPath {
-            /// All fast paths.
+            /// The fast paths.
             pub const ALL: [Self; [$(FastPath::$path),*].len()] = [$(Self::$path),*];
         }
     };

@@ -66,14 +66,14 @@ pub struct Reassigned {
 /// The added tokens that encoding recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recognise {
-    /// Every added token, as the reference does unless told otherwise.
+    /// Every added token is recognised, as the reference does unless told otherwise.
     #[default]
     All,
-    /// Only those that are not special, as the reference does with
+    /// Only added tokens that are not special are recognised, as the reference does with
     /// `encode_special_tokens` set.
     NonSpecial,
-    /// None, as with a file that lists no added tokens. For text that is not
-    /// trusted, see [`Tokenizer::encode_plain_into`](crate::Tokenizer::encode_plain_into).
+    /// No added token is recognised, as with a file that lists none. For text that is not trusted, see
+    /// [`Tokenizer::encode_plain_into`](crate::Tokenizer::encode_plain_into).
     None,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct AddedTokens {
     pub(crate) ids: HashMap<String, u32>,
     /// Contents that count as special when decoding.
     pub(crate) special_contents: HashSet<String>,
-    /// Normalized forms, of those tokens for which they differ from the content.
+    /// Normalized forms of the tokens whose normalized form differs from the content.
     pub(crate) normalized_forms: HashMap<u32, String>,
     pub(crate) reassigned: Vec<Reassigned>,
     raw: Option<Listed>,

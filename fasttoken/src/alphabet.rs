@@ -29,7 +29,7 @@ const SPELLINGS: [char; 256] = {
     table
 };
 
-/// The character that spells `byte`.
+/// Returns the character that spells `byte`.
 pub(crate) fn spelling(byte: u8) -> char {
     SPELLINGS[usize::from(byte)]
 }

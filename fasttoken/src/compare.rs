@@ -51,7 +51,7 @@ mod x86 {
     use super::{COMPARED, Compare};
     use std::arch::x86_64::*;
 
-    /// Only for use inside functions compiled for AVX2.
+    /// The instructions of AVX2, only for use inside functions compiled for AVX2.
     pub(crate) struct Avx2;
 
     impl Compare for Avx2 {
@@ -170,7 +170,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A lookup with every instruction set of this machine.
+    /// Returns what a lookup finds with every instruction set of this machine.
     pub(crate) fn every_way(table: &ShortTokenTable, key: Key) -> Vec<Option<u32>> {
         let scalar = table.get::<Scalar>(key, table.home(key.hash()));
         #[cfg(target_arch = "x86_64")]

@@ -120,7 +120,7 @@ fn open(path: &Path) -> Result<Reader, Error> {
         path: path.to_owned(),
         source,
     };
-    // Before opening: that of a pipe would wait for its other end.
+    // Asked before opening: opening a pipe would wait for its other end.
     let metadata = std::fs::metadata(path).map_err(io)?;
     if !metadata.is_file() {
         return Err(at(path, CompiledError::NotCompiled));

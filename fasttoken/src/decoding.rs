@@ -20,7 +20,7 @@ impl Tokenizer {
         self.family.decode_bytes(ids, skip_special_tokens)
     }
 
-    /// [`Tokenizer::decode`] for each of many sequences, by up to `threads` threads, as
+    /// Decodes many sequences, each as [`Tokenizer::decode`] does, by up to `threads` threads, as
     /// [`Tokenizer::encode_batch`] has them.
     pub fn decode_batch(
         &self,
@@ -150,7 +150,7 @@ pub struct StreamState {
 }
 
 impl StreamState {
-    /// The state before the first id.
+    /// Returns the state before the first id.
     pub fn new(skip_special_tokens: bool) -> Self {
         Self {
             skip_special_tokens,

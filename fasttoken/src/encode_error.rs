@@ -1,4 +1,4 @@
-//! Why an input could not be encoded as asked.
+//! The reasons why an input could not be encoded as asked.
 
 /// Most ids in all pieces that overflow from one input: 16 million, of which each takes
 /// some 50 bytes. The reference has no bound, and a stride close to the length makes the
@@ -9,7 +9,7 @@ const OVERFLOWING_IDS_MAX: usize = 1 << 24;
 /// longest text, or any number, and there are as many of it as texts and pieces.
 const PADDING_IDS_MAX: usize = 1 << 24;
 
-/// Why an input could not be encoded with the options that were given.
+/// The reason why an input could not be encoded with the options that were given.
 ///
 /// Only truncation and padding can fail; any text is fine by definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -42,7 +42,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    /// The number of ids.
+    /// Returns the number of ids.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
@@ -52,7 +52,7 @@ impl Encoding {
         self.ids.is_empty()
     }
 
-    /// The number of texts: 2 for a pair.
+    /// Returns the number of texts: 2 for a pair.
     pub fn n_sequences(&self) -> usize {
         self.sequences.len().max(1)
     }
@@ -112,7 +112,7 @@ impl Encoding {
         self.spellings.iter().map(|(at, text)| (*at, &**text))
     }
 
-    /// Ids that a template puts around texts.
+    /// Returns the ids that a template puts around texts.
     pub(crate) fn special(ids: &[u32], type_id: u32) -> Self {
         let len = ids.len();
         Self {
@@ -141,7 +141,7 @@ impl Encoding {
         self.set_sequence(sequence);
     }
 
-    /// The ids of `range` without what overflowed and without sequences.
+    /// Returns the ids of `range` without what overflowed and without sequences.
     fn slice(&self, range: Range<usize>) -> Self {
         let blanks = self.blanks.get(range.clone()).unwrap_or_default();
         let spellings = self.spellings.iter().filter(|(at, _)| range.contains(at));
@@ -219,7 +219,7 @@ impl Encoding {
         self.attention_mask.extend_from_slice(&other.attention_mask);
     }
 
-    /// The number of ids that [`Encoding::pad`] would add.
+    /// Returns the number of ids that [`Encoding::pad`] would add.
     pub(crate) fn missing(&self, len: usize) -> usize {
         let own = len.saturating_sub(self.len());
         let pieces = self.overflowing.iter().map(|piece| piece.missing(len));

@@ -70,7 +70,7 @@ pub enum Error {
     IdOutOfRange {
         /// The token with the id.
         token: String,
-        /// Its id.
+        /// The token's id.
         id: u64,
         /// Number of tokens in the vocabulary.
         tokens: usize,
@@ -102,7 +102,7 @@ pub enum Error {
     MissingByte {
         /// The byte.
         byte: u8,
-        /// Its spelling in the byte-level alphabet.
+        /// The byte's spelling in the byte-level alphabet.
         spelling: char,
     },
 }

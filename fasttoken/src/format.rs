@@ -237,7 +237,7 @@ impl Writer {
 pub(crate) struct Reader {
     file: FileBytes,
     entries: Vec<Entry>,
-    /// The SHA-256 of the file that it was compiled from.
+    /// The SHA-256 of the file that the tokenizer was compiled from.
     pub(crate) source: [u8; 32],
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// One text, or two that the file's template for pairs puts together.
+/// The input of an encoding: one text, or two that the file's template for pairs puts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input<'t> {
     /// One text.

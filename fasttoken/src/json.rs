@@ -87,7 +87,7 @@ impl ModelJson {
 pub(crate) struct Component(Value);
 
 impl Component {
-    /// The value of `type`.
+    /// Returns the value of `type`.
     pub(crate) fn kind(&self, path: &str) -> Result<&str, Error> {
         self.string("type", path)
     }
@@ -110,7 +110,7 @@ impl Component {
             .ok_or_else(|| Error::invalid(format!("{path}.{name}"), "must be true or false"))
     }
 
-    /// A field that older files lack.
+    /// Returns a field that older files lack.
     pub(crate) fn bool_or(&self, name: &str, path: &str, default: bool) -> Result<bool, Error> {
         if self.0.get(name).is_none() {
             return Ok(default);
@@ -126,7 +126,7 @@ impl Component {
         self.0.get(name)
     }
 
-    /// The elements of a list and their paths.
+    /// Returns the elements of a list and their paths.
     pub(crate) fn parts(&self, name: &str, path: &str) -> Result<Vec<(Self, String)>, Error> {
         let list = self
             .field(name, path)?

@@ -149,8 +149,8 @@ impl Tokenizer {
         Ok(encoding)
     }
 
-    /// [`Tokenizer::encode_with`] for each of many inputs by up to `threads` threads, as in
-    /// [`Tokenizer::encode_batch`], filled up as one batch.
+    /// Encodes many inputs, each as [`Tokenizer::encode_with`] does, by up to `threads` threads, as in
+    /// [`Tokenizer::encode_batch`], and pads them as one batch.
     ///
     /// ```
     /// use fasttoken::{EncodeOptions, Padding};

@@ -15,18 +15,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of text for each thread, at least: a sleeping thread takes about as long to wake. Four
 /// texts of 674 bytes took two to three times as long by two threads as by one.
-const WORTH: usize = 8 << 10;
+const MIN_BYTES_PER_THREAD: usize = 8 << 10;
 
 /// Returns the number of threads, at most `threads` or one for each processor, that are worth waking
 /// for `bytes` bytes of text.
 pub(crate) fn worth(threads: Option<usize>, bytes: usize) -> usize {
-    // More than there are processors are never run.
-    threads.unwrap_or(usize::MAX).min(bytes / WORTH)
+    // No more threads run than there are processors.
+    threads
+        .unwrap_or(usize::MAX)
+        .min(bytes / MIN_BYTES_PER_THREAD)
 }
 
-/// `work` of 0 to `count`, by up to `threads` threads: this one and those of [`Pool`].
-/// Threads of its own would cost a small batch more than its texts do. `work` must not wait
-/// for anything, and so must not call code of our users.
+/// Returns the results of `work` for 0 to `count`, computed by up to `threads` threads: this one and
+/// those of [`Pool`]. Threads of its own would cost a small batch more than its texts do. `work` must
+/// not wait for anything, and so must not call code of our users.
 pub(crate) fn in_parallel<T, F>(count: usize, threads: usize, work: F) -> Vec<T>
 where
     T: Send,
@@ -58,7 +60,7 @@ where
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A panic leaves nothing half done under any lock here.
+/// Locks a mutex whose data stays usable if a thread panics: no lock here guards unfinished changes.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -33,7 +33,7 @@ pub(crate) struct Pattern {
 
 #[derive(Debug, Clone, Copy)]
 enum Inst {
-    /// One character of a set.
+    /// Match a character of a set.
     Set(usize),
     /// A greedy run of characters of a set, which gives back down to `min`.
     Run {
@@ -205,7 +205,7 @@ impl Pattern {
         }
     }
 
-    /// The leftmost match that begins at or after `from`.
+    /// Returns the leftmost match that begins at or after `from`.
     pub(crate) fn find(
         &self,
         text: &str,
@@ -301,7 +301,7 @@ impl Pattern {
         }
     }
 
-    /// Greedy run: where it may shrink to, and where it ends.
+    /// Matches a greedy run: returns where the run may shrink to, and where it ends.
     fn run_set(
         &self,
         text: &str,
@@ -325,7 +325,7 @@ impl Pattern {
         (count >= min).then_some((low, at))
     }
 
-    /// The state to try next after a failure.
+    /// Returns the state to try next after a failure.
     fn back(text: &str, base: usize, stack: &mut Vec<Frame>) -> Option<(usize, usize)> {
         if stack.len() == base {
             return None;

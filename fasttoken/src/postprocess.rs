@@ -19,7 +19,7 @@ pub(crate) struct PostProcessor {
     steps: Vec<Step>,
 }
 
-/// One part of a template.
+/// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TemplatePart {
     /// The ids of the first text.
@@ -209,7 +209,7 @@ impl PostProcessor {
         if pair { &self.pair } else { &self.single }
     }
 
-    /// The number of ids that are added around one text or two.
+    /// Returns the number of ids that are added around one text or two.
     pub(crate) fn added(&self, pair: bool) -> usize {
         let len = |piece: &TemplatePart| match piece {
             TemplatePart::Special(ids) => ids.len(),

@@ -80,9 +80,9 @@ pub(crate) const NONE: CharTokens = [NOT_PREMERGED, NO_TOKEN];
 pub(crate) struct Premerged {
     /// The block of `tokens` for each 64 code points.
     index: Flat<u16>,
-    /// For each character [`NOT_PREMERGED`], or its token in the lower 20 bits and its index into
-    /// `excluded` in the upper 12 bits. A character of two tokens has its index into `splits` in
-    /// place of a token.
+    /// The entry of each character: [`NOT_PREMERGED`], or the token in the lower 20 bits and the
+    /// index into `excluded` in the upper 12 bits. A character of two tokens has its index into
+    /// `splits` in place of a token.
     tokens: Flat<u32>,
     splits: Flat<CharTokens>,
     /// The contexts in which characters are not premerged; the first is empty.

@@ -24,7 +24,7 @@ pub(crate) struct PreTokenizer {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// One step, which cuts every piece of the step before into smaller ones.
+/// A step, which cuts every piece of the step before into smaller ones.
 #[derive(Debug)]
 enum Split {
     /// Splits by a common pattern, or several in a row, and keeps every piece.
@@ -341,7 +341,7 @@ fn flatten(
     Ok(())
 }
 
-/// The grammar that does what all `steps` do one after the other, if there is one. What is
+/// Returns the grammar that does what all `steps` do one after the other, if there is one. What is
 /// wrong with a step is not said here.
 fn known_sequence(steps: &[(Component, String)]) -> Option<Grammar> {
     let isolated = |(step, path): &(Component, String)| {

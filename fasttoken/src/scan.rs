@@ -56,8 +56,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// End of the match that begins at `at`, which must be inside the text and on
-    /// a character boundary. The result is larger than `at`.
+    /// Returns the end of the match that begins at `at`, which must be inside the text and on a
+    /// character boundary. The result is larger than `at`.
     #[inline]
     pub(crate) fn end_of_match(self, grammar: Grammar, at: usize) -> usize {
         let Some(shape) = grammar.shape() else {
@@ -86,7 +86,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A pattern of which words do not end between lower and upper case.
+    /// Returns the end of the match of a pattern whose words do not end between lower and upper
+    /// case.
     fn spaced(self, shape: Shape, at: usize) -> usize {
         let first = self.byte(at);
         if first == Some(b'\'')
@@ -115,7 +116,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A pattern of which words end between lower and upper case.
+    /// Returns the end of the match of a pattern whose words end between lower and upper case.
     fn cased(self, shape: Shape, at: usize) -> usize {
         let first = self.byte(at);
         let Some((kind, len)) = self.kind(at) else {
@@ -144,8 +145,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// End of the match that begins with a blank or other character at `at`, and goes on at `next`
-    /// with no word.
+    /// Returns the end of the match that begins with a blank or other character at `at`, and goes
+    /// on at `next` with no word.
     #[inline]
     fn no_word(self, shape: Shape, kind: Kind, at: usize, next: usize) -> usize {
         match (kind, self.kind(next)) {
@@ -164,7 +165,7 @@ impl<'a> Scanner<'a> {
         char_at(self.text, at).is_some_and(is_han)
     }
 
-    /// End of the run of Han characters that goes on at `at`.
+    /// Returns the end of the run of Han characters that goes on at `at`.
     fn han_run(self, mut at: usize) -> usize {
         while let Some(c) = char_at(self.text, at) {
             if !is_han(c) {
@@ -175,8 +176,8 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// Without Han characters if these are words of their own (`han`):
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+    /// Matches `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`, without Han characters
+    /// if these are words of their own (`han`).
     fn lower_word(self, han: bool, start: usize) -> Option<usize> {
         let (mut at, mut low_end) = (start, None);
         while let Some((case, len)) = self.case(han, at) {
@@ -197,8 +198,8 @@ impl<'a> Scanner<'a> {
         if at > lower_start { Some(at) } else { low_end }
     }
 
-    /// Without Han characters if these are words of their own (`han`):
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
+    /// Matches `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`, without Han characters
+    /// if these are words of their own (`han`).
     fn upper_word(self, han: bool, start: usize) -> Option<usize> {
         let mut at = start;
         while let Some((Case::Upper | Case::Both, len)) = self.case(han, at) {
@@ -245,7 +246,7 @@ impl<'a> Scanner<'a> {
         Some((case, c.len_utf8()))
     }
 
-    /// `'s|'t|'re|'ve|'m|'ll|'d` at `at`. Without regard to case, `ſ` counts as `s`.
+    /// Matches `'s|'t|'re|'ve|'m|'ll|'d` at `at`. Without regard to case, `ſ` counts as `s`.
     fn contraction(self, at: usize, fold_case: bool) -> Option<usize> {
         let rest = self.text.as_bytes().get(at..)?;
         if rest.first() != Some(&b'\'') {
@@ -267,7 +268,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// End of the run of characters of one kind that continues at `at`.
+    /// Returns the end of the run of characters of one kind that continues at `at`.
     #[inline]
     fn run(self, kind: Kind, mut at: usize) -> usize {
         while let Some((next, len)) = self.kind(at) {
@@ -279,7 +280,8 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// End of up to `max` numbers (0: of any number of them), of which the first ends at `at`.
+    /// Returns the end of up to `max` numbers (0: of any number of them), of which the first ends
+    /// at `at`.
     fn digits(self, max: u8, mut at: usize) -> usize {
         if max == 0 {
             return self.run(Kind::Number, at);
@@ -293,7 +295,7 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// End of the characters that follow a run of other characters in its word.
+    /// Returns the end of the characters that follow a run of other characters in its word.
     fn tail(self, mut at: usize, tail: Tail) -> usize {
         while let Some(b) = self.byte(at) {
             let belongs = match b {
@@ -309,13 +311,13 @@ impl<'a> Scanner<'a> {
         at
     }
 
-    /// `\s+(?!\S)|\s+` for the blanks that begin at `start` and go on at `next`.
+    /// Matches `\s+(?!\S)|\s+` for the blanks that begin at `start` and go on at `next`.
     fn blanks(self, start: usize, next: usize) -> usize {
         let (end, last) = self.blank_run(start, next);
         self.leave_last_blank(start, end, last)
     }
 
-    /// `\s*[\r\n]+|\s+(?!\S)|\s+` for the same.
+    /// Matches `\s*[\r\n]+|\s+(?!\S)|\s+` for the blanks that begin at `start` and go on at `next`.
     fn blanks_with_newlines(self, start: usize, next: usize) -> usize {
         let (end, last) = self.blank_run(start, next);
         let run = &self.text.as_bytes()[start..end];
@@ -325,7 +327,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// End of the run of blanks, and where its last blank begins.
+    /// Returns the end of the run of blanks, and where its last blank begins.
     fn blank_run(self, start: usize, next: usize) -> (usize, usize) {
         let (mut at, mut last) = (next, start);
         while let Some((Kind::Space, len)) = self.kind(at) {
@@ -335,7 +337,8 @@ impl<'a> Scanner<'a> {
         (at, last)
     }
 
-    /// A run of blanks leaves its last one to the word after it, unless it is alone.
+    /// Returns the end of a run of blanks, which leaves its last blank to the word after it unless
+    /// that blank is the whole run or the text ends there.
     fn leave_last_blank(self, start: usize, end: usize, last: usize) -> usize {
         if end == self.text.len() || last == start {
             end

@@ -25,7 +25,7 @@ pub(crate) struct Key {
     pub(crate) high: u64,
 }
 
-/// For each length, the mask of the bytes of a 16-byte load that belong to a word.
+/// The mask of the bytes of a 16-byte load that belong to a word, for each length.
 const KEY_MASKS: [(u64, u64); MAX_KEY_BYTES + 1] = {
     let mut keep = [(0, 0); MAX_KEY_BYTES + 1];
     let mut len = 0;

@@ -64,7 +64,7 @@ pub(crate) const MAX_PROBES: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooManyCollisions;
 
-/// Slots for `entries`, at most two thirds full.
+/// Returns the number of slots for `entries`, at most two thirds full.
 fn capacity(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
 }

@@ -35,9 +35,9 @@ pub enum TruncationStrategy {
     /// The longer one, and when that is not enough both to the same length.
     #[default]
     LongestFirst,
-    /// Only the first.
+    /// Only the first text is cut.
     OnlyFirst,
-    /// Only the second.
+    /// Only the second text is cut.
     OnlySecond,
 }
 
@@ -178,8 +178,8 @@ impl Truncation {
     }
 }
 
-/// The lengths to which two texts of `a` and `b` ids are cut; more than their own
-/// length leaves a text as it is.
+/// Returns the lengths to which two texts of `a` and `b` ids are cut; more than their own length
+/// leaves a text as it is.
 ///
 /// Only called when both together have more than `max`.
 fn longest_first(a: usize, b: usize, max: usize) -> (usize, usize) {

@@ -54,12 +54,12 @@ impl Class {
         Self(index)
     }
 
-    /// The class as a small number, for tables keyed by class.
+    /// Returns the class as a small number, for tables keyed by class.
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Position of the general category in [`CATEGORIES`].
+    /// Returns the position of the general category in [`CATEGORIES`].
     pub(crate) fn category(self) -> usize {
         usize::from(self.0 & CATEGORY_BITS)
     }
@@ -97,7 +97,7 @@ pub(crate) struct Classes {
 static CLASSES: LazyLock<Classes> = LazyLock::new(|| Classes::build(false));
 static WITH_MARKS: LazyLock<Classes> = LazyLock::new(|| Classes::build(true));
 
-/// The shared table. Keep the reference: each call checks that it was built.
+/// Returns the shared table. Keep the reference: each call checks that it was built.
 pub(crate) fn classes() -> &'static Classes {
     &CLASSES
 }
@@ -157,8 +157,8 @@ impl Classes {
         self.kinds[self.class(c).index()]
     }
 
-    /// Kind and length in bytes of the character at `at`, which must be a
-    /// character boundary of `text`; `None` at the end.
+    /// Returns the kind and the length in bytes of the character at `at`, which must be a character
+    /// boundary of `text`; `None` at the end.
     #[inline]
     pub(crate) fn kind_at(&self, text: &str, at: usize) -> Option<(Kind, usize)> {
         let first = *text.as_bytes().get(at)?;
@@ -199,7 +199,7 @@ fn blocks() -> (Vec<u16>, Vec<u8>) {
     (index, blocks)
 }
 
-/// The character at byte `at`, which must be a character boundary.
+/// Returns the character at byte `at`, which must be a character boundary.
 #[inline]
 pub(crate) fn char_at(text: &str, at: usize) -> Option<char> {
     let bytes = text.as_bytes().get(at..)?;

@@ -183,7 +183,7 @@ mod tests {
     use std::collections::HashMap;
     use tokenizers::Model as _;
 
-    /// The largest sum of scores over all cuts, by trying all of them.
+    /// Returns the largest sum of scores over all cuts, by trying all of them.
     fn largest(vocab: &HashMap<&str, f64>, unknown: f64, word: &str) -> f64 {
         let Some(c) = word.chars().next() else {
             return 0.0;

@@ -38,7 +38,7 @@ const RAW: u8 = 32;
 /// reserved for whole slots.
 const BLOCK: usize = 128;
 
-/// All tokens, those of the model and the added ones.
+/// The vocabulary: the tokens of the model and the added ones.
 #[derive(Debug)]
 pub(crate) struct Vocab {
     slots: Flat<Slot>,
@@ -73,7 +73,7 @@ impl Vocab {
         self.size
     }
 
-    /// Number of the model's own tokens.
+    /// Returns the number of the model's own tokens.
     pub(crate) fn model_len(&self) -> usize {
         self.model_len
     }

@@ -112,7 +112,7 @@ mod tests {
     use serde_json::{Map, Value, json};
     use std::collections::HashMap;
 
-    /// The tokens of a word by looking up every part of it.
+    /// Returns the tokens of a word by looking up every part of it.
     fn naive(vocab: &HashMap<String, u32>, prefix: &str, max: usize, word: &str) -> Vec<Token> {
         let token = |id: u32, start: usize, end: usize| Token { id, start, end };
         let unknown = vec![token(vocab["?"], 0, word.len())];

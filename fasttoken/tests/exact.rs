@@ -45,8 +45,8 @@ fn threads() -> usize {
     std::env::var("FASTTOKEN_THREADS").map_or(2, |n| n.parse().expect("a number of threads"))
 }
 
-/// `each` of `0..parts` on several threads, with a bar on a terminal, and a line at the
-/// end that says how long it took.
+/// Runs `each` of `0..parts` on several threads, with a bar on a terminal, and a line at the end
+/// that says how long it took.
 fn in_parts(what: &str, parts: usize, each: impl Fn(usize) + Sync) {
     let bar = ProgressBar::new(parts as u64).with_message(what.to_owned());
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}") {

@@ -10,12 +10,12 @@ use prelude_core::{
 };
 pub(crate) use prelude_models::conformance::batches::greedy;
 
-/// A count in a batch.
+/// Returns a count as batches have it.
 pub(crate) fn count(n: usize) -> u32 {
     u32::try_from(n).expect("batches are far below 2^32")
 }
 
-/// An embedding of length 1.
+/// Returns an embedding of length 1.
 pub(crate) const fn embed(pooling: Pooling) -> OutputHead {
     OutputHead::Embed {
         pooling,
@@ -24,7 +24,7 @@ pub(crate) const fn embed(pooling: Pooling) -> OutputHead {
     }
 }
 
-/// Scores of labels over the whole vocabulary.
+/// Returns a head that scores labels over the whole vocabulary.
 pub(crate) fn scores(labels: &[u32]) -> OutputHead {
     OutputHead::LabelScores {
         labels: labels.into(),
@@ -40,7 +40,7 @@ pub(crate) type Wanted = (Range<u32>, OutputHead);
 pub(crate) struct Forest(pub(crate) OneShotBatch);
 
 impl Forest {
-    /// A batch of one whole prompt.
+    /// Returns a batch of one whole prompt.
     pub(crate) fn prompt(tokens: &[u32], rows: Vec<Wanted>) -> Self {
         let mut this = Self::default();
         let root = this.root(tokens);
@@ -85,7 +85,7 @@ impl Forest {
         self.add(None, tokens, 0, &[], None)
     }
 
-    /// A root whose keys and values stay in blocks.
+    /// Returns a root whose keys and values stay in blocks.
     pub(crate) fn kept_root(&mut self, tokens: &[u32], blocks: &[BlockId]) -> SegmentIdx {
         self.add(None, tokens, 0, &[], Some(blocks))
     }
@@ -262,7 +262,7 @@ pub(crate) fn step(executor: &mut dyn Executor, batch: ForwardBatch) -> Result<S
     Ok(executor.collect(StepId(0))?)
 }
 
-/// Rows of a one-shot batch; one that failed is an error.
+/// Returns the rows of a one-shot batch; one that failed is an error.
 pub(crate) fn rows(executor: &mut dyn Executor, forest: Forest) -> Result<Vec<RowOutput>> {
     let rows = step(executor, forest.oneshot())?.oneshot;
     for (i, row) in rows.iter().enumerate() {
@@ -273,7 +273,7 @@ pub(crate) fn rows(executor: &mut dyn Executor, forest: Forest) -> Result<Vec<Ro
     Ok(rows)
 }
 
-/// The token of a sampled row, and how far it led over the next if two were asked for.
+/// Returns the token of a sampled row, and how far it led over the next if two were asked for.
 pub(crate) fn sampled(row: &RowOutput) -> Result<(u32, Option<f32>)> {
     let RowOutput::Sampled(tokens) = row else {
         bail!("not a sampled row: {row:?}");
@@ -292,7 +292,7 @@ pub(crate) fn all_sampled(rows: &[RowOutput], expected: usize) -> Result<Vec<u32
     rows.iter().map(|row| Ok(sampled(row)?.0)).collect()
 }
 
-/// Tokens that depend on a seed and on nothing else.
+/// Returns tokens that depend on a seed and on nothing else.
 pub(crate) fn tokens(seed: u64, len: usize, vocab: u32) -> Vec<u32> {
     let at = |i: usize| mix(seed.wrapping_mul(0x1_0000_0000).wrapping_add(i as u64));
     (0..len)
@@ -300,7 +300,7 @@ pub(crate) fn tokens(seed: u64, len: usize, vocab: u32) -> Vec<u32> {
         .collect()
 }
 
-/// SplitMix64 at a counter: every input has its own output, far from its neighbours'.
+/// Returns a SplitMix64 at a counter: every input has its own output, far from its neighbours'.
 pub(crate) const fn mix(counter: u64) -> u64 {
     let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -44,7 +44,7 @@ fn has_kernels(home: &Path, name: &str) -> bool {
 /// Language models whose greedy texts were recorded; the trained one is first.
 pub(crate) const TEXTS: [&str; 2] = ["demo-lm", "rand-untied-sharded"];
 
-/// Prompts of at most `longest` tokens and their recorded continuations, up to an end token and
+/// Returns prompts of at most `longest` tokens and their recorded continuations, up to an end token and
 /// to `tokens` tokens; at most `texts` of them.
 fn recorded_texts(
     golden: &Golden,
@@ -134,7 +134,7 @@ pub(crate) const IN_FP8: &str = "demo-lm";
 /// Most times the reference's own error in bf16 that answers in fp8 may be off: e4m3 has 4 bits less.
 const FP8_TIMES: f64 = 16.0;
 
-/// One model's prompts of at most `longest` tokens, in steps of at most `step` tokens, `most`
+/// Checks one model's prompts of at most `longest` tokens, in steps of at most `step` tokens, `most`
 /// tokens in all.
 pub(crate) fn check(
     session: &mut Session,

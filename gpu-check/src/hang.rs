@@ -48,7 +48,7 @@ pub(crate) fn run(common: &Common) -> Result<bool> {
     Ok(true)
 }
 
-/// One prompt of a few tokens, and the token that follows it.
+/// Returns one prompt of a few tokens that asks for the token that follows it.
 fn step() -> ForwardBatch {
     let tokens: Vec<u32> = (5..21).collect();
     let len = 16;

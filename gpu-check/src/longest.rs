@@ -77,7 +77,7 @@ enum Device {
 }
 
 impl Device {
-    /// Bytes that an executor takes to serve prompts of up to `len` tokens.
+    /// Returns the bytes that an executor takes to serve prompts of up to `len` tokens.
     fn bytes(self, shape: &Shape, strategy: Strategy, len: u32) -> Result<u64> {
         let mut model = config_of(&shape.sizes)?;
         // Whatever it was made for: the memory is the bound that is looked for.

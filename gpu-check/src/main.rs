@@ -73,7 +73,7 @@ enum Command {
     },
     /// Run one part in this process; `run` has begun the results.
     Part {
-        /// Its name.
+        /// The part's name.
         name: String,
         #[command(flatten)]
         common: Common,

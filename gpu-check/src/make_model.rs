@@ -144,7 +144,7 @@ pub(crate) fn shape(name: &str) -> Result<Shape> {
 enum Spread {
     /// Around 0, with this standard deviation.
     Around(f32),
-    /// Between these.
+    /// Numbers between these two.
     Between(f32, f32),
 }
 
@@ -177,13 +177,13 @@ impl Made {
         }
     }
 
-    /// A number in e4m3 whose size is between 1 and 3.75, by its bits.
+    /// Returns a number in e4m3 whose size is between 1 and 3.75, by its bits.
     fn e4m3(&self, i: usize) -> u8 {
         let bits = self.bits(i);
         (0x38 + (bits & 0xf) as u8) | (bits >> 8 & 0x80) as u8
     }
 
-    /// The bytes of all numbers, made by all processors.
+    /// Returns the bytes of all numbers, made by all processors.
     fn bytes<T: bytemuck::Pod + Send>(&self, number: impl Fn(usize) -> T + Sync) -> Vec<u8> {
         let mut numbers = vec![T::zeroed(); self.len()];
         let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -224,7 +224,7 @@ impl View for Made {
     }
 }
 
-/// All tensors of a model, by name.
+/// Returns all tensors of a model, by name.
 fn tensors(seed: u64, shape: &Sizes, fp8: bool) -> Vec<(String, Made)> {
     let (h, d) = (shape.hidden, shape.head_dim);
     let mut list = Vec::new();
@@ -378,7 +378,7 @@ pub(crate) fn make(
     Ok(fs::metadata(&weights)?.len())
 }
 
-/// The folder of a checkpoint among others.
+/// Returns the folder of a checkpoint among others.
 pub(crate) fn folder(models: &Path, name: &str, layers: Option<usize>) -> PathBuf {
     match layers {
         Some(layers) => models.join(format!("{name}-{layers}-layers")),

@@ -17,7 +17,7 @@ use crate::process;
 /// Characters of what the compiler says that a message repeats.
 const SAID_MAX: usize = 600;
 
-/// The compiler, if this machine has one.
+/// Returns the compiler, if this machine has one.
 pub(crate) fn find() -> Option<PathBuf> {
     process::find(&["nvcc", "/usr/local/cuda/bin/nvcc"])
 }
@@ -68,8 +68,8 @@ fn compile_with(nvcc: &Path, home: &Path, folder: &Path, (major, minor): (i32, i
         .with_context(|| format!("cannot write {MANIFEST}"))
 }
 
-/// The carried source must be the one that this program was built with: parameter structs have to
-/// match.
+/// Checks that the carried source is the one that this program was built with: parameter structs
+/// have to match.
 fn check_source(sources: &Path, family: &Family) -> Result<()> {
     let path = sources.join(format!("src/{}.cu", family.name));
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -89,7 +89,8 @@ mod tests {
     use super::*;
     use crate::results::tests::Folder;
 
-    /// A compiler that is a script; `-o` and the two paths behind it are its last arguments.
+    /// Returns a compiler that is a script; `-o` and the two paths behind it are its last
+    /// arguments.
     fn compiler(folder: &Folder, script: &str) -> PathBuf {
         let path = folder.0.join("nvcc");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_compiler_refuses_is_said() {
+    fn the_compiler_s_refusal_is_reported() {
         let folder = Folder::new("nvcc-refuses");
         let nvcc = compiler(&folder, "echo 'no such architecture' >&2; exit 1");
         let error = compile_with(&nvcc, &home(), &folder.0.join("images"), (9, 0));

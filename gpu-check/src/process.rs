@@ -20,11 +20,11 @@ pub(crate) const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself.
+    /// The process ended by itself.
     Itself(ExitStatus),
-    /// It took too long, or who looked at it gave it up, and was killed.
+    /// The process took too long, or its watcher gave it up, and was killed.
     Killed,
-    /// It was killed and is still there.
+    /// The process was killed and is still there.
     Stuck,
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn gone(child: &mut Child) -> Result<bool> {
     Ok(true)
 }
 
-/// The shell's own `kill`: the program of this name is not everywhere.
+/// Kills a process group by the shell's own `kill`: the program of this name is not everywhere.
 fn kill_group(leader: u32) -> Result<()> {
     let output = Command::new("sh")
         .args(["-c", "kill -s KILL -- \"-$0\"", &leader.to_string()])
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_started_ends_with_it() {
+    fn children_end_with_their_process() {
         let killed = ended("group-killed", "wait", Duration::from_secs(2));
         assert_eq!(killed, Ended::Killed);
         // A part that crashes leaves a server behind, say.

@@ -126,8 +126,8 @@ fn read(rows: Vec<RowOutput>) -> Result<Answer> {
     Ok(answer)
 }
 
-/// A prompt kept in blocks, then one token a step: what the executor says at each, behind its own
-/// words or behind those of `along`.
+/// Generates one token a step behind a prompt kept in blocks, and returns what the executor says at
+/// each step, behind its own words or behind those of `along`.
 pub(crate) fn generate(
     executor: &mut dyn Executor,
     prompt: &[u32],
@@ -232,7 +232,7 @@ impl Tolerance<'_> {
 pub(crate) enum Compared {
     /// The answers were right; the text says their errors.
     Right(String),
-    /// Why nothing could be compared: this is a SKIP, never a PASS.
+    /// The reason why nothing could be compared: this is a SKIP, never a PASS.
     Nothing(String),
 }
 
@@ -310,8 +310,8 @@ pub(crate) fn compare_texts(got: &[Text], exact: &[Text], near: f32) -> Result<C
     })
 }
 
-/// Answers of `transformers` on a device, as torch names it, to the questions, in f32 and in bf16.
-/// `Err` with the reason where it cannot be asked.
+/// Asks `transformers` on a device, as torch names it, the questions, in f32 and in bf16. `Err`
+/// with the reason where it cannot be asked.
 pub(crate) fn transformers(
     script: &Path,
     model: &Path,
@@ -398,7 +398,7 @@ fn parse(bytes: &[u8], dtype: &str, questions: &Questions) -> Result<Answers> {
     Ok(answers)
 }
 
-/// The script, where the bundle has it.
+/// Returns the script, where the bundle has it.
 pub(crate) fn script(home: &Path) -> PathBuf {
     home.join("parity.py")
 }

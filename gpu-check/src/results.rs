@@ -34,7 +34,7 @@ pub(crate) fn part_names() -> Vec<&'static str> {
     include_str!("../parts.txt").lines().collect()
 }
 
-/// All of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Document {
@@ -75,21 +75,21 @@ pub(crate) struct Run {
 pub(crate) struct PartState {
     pub(crate) state: State,
     pub(crate) seconds: f64,
-    /// Why it did not end well.
+    /// The reason why the part did not end well.
     pub(crate) why: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// It is running, or was when the machine went away.
+    /// The part is running, or was when the machine went away.
     Running,
     Done,
-    /// It ended by itself and skipped what it had no time for.
+    /// The part ended by itself and skipped what it had no time for.
     OutOfTime,
-    /// It did not end by itself.
+    /// The part did not end by itself.
     Killed,
-    /// It ended with an error or by a signal.
+    /// The part ended with an error or by a signal.
     Broken,
     /// The run's time was over before it.
     NotStarted,
@@ -104,7 +104,7 @@ pub(crate) enum Verdict {
     Miss,
     /// Wrong.
     Fail,
-    /// Not looked at, for the reason given.
+    /// The result was not looked at, for the reason given.
     Skip,
     /// A figure without a target.
     Note,
@@ -126,7 +126,7 @@ pub(crate) struct Goal {
     pub(crate) better: Better,
 }
 
-/// One line.
+/// A line of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outcome {
@@ -151,7 +151,7 @@ pub(crate) struct Outcome {
     /// (largest − smallest) / median of what was repeated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) spread: Option<f64>,
-    /// In `gpu.json` only; the table shows what matters first.
+    /// True for a line in `gpu.json` only: the table shows what matters first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) detail: bool,
     /// Seconds after the part began.
@@ -280,8 +280,8 @@ impl Report {
         self.write()
     }
 
-    /// A line in `log.txt` and on the screen, if there was none for a while: that a long piece of
-    /// work goes on, and how far it is.
+    /// Writes a line to `log.txt` and the screen if there was none for a while: it says that a long
+    /// piece of work goes on, and how far it is.
     pub(crate) fn beat(&self, line: impl FnOnce() -> String) -> Result<()> {
         match self.said.get().elapsed() >= BEAT {
             true => self.log(&format!("     {}", line())),
@@ -289,7 +289,7 @@ impl Report {
         }
     }
 
-    /// A line in `log.txt` and on the screen.
+    /// Writes a line to `log.txt` and the screen.
     pub(crate) fn log(&self, line: &str) -> Result<()> {
         self.said.set(Instant::now());
         println!("{line}");
@@ -309,7 +309,7 @@ fn round(seconds: f64) -> f64 {
     (seconds * 1e3).round() / 1e3
 }
 
-/// The run in a folder.
+/// Returns the run in a folder.
 pub(crate) fn read(folder: &Path) -> Result<Document> {
     let path = folder.join("gpu.json");
     let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -475,7 +475,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_number_fails() {
+    fn a_value_that_is_no_number_fails() {
         let folder = Folder::new("nan");
         open(&folder.0, run("a")).unwrap();
         let mut report = Report::begin(&folder.0, "env").unwrap();

@@ -7,7 +7,8 @@ use prelude_models::conformance::golden::Differences;
 
 use crate::batches::sampled;
 
-/// `Debug` prints the shortest digits that read back as the same f32.
+/// Returns the bits of results as text: `Debug` prints the shortest digits that read back as the
+/// same f32.
 pub(crate) fn bits(rows: &[RowOutput]) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
@@ -31,7 +32,7 @@ const COSINE_MIN: f64 = 0.99;
 /// Largest mean difference of logits, as a share of their spread: one rounding to bf16 differs in
 /// each of 28 layers. Unrelated logits differ by 1.1 times their spread.
 const LOGITS_MEAN: f64 = 0.1;
-/// And of any of them.
+/// The largest difference of any two logits, as a share of their spread.
 const LOGITS_MAX: f64 = 0.75;
 
 /// Differences that products by other algorithms explain, by the kind of answer.
@@ -76,7 +77,7 @@ fn embeddings(got: &[f32], alone: &[f32]) -> Result<String> {
     Ok(text)
 }
 
-/// The second value is the largest difference.
+/// Compares logits and returns the verdict in words and the largest difference.
 fn logits(got: &LabelScores, alone: &LabelScores) -> Result<(String, f64)> {
     let all = |scores: &LabelScores| -> Vec<f32> {
         let logits = scores.logits.iter().copied();
@@ -105,8 +106,8 @@ pub(crate) fn spread(values: &[f32]) -> f64 {
     (squares.sum::<f64>() / n).sqrt()
 }
 
-/// Tokens with their leads. Logits that are each `off` by as much, and a little more elsewhere in
-/// the vocabulary, may turn a lead of twice that around.
+/// Compares tokens with their leads. Logits that are each `off` by as much, and a little more
+/// elsewhere in the vocabulary, may turn a lead of twice that around.
 fn choices(got: (u32, Option<f32>), alone: (u32, Option<f32>), off: f64) -> Result<String> {
     let lead = f64::from(alone.1.context("no second token")?);
     let near = 4.0 * off;
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::batches::mix;
 
-    /// Numbers around 0 that depend on a seed, with a spread of about `size`.
+    /// Returns numbers around 0 that depend on a seed, with a spread of about `size`.
     fn noise(seed: u64, len: usize, size: f32) -> Vec<f32> {
         let at = |i| (mix(seed * 1_000_003 + i as u64) >> 40) as f32 / 16_777_216.0;
         (0..len)

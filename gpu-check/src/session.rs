@@ -27,7 +27,7 @@ use crate::{
     results::{Better, Goal, Outcome, Report, Run, State, Verdict},
 };
 
-/// Why times are not results where there is no GPU.
+/// The reason why times are not results where there is no GPU.
 const NO_TIMES: &str = "emulated: its time says nothing";
 
 /// Results of part `env` that are the bounds of the others.
@@ -41,11 +41,11 @@ pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// The share of a part that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// On a GPU.
+    /// A run on a GPU.
     Full,
-    /// On a GPU, under a tool that makes it slow.
+    /// A run on a GPU, under a tool that makes it slow.
     Small,
-    /// Without a GPU.
+    /// A run without a GPU.
     Smoke,
 }
 
@@ -86,7 +86,7 @@ struct Bundle {
     build: String,
 }
 
-/// The folder with what was carried along.
+/// Returns the folder with what was carried along.
 pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(home) => Ok(home.to_owned()),
@@ -98,7 +98,8 @@ pub(crate) fn home(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Settings of executors: images from the bundle, libraries from where they usually lie.
+/// Returns the settings of executors: images from the bundle, libraries from where they usually
+/// lie.
 pub(crate) fn configure(common: &Common, home: &Path) -> CudaConfig {
     let named = env::var_os("PRELUDE_CUDA_LIBS").unwrap_or_default();
     let mut fallback_dirs = python_packages();
@@ -115,7 +116,7 @@ pub(crate) fn configure(common: &Common, home: &Path) -> CudaConfig {
     }
 }
 
-/// `/usr/local/cuda*`, the newest name first.
+/// Returns the folders `/usr/local/cuda*`, the newest name first.
 fn toolkits() -> Vec<PathBuf> {
     let entries = fs::read_dir("/usr/local").into_iter().flatten().flatten();
     let is_toolkit = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("cuda");
@@ -235,7 +236,7 @@ pub(crate) fn describe(common: &Common) -> Result<Run> {
     })
 }
 
-/// Clocks, temperature and power, where the tool for it is.
+/// Returns clocks, temperature and power, where the tool for it is.
 pub(crate) fn clocks() -> Option<String> {
     let fields = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_event_reasons.active";
     let query = [
@@ -317,12 +318,12 @@ impl Session {
         self.size == Size::Smoke
     }
 
-    /// Full or smoke, whichever this is.
+    /// Returns `smoke` in a smoke run, else `full`.
     pub(crate) fn pick<T>(&self, full: T, smoke: T) -> T {
         if self.is_smoke() { smoke } else { full }
     }
 
-    /// An executor of a checkpoint on the target.
+    /// Returns an executor of a checkpoint on the target.
     pub(crate) fn executor(
         &self,
         checkpoint: &Checkpoint,
@@ -422,7 +423,7 @@ impl Session {
         self.add(Outcome::new(name, Verdict::Note).because(reason))
     }
 
-    /// PASS or FAIL by what `check` finds; its text goes with it. A panic is a FAIL too.
+    /// Notes PASS or FAIL by what `check` finds, with its text. A panic is a FAIL too.
     pub(crate) fn check(
         &mut self,
         name: &str,
@@ -558,7 +559,7 @@ impl Ceilings {
             .map(|(bound, value)| 100.0 * value / bound);
     }
 
-    /// Least seconds for some work, if both ceilings are known.
+    /// Returns the least seconds for some work, if both ceilings are known.
     pub(crate) fn bound_s(self, flops: f64, bytes: f64) -> Option<f64> {
         Some((flops / self.flops?).max(bytes / self.bytes?))
     }
@@ -575,7 +576,7 @@ pub(crate) struct Figure<'a> {
     pub(crate) work: Option<Work>,
     /// Least seconds that the ceilings allow.
     pub(crate) bound_s: Option<f64>,
-    /// For times: milliseconds instead of microseconds.
+    /// True for times in milliseconds instead of microseconds.
     pub(crate) ms: bool,
     pub(crate) goal: Option<Goal>,
     pub(crate) detail: bool,
@@ -604,7 +605,7 @@ pub(crate) const fn at_most(must: f64) -> Option<Goal> {
     })
 }
 
-/// The middle of some numbers; NaN of none.
+/// Returns the middle of some numbers; NaN of none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

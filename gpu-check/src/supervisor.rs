@@ -60,7 +60,8 @@ pub(crate) fn run(names: &[String], total: Option<u64>, common: &Common) -> Resu
     })
 }
 
-/// Results are carried home, checkpoints of 14 GB are not.
+/// Checks that checkpoints are not in the folder of results: results are carried home, checkpoints
+/// of 14 GB are not.
 fn apart(common: &Common) -> Result<()> {
     let Some(models) = &common.models else {
         return Ok(());
@@ -77,8 +78,8 @@ fn apart(common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Seconds for a part, of the `rest` of the run's time, if that has an end: the part's share
-/// among it and those behind it, by what they wish for, so that what one leaves goes to the
+/// Returns the seconds for a part, of the `rest` of the run's time, if that has an end: the part's
+/// share among it and those behind it, by what they wish for, so that what one leaves goes to the
 /// others. None if there is too little left for any part.
 fn share(name: &str, later: &[&str], most: u64, rest: Option<Duration>) -> Option<u64> {
     let Some(rest) = rest else { return Some(most) };
@@ -278,8 +279,8 @@ impl PartOutput {
         self.with(|latest| latest.at.elapsed())
     }
 
-    /// The last line, once the process has ended and its pipes are read to their ends, which
-    /// something that left its group may hold open.
+    /// Returns the last line, once the process has ended and its pipes are read to their ends;
+    /// something that left its process group may hold them open.
     fn last(&self) -> String {
         let start = Instant::now();
         while self.with(|latest| latest.open) > 0 && start.elapsed() < Duration::from_secs(2) {
@@ -321,7 +322,7 @@ mod tests {
         session::Session,
     };
 
-    /// A part that got as far as one result, then does `script`.
+    /// Returns a part that got as far as one result, then does `script`.
     fn part(name: &str, script: &str, whole: Duration, silence: Duration) -> Document {
         let folder = Folder::new(name);
         results::open(&folder.0, Run::default()).unwrap();

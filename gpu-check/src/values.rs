@@ -10,7 +10,7 @@ use crate::batches::mix;
 /// Values drawn once; longer lists repeat them. An odd length, so that rows differ.
 const DRAWN: usize = (1 << 16) + 1;
 
-/// Values in -1..1 with a spread of about 0.4, a function of seed and place.
+/// Returns values in -1..1 with a spread of about 0.4, a function of seed and place.
 pub(crate) fn values(seed: u64, len: usize) -> Vec<bf16> {
     let drawn: Vec<bf16> = (0..len.min(DRAWN) as u64)
         .map(|i| {
@@ -26,7 +26,7 @@ pub(crate) fn values(seed: u64, len: usize) -> Vec<bf16> {
     all
 }
 
-/// A matrix `[rows, width]` of such values.
+/// Returns a matrix `[rows, width]` of such values.
 pub(crate) fn matrix(
     loader: &mut CudaLoader,
     seed: u64,
@@ -45,8 +45,8 @@ pub(crate) fn matrix(
 /// Rows and columns of a block of e4m3 that has a scale.
 pub(crate) const BLOCK: usize = 128;
 
-/// A matrix `[rows, width]` in e4m3 with a scale for each block of 128 × 128, loaded as it is; and its bytes
-/// and scales. `width` is a multiple of 128.
+/// Returns a matrix `[rows, width]` in e4m3 with a scale for each block of 128 × 128, loaded as it is;
+/// and its bytes and scales. `width` is a multiple of 128.
 pub(crate) fn blocks(
     loader: &mut CudaLoader,
     seed: u64,
@@ -77,13 +77,15 @@ pub(crate) fn blocks(
     Ok((weight, data, scales))
 }
 
-/// A power of two between 1 and 32, unlike those of most other places: what belongs to another place shows.
+/// Returns a power of two between 1 and 32, unlike those of most other places: what belongs to another
+/// place shows.
 fn uneven(seed: u64, place: usize) -> f32 {
     let drawn = mix(seed.wrapping_mul(0x1_0000_0001) ^ (1 << 40 | place as u64));
     (1u32 << (drawn % 6)) as f32
 }
 
-/// Values of rows of `width`, as [`values`], whose groups of 128 elements are of very different sizes.
+/// Returns values of rows of `width`, as [`values`], whose groups of 128 elements are of very different
+/// sizes.
 pub(crate) fn uneven_groups(seed: u64, len: usize) -> Vec<bf16> {
     let mut all = values(seed, len);
     for (group, part) in all.chunks_mut(BLOCK).enumerate() {
@@ -95,7 +97,7 @@ pub(crate) fn uneven_groups(seed: u64, len: usize) -> Vec<bf16> {
     all
 }
 
-/// A vector of values between 0.5 and 1.5.
+/// Returns a vector of values between 0.5 and 1.5.
 pub(crate) fn vector(loader: &mut CudaLoader, seed: u64, len: usize) -> Result<Weight> {
     let around_one = |v: bf16| bf16::from_f32(1.0 + 0.5 * v.to_f32());
     let values: Vec<bf16> = values(seed, len).into_iter().map(around_one).collect();

@@ -107,7 +107,7 @@ u32 prelude_emu_launch(Device* device, const CLaunch* c, char* message, u64 room
     return launch(*device, *c, message, room);
 }
 
-// The tables; null behind the last entry.
+// The tables of kernels and parameter structs; they return null after the last entry.
 const char* prelude_emu_kernel(u64 i, const char** params_name, u32* threads_max) {
     if (i >= kernels().size()) return nullptr;
     *params_name = kernels()[i].params_name;

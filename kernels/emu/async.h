@@ -1,6 +1,5 @@
-// What runs beside the threads of a block on Hopper: barriers with phases, tensor copies that land
-// when somebody waits for them and not before, and products of warpgroups whose sums are there when
-// they were waited for and not before.
+// What runs beside the threads of a block on Hopper: barriers with phases, tensor copies, and products
+// of warpgroups. Copies land, and sums are written, when somebody waits for them and not before.
 #pragma once
 
 #include <unordered_map>
@@ -9,8 +8,8 @@
 
 namespace prelude::emu {
 
-// Most barriers with phases of a block. Copies at each have a clock of their own, numbered behind the
-// threads.
+// The most barriers with phases of a block. The copies at each barrier have a clock of their own; clocks
+// have the numbers after those of threads.
 constexpr u32 ASYNC_BARRIERS = 32;
 
 // A matrix and the box that is copied of it: what the host writes in place of the driver's map, as
@@ -34,16 +33,16 @@ struct TensorCopyAt {
 
 struct PhaseBarrier {
     u32 index;
-    u32 arrivals;  // of a phase
-    u32 missing;   // of them in the phase under way
-    i64 bytes = 0;  // that are to be copied before it ends, less those that were
-    u64 phase = 0;  // the one under way
-    u32 clock = 0;  // of what was copied
-    u32 epoch = 0;  // that `seen` and `ended` are of
+    u32 arrivals;  // arrivals that end a phase
+    u32 missing;   // arrivals that the phase under way still needs
+    i64 bytes = 0;  // bytes that are still to be copied before the phase ends
+    u64 phase = 0;  // the number of the phase under way
+    u32 clock = 0;  // the clock of this barrier's copies
+    u32 epoch = 0;  // the epoch to which `seen` and `ended` belong
     bool is_fenced = false;
     Stamp made;
-    std::vector<u32> seen;  // by those who arrived in this phase
-    std::vector<u32> ended;  // what the last phase passes on
+    std::vector<u32> seen;  // what the threads that arrived in this phase have seen
+    std::vector<u32> ended;  // what a thread sees that waits for the last phase
     std::vector<u16> waiting;
     std::vector<TensorCopyAt> copies;
 };
@@ -52,14 +51,14 @@ struct PhaseBarrier {
 struct Product {
     u64 a, b;
     u32 columns;
-    bool has_registers;  // a is in registers, and b in rows of n
+    bool has_registers;  // a lies in registers, and b in rows of n
     bool adds;
     float* d[WARP_LANES];
     const u32* registers[WARP_LANES];
     Site site;
 };
 
-// What a lane lays out for it.
+// A lane's operands of a product.
 struct ProductSlot {
     u64 a, b;
     u32 columns;
@@ -78,10 +77,10 @@ struct WarpProducts {
     bool is_fenced = false;  // since the last group was committed
     std::vector<Product> open;
     std::deque<std::vector<Product>> groups;
-    // True sums of registers that belong to products, by the first lane's address of them.
+    // The true values of registers that belong to products, by the first lane's address of them.
     struct Sums {
         std::vector<float> values;  // lane by lane
-        u32 products = 0;           // that are not done
+        u32 products = 0;           // products of these registers that are not done
     };
     std::unordered_map<const float*, Sums> sums;
     u32 count = 0;
@@ -90,7 +89,7 @@ struct WarpProducts {
 class Async {
   public:
     explicit Async(Launch& launch) : launch_(launch) {}
-    // For a new block.
+    // Forgets everything, for a new block.
     void reset();
     // Describes an operation that is still under way when the block has ended; empty if none is.
     std::string unfinished() const;
@@ -109,7 +108,7 @@ class Async {
 
   private:
     PhaseBarrier& barrier(u32 at, Site site);
-    // The current step of the current thread.
+    // Returns the current step of the current thread.
     Stamp now(Site site) const;
     // Forgets what threads did before the last barrier of the block, which all have seen.
     void refresh(PhaseBarrier& barrier) const;
@@ -123,7 +122,7 @@ class Async {
     Launch& launch_;
     std::unordered_map<u32, PhaseBarrier> barriers_;
     std::vector<WarpProducts> products_;
-    // Of each warpgroup, the operands of its products so far: all four warps must have the same.
+    // For each warpgroup, the operands of its products so far: all four warps must have the same.
     std::vector<std::vector<std::pair<u64, u64>>> issued_;
 };
 
@@ -132,7 +131,7 @@ void complete_product_fence(Launch&, u32 mask, Warp&);
 void complete_product_commit(Launch&, u32 mask, Warp&);
 void complete_product_wait(Launch&, u32 mask, Warp&);
 
-// As hopper.h has it.
+// Equal to `swizzled` of hopper.h.
 inline u32 swizzle_128(u32 offset) { return offset ^ (offset >> 3 & 0x70); }
 
 }  // namespace prelude::emu

@@ -12,7 +12,7 @@ namespace prelude::emu {
 
 thread_local Launch* running;
 
-// Stacks of finished launches, for the next one.
+// The stacks of finished launches, kept for the next one.
 static thread_local std::vector<std::unique_ptr<Stack>> spare_stacks;
 
 std::string Site::text() const {
@@ -130,8 +130,8 @@ void Launch::dep_wait() {
     has_waited = true;
 }
 
-// Warps with something to do are looked for from `cursor_` on, which is a thread in round robin
-// and a warp otherwise.
+// Returns the thread that runs next. The search starts at `cursor_`, which is a thread's number in round
+// robin and a warp's otherwise.
 Thread* Launch::next() {
     u32 count = static_cast<u32>(warps.size());
     switch (request.order) {
@@ -161,7 +161,7 @@ Thread* Launch::next() {
             return nullptr;
         }
         case Order::Random: {
-            // Mostly the same warp, since only that lets one run far ahead of the others.
+            // Mostly the same warp as before, so that one warp runs far ahead of the others.
             u64 draw = random();
             u32 first = draw % 8 == 0 ? static_cast<u32>(draw >> 32) % count : cursor_;
             for (u32 i = 0; i < count; i++) {

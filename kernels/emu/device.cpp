@@ -7,7 +7,7 @@
 
 namespace prelude::emu {
 
-// As cudaMalloc aligns.
+// The alignment of cudaMalloc.
 constexpr size_t ALIGN = 256;
 constexpr size_t CANARY_BYTES = 256;
 constexpr u8 CANARY = 0xa5;
@@ -112,7 +112,7 @@ void Launch::check_global(const void* at, size_t bytes, Access kind, Site site) 
     }
     if (!current->has_waited) {
         if (kind != Access::Read) fail(name(kind) + " ahead of dep_wait()", site);
-        // Launches since the last copy may still run.
+        // Launches after the host's last copy may still run.
         bool is_recent = a->written_in > device.settled && a->written_in < device.launches;
         const u32* writer = a->writer.data() + (address - reinterpret_cast<u64>(a->data));
         for (size_t i = 0; is_recent && i < bytes; i++) {

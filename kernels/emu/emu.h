@@ -58,8 +58,8 @@ struct Allocation {
     u8* data;
     size_t bytes;
     std::unique_ptr<u8[]> storage;
-    // For each byte, the block that wrote it in the launch numbered `written_in`, plus 1; 0 if none did.
-    // Made when first written.
+    // For each byte, 1 + the number of the block that wrote it in launch `written_in`; 0 if none did.
+    // Made at the first write.
     std::vector<u32> writer;
     u64 written_in = 0;
 };
@@ -82,21 +82,22 @@ class Device {
     const Allocation* last_before(u64 at) const;
     // Describes the first damaged canary, if any.
     bool canaries_intact(std::string* damage) const;
-    // Number of the launch under way, from 1.
+    // The number of the launch under way, counted from 1.
     u64 launches = 0;
-    // The last launch that has ended whatever the next one waits for: a copy was queued behind it.
+    // The number of the last launch before the host's last copy. It has ended even if the next launch
+    // does not call dep_wait().
     u64 settled = 0;
 
   private:
-    std::vector<std::unique_ptr<Allocation>> allocations_;  // by address
+    std::vector<std::unique_ptr<Allocation>> allocations_;  // sorted by address
     static constexpr size_t CACHE = 64;
     Allocation* cache_[CACHE] = {};
 };
 
 // ---- shared memory ----
 
-// When somebody touched something: before `epoch` block barriers, and `time` of the thread's own
-// steps since the last one.
+// Who touched a part of shared memory, and when: after `epoch` block barriers and then `time` steps of
+// the thread.
 struct Stamp {
     u32 epoch = 0;
     u32 time = 0;
@@ -104,8 +105,8 @@ struct Stamp {
     bool valid = false;
     bool atomic = false;
     bool in_flight = false;  // an asynchronous access that no thread has waited for
-    bool generic = true;     // of a thread itself, which copies and products see after fence_async()
-    u32 fences = 0;          // how often the thread had called that before
+    bool generic = true;     // by a thread itself: copies and products see it after fence_async()
+    u32 fences = 0;          // how often the thread had called fence_async() before
     Site site{nullptr, 0};
 };
 
@@ -131,9 +132,10 @@ class Shadow {
     void grow(size_t bytes);
     // Checks an access and remembers it.
     void access(size_t offset, size_t bytes, Access kind, Toucher by, Site site);
-    // An asynchronous write of the current thread has arrived.
+    // Records that an asynchronous write of the current thread has arrived.
     void land(size_t offset, size_t bytes);
-    // A tensor copy has arrived, as step `time` of `clock`: a thread's number, or one behind them.
+    // Records that a tensor copy has arrived, as step `time` of clock number `clock`: a thread's number,
+    // or a larger one.
     void land_copy(size_t offset, size_t bytes, u32 clock, u32 time);
     // Ends the reads that a product makes for a thread.
     void end_reads(size_t offset, size_t bytes, const Thread& thread);
@@ -169,23 +171,23 @@ struct Thread {
     Dim3 index;
     u32 linear, lane, warp;
     State state;
-    const char* waits_for;  // while Waiting
+    const char* waits_for;  // what the thread waits for, while Waiting
     u32 waits_on;           // barrier id or mask
     Site waits_at;
-    void* slot;  // its part of a warp operation
-    // Steps of this thread since the last block barrier, and those of others that it has seen
-    // (empty: none).
+    void* slot;  // the thread's part of a warp operation
+    // The steps of this thread since the last block barrier, and for each other thread the last step
+    // that this thread has seen (empty: none).
     u32 time;
     std::vector<u32> seen;
-    // Whether it has called dep_wait(): until then the launches before this one may still run.
+    // Whether the thread has called dep_wait(). Until then the launches before this one may still run.
     bool has_waited;
     std::vector<Copy> open_copies;
     std::deque<std::vector<Copy>> copy_groups;
-    // Its calls of fence_async().
+    // The thread's calls of fence_async().
     std::vector<Stamp> fences;
 };
 
-// Lanes gathering for one warp operation.
+// The lanes that have come to one warp operation, and those still expected.
 struct Gathering {
     u32 mask;
     u32 arrived = 0;
@@ -200,7 +202,7 @@ struct Warp {
 };
 
 struct Barrier {
-    u32 threads = 0;  // expected, while somebody waits
+    u32 threads = 0;  // threads that the barrier expects, while somebody waits
     u32 arrived = 0;
     std::vector<u16> waiting;
     std::vector<u32> seen;  // what those who arrived have seen
@@ -249,7 +251,7 @@ class Launch {
     std::shared_ptr<Async> async;
     u32 live;
     Thread* current;
-    bool has_waited;  // a thread of the block
+    bool has_waited;  // whether a thread of the block has called dep_wait()
 
     // Stops the launch; does not return to a kernel.
     [[noreturn]] void fail(const std::string& what, Site site);
@@ -258,10 +260,10 @@ class Launch {
     void wake(u32 thread);
     std::string who(const Thread& thread) const;
 
-    // The current thread sees what launches before this one wrote.
+    // Lets the current thread see what launches before this one wrote.
     void dep_wait();
 
-    // Device memory: checks, and remembers writers.
+    // Checks an access to device memory, and remembers its writer.
     void check_global(const void* at, size_t bytes, Access kind, Site site);
     // Returns the offset of `at` in shared memory; the access is checked.
     u32 check_shared(const void* at, size_t bytes, Access kind, Site site);

@@ -55,7 +55,7 @@
     PRELUDE_EXPAND(PRELUDE_PICK(__VA_ARGS__, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, \
                                 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1)(P, __VA_ARGS__))
 
-// Exported, so that the Rust mirror's names, offsets and sizes can be compared.
+// Registers a parameter struct, so that tests compare its names, offsets and sizes with the Rust mirror.
 #define PRELUDE_PARAMS(Params, bytes, ...)                                                       \
     static_assert(sizeof(Params) == (bytes), #Params " is mirrored in kernels/src/params.rs");   \
     static const ::prelude::emu::RegisterParams Params##_registered {                            \
@@ -69,7 +69,7 @@
                                                                alignof(T) < 16 ? 16 : alignof(T))) \
     }
 
-// Where the caller is, as default arguments.
+// Arguments whose defaults say where the caller is.
 #define PRELUDE_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define PRELUDE_HERE (::prelude::emu::Site{file, line})
 

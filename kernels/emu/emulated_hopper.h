@@ -1,4 +1,4 @@
-// The host backend of hopper.h, as emulated.h is of dev.h.
+// The host backend of hopper.h, as emulated.h is the host backend of dev.h.
 #pragma once
 
 #include "async.h"

@@ -14,7 +14,7 @@
 
 namespace prelude::emu {
 
-// A fibre that was left in the middle has not taken the marks of its frames away.
+// Clears AddressSanitizer's marks of a stack: a fibre that was left in the middle has not cleared them.
 static void forget_frames([[maybe_unused]] const Stack& stack) {
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(stack.bottom(), Stack::bytes());
@@ -47,8 +47,8 @@ Stack::~Stack() { munmap(mapping_, page_bytes() + STACK_BYTES); }
 
 #if PRELUDE_FAST_FIBRES
 
-// Saves what a callee must preserve, swaps stacks, restores. Everything else is saved by the
-// caller, since this is an ordinary call to the compiler.
+// Saves the registers that a callee must preserve, swaps stacks, and restores the registers. The caller
+// saves all others, since this is an ordinary call to the compiler.
 extern "C" void prelude_emu_swap(void** save, void* load);
 asm(R"(
 .text

@@ -37,14 +37,14 @@ struct Operand {
         }
     }
 
-    // Where 8 values lie: k.. of row n, or of a transposed operand row k of columns n...
+    // Returns where 8 values lie: k.. of row n, or n.. of row k if the operand is transposed.
     u32 chunk(u32 n, u32 k) const {
         u32 at = is_transposed ? n % 64 * 2 + n / 64 * leading + k % 8 * 128 + k / 8 * stride
                                : n % 8 * 128 + n / 8 * stride + k * 2;
         return swizzle_128(start + at);
     }
 
-    // Calls `f(n, k, offset)` for each 8 values of rows or columns first.. of all 16 k.
+    // Calls `f(n, k, offset)` for each 8 values of `count` n from `first` on, for all 16 k.
     template <class F>
     void each(u32 first, u32 count, F f) const {
         for (u32 n = first; n < first + count; n += is_transposed ? 8 : 1) {
@@ -52,7 +52,7 @@ struct Operand {
         }
     }
 
-    // Values [n - first][k].
+    // Returns the values as [n - first][k].
     std::vector<float> read(Launch& launch, u32 first, u32 count) const {
         std::vector<float> values(count * 16);
         each(first, count, [&](u32 n, u32 k, u32 offset) {
@@ -66,7 +66,7 @@ struct Operand {
         return values;
     }
 
-    // From now on the hardware may read them for `thread`.
+    // Records that the hardware may read these values for `thread` from now on.
     void begin_reads(Launch& launch, u32 first, u32 count, const Thread& thread, Site site) const {
         each(first, count, [&](u32, u32, u32 offset) {
             if (offset + 16 > launch.shared_bytes) {
@@ -112,7 +112,7 @@ void Async::issue(u32 warp) {
     check_same(warp, made);
     const Thread& thread = launch_.threads[warp * WARP_LANES];
     if (!made.has_registers) {
-        // Nothing says that a warp's rows are read for that warp alone.
+        // The hardware may read a warp's rows for other warps of the warpgroup too.
         Operand a(launch_, made.a, false, made.site);
         a.begin_reads(launch_, 0, 64, thread, made.site);
     }

@@ -1,5 +1,5 @@
-// Races in shared memory: two accesses to the same bytes, one of them a write, by threads of
-// which neither has seen the other's. Reported even when the values come out right.
+// Finds races in shared memory: two accesses to the same bytes, one of them a write, by threads of
+// which neither has seen the other's access. A race is reported even when the values come out right.
 
 #include "emu.h"
 
@@ -15,14 +15,15 @@ void Shadow::reset(size_t bytes) {
 void Shadow::grow(size_t bytes) { chunks_.resize((bytes + CHUNK - 1) / CHUNK); }
 
 static std::string describe(const Stamp& stamp, const char* verb) {
-    // Copies have numbers behind those of threads.
+    // Clocks of copies have the numbers after those of threads.
     bool is_copy = stamp.thread >= running->threads.size();
     std::string who = is_copy ? "a copy" : "thread " + std::to_string(stamp.thread);
     return std::string(verb) + " by " + who + " at " + stamp.site.text() +
            (stamp.in_flight ? ", still under way" : "");
 }
 
-// Whether a copy or product of `thread` sees what a thread wrote itself: it has fenced since.
+// Returns whether a copy or product of `thread` sees `write`, a thread's own access: the writer has
+// called fence_async() since.
 static bool is_fenced(const Launch& launch, const Thread& thread, const Stamp& write) {
     const auto& fences = launch.threads[write.thread].fences;
     return write.fences < fences.size() && launch.has_seen(thread, fences[write.fences]);
@@ -59,8 +60,8 @@ void Shadow::touch(Touch& touch, size_t offset, Access kind, Toucher by, Site si
     now.valid = true;
     now.site = site;
     if (kind == Access::Read) {
-        // Two readers are kept: whoever writes next without having seen all readers is, but for
-        // contrived cases, behind on one of these.
+        // Only two readers are kept: a later writer that has not seen all readers has, except in
+        // contrived cases, not seen one of these two.
         Stamp& first = touch.reads[0];
         if (!first.valid || first.thread == now.thread || launch.has_seen(thread, first)) {
             first = now;

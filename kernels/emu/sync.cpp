@@ -1,4 +1,4 @@
-// Barriers, and operations of a warp: who waits, who has seen whose work.
+// Barriers, and operations of a warp: which threads wait, and which have seen each other's work.
 //
 // Happens-before is exact for barriers. Each thread counts its own steps (`time`), and keeps for
 // every other thread the last step that it has seen. A barrier of the whole block starts a new
@@ -68,7 +68,8 @@ void Launch::barrier(u32 id, u32 count, bool waits, Site site) {
         barrier.threads = count;
         release(*current, barrier.seen);
     }
-    // Lanes of one warp at different barriers in the source: divergent, whatever the counts say.
+    // Lanes of one warp that come to different barriers in the source are divergent, whatever the
+    // counts say.
     if (barrier.sites.empty()) barrier.sites.assign(warps.size(), Site{nullptr, 0});
     Site& first = barrier.sites[current->warp];
     if (first.file == nullptr) first = site;
@@ -94,7 +95,7 @@ void Launch::gather(u32 mask, void* slot, const char* what,
     if (missing < WARP_LANES && (mask >> missing) != 0 && mask != ~0u) {
         fail(std::string(what) + " names lanes that the block does not have", site);
     }
-    // A last, partial warp: its missing lanes count as having left.
+    // The last warp may be partial; its missing lanes count as having left.
     u32 present = mask & warp.live;
     if (present != mask && missing >= WARP_LANES) {
         fail(std::string(what) + " names lanes that have left", site);

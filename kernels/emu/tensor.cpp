@@ -51,7 +51,7 @@ static void multiply(Launch& launch, const float (&a)[16][K], const float (&b)[8
     }
 }
 
-// Of two elements a register, which `at` widens.
+// Multiplies operands with two elements in each register; `at` widens an element to f32.
 template <class At>
 static void multiply_pairs(Launch& launch, At at) {
     float a[16][16], b[8][16];

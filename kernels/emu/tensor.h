@@ -6,21 +6,21 @@
 namespace prelude::emu {
 
 struct MmaSlot {
-    float* c;      // 4
-    const u32* a;  // 4
+    float* c;      // 4 numbers
+    const u32* a;  // 4 registers
     u32 b[2];
 };
 
 struct LdmatrixSlot {
-    u32* result;      // `count`
-    const void* row;  // in shared memory, of the lanes below 8 · count
+    u32* result;      // `count` registers
+    const void* row;  // in shared memory; read of lanes below 8 · count
     u32 count;
     bool transposed;
 };
 
 struct ShuffleSlot {
     u32 value;
-    u32 source;  // lane to read, or the own one where that would leave the warp
+    u32 source;  // the lane to read, or the reader's own lane if `source` would be outside of the warp
     u32 result;
 };
 

@@ -20,7 +20,7 @@ const PROGRAM: &str = "this program";
 /// Largest image that is read: all families together are below 2 MB.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 
-/// Why there is no image.
+/// The reason why there is no image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -29,7 +29,7 @@ pub enum ImageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The manifest is not one.
@@ -37,10 +37,10 @@ pub enum ImageError {
     Manifest {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// No image of this family.
+    /// There is no image of this family.
     #[error("{} has no image of `{family}`", folder.display())]
     Missing {
         /// The folder that was searched.
@@ -55,7 +55,7 @@ pub enum ImageError {
         folder: PathBuf,
         /// The family.
         family: &'static str,
-        /// Hash of the sources it was compiled from.
+        /// Hash of the sources that the image was compiled from.
         found: String,
         /// [`Family::hash`].
         wanted: String,
@@ -65,7 +65,7 @@ pub enum ImageError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The file's size.
         found: u64,
         /// The hash in the manifest.
         expected: u64,
@@ -84,7 +84,7 @@ include!(concat!(env!("OUT_DIR"), "/packed.rs"));
 #[derive(Clone, Copy, Debug)]
 struct Packed {
     manifest: &'static str,
-    /// By family.
+    /// The images by family.
     images: &'static [(&'static str, &'static [u8])],
 }
 
@@ -132,7 +132,7 @@ impl Images {
         Ok(Self { place, entries })
     }
 
-    /// The folder of the images, for messages.
+    /// Returns the folder of the images, for messages.
     #[must_use]
     pub fn place(&self) -> &Path {
         match &self.place {
@@ -141,7 +141,7 @@ impl Images {
         }
     }
 
-    /// The image of a family, if it was compiled from this crate's sources.
+    /// Returns the image of a family, if it was compiled from this crate's sources.
     ///
     /// # Errors
     /// [`ImageError::Missing`], [`ImageError::Stale`], [`ImageError::Truncated`],
@@ -182,7 +182,7 @@ impl Images {
     }
 }
 
-/// An image of the program's.
+/// Returns an image of the program's.
 fn carried(
     packed: &Packed,
     family: &Family,

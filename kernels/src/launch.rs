@@ -15,7 +15,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// One-dimensional, without dynamic shared memory.
+    /// Returns a one-dimensional launch without dynamic shared memory.
     #[must_use]
     pub const fn linear(kernel: &'static str, blocks: u32, threads: u32) -> Self {
         Self {

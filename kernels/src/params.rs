@@ -11,10 +11,10 @@ use bytemuck::{Pod, Zeroable};
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// No address.
+    /// The address 0, which is none.
     pub const NULL: Self = Self(0);
 
-    /// `bytes` further on.
+    /// Returns the address `bytes` further on.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
@@ -24,11 +24,11 @@ impl DevicePtr {
 /// A field of a parameter struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, the same on both sides.
+    /// The field's name, the same on both sides.
     pub name: &'static str,
     /// Bytes from the struct's start.
     pub offset: usize,
-    /// Its size in bytes.
+    /// The field's size in bytes.
     pub bytes: usize,
 }
 
@@ -37,7 +37,7 @@ pub struct Field {
 pub trait Params: Pod {
     /// The C++ struct's name, without its namespace.
     const NAME: &'static str;
-    /// Its fields, in order.
+    /// The struct's fields, in order.
     const FIELDS: &'static [Field];
 }
 

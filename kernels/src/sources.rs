@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 pub struct Header {
     /// The name in `#include "prelude/dev.h"`.
     pub name: &'static str,
-    /// Its text.
+    /// The header's text.
     pub text: &'static str,
 }
 
@@ -18,13 +18,13 @@ pub struct Family {
     pub name: &'static str,
     /// Text of the source file.
     pub source: &'static str,
-    /// Its kernels' names.
+    /// The names of the family's kernels.
     pub kernels: &'static [&'static str],
 }
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
-        /// All headers that sources include.
+        /// The headers that sources include.
         pub const HEADERS: &[Header] = &[
             $(Header {
                 name: concat!("prelude/", $name),
@@ -36,7 +36,7 @@ macro_rules! headers {
 
 macro_rules! families {
     ($($name:literal: [$($kernel:literal),* $(,)?]),* $(,)?) => {
-        /// All families, by name.
+        /// The families, by name.
         pub const FAMILIES: &[Family] = &[
             $(Family {
                 name: $name,
@@ -212,26 +212,26 @@ families! {
 pub(crate) const OPTIONS: &[&str] = &["-std=c++17", "-fmad=false"];
 
 impl Family {
-    /// The family that defines a kernel.
+    /// Returns the family that defines a kernel.
     #[must_use]
     pub fn of(kernel: &str) -> Option<&'static Self> {
         FAMILIES.iter().find(|f| f.kernels.contains(&kernel))
     }
 
-    /// True if it has instructions of Hopper that no other GPU has: it compiles for sm_90a alone, and
-    /// is loaded on compute capability 9.0 alone.
+    /// Returns true if the family has instructions of Hopper that no other GPU has: it compiles for
+    /// sm_90a alone, and is loaded on compute capability 9.0 alone.
     #[must_use]
     pub fn is_of_hopper(&self) -> bool {
         self.name.starts_with("sm90_")
     }
 
-    /// Options to compile it with, beside those that name files and targets.
+    /// Returns the options to compile the family with, beside those that name files and targets.
     #[must_use]
     pub const fn options() -> &'static [&'static str] {
         OPTIONS
     }
 
-    /// The headers that it includes, directly and through others, in the order of [`HEADERS`].
+    /// Returns the headers that it includes, directly and through others, in the order of [`HEADERS`].
     pub fn headers(&self) -> impl Iterator<Item = &'static Header> {
         let mut texts = vec![self.source];
         let mut included = [false; HEADERS.len()];
@@ -249,8 +249,8 @@ impl Family {
             .filter_map(|(h, there)| there.then_some(h))
     }
 
-    /// SHA-256 of everything that decides what it compiles to, in hexadecimal: the source, its
-    /// headers, the options. Images carry it, so that a stale one is not used.
+    /// Returns the SHA-256 of everything that decides what the family compiles to, in hexadecimal: the
+    /// source, its headers, the options. Images carry it, so that a stale one is not used.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hash = Sha256::new();

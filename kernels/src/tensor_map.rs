@@ -11,7 +11,7 @@ use crate::DevicePtr;
 pub struct TensorMap([u64; 16]);
 
 impl TensorMap {
-    /// The map that the driver wrote.
+    /// Returns the map that the driver wrote.
     #[must_use]
     pub const fn new(words: [u64; 16]) -> Self {
         Self(words)
@@ -40,7 +40,7 @@ pub struct TensorTile {
 const EMULATED: u64 = 0x5041_4d4c_4552_5021;
 
 impl TensorTile {
-    /// True if a copy can move it, as cuTensorMapEncodeTiled asks.
+    /// Returns true if a tensor copy can move the box, as cuTensorMapEncodeTiled asks.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.at.0.is_multiple_of(16)

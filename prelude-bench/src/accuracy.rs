@@ -22,7 +22,7 @@ const JUDGE_PAIRS: &str = include_str!("../data/judge_pairs.csv");
 
 /// Rows of the test set that the recorded figures are of.
 const ROWS: usize = 3_080;
-/// Every fifth message has all 77 labels scored, as when the figure was recorded.
+/// The step between messages that have all 77 labels scored, as when the figure was recorded.
 const SCORED_STRIDE: usize = 5;
 /// Answers that a figure may lose to rounding, however few there are: of 616 one is 0.16 points.
 const FEWEST_LOST: f64 = 2.0;
@@ -31,14 +31,14 @@ const BATCH: usize = 64;
 /// Messages per request where each has a trie of 77 labels: some 180 rows of the 4,096 allowed.
 const LABEL_BATCH: usize = 16;
 
-/// One figure, beside the recorded one.
+/// A figure, beside the recorded one.
 #[derive(Clone, Debug)]
 pub struct Measure {
     /// The name of the measured task.
     pub name: &'static str,
     /// Answers compared.
     pub answers: usize,
-    /// Fraction that was right.
+    /// Fraction of the answers that was right.
     pub accuracy: f64,
     /// Fraction recorded in `training.json`.
     pub recorded: f64,
@@ -62,7 +62,7 @@ impl Measure {
         }
     }
 
-    /// A line for the report.
+    /// Returns a line for the report.
     #[must_use]
     pub fn line(&self, may_lose: Option<f64>) -> String {
         format!(
@@ -105,7 +105,7 @@ fn rows<T: for<'de> Deserialize<'de>>(text: &str) -> Result<Vec<T>> {
     Ok(reader.deserialize().collect::<Result<_, _>>()?)
 }
 
-/// The test set in `folder`, or `None` if there is none.
+/// Returns the test set in `folder`, or `None` if there is none.
 ///
 /// # Errors
 /// If `test.csv` is there and is not the test set of banking77.
@@ -157,7 +157,7 @@ pub async fn run(
     Ok(Some(measures))
 }
 
-/// The classifier's 77 intents.
+/// Measures the classifier's 77 intents.
 async fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
     let start = Instant::now();
     let mut right = 0;
@@ -178,7 +178,7 @@ async fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure
     })
 }
 
-/// The language model's topic: eight words compared at the last position.
+/// Measures the language model's topic: eight words compared at the last position.
 async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
     let mut names: Vec<&str> = topics.iter().map(|t| t.topic.as_str()).collect();
     names.dedup();
@@ -208,7 +208,7 @@ async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> R
     })
 }
 
-/// The language model's verdict on one right and one wrong intent of each message.
+/// Measures the language model's verdict on one right and one wrong intent of each message.
 async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -> Result<Measure> {
     ensure!(
         pairs.len() == messages.len() && pairs.iter().enumerate().all(|(i, p)| p.row == i),
@@ -238,7 +238,7 @@ async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -
     })
 }
 
-/// The language model's intent: all 77 labels scored, each of several tokens.
+/// Measures the language model's intent: all 77 labels scored, each of several tokens.
 async fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
     let mut labels: Vec<&str> = topics.iter().map(|t| t.intent.as_str()).collect();
     // As when the figure was recorded, should two labels tie.
@@ -263,7 +263,7 @@ async fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> 
     })
 }
 
-/// The demo model's chat template around one user turn, with thinking off.
+/// Returns the demo model's chat template around one user turn, with thinking off.
 fn turn(user: &str) -> String {
     format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 }
@@ -275,7 +275,7 @@ async fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Resu
     client.post("/v1/score", &body).await
 }
 
-/// Answers that `right` accepts. A missing answer is a wrong one.
+/// Counts the answers that `right` accepts. A missing answer is a wrong one.
 fn count<T>(answers: &Value, asked: &[T], right: impl Fn(&Value, &T) -> bool) -> usize {
     let answers = answers.as_array().map_or(&[][..], Vec::as_slice);
     answers
@@ -290,7 +290,7 @@ fn share(right: usize, all: usize) -> f64 {
     right as f64 / all as f64
 }
 
-/// Index of the largest number, the first of equals.
+/// Returns the index of the largest number, the first of equals.
 fn largest(numbers: &Value) -> Option<usize> {
     let numbers: Vec<f64> = numbers
         .as_array()?

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 /// Largest answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// One connection to a server.
+/// A connection to a server.
 #[derive(Debug)]
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,

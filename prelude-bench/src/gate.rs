@@ -67,7 +67,8 @@ fn text(seed: u64, words: usize) -> String {
     text
 }
 
-/// Steps run on the asking thread: how often threads wake each other depends on the machine's load.
+/// Runs requests whose steps run on the asking thread: how often threads wake each other depends on
+/// the machine's load.
 fn requests(times: usize) -> Result<()> {
     let loaded = noop::idle(&demo::CLASSIFIER)?;
     let app = App::new(ServerConfig::default(), ApiKeys::default());

@@ -66,7 +66,7 @@ impl Process {
         Self::start(command, None, READY_WITHIN)
     }
 
-    /// The same with one language model, of a folder, that embeds as well.
+    /// Starts `prelude` with one language model, from a folder, that embeds as well.
     pub(crate) fn prelude_embedding(program: &Path, model: &Path) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--pooling", "last"]);
@@ -184,7 +184,8 @@ impl Process {
         Ok(process)
     }
 
-    /// The sum of the lines of `/metrics` that begin with `name`, of which there must be one.
+    /// Returns the sum of the lines of `/metrics` that begin with `name`, of which there must be
+    /// one.
     pub(crate) fn metric(&self, name: &str) -> Result<f64> {
         let [value] = metrics(&self.address, [name])?;
         Ok(value)

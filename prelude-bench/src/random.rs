@@ -18,8 +18,8 @@ impl Random {
         Self(seed)
     }
 
-    /// A sequence that has nothing to do with those of neighbouring seeds, whose numbers are
-    /// otherwise the same but for one.
+    /// Returns a sequence that has nothing to do with those of neighbouring seeds, whose numbers
+    /// are otherwise the same but for one.
     pub(crate) const fn far(seed: u64) -> Self {
         Self(mix(mix(seed)))
     }
@@ -29,7 +29,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `n`, which is small: the bias is below `n / 2^64`.
+    /// Returns a number below `n`, which is small: the bias is below `n / 2^64`.
     #[expect(clippy::cast_possible_truncation, reason = "below n")]
     // Always: the gate counts the instructions of what uses it.
     #[inline(always)]
@@ -41,23 +41,23 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// A number in (0, 1], of 53 bits: never 0, so that it has a logarithm.
+    /// Returns a number in (0, 1], of 53 bits: never 0, so that it has a logarithm.
     pub(crate) fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
-    /// An exponentially distributed number.
+    /// Returns an exponentially distributed number.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.uniform().ln()
     }
 
-    /// A normally distributed number of mean 0 and variance 1 (Box and Muller).
+    /// Returns a normally distributed number of mean 0 and variance 1 (Box and Muller).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// Every order is as likely (Fisher and Yates).
+    /// Shuffles: every order is equally likely (Fisher and Yates).
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));

@@ -54,7 +54,7 @@ fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_programs_are_named() {
     let check = |flags: &[&str], expected: &[&str]| {
         let output = cluster(flags, None);
         let said = String::from_utf8(output.stderr).unwrap();

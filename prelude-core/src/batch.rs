@@ -63,7 +63,8 @@ pub struct PassSlice {
 }
 
 impl ForwardBatch {
-    /// The three parts; absent ones are empty, as all are of a slice.
+    /// Returns the one-shot work, the prefill chunks and the decode rows: a part that the batch
+    /// lacks is empty, and all parts of a slice are.
     #[must_use]
     pub fn parts(&self) -> (&OneShotBatch, &OneShotBatch, &DecodeBatch) {
         static NO_ONESHOT: OneShotBatch = OneShotBatch::EMPTY;
@@ -81,7 +82,8 @@ impl ForwardBatch {
         }
     }
 
-    /// Tokens computed by the step; none of them by a slice, which computes layers of tokens.
+    /// Returns the number of tokens computed by the step: none for a slice, which computes layers
+    /// of tokens.
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         let (oneshot, prefill, decode) = self.parts();
@@ -95,7 +97,7 @@ impl ForwardBatch {
         oneshot.rows.len() + prefill.rows.len() + decode.rows.len()
     }
 
-    /// The same work after `copies`, if there are any.
+    /// Returns the same work after `copies`, if there are any.
     #[must_use]
     pub fn after(self, copies: KvCopies) -> Self {
         match copies.is_empty() {
@@ -188,7 +190,7 @@ pub struct OneShotBatch {
 pub struct SegmentIdx(pub u32);
 
 impl SegmentIdx {
-    /// The index as a position in [`OneShotBatch::segments`].
+    /// Returns the index as a position in [`OneShotBatch::segments`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -210,15 +212,15 @@ pub struct Segment {
     pub parent: Option<SegmentIdx>,
     /// Positions before the first own token. For a child, where its parent ends.
     pub context_len: u32,
-    /// For a root: the block table of positions `0..context_len` (the last block may be partly
-    /// used). Empty for a child.
+    /// The block table of positions `0..context_len` of a root (the last block may be partly used).
+    /// Empty for a child.
     pub cached: BlockSpan,
     /// The place of the own tokens' keys and values.
     pub residency: Residency,
 }
 
 impl Segment {
-    /// Number of own tokens.
+    /// Returns the number of own tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.tokens.end - self.tokens.start
@@ -230,7 +232,7 @@ impl Segment {
         self.tokens.is_empty()
     }
 
-    /// Position after the last own token.
+    /// Returns the position after the last own token.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.context_len + self.len()
@@ -242,7 +244,7 @@ impl Segment {
 pub enum Residency {
     /// K and V live for one layer and are overwritten by the next: no KV memory at all.
     Transient,
-    /// Every layer's are written to these blocks, for later steps.
+    /// K and V of every layer are written to these blocks, for later steps.
     ///
     /// The first block holds position `context_len`: either `context_len` is a multiple of the
     /// block size, or the segment is a root whose last cached block is that same block. Tokens
@@ -260,10 +262,10 @@ pub struct BlockSpan {
 }
 
 impl BlockSpan {
-    /// No blocks.
+    /// The span of no blocks.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
-    /// The blocks themselves.
+    /// Returns the blocks of this span.
     ///
     /// # Panics
     /// If the span is not within `block_ids`.
@@ -304,7 +306,7 @@ pub enum OutputHead {
     },
     /// Score `targets[i]` by the hidden state at `positions.start + i`.
     Logprobs {
-        /// One token per position.
+        /// The tokens to score, one for each position.
         targets: Vec<TokenId>,
         /// The number of likeliest tokens to report beside each.
         top: u32,
@@ -361,7 +363,7 @@ pub struct PenaltyHistory {
     pub output: Vec<TokenId>,
 }
 
-/// One new token for each of many sequences.
+/// A batch that computes one new token for each of many sequences.
 #[derive(Clone, Debug, Default)]
 pub struct DecodeBatch {
     /// The rows.
@@ -370,14 +372,14 @@ pub struct DecodeBatch {
     pub block_ids: Vec<BlockId>,
 }
 
-/// One sequence's next token.
+/// A row of a batch that computes one sequence's next token.
 #[derive(Clone, Debug)]
 pub struct DecodeRow {
     /// The sequence, for executors that keep state for it.
     pub seq: SeqId,
     /// The token to run.
     pub token: TokenSource,
-    /// Its position: the number of tokens before it.
+    /// The token's position, which is the number of tokens before it.
     pub context_len: u32,
     /// Block table of positions `0..=context_len`; the new token's K/V go to the last.
     pub blocks: BlockSpan,
@@ -388,13 +390,13 @@ pub struct DecodeRow {
 /// The source of a decode row's input token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenSource {
-    /// The scheduler knows it.
+    /// The scheduler knows the token.
     Known(TokenId),
     /// The token was sampled for the same sequence in an earlier step that has not been collected.
     Sampled(StepId),
 }
 
-/// Why a batch is malformed.
+/// The reason why a batch is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BatchError {
@@ -421,7 +423,7 @@ pub enum BatchError {
     /// A segment breaks a rule.
     #[error("segment {segment}: {what}")]
     Segment {
-        /// Its index.
+        /// The segment's index.
         segment: usize,
         /// The rule.
         what: &'static str,
@@ -429,7 +431,7 @@ pub enum BatchError {
     /// An output row breaks a rule.
     #[error("output row {row}: {what}")]
     Row {
-        /// Its index.
+        /// The row's index.
         row: usize,
         /// The rule.
         what: &'static str,
@@ -437,7 +439,7 @@ pub enum BatchError {
     /// A decode row breaks a rule.
     #[error("decode row {row}: {what}")]
     DecodeRow {
-        /// Its index.
+        /// The row's index.
         row: usize,
         /// The rule.
         what: &'static str,
@@ -459,7 +461,8 @@ impl OneShotBatch {
         self.segments.is_empty()
     }
 
-    /// First position computed in this step on the path of `segment`: its root's `context_len`.
+    /// Returns the first position computed in this step on the path of `segment`: the `context_len`
+    /// of the path's root.
     #[must_use]
     pub fn first_computed(&self, segment: SegmentIdx) -> u32 {
         let mut at = &self.segments[segment.index()];

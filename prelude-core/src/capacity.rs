@@ -32,7 +32,7 @@ pub struct Capacity {
     pub attention: Attention,
 }
 
-/// The tokens of a full step in a profile that does not say: those of steps beside generations.
+/// Returns the tokens of a full step in a profile that does not say: those of steps beside generations.
 const fn default_full_step_tokens() -> u32 {
     2048
 }
@@ -63,7 +63,7 @@ pub struct PassCapacity {
     pub passes: u32,
     /// Most output positions of a pass.
     pub outputs: u32,
-    /// Milliseconds that a slice is to take where settings do not say: far more than starting a step
-    /// costs the device, and as little as possible beside what its users wait for.
+    /// Milliseconds that a slice takes where settings do not say: far longer than the device needs to
+    /// start a step, and short beside the time that users wait for an answer.
     pub slice_ms: u32,
 }

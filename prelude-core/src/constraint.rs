@@ -28,7 +28,7 @@ pub trait Matcher: Debug + Send {
 /// The state of a matcher after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchState {
-    /// More may come.
+    /// More text may come.
     Open,
     /// The text is in the language and nothing can follow: it needs no end token.
     Complete,
@@ -56,13 +56,13 @@ pub struct TokenSet {
 }
 
 impl TokenSet {
-    /// The set whose bit i of word w stands for id 32·w + i.
+    /// Returns the set whose bit i of word w stands for id 32·w + i.
     #[must_use]
     pub fn from_words(words: Box<[u32]>) -> Self {
         Self { words }
     }
 
-    /// The set of these ids, all below `vocab_size`.
+    /// Returns the set of these ids, all below `vocab_size`.
     ///
     /// # Panics
     /// If an id is not.
@@ -75,7 +75,7 @@ impl TokenSet {
         Self { words }
     }
 
-    /// The set of all ids below `vocab_size`.
+    /// Returns the set of all ids below `vocab_size`.
     #[must_use]
     pub fn all(vocab_size: u32) -> Self {
         let mut words = vec![u32::MAX; vocab_size.div_ceil(32) as usize].into_boxed_slice();

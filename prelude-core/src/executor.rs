@@ -63,9 +63,9 @@ pub trait Executor: Send {
 /// they stood. The counts only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padded {
-    /// Beside one-shot work.
+    /// Padding tokens beside one-shot work.
     pub oneshot: u64,
-    /// Beside generations.
+    /// Padding tokens beside generations.
     pub decode: u64,
 }
 
@@ -73,9 +73,9 @@ pub struct Padded {
 /// clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTime {
-    /// In steps, from the first copy to the last.
+    /// The time in steps, from the first copy of a step to its last.
     pub busy: Duration,
-    /// Between steps.
+    /// The time between steps.
     pub idle: Duration,
 }
 

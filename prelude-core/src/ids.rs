@@ -26,35 +26,37 @@ macro_rules! id {
 }
 
 id! {
-    /// One request as the caller sees it: admitted, answered and cancelled as a unit.
+    /// The id of a request as the caller sees it: admitted, answered and cancelled as a unit.
     RequestId(u64)
 }
 id! {
-    /// One `Decode` sequence inside a scheduler: a row that outlives a step.
+    /// The id of a `Decode` sequence inside a scheduler: a row that outlives a step.
     ///
     /// An executor may attach persistent state to it (a slot of token counts, say) until the
     /// scheduler says that it is gone.
     SeqId(u64)
 }
 id! {
-    /// One KV block of `block_size` token positions. Only an executor turns it into an address.
+    /// The id of a KV block of `block_size` token positions. Only an executor turns it into an
+    /// address.
     BlockId(u32)
 }
 id! {
-    /// The room for one KV block in host memory. Only an executor turns it into an address.
+    /// The id of the room for one KV block in host memory. Only an executor turns it into an
+    /// address.
     HostBlockId(u32)
 }
 id! {
-    /// One forward pass, numbered by the scheduler from 0 without gaps.
+    /// The id of a forward pass; the scheduler counts them from 0 without gaps.
     StepId(u64)
 }
 id! {
-    /// A pass: one-shot work that several steps compute in slices.
+    /// The id of a pass: one-shot work that several steps compute in slices.
     PassId(u64)
 }
 
 impl BlockId {
-    /// The id as an index into per-block arrays.
+    /// Returns the id as an index into per-block arrays.
     #[must_use]
     pub fn index(self) -> usize {
         // u32 always fits: Prelude supports no target with a smaller usize.
@@ -63,7 +65,7 @@ impl BlockId {
 }
 
 impl HostBlockId {
-    /// The id as an index into per-block arrays.
+    /// Returns the id as an index into per-block arrays.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize

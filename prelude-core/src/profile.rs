@@ -52,7 +52,7 @@ impl Serialize for Profile {
     }
 }
 
-/// Why a [`Profile`] cannot be used.
+/// The reason why a [`Profile`] cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -74,7 +74,7 @@ pub enum ProfileError {
     Sample {
         /// The list that the sample is in.
         list: &'static str,
-        /// Its index, from 0 on.
+        /// The sample's index, from 0 on.
         at: usize,
     },
     /// The profile was measured with another model.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_profile_reads_back() {
         let text = serde_json::to_string(&profile()).unwrap();
         assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile());
     }

@@ -11,14 +11,15 @@ use crate::TokenId;
 pub struct NodeIdx(pub u32);
 
 impl NodeIdx {
-    /// The index as a position in [`PromptTree::nodes`].
+    /// Returns the index as a position in [`PromptTree::nodes`].
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A run of tokens that follows its parent's. `Debug` prints how many, not which.
+/// A node of a tree: a run of tokens that follows the tokens of its parent. `Debug` prints how
+/// many, not which.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PromptNode {
     /// The node whose tokens precede these; `None` for a root.
@@ -48,7 +49,7 @@ pub struct PromptTree {
     ends: Vec<u32>,
 }
 
-/// Why a tree could not be extended.
+/// The reason why a tree could not be extended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -63,7 +64,7 @@ pub enum TreeError {
     BadParent {
         /// The index the node would have had.
         node: usize,
-        /// The parent it named.
+        /// The parent that the node named.
         parent: u32,
     },
     /// A prompt longer than `u32` can count.
@@ -75,13 +76,13 @@ pub enum TreeError {
 }
 
 impl PromptTree {
-    /// An empty tree.
+    /// Returns an empty tree.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A tree of one prompt. `tokens` must not be empty for the tree to be of use;
+    /// Returns a tree of one prompt. `tokens` must not be empty for the tree to be of use;
     /// [`crate::Request::validate`] refuses an empty one.
     #[must_use]
     pub fn single(tokens: Vec<TokenId>) -> Self {
@@ -202,13 +203,13 @@ impl PromptTree {
         Ok(())
     }
 
-    /// The nodes, parents before children.
+    /// Returns the nodes, parents before children.
     #[must_use]
     pub fn nodes(&self) -> &[PromptNode] {
         &self.nodes
     }
 
-    /// The node pushed last.
+    /// Returns the node pushed last.
     ///
     /// # Panics
     /// If the tree is empty.
@@ -218,13 +219,13 @@ impl PromptTree {
         NodeIdx(n.checked_sub(1).expect("the tree has a node"))
     }
 
-    /// Length of `node`'s whole prompt, in tokens.
+    /// Returns the length of `node`'s whole prompt, in tokens.
     #[must_use]
     pub fn prompt_len(&self, node: NodeIdx) -> u32 {
         self.ends[node.index()]
     }
 
-    /// Position at which `node`'s own tokens start: the length of its parent's prompt.
+    /// Returns the position at which `node`'s own tokens start: the length of its parent's prompt.
     #[must_use]
     pub fn start(&self, node: NodeIdx) -> u32 {
         self.nodes[node.index()]
@@ -269,7 +270,8 @@ impl PromptTree {
         }
     }
 
-    /// Tokens stored in the tree: what a forward pass computes when nothing is cached.
+    /// Returns the number of tokens stored in the tree: what a forward pass computes when nothing
+    /// is cached.
     #[must_use]
     pub fn distinct_tokens(&self) -> usize {
         self.nodes.iter().map(|n| n.tokens.len()).sum()

@@ -18,7 +18,7 @@ pub enum ExecutionClass {
 }
 
 impl ExecutionClass {
-    /// `"oneshot"` or `"decode"`, as in headers and metrics.
+    /// Returns `"oneshot"` or `"decode"`, as in headers and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl ExecutionClass {
 /// `Debug` prints lengths, never what a caller wrote: neither tokens nor the salt.
 #[derive(Clone)]
 pub struct Request {
-    /// Names the request in every event about it.
+    /// The id that names the request in every event about it.
     pub id: RequestId,
     /// The prompts.
     pub tree: PromptTree,
@@ -48,11 +48,11 @@ pub struct Request {
     pub rows: Vec<RowSpec>,
     /// The time at which the request arrived.
     pub arrival: Timestamp,
-    /// Lower runs first.
+    /// The priority: lower runs first.
     pub priority: i64,
     /// The time at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Timestamp>,
-    /// The treatment of the request if it has not started by then.
+    /// The treatment of the request if it has not started by its deadline.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share no cached block and no prefix inside a step.
     pub cache_salt: Option<Arc<str>>,
@@ -131,7 +131,7 @@ pub enum Head {
 /// An output that is computed from the hidden state of each of several tokens, alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenHead {
-    /// Its vector.
+    /// The token's vector.
     Embed {
         /// True to scale each vector to length 1.
         normalise: bool,
@@ -161,18 +161,18 @@ pub struct Generate {
 /// The set over which the caller normalises label scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Normalise {
-    /// Over the labels: nothing but their logits is computed.
+    /// Probabilities over the labels: nothing but the logits of labels is computed.
     OverLabels,
-    /// Over the vocabulary: the log-sum-exp of all logits is computed as well.
+    /// Probabilities over the vocabulary: the log-sum-exp of all logits is computed as well.
     OverVocab,
 }
 
 /// The rule that combines the hidden states of an embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The first token's, which models call CLS.
+    /// The hidden state of the first token, which models call CLS.
     First,
-    /// The last token's.
+    /// The hidden state of the last token.
     Last,
     /// The mean over all tokens.
     Mean,
@@ -182,7 +182,7 @@ pub enum Pooling {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// No rows or an empty prompt.
+    /// The request has no rows or an empty prompt.
     #[error("the request has no {0}")]
     Empty(&'static str),
     /// A row names a node that the tree lacks.
@@ -190,7 +190,7 @@ pub enum InvalidRequest {
     NoSuchNode {
         /// Index of the row.
         row: usize,
-        /// The node it named.
+        /// The node that the row named.
         node: u32,
         /// Nodes in the tree.
         nodes: usize,
@@ -226,7 +226,7 @@ pub enum InvalidRequest {
 }
 
 impl Request {
-    /// A request with priority 0, no deadline and no salt.
+    /// Returns a request with priority 0, no deadline and no salt.
     #[must_use]
     pub fn new(id: RequestId, tree: PromptTree, rows: Vec<RowSpec>, arrival: Timestamp) -> Self {
         Self {
@@ -247,7 +247,7 @@ impl Request {
         ExecutionClass::of(&self.rows)
     }
 
-    /// Prompt tokens as callers count them: each row's whole prompt, shared or not.
+    /// Returns the prompt tokens as callers count them: each row's whole prompt, shared or not.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.rows

@@ -30,7 +30,7 @@ pub struct SamplingParams {
     pub seed: u64,
     /// Added to the logits of these ids.
     pub logit_bias: Arc<[(TokenId, f32)]>,
-    /// If present, all other ids are masked.
+    /// The only ids that may be chosen, if present: all other ids are masked.
     pub allowed_token_ids: Option<Arc<[TokenId]>>,
     /// Ids that end the sequence: the end tokens (unless ignored) and the caller's own.
     pub stop_token_ids: Arc<[TokenId]>,
@@ -39,7 +39,7 @@ pub struct SamplingParams {
 }
 
 impl Default for SamplingParams {
-    /// Greedy, without masks, penalties or stop ids.
+    /// Returns greedy parameters, without masks, penalties or stop ids.
     fn default() -> Self {
         Self {
             temperature: 0.0,
@@ -68,7 +68,7 @@ impl SamplingParams {
             || self.frequency_penalty != 0.0
     }
 
-    /// The first field out of range, as `(name, what it must be)`.
+    /// Returns the first field out of range, as `(name, what it must be)`.
     #[must_use]
     pub fn first_invalid(&self, vocab_size: u32) -> Option<(&'static str, &'static str)> {
         let in_vocab = |id: &TokenId| *id < vocab_size;

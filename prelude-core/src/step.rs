@@ -5,11 +5,11 @@ use crate::{StepId, TokenId};
 /// Outputs of one step, aligned with the rows of its batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutput {
-    /// One per one-shot output row.
+    /// The outputs of one-shot rows, one for each.
     pub oneshot: Vec<RowOutput>,
-    /// One per prefill output row.
+    /// The outputs of prefill rows, one for each.
     pub prefill: Vec<RowOutput>,
-    /// One per decode row.
+    /// The outputs of decode rows, one for each.
     pub decode: Vec<RowOutput>,
     /// The step.
     pub step: StepId,
@@ -18,7 +18,7 @@ pub struct StepOutput {
 /// The output of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutput {
-    /// One token per draw.
+    /// The sampled tokens, one for each draw.
     Sampled(Vec<SampledToken>),
     /// Logits of labels.
     LabelScores(LabelScores),
@@ -26,19 +26,19 @@ pub enum RowOutput {
     Logprobs {
         /// Position of the first scored token: one after the first hidden state used.
         first_position: u32,
-        /// One per scored token.
+        /// The scores, one for each scored token.
         entries: Vec<PositionLogprobs>,
     },
     /// A vector, f32.
     Embedding(Vec<f32>),
     /// Logits of the classification head, f32, one per class.
     Classes(Vec<f32>),
-    /// For each token a vector or the logits of the classification head, f32. A prompt computed in
-    /// chunks yields several of these, in order.
+    /// A vector, or the logits of the classification head, for each token, f32. A prompt computed
+    /// in chunks yields several of these, in order.
     Tokens {
         /// Position of the first token.
         first_position: u32,
-        /// One per token.
+        /// The vectors or logits, one row for each token.
         rows: Vec<Vec<f32>>,
     },
     /// A row that samples has no token to choose: what is allowed, by lists and constraint
@@ -56,7 +56,7 @@ pub enum RowOutput {
 pub struct SampledToken {
     /// The token.
     pub token: TokenId,
-    /// Its log-probability under the raw logits, if asked for.
+    /// The token's log-probability under the raw logits, if asked for.
     pub logprob: Option<f32>,
     /// The likeliest tokens, best first, ties by smaller id.
     pub top: Vec<TokenLogprob>,
@@ -67,14 +67,14 @@ pub struct SampledToken {
 pub struct TokenLogprob {
     /// The token.
     pub token: TokenId,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the token's probability.
     pub logprob: f32,
 }
 
 /// Logits of labels at one position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelScores {
-    /// One per label, in the order asked.
+    /// The logits, one for each label, in the order asked.
     pub logits: Vec<f32>,
     /// Log-sum-exp of all logits, if normalisation over the vocabulary was asked for.
     pub log_sum_exp: Option<f32>,
@@ -85,7 +85,7 @@ pub struct LabelScores {
 pub struct PositionLogprobs {
     /// The token.
     pub token: TokenId,
-    /// Its log-probability given the tokens before it.
+    /// The token's log-probability given the tokens before it.
     pub logprob: f32,
     /// 1 + the number of tokens with a larger logit.
     pub rank: u32,

@@ -16,7 +16,7 @@ impl Timestamp {
     /// The start of the engine.
     pub const ZERO: Self = Self(0);
 
-    /// A timestamp `ns` nanoseconds after the start.
+    /// Returns a timestamp `ns` nanoseconds after the start.
     #[must_use]
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
@@ -28,13 +28,13 @@ impl Timestamp {
         self.0
     }
 
-    /// Time passed since `earlier`; zero if `earlier` is later.
+    /// Returns the time passed since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This time plus `d`, at most the end of representable time (584 years).
+    /// Returns this time plus `d`, at most the end of representable time (584 years).
     #[must_use]
     pub fn saturating_add(self, d: Duration) -> Self {
         let ns = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);

@@ -18,7 +18,7 @@ use crate::{AnswerError, AnswerEvent, shared::Shared};
 pub struct Answer {
     id: RequestId,
     rows: usize,
-    /// Each message is what one step, or one command, did to the request.
+    /// The messages of the engine: each is what one step, or one command, did to the request.
     events: UnboundedReceiver<Vec<AnswerEvent>>,
     /// The events of the last message that were not taken yet.
     arrived: IntoIter<AnswerEvent>,
@@ -61,7 +61,7 @@ impl Answer {
         }
     }
 
-    /// The request's id, as in every event about it.
+    /// Returns the request's id, as in every event about it.
     #[must_use]
     pub const fn id(&self) -> RequestId {
         self.id
@@ -160,9 +160,9 @@ fn or_stopped(events: Option<Vec<AnswerEvent>>) -> IntoIter<AnswerEvent> {
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collected {
-    /// One per row of the request.
+    /// The rows of the request, in order.
     pub rows: Vec<CollectedRow>,
-    /// The resources that it used.
+    /// The resources that the request used.
     pub usage: Usage,
 }
 
@@ -175,12 +175,12 @@ pub enum CollectedRow {
     Generated(Vec<Generation>),
 }
 
-/// One continuation.
+/// A continuation of a row that generates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// The tokens; a token that ended it is among them.
+    /// The tokens; a token that ended the continuation is among them.
     pub tokens: Vec<SampledToken>,
-    /// Why it ended.
+    /// The reason why the continuation ended.
     pub finish: FinishReason,
 }
 
@@ -264,7 +264,8 @@ impl Collector {
     }
 }
 
-/// Outputs for each token of a prompt computed in chunks come in several pieces, in order.
+/// Appends a piece of a row's output: outputs for each token of a prompt computed in chunks come in
+/// several pieces, in order.
 fn join(slot: &mut Option<RowOutput>, output: RowOutput) {
     match (slot.as_mut(), output) {
         (Some(RowOutput::Logprobs { entries, .. }), RowOutput::Logprobs { entries: more, .. }) => {

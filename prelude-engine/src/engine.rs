@@ -79,7 +79,7 @@ impl ScheduledEngine {
         })
     }
 
-    /// A handle through which to submit requests.
+    /// Returns a handle through which to submit requests.
     #[must_use]
     pub fn handle(&self) -> EngineHandle {
         self.handle.clone()
@@ -110,17 +110,19 @@ impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let core = lock(self.core).take();
         self.shared.close();
-        // Its live requests' channels close with it, which their answers take for `EngineStopped`.
+        // The channels of the core's live requests close with it, which their answers take for
+        // `EngineStopped`.
         drop(core);
     }
 }
 
-/// The life of the engine's thread.
+/// Runs steps and commands until the engine ends, as the engine's thread.
 fn run(core: &SharedCore, shared: &Shared) {
     let _closing = Closing { core, shared };
     loop {
         let rest = {
-            // Held while there is work: no caller computes between two steps of this thread.
+            // The core is locked while there is work: no caller computes between two steps of this
+            // thread.
             let mut engine = lock(core);
             // `None` if a step on a caller's thread has ended the engine.
             let Some(engine) = engine.as_mut() else {

@@ -117,7 +117,7 @@ impl EngineCore {
                 continue;
             }
             self.collect_oldest(shared)?;
-            // Its answers are out.
+            // The step's answers have been sent, so the executor may prepare something.
             self.executor.prepare(false);
             self.quiet = Quiet::default();
         }
@@ -188,13 +188,14 @@ impl EngineCore {
             let Some((step, batch)) = next else {
                 return Ok(());
             };
-            // An executor may work inside `submit`: what runs is to be seen meanwhile.
+            // Published now: an executor may work inside `submit`, and readers must see what runs
+            // meanwhile.
             self.publish(shared);
             let report = describe(step, &batch, now);
             match self.executor.submit(step, batch) {
                 Ok(()) => self.in_flight.push_back(report),
                 Err(error) => {
-                    // Steps complete in order: those before this one first.
+                    // Steps complete in order: those before this one are collected first.
                     while !self.in_flight.is_empty() {
                         self.collect_oldest(shared)?;
                     }
@@ -245,7 +246,7 @@ impl EngineCore {
         self.scheduler
             .complete(now, step, result, &mut self.events)
             .expect("a step completes once, and steps are collected in order");
-        // Before the events go out: a caller that has an answer also finds it counted.
+        // Published before the events go out: a caller that has an answer also finds it counted.
         self.publish(shared);
         self.dispatch(shared);
         lost.map_or(Ok(()), Err)

@@ -31,13 +31,13 @@ pub enum SubmitError {
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// The scheduler did not accept it.
+    /// The scheduler did not accept the request.
     #[error(transparent)]
     Rejected(Reject),
-    /// The step that ran it failed, or a row had no finite result.
+    /// The step that ran the request failed, or a row had no finite result.
     #[error("the request failed: {0}")]
     Failed(String),
-    /// Its deadline passed while it was queued.
+    /// The request's deadline passed while the request was queued.
     #[error("the deadline passed before the request could run")]
     DeadlineExpired,
     /// The request was aborted.

@@ -6,11 +6,11 @@ use prelude_sched::{Event, Reject};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum AnswerEvent {
-    /// The scheduler said so. [`Event::Finished`] is the last.
+    /// An event of the scheduler about the request. [`Event::Finished`] is the last.
     Event(Event),
     /// The scheduler did not accept the request. The only event then.
     Rejected(Reject),
-    /// The engine stopped first. The last event.
+    /// The engine stopped before the request ended. The last event.
     EngineStopped,
 }
 

@@ -25,18 +25,18 @@ pub struct RequestSpec {
     pub tree: PromptTree,
     /// The answers wanted, at least one.
     pub rows: Vec<RowSpec>,
-    /// Lower runs first.
+    /// The priority: lower runs first.
     pub priority: i64,
-    /// From now: when the first token (Decode) or the whole answer (OneShot) is due.
+    /// The time from now at which the first token (Decode) or the whole answer (OneShot) is due.
     pub deadline: Option<Duration>,
-    /// The treatment of the request if it has not started by then.
+    /// The treatment of the request if it has not started by its deadline.
     pub on_deadline: OnDeadline,
     /// Requests with different salts share nothing.
     pub cache_salt: Option<Arc<str>>,
 }
 
 impl RequestSpec {
-    /// A request of priority 0, without deadline or salt.
+    /// Returns a request of priority 0, without deadline or salt.
     #[must_use]
     pub const fn new(tree: PromptTree, rows: Vec<RowSpec>) -> Self {
         Self {
@@ -121,7 +121,8 @@ impl EngineHandle {
 
     fn hand_over(&self, prepared: Prepared) -> Result<Answer, SubmitError> {
         let tokens = prepared.submission.request.tree.distinct_tokens() as u64;
-        // Before the engine thread can take it off again.
+        // Counted before the request is submitted: the engine thread subtracts the tokens when it
+        // takes the request.
         let unseen = &self.shared.unseen_tokens;
         unseen.fetch_add(tokens, Ordering::Relaxed);
         if let Err(error) = self.shared.inbox.submit(prepared.submission) {
@@ -131,19 +132,20 @@ impl EngineHandle {
         Ok(prepared.answer.build(&self.shared))
     }
 
-    /// Prompt tokens to be computed before those of a request submitted now: of steps in flight and
-    /// of requests that wait, less what of them is in the prefix cache. In the unit of
-    /// [`Self::prompt_tokens_per_second`].
+    /// Returns the prompt tokens to be computed before those of a request submitted now: of steps
+    /// in flight and of requests that wait, less the tokens that the prefix cache holds. In the
+    /// unit of [`Self::prompt_tokens_per_second`].
     #[must_use]
     pub fn tokens_ahead(&self) -> u64 {
         let unseen = self.shared.unseen_tokens.load(Ordering::Relaxed);
         self.reports().snapshot.scheduler.tokens_ahead + unseen
     }
 
-    /// Prompt tokens that the engine can compute in a second: by the executor's profile
+    /// Returns the prompt tokens that the engine can compute in a second: by the executor's profile
     /// ([`SchedulerConfig::service`](crate::SchedulerConfig::service)), or without one by the best
     /// of late, measured over seconds of steps that computed more than [`Self::TINY_STEP_TOKENS`]
-    /// of them, and no fewer than they had decode rows. `None` before there was such a second.
+    /// prompt tokens, and no fewer than they had decode rows. `None` before there was such a
+    /// second.
     #[must_use]
     pub fn prompt_tokens_per_second(&self) -> Option<f64> {
         let measured = || self.reports().prompt_rate.per_second;
@@ -156,7 +158,7 @@ impl EngineHandle {
         self.shared.capacity
     }
 
-    /// Gauges, counters and histograms as of the last step.
+    /// Returns gauges, counters and histograms as of the last step.
     #[must_use]
     pub fn snapshot(&self) -> EngineSnapshot {
         let mut snapshot = self.reports().snapshot.clone();
@@ -164,10 +166,10 @@ impl EngineHandle {
         snapshot
     }
 
-    /// The fastest of the steps so far that computed next to nothing (at most
+    /// Returns the time of the fastest of the steps so far that computed next to nothing (at most
     /// [`Self::TINY_STEP_TOKENS`]), once there were [`Self::STEPS_TO_KNOW`] of them: no answer
-    /// comes much sooner, however idle the engine and however much of its prompt is cached.
-    /// Larger steps say nothing about that, so an engine that ran no others answers `None`.
+    /// comes much sooner, however idle the engine and however much of its prompt is cached. Larger
+    /// steps say nothing about that, so an engine that ran no others answers `None`.
     #[must_use]
     pub fn fastest_step(&self) -> Option<Duration> {
         let steps = self.shared.tiny_steps.load(Ordering::Relaxed);
@@ -182,14 +184,14 @@ impl EngineHandle {
     /// costs, because both read all weights once.
     pub const TINY_STEP_TOKENS: usize = report::TINY_STEP_TOKENS;
 
-    /// The latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
+    /// Returns the latest steps, oldest first, at most `EngineConfig::recent_steps` of them.
     #[must_use]
     pub fn recent_steps(&self) -> Vec<StepReport> {
         self.steps_after(None)
     }
 
-    /// The latest steps behind the step `after`, oldest first; all that are remembered if it is
-    /// `None`. A reader that asks too late finds a gap between `after` and the first of them.
+    /// Returns the latest steps behind the step `after`, oldest first; all that are remembered if
+    /// it is `None`. A reader that asks too late finds a gap between `after` and the first of them.
     #[must_use]
     pub fn steps_after(&self, after: Option<StepId>) -> Vec<StepReport> {
         let reports = self.reports();
@@ -211,7 +213,7 @@ impl EngineHandle {
         self.shared.alive.load(Ordering::Acquire)
     }
 
-    /// Time since the engine started.
+    /// Returns the time since the engine started.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.now()

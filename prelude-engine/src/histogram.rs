@@ -4,7 +4,8 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One per bound, not cumulative; observations above all bounds are only in `count`.
+    /// The number of observations at or below each bound and above the bound before it;
+    /// observations above all bounds are only in `count`.
     counts: Vec<u64>,
     count: u64,
     sum: f64,
@@ -23,7 +24,7 @@ pub(crate) const TOKENS: &[f64] = &[
 ];
 
 impl Histogram {
-    /// An empty histogram with these upper bounds, ascending.
+    /// Returns an empty histogram with these upper bounds, ascending.
     #[must_use]
     pub fn new(bounds: &'static [f64]) -> Self {
         Self {
@@ -44,7 +45,7 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Pairs of an upper bound and the number of observations at or below it.
+    /// Returns pairs of an upper bound and the number of observations at or below it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         self.bounds
             .iter()
@@ -55,13 +56,13 @@ impl Histogram {
             })
     }
 
-    /// Number of observations.
+    /// Returns the number of observations.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sum of observations.
+    /// Returns the sum of observations.
     #[must_use]
     pub const fn sum(&self) -> f64 {
         self.sum

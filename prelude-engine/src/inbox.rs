@@ -31,7 +31,7 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     submissions: VecDeque<Submission>,
-    /// At most one per live request, so bounded by them.
+    /// The requests to abort: each live request is in it at most once, which bounds it.
     aborts: Vec<RequestId>,
     /// True if a caller left work in the engine.
     is_work_left: bool,

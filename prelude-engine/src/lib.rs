@@ -1,5 +1,5 @@
-//! One thread that joins a [`Scheduler`] and an [`Executor`], and the handle through which
-//! everything else talks to it.
+//! An engine: one thread that joins a [`Scheduler`] and an [`Executor`], and the handle through
+//! which everything else talks to that thread.
 //!
 //! Commands go in through a bounded inbox, events come out through one channel per request. The
 //! engine knows neither text nor JSON, nor which executor it was given; it is the only place below

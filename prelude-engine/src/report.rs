@@ -44,7 +44,7 @@ impl StepKind {
         }
     }
 
-    /// The kind's name in metrics.
+    /// Returns the kind's name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,12 +69,12 @@ pub struct FinishedRequests {
     pub deadline_expired: u64,
 }
 
-/// One step, as it ran.
+/// A report about one step that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
     /// The step.
     pub step: StepId,
-    /// The kind of its work.
+    /// The kind of the step's work.
     pub kind: StepKind,
     /// Tokens computed for one-shot work: each shared prefix counts once.
     pub oneshot_tokens: usize,
@@ -88,12 +88,12 @@ pub struct StepReport {
     pub submitted: Timestamp,
     /// The time from the step's submission to its results.
     pub duration: Duration,
-    /// True if it produced results.
+    /// True if the step produced results.
     pub succeeded: bool,
 }
 
 impl StepReport {
-    /// The number of tokens that the step computed.
+    /// Returns the number of tokens that the step computed.
     #[must_use]
     pub fn computed_tokens(&self) -> usize {
         self.oneshot_tokens + self.prefill_tokens + self.decode_rows
@@ -103,7 +103,7 @@ impl StepReport {
 /// Steps of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTotals {
-    /// The kind of their work.
+    /// The kind of the steps' work.
     pub kind: StepKind,
     /// The number of steps that ran.
     pub steps: u64,
@@ -133,7 +133,7 @@ pub struct EngineSnapshot {
     pub alive: bool,
     /// Queues, blocks, cache counters.
     pub scheduler: SchedulerStats,
-    /// Per kind of step.
+    /// The steps, by their kind.
     pub steps: [StepTotals; 4],
     /// Tokens computed to fill shapes.
     pub padded: Padded,
@@ -385,7 +385,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A step at `at_ms` that takes `ms`.
+    /// Returns a step at `at_ms` that takes `ms`.
     fn step(rate: &mut PromptRate, at_ms: u64, ms: u64, prompt: usize, rows: usize) {
         rate.step(&StepReport {
             step: StepId(0),
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(rate.per_second, Some(400.0));
     }
 
-    /// Seconds that the server would predict for what is ahead.
+    /// Returns the seconds that the server would predict for what is ahead.
     fn wait(rate: &PromptRate, ahead: u32) -> f64 {
         rate.per_second.map_or(0.0, |rate| f64::from(ahead) / rate)
     }

@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     pub(crate) alive: AtomicBool,
     pub(crate) reports: Mutex<Reports>,
-    /// Tiny steps that succeeded, and nanoseconds of the fastest of them.
+    /// The number of tiny steps that succeeded, and the nanoseconds of the fastest of them.
     pub(crate) tiny_steps: AtomicU64,
     pub(crate) fastest_tiny_ns: AtomicU64,
     /// Prompt tokens of requests that the engine thread has not looked at.
@@ -69,8 +69,9 @@ impl Shared {
     }
 }
 
-/// Upper bound of the blocks named by events that were not read: the contents of the cache take half
-/// of it, so each time that they replace events, as many events came before as they are long.
+/// Returns an upper bound of the blocks that unread events name. Beyond it the contents of the cache
+/// replace the events. They fill at most half of the bound, so the next replacement comes after as many
+/// blocks of events again.
 pub(crate) const fn kv_event_blocks(capacity: Capacity) -> usize {
     2 * capacity.num_blocks as usize
 }

@@ -241,7 +241,7 @@ fn head() -> impl Strategy<Value = Head> {
     ]
 }
 
-/// Prompts made of a few long pieces, so that they share prefixes of every kind of length.
+/// Returns prompts made of a few long pieces, so that they share prefixes of every kind of length.
 fn rows() -> impl Strategy<Value = Rows> {
     let piece = (0u32..4, 1u32..40)
         .prop_map(|(which, len)| (0..len).map(move |i| (i * (which + 2) + which) % support::VOCAB));

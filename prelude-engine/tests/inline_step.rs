@@ -256,7 +256,7 @@ fn a_busy_engine_is_left_to_its_thread() {
 }
 
 #[test]
-fn what_one_step_does_not_answer_is_left_to_the_thread() {
+fn requests_of_several_steps_are_left_to_the_thread() {
     let (_engine, handle, control) = engine();
     let before = ask_until_inline(&handle, &control);
     let sampling = Arc::new(SamplingParams::default());

@@ -220,7 +220,7 @@ fn message(part: RequestPart) -> ProcessingRequest {
     }
 }
 
-/// The body of a decision about one of 500 states.
+/// Returns the body of a decision about one of 500 states.
 fn body(n: usize, bytes: usize) -> String {
     let state = n.wrapping_mul(0x9e37_79b9) % 500;
     let state = format!("{state} {}", "where is my card? ".repeat(bytes / 18));

@@ -128,10 +128,10 @@ pub(crate) struct ServeArgs {
     /// Bytes of all bodies that wait for their end; beyond it, requests get 503.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub(crate) max_buffered_bytes: usize,
-    /// On SIGTERM, time from failing health checks to the last new exchange.
+    /// Time from failing health checks to the last new exchange, on SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub(crate) drain_delay: Duration,
-    /// After that, time for exchanges under way.
+    /// Time for exchanges under way after the last new one, on SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) drain_timeout: Duration,
     /// Log each pick, each refusal and each late body.

@@ -1,4 +1,4 @@
-//! One HTTP exchange: what the proxy shows of it, and the answers to that.
+//! An HTTP exchange: what the proxy shows of it, and the answers to that.
 //!
 //! Plain code without a clock and without I/O: messages in, answers out. The order of answers is
 //! what Envoy asks for in each mode of the request's body:
@@ -47,9 +47,9 @@ pub const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 /// The state of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Its headers have not come.
+    /// The request's headers have not come.
     Headers,
-    /// Its body is coming.
+    /// The request's body is coming.
     Body,
     /// An endpoint was picked before the body ended, and the rest of the body passes through.
     Passing,
@@ -245,8 +245,8 @@ impl Exchange {
         }
     }
 
-    /// Picks, and answers the message that the proxy waits for. Returns false if the request was
-    /// refused.
+    /// Picks an engine, and answers the message that the proxy waits for. Returns false if the request
+    /// was refused.
     fn decide(&mut self, answered: Message) -> bool {
         let bytes = self.body.joined();
         let body = Body::new(&self.head.path, &bytes);
@@ -305,7 +305,7 @@ impl Exchange {
         }
         let ends = headers.end_of_stream;
         if ends || self.response_mode == BodyMode::None {
-            // Without the body its end is not seen.
+            // Without the response's body the picker does not see its end.
             match self.charge.take() {
                 Some(charge) if !ends => charge.end_unseen(self.max_output_tokens),
                 _ => {}

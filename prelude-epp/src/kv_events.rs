@@ -72,7 +72,7 @@ impl Following {
         let mut was_connected = true;
         let task = subscriber.run(move |update| {
             match &update {
-                // Said once, until there is a connection again.
+                // The loss is logged once, until there is a connection again.
                 Update::Disconnected(error) if was_connected => {
                     log::line(format_args!(
                         "endpoint {address} sends no KV events: {error}"
@@ -109,7 +109,7 @@ impl CacheSize {
             Update::Reset => {
                 self.clear();
                 self.is_whole = false;
-                // It may have been started anew.
+                // The engine may have been started anew.
                 Some(0)
             }
             Update::Events(events) => {

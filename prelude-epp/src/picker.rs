@@ -91,7 +91,7 @@ impl Subset {
 /// An engine of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Engine {
-    /// Its address.
+    /// The engine's address.
     pub address: SocketAddr,
     /// Tokens that its KV cache holds, if not [`Config::kv_tokens`].
     pub kv_tokens: Option<u64>,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Probes without an answer, one after the other, that take an engine out of service.
-const FAILURES: u32 = 2;
+const FAILURES_TO_REMOVE: u32 = 2;
 /// Most probes at once.
 const MAX_AT_ONCE: usize = 256;
 
@@ -83,7 +83,7 @@ fn note(
         Health::Lost => count.saturating_add(1),
         Health::Up | Health::Refusing => 0,
     };
-    if health == Health::Lost && *count < FAILURES {
+    if health == Health::Lost && *count < FAILURES_TO_REMOVE {
         return;
     }
     if picker.set_health(address, health) {

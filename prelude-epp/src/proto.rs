@@ -74,7 +74,8 @@ pub enum BodyMode {
     Streamed = 1,
     /// The proxy keeps the whole body, and the picker sees it in one message.
     Buffered = 2,
-    /// The same as `Buffered`, with as much of the body as the proxy's buffer has room for.
+    /// The body is sent as with `Buffered`, but only as much of it as the proxy's buffer has room
+    /// for.
     BufferedPartial = 3,
     /// The picker is given the body, and the proxy sends on what the picker gives back.
     FullDuplexStreamed = 4,
@@ -102,7 +103,7 @@ pub struct HttpHeaders {
 /// A piece of a body.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HttpBody {
-    /// Its bytes.
+    /// The body's bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
     /// True if nothing follows.
@@ -154,22 +155,22 @@ pub struct ProcessingResponse {
 /// The answer to a part of an HTTP exchange.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum ResponsePart {
-    /// To the headers of the request.
+    /// The answer to the headers of the request.
     #[prost(message, tag = "1")]
     RequestHeaders(CommonAnswer),
-    /// To the headers of the response.
+    /// The answer to the headers of the response.
     #[prost(message, tag = "2")]
     ResponseHeaders(CommonAnswer),
-    /// To the request's body.
+    /// The answer to the request's body.
     #[prost(message, tag = "3")]
     RequestBody(CommonAnswer),
-    /// To the response's body.
+    /// The answer to the response's body.
     #[prost(message, tag = "4")]
     ResponseBody(CommonAnswer),
-    /// To the trailers of the request.
+    /// The answer to the trailers of the request.
     #[prost(message, tag = "5")]
     RequestTrailers(TrailersAnswer),
-    /// To the trailers of the response.
+    /// The answer to the trailers of the response.
     #[prost(message, tag = "6")]
     ResponseTrailers(TrailersAnswer),
     /// A response to the client in place of the server's.
@@ -230,11 +231,11 @@ pub struct HeaderValueOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum AppendAction {
-    /// Both stay.
+    /// The header's old value stays beside the new one.
     AppendIfExistsOrAdd = 0,
-    /// The old one stays.
+    /// The old value stays.
     AddIfAbsent = 1,
-    /// The new one stays.
+    /// The new value stays.
     OverwriteIfExistsOrAdd = 2,
     /// The new one stays if there was one.
     OverwriteIfExists = 3,
@@ -259,7 +260,7 @@ pub enum Mutation {
 /// A piece of a body that the proxy sends on.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StreamedBodyResponse {
-    /// Its bytes.
+    /// The piece's bytes.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
     /// True if nothing follows.
@@ -287,7 +288,7 @@ pub struct ImmediateResponse {
 /// A status of HTTP.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HttpStatus {
-    /// Its number.
+    /// The status's number.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }

@@ -4,14 +4,14 @@ use prelude_router::RouteError;
 use serde_json::json;
 use thiserror::Error;
 
-/// Why a request goes nowhere. A client gets it as an error in OpenAI's shape.
+/// The reason why a request goes nowhere. A client gets it as an error in OpenAI's shape.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The router has no endpoint for it, or all have too much to do.
     #[error("no endpoint for this request: {0}")]
     Route(#[from] RouteError),
-    /// Its body is too long.
+    /// The request's body is too long.
     #[error("the request's body has more than {most} bytes, which is the picker's limit")]
     BodyTooLarge {
         /// The limit.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use yaml_rust2::{Yaml, YamlLoader};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/chart");
-/// In the order of the manifests.
+/// The chart's templates, in the order of the manifests.
 const TEMPLATES: [&str; 4] = ["engines", "picker", "pool", "route"];
 
 fn read(path: &str) -> String {

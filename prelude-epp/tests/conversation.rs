@@ -19,7 +19,7 @@ use self::proxy::{FULL, config, engine, metadata, picker};
 const JSON: &str = r#"{"state": "Where is my card?", "questions": {"a": {"type": "noul"}}}"#;
 
 #[tokio::test]
-async fn full_duplex() {
+async fn a_full_duplex_exchange_gets_a_pick_and_its_body_back() {
     let served = picker(config(), 3).await;
     let mut exchange = served.exchange(FULL).await;
     exchange.post("/v1/systemone", &[]).await;
@@ -357,7 +357,7 @@ async fn without_a_healthy_endpoint_there_is_503() {
 }
 
 #[tokio::test]
-async fn what_may_be_shed_gets_429() {
+async fn a_sheddable_request_gets_429() {
     let router = RouterConfig {
         shed_ms: Some(1),
         ..RouterConfig::default()

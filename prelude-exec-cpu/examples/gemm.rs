@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Over a fifth of a second and at least five runs: the median, or on one thread the mean by
-/// the thread's own time on a core, which other processes disturb less.
+/// Returns the rate, measured over a fifth of a second and at least five runs: the median, or on
+/// one thread the mean by the thread's own time on a core, which other processes disturb less.
 fn rate(pool: &ComputePool, mut product: Product) -> f64 {
     product.run(pool);
     let start = Instant::now();

@@ -120,7 +120,7 @@ impl Times {
     }
 }
 
-/// Over half a second and at least three steps.
+/// Measures over half a second and at least three steps.
 fn time(
     executor: &mut CpuExecutor,
     batch: impl Fn() -> ForwardBatch,
@@ -187,7 +187,7 @@ fn prompts(count: u32, len: u32, head: &OutputHead) -> ForwardBatch {
     })
 }
 
-/// Rows that each continue `context` tokens; what the blocks hold does not matter to the time.
+/// Returns rows that each continue `context` tokens; what the blocks hold does not matter to the time.
 fn decode(rows: u32, context: u32) -> ForwardBatch {
     let blocks = context / 16 + 1;
     ForwardBatch::Decode(DecodeBatch {

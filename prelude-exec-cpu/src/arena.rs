@@ -17,7 +17,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// An arena of `len` f32. Pages are taken from the system when first touched.
+    /// Returns an arena of `len` f32. Pages are taken from the system when first touched.
     pub(crate) fn new(len: usize) -> Self {
         let data = vec![0.0f32; len + ALIGN];
         let base = data.as_ptr().align_offset(ALIGN * size_of::<f32>());
@@ -28,7 +28,7 @@ impl Arena {
         }
     }
 
-    /// The number of f32 that a `[rows, width]` tensor takes.
+    /// Returns the number of f32 that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * width).next_multiple_of(ALIGN)
     }
@@ -62,24 +62,24 @@ impl Arena {
         self.cursor.end_slice();
     }
 
-    /// The elements of `data` that a tensor occupies.
+    /// Returns the elements of `data` that a tensor occupies.
     fn elements(&self, t: &ArenaTensor) -> Range<usize> {
         let start = self.base + t.offset() / size_of::<f32>();
         start..start + t.rows() * t.width()
     }
 
-    /// All elements of a tensor.
+    /// Returns all elements of a tensor.
     pub(crate) fn read(&self, t: &ArenaTensor) -> &[f32] {
         &self.data[self.elements(t)]
     }
 
-    /// All elements of a tensor, to be written.
+    /// Returns all elements of a tensor, to be written.
     pub(crate) fn write(&mut self, t: &ArenaTensor) -> &mut [f32] {
         let elements = self.elements(t);
         &mut self.data[elements]
     }
 
-    /// An input and an output.
+    /// Returns an input and an output.
     ///
     /// # Panics
     /// If they overlap: [`Self::alloc`] never makes such tensors.

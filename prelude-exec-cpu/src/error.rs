@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Why an executor cannot be made, or a step cannot run.
+/// The reason why an executor cannot be made, or a step cannot run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
          lower `kv_bytes`, `max_step_tokens` or `max_context_len`, or raise the limit"
     )]
     Memory {
-        /// All of it.
+        /// The sum of all parts.
         total_bytes: u64,
         /// Weights.
         weights_bytes: u64,
@@ -51,7 +51,7 @@ pub enum Error {
     /// A weight that does not fit its use.
     #[error("{name}: {what}")]
     Weight {
-        /// Its name in the checkpoint.
+        /// The weight's name in the checkpoint.
         name: String,
         /// The rule that is broken, with the values.
         what: String,

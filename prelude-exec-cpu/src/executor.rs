@@ -134,19 +134,19 @@ impl CpuExecutor {
         std::mem::replace(&mut self.packed, PackedUse::Off)
     }
 
-    /// The memory it was planned to take.
+    /// Returns the memory that the executor was planned to take.
     #[must_use]
     pub const fn memory(&self) -> MemoryPlan {
         self.memory
     }
 
-    /// The arithmetic in use.
+    /// Returns the arithmetic in use.
     #[must_use]
     pub const fn dtype(&self) -> CpuDtype {
         self.dtype
     }
 
-    /// The instructions in use; `None` in reference mode.
+    /// Returns the instructions in use; `None` in reference mode.
     #[must_use]
     pub fn path(&self) -> Option<Isa> {
         match self.ops.backend {
@@ -235,7 +235,7 @@ impl Executor for CpuExecutor {
     }
 }
 
-/// The results that heads computed, by part of the batch.
+/// Returns the results that heads computed, by part of the batch.
 pub(crate) fn output(step: StepId, ops: &mut CpuOps, layout: &StepLayout) -> StepOutput {
     let results = ops.results.drain(..);
     layout.step_output(

@@ -1,5 +1,5 @@
-//! Every path of this machine against recorded outputs of the reference implementation, on short
-//! prompts. `tests/parity.rs` compares every array of every prompt on the default path.
+//! Tests of every path of this machine against recorded outputs of the reference implementation, on
+//! short prompts. `tests/parity.rs` compares every array of every prompt on the default path.
 
 use prelude_models::conformance::golden::{Allowed, Golden, GoldenComparison, folder};
 
@@ -17,7 +17,7 @@ const F32_UNIT: f64 = 1e-5;
 /// Tokens of the longest prompt run: two tiles of keys and a few more. Portable code is slow.
 const MAX_LEN: usize = 130;
 
-/// Prompts up to `max_len` tokens on every path.
+/// Checks prompts up to `max_len` tokens on every path.
 fn check(name: &str, max_len: usize) {
     let golden = Golden::open(&folder(name)).unwrap();
     for (what, config) in unquantised() {

@@ -1,4 +1,4 @@
-//! The same tokens give the same bits in every batch: invariant 8, on every path.
+//! Tests that the same tokens give the same bits in every batch: invariant 8, on every path.
 //!
 //! The yardstick is a row's whole prompt alone in a step, on one thread.
 
@@ -55,7 +55,7 @@ fn prefill(executor: &mut CpuExecutor, tokens: &[u32], blocks: &[BlockId], chunk
     }
 }
 
-/// Rows of the forest against each row's whole prompt alone.
+/// Compares rows of the forest with each row's whole prompt alone.
 fn check_forest(
     alone: &mut CpuExecutor,
     together: &mut CpuExecutor,
@@ -108,7 +108,7 @@ fn check_forest(
     Ok(())
 }
 
-/// Random forests on every path of this machine; fewer on the slow one.
+/// Checks random forests on every path of this machine; fewer on the slow one.
 fn check_paths(
     cases: u32,
     name: &str,
@@ -160,45 +160,46 @@ fn check_forests(name: &str, cases: u32) {
     });
 }
 
-/// Forests, cached prefixes computed in chunks, kept segments, decode rows beside, two threads.
+/// A row has the same bits in forests, with cached prefixes computed in chunks, with kept segments,
+/// beside decode rows, and on two threads.
 #[test]
 fn rows_do_not_depend_on_their_batch() {
     check_forests("demo-lm", 24);
 }
 
-/// The same with heads of 24 in groups of four and an untied head.
+/// A model with heads of 24 in groups of four and an untied output head.
 #[test]
-fn nor_with_odd_shapes() {
+fn rows_do_not_depend_on_their_batch_with_odd_shapes() {
     check_forests("rand-untied-sharded", 6);
 }
 
-/// The same without norms of queries and keys, with biases of all products.
+/// A model without norms of queries and keys, and with biases of all products.
 #[test]
-fn nor_without_norms_and_with_biases() {
+fn rows_do_not_depend_on_their_batch_in_a_llama() {
     check_forests("rand-llama", 6);
 }
 
-/// The same with windows, bounds of scores and of logits, and norms behind the halves of layers.
+/// Models with windows, bounds of scores and of logits, and norms after both halves of a layer.
 #[test]
-fn nor_in_a_gemma() {
+fn rows_do_not_depend_on_their_batch_in_a_gemma() {
     check_forests("rand-gemma2", 8);
     check_forests("rand-gemma3", 8);
 }
 
-/// The same with factors and a norm of the head's own.
+/// A model with Granite's factors, and with a norm of the output head's own.
 #[test]
-fn nor_in_a_granite() {
+fn rows_do_not_depend_on_their_batch_in_a_granite() {
     check_forests("rand-granite", 6);
 }
 
-/// The same where each token has experts of its own.
+/// A model that chooses experts for each token.
 #[test]
-fn nor_in_a_mixture_of_experts() {
+fn rows_do_not_depend_on_their_batch_with_experts() {
     check_forests("rand-qwen3-moe", 6);
 }
 
 #[test]
-fn nor_with_scales_of_blocks() {
+fn rows_do_not_depend_on_their_batch_with_scales_of_blocks() {
     check_forests(FP8_BLOCKS, 2);
 }
 
@@ -319,7 +320,7 @@ fn executors_share_a_pool() {
     });
 }
 
-/// Attention of 40 tokens where the value of token 20 is `value` in one component.
+/// Computes attention of 40 tokens where the value of token 20 is `value` in one component.
 fn attend_with(value: f32, config: &CpuConfig) -> Vec<f32> {
     let checkpoint = checkpoint("demo-lm");
     let model = checkpoint.config();

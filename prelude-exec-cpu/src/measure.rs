@@ -20,7 +20,7 @@ use crate::{
 
 /// Rounds of a measurement of handing over a cache line, the fastest of which counts.
 const HANDOVER_ROUNDS: u32 = 8;
-/// Times that a round hands the line over and gets it back.
+/// Times that a round hands a cache line over and gets it back.
 const HANDOVERS: u32 = 500;
 
 /// Returns the time in nanoseconds in which a cache line goes from one core to another and back.
@@ -78,7 +78,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// `rows` by a matrix of `dtype`, whose shape is `[outputs, inputs]`.
+    /// Makes a product of `rows` rows by a matrix of `dtype`, whose shape is `[outputs, inputs]`.
     ///
     /// # Errors
     /// [`Error::Instructions`] if the machine lacks `isa`.
@@ -159,9 +159,9 @@ impl Product {
     }
 }
 
-/// Floating-point operations per second of all workers with operands in registers: multiply-adds
-/// of bf16 pairs or of f32. `None` where the path has no vector instructions for them; a bf16
-/// path without bf16 instructions multiplies in f32.
+/// Measures the floating-point operations per second of all workers with operands in registers:
+/// multiply-adds of bf16 pairs or of f32. `None` where the path has no vector instructions for them; a
+/// bf16 path without bf16 instructions multiplies in f32.
 #[must_use]
 pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> Option<f64> {
     // About half a millisecond, so that of many tries some are not interrupted.

@@ -17,7 +17,7 @@ use crate::{
 
 /// KV blocks if nothing is said about them.
 const KV_BYTES_DEFAULT: u64 = 1 << 30;
-/// No more blocks than this many of the longest sequences fill.
+/// The number of longest sequences that the default number of blocks holds at most.
 const MAX_DEFAULT_SEQUENCES: u64 = 64;
 
 /// Milliseconds of a slice of a pass: a step of a small model takes about as long.
@@ -38,7 +38,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The sum.
+    /// Returns the sum of all parts of the plan.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.weights_bytes
@@ -163,7 +163,7 @@ pub fn available_bytes() -> Option<u64> {
     machine.into_iter().chain(limits).min()
 }
 
-/// `MemAvailable` of `/proc/meminfo`, whose unit is KiB.
+/// Reads `MemAvailable` of `/proc/meminfo`, whose unit is KiB.
 fn mem_available(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -172,13 +172,13 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The number of f32 of activations of the largest step.
+/// Returns the number of f32 of activations of the largest step.
 pub(crate) fn arena_len(model: &ModelConfig, config: &CpuConfig) -> usize {
     let tokens = config.max_step_tokens as usize;
     activation_room(model, tokens, tokens, config.chunk_tokens, Arena::room)
 }
 
-/// Bytes that passes in slices take at most.
+/// Returns the bytes that passes in slices take at most.
 fn pass_bytes(
     model: &ModelConfig,
     config: &CpuConfig,
@@ -195,7 +195,7 @@ fn pass_bytes(
     (arena * size_of::<f32>()) as u64 + u64::from(passes.tokens) * kv_row_bytes(model, dtype)
 }
 
-/// Bytes of one position's keys and values in one layer.
+/// Returns the bytes of one position's keys and values in one layer.
 fn kv_row_bytes(model: &ModelConfig, dtype: CpuDtype) -> u64 {
     let element = match dtype {
         CpuDtype::F32 => 4,
@@ -232,7 +232,7 @@ fn num_blocks(
         .min(u32::MAX / config.block_size - 1))
 }
 
-/// Bytes of tensors (name, element type, shape) in the executor's own format.
+/// Returns the bytes of tensors (name, element type, shape) in the executor's own format.
 fn weights_bytes(
     tensors: &[(String, DType, Vec<usize>)],
     backend: Backend,
@@ -265,8 +265,8 @@ fn weights_bytes(
     bytes.sum()
 }
 
-/// Bytes of tensors (name, element type, shape) whose matrices are rounded to int8. Tables are not,
-/// unless they are the output head as well.
+/// Returns the bytes of tensors (name, element type, shape) whose matrices are rounded to int8. Tables
+/// are not, unless they are the output head as well.
 fn int8_bytes(
     model: &ModelConfig,
     tensors: &[(String, DType, Vec<usize>)],
@@ -278,8 +278,8 @@ fn int8_bytes(
     rounded_bytes(tensors, (backend, dtype), is_rounded, int8::panel_lines)
 }
 
-/// Bytes of tensors (name, element type, shape) of which the matrices of layers are rounded to fp8, or are
-/// stored so with scales of blocks.
+/// Returns the bytes of tensors (name, element type, shape) of which the matrices of layers are rounded
+/// to fp8, or are stored so with scales of blocks.
 fn fp8_bytes(
     model: &ModelConfig,
     tensors: &[(String, DType, Vec<usize>)],
@@ -288,7 +288,7 @@ fn fp8_bytes(
 ) -> u64 {
     let of_layer = |name: &str| name.contains("layers.");
     let has_blocks = model.fp8 == Some(Fp8Scales::Blocks([fp8::blocks::BLOCK; 2]));
-    // Those that are rounded all the same have fewer scales, one part in 64 of a matrix less.
+    // Matrices that are rounded all the same have fewer scales, one part in 64 of a matrix less.
     let panel_lines = |inputs: usize| match has_blocks {
         true if inputs.is_multiple_of(fp8::blocks::BLOCK) => fp8::blocks::panel_lines(inputs),
         _ => fp8::panel_lines(inputs),
@@ -296,8 +296,8 @@ fn fp8_bytes(
     rounded_bytes(tensors, (backend, dtype), of_layer, panel_lines)
 }
 
-/// Bytes of tensors (name, element type, shape) of which some matrices, by their names, are rounded to
-/// panels of so many lines by their width.
+/// Returns the bytes of tensors (name, element type, shape) of which some matrices, by their names, are
+/// rounded to panels of so many lines by their width.
 fn rounded_bytes(
     tensors: &[(String, DType, Vec<usize>)],
     (backend, dtype): (Backend, CpuDtype),
@@ -314,7 +314,7 @@ fn rounded_bytes(
     bytes.sum::<u64>() + weights_bytes(&others, backend, dtype)
 }
 
-/// Elements of a matrix in panels, which are padded to whole ones, as tiles are.
+/// Returns the number of elements of a matrix in panels, which are padded to whole ones, as tiles are.
 fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
     let inputs = match act {
         InputForm::Tiles => inputs.next_multiple_of(tiles::DEPTH),
@@ -324,7 +324,7 @@ fn packed_len(act: InputForm, outputs: usize, inputs: usize) -> usize {
 }
 
 fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, threads: usize) -> u64 {
-    // Left tiles of the widest input, and of the MLP's middle: whole ones.
+    // Left tiles of the widest input, and of the MLP's middle: whole tiles.
     let padded = |width: usize| width.next_multiple_of(tiles::DEPTH);
     let widths = padded(widest_input(model)) + padded(model.intermediate_size);
     let chunk = (config.chunk_tokens as usize).next_multiple_of(tiles::ROWS);
@@ -353,7 +353,7 @@ fn is_modern(model: &ModelConfig) -> bool {
     model.encoder.as_ref().is_some_and(|of| of.modern.is_some())
 }
 
-/// The longest rows that enter a product.
+/// Returns the longest rows that enter a product.
 pub(crate) fn widest_input(model: &ModelConfig) -> usize {
     let dense = model.dense.iter().map(|module| module.inputs);
     let of_layers = [

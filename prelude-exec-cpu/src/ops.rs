@@ -40,7 +40,7 @@ pub struct CpuOps {
     pub(crate) multiplier: Multiplier,
     attention: PerWorker<attention::Scratch>,
     pub(crate) vocabulary: VocabularyHeads,
-    /// One per row of the step.
+    /// The results, one for each row of the step.
     pub(crate) results: Vec<Option<RowOutput>>,
 }
 

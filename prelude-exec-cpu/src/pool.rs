@@ -85,7 +85,7 @@ impl<'a> Job<'a> {
         job
     }
 
-    /// The first task of part `n`, which is the end of the one before.
+    /// Returns the first task of part `n`, which is also the end of the part before.
     const fn begin(&self, n: usize) -> usize {
         self.tasks * n / self.parts.len()
     }
@@ -158,7 +158,7 @@ impl Drop for Turn<'_> {
         turns.serving += 1;
         let is_awaited = turns.serving != turns.next;
         drop(turns);
-        // A system call, even if no thread waits.
+        // Waking is a system call, even if no thread waits.
         if is_awaited {
             self.0.turn_over.notify_all();
         }
@@ -179,7 +179,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ComputePool {
-    /// A pool of `threads` workers, the caller of each job being one of them; at least 1.
+    /// Returns a pool of `threads` workers, the caller of each job being one of them; at least 1.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -210,13 +210,13 @@ impl ComputePool {
         }
     }
 
-    /// A pool as large as the machine allows this process: affinity and cgroup quota count.
+    /// Returns a pool as large as the machine allows this process: affinity and cgroup quota count.
     #[must_use]
     pub fn for_machine() -> Self {
         Self::new(thread::available_parallelism().map_or(1, std::num::NonZero::get))
     }
 
-    /// Number of workers, the caller included.
+    /// Returns the number of workers, the caller included.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
@@ -388,7 +388,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// Runs a worker until the pool ends.
     fn serve(&self, worker: usize) {
         let mut seen = 0;
         let mut pauses = Pauses::default();
@@ -471,7 +471,7 @@ const fn is_new(state: u64, seen: u64) -> bool {
 struct Pauses(u8);
 
 impl Pauses {
-    /// There was no job for so long.
+    /// Notes that there was no job for `pause`.
     fn note(&mut self, pause: Duration) {
         if pause >= BETWEEN_STEPS {
             self.0 = (self.0 << 1) | u8::from(pause <= SPIN_FOR_STEP);
@@ -538,7 +538,7 @@ pub(crate) struct TileMut<'a, T> {
 }
 
 impl<T> TileMut<'_, T> {
-    /// Row `i` of the tile.
+    /// Returns row `i` of the tile.
     pub(crate) fn row(&mut self, i: usize) -> &mut [T] {
         assert!(i < self.rows, "row outside the tile");
         let first = (self.first_row + i) * self.width + self.first_col;

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One `T` per worker. Two tasks that run at once have different workers, so a lock is never
+/// A value for each worker. Two tasks that run at once have different workers, so a lock is never
 /// waited for; it is what makes sharing safe.
 #[derive(Debug)]
 pub(crate) struct PerWorker<T>(Vec<Mutex<T>>);
@@ -12,7 +12,7 @@ impl<T> PerWorker<T> {
         Self((0..workers).map(|_| Mutex::new(make())).collect())
     }
 
-    /// The worker's own. What a panicking task left behind is only scratch.
+    /// Locks the worker's own value. What a panicking task left behind is only scratch.
     pub(crate) fn get(&self, worker: usize) -> MutexGuard<'_, T> {
         self.0[worker]
             .lock()

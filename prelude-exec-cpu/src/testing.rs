@@ -17,7 +17,7 @@ use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode, Quantizati
 /// The model of [`prelude_models::conformance::fp8`].
 pub(crate) const FP8_BLOCKS: &str = "fp8-blocks";
 
-/// The checkpoint of a golden model, or of [`FP8_BLOCKS`].
+/// Returns the checkpoint of a golden model, or of [`FP8_BLOCKS`].
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
     if name == FP8_BLOCKS {
         return prelude_models::conformance::fp8::checkpoint();
@@ -25,7 +25,8 @@ pub(crate) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&model_folder(name)).unwrap()
 }
 
-/// Small enough to make many, with blocks of 4 so that prompts cross several.
+/// Returns a configuration that is small enough to make many executors, with blocks of 4 so that
+/// prompts cross several.
 pub(crate) fn small() -> CpuConfig {
     CpuConfig {
         block_size: 4,
@@ -37,7 +38,7 @@ pub(crate) fn small() -> CpuConfig {
     }
 }
 
-/// Every way to compute that this machine has, with what to call it.
+/// Returns every way to compute that this machine has, with what to call it.
 pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
     let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
     let int8 = isas.map(|isa| {
@@ -58,7 +59,7 @@ pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
     unquantised().into_iter().chain(int8).chain([fp8]).collect()
 }
 
-/// [`variants`] that the golden model `name` is not refused in.
+/// Returns the [`variants`] in which the golden model `name` is not refused.
 pub(crate) fn variants_of(name: &str) -> Vec<(String, CpuConfig)> {
     let checkpoint = checkpoint(name);
     let model = checkpoint.config();
@@ -68,7 +69,7 @@ pub(crate) fn variants_of(name: &str) -> Vec<(String, CpuConfig)> {
     variants
 }
 
-/// [`variants`] whose weights are not rounded.
+/// Returns the [`variants`] whose weights are not rounded.
 pub(crate) fn unquantised() -> Vec<(String, CpuConfig)> {
     let mut variants = vec![(
         "reference".to_owned(),
@@ -99,13 +100,13 @@ pub(crate) fn executor(name: &str, config: CpuConfig, threads: usize) -> CpuExec
     .unwrap()
 }
 
-/// One step.
+/// Runs one step and returns its output.
 pub(crate) fn run(executor: &mut CpuExecutor, batch: ForwardBatch) -> StepOutput {
     executor.submit(StepId(0), batch).unwrap();
     executor.collect(StepId(0)).unwrap()
 }
 
-/// Rows of a one-shot step.
+/// Returns the rows of a one-shot step.
 pub(crate) fn run_oneshot(executor: &mut CpuExecutor, batch: OneShotBatch) -> Vec<RowOutput> {
     run(executor, ForwardBatch::OneShot(batch)).oneshot
 }
@@ -114,7 +115,7 @@ pub(crate) fn sample_head() -> SampleHead {
     greedy(Some(2))
 }
 
-/// A decode row at `context_len` over `blocks`.
+/// Returns a decode row at `context_len` over `blocks`.
 pub(crate) fn decode(token: u32, context_len: u32, blocks: &[BlockId]) -> DecodeBatch {
     DecodeBatch {
         rows: vec![DecodeRow {

@@ -133,7 +133,7 @@ enum Arithmetic {
     Bf16,
     /// int8 weights and inputs of products, everything else as in bf16.
     Int8,
-    /// The same in fp8, heads excepted.
+    /// fp8 weights and inputs of products but those of heads, everything else as in bf16.
     Fp8,
 }
 
@@ -229,7 +229,7 @@ impl Parity<'_> {
         }
     }
 
-    /// Logits of the reference's likeliest tokens, of "yes" and of "no".
+    /// Returns the logits of the reference's likeliest tokens, of "yes" and of "no".
     fn label_scores(&self, p: usize) -> OutputHead {
         let (top_ids, width) = self.golden.ids("f32.last_top_ids");
         assert_eq!(width, TOP_STORED);
@@ -244,7 +244,7 @@ impl Parity<'_> {
         }
     }
 
-    /// The likeliest tokens as the executor ranks them.
+    /// Returns a head that lists the likeliest tokens as the executor ranks them.
     fn sample(&self) -> OutputHead {
         OutputHead::Sample(SampleHead {
             sampling: Arc::new(SamplingParams::default()),
@@ -515,7 +515,7 @@ impl Parity<'_> {
     }
 }
 
-/// Softmax, or the sigmoid of a single logit.
+/// Returns the softmax, or the sigmoid of a single logit.
 fn probabilities(z: &[f64]) -> Vec<f64> {
     if let [z] = z {
         return vec![1.0 / (1.0 + (-z).exp())];

@@ -13,8 +13,8 @@ use crate::{
     testing::{checkpoint, emulation, small},
 };
 
-/// A small executor; its chunks hold the longest prompt of the model, 160 tokens, so that a step of
-/// more has several.
+/// Returns a small executor; its chunks hold the longest prompt of the model, 160 tokens, so that a
+/// step of more has several.
 fn config() -> CudaConfig {
     CudaConfig {
         deterministic: true,
@@ -45,13 +45,13 @@ fn embed(pooling: Pooling) -> OutputHead {
     }
 }
 
-/// Ids of a prompt, below `num_ids`.
+/// Returns the ids of a prompt, below `num_ids`.
 fn ids(len: u32, seed: u32, num_ids: u32) -> Vec<u32> {
     (0..len).map(|i| (i * 57 + seed * 131) % num_ids).collect()
 }
 
-/// Rows as bits, to be compared exactly: `Debug` prints the shortest digits that read back as the
-/// same f32.
+/// Returns the rows as bits, to be compared exactly: `Debug` prints the shortest digits that read
+/// back as the same f32.
 fn bits(rows: &[RowOutput]) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }

@@ -24,7 +24,7 @@ const MAX_LEN: usize = 70;
 /// Tokens of all prompts run, in one step: the emulation takes a second for 128 of them.
 const STEP_TOKENS: usize = 128;
 
-/// Prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
+/// Returns prompts of at most [`MAX_LEN`] tokens, as many as [`STEP_TOKENS`] hold.
 pub(crate) fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     let mut room = STEP_TOKENS;
     let mut prompts = golden.prompts();
@@ -37,7 +37,7 @@ pub(crate) fn short_prompts(golden: &Golden) -> Vec<GoldenPrompt> {
     prompts
 }
 
-/// A root that keeps its keys and values in blocks.
+/// Returns a root that keeps its keys and values in blocks.
 fn kept(tokens: std::ops::Range<u32>, blocks: BlockSpan) -> Segment {
     Segment {
         residency: Residency::Keep(blocks),
@@ -62,12 +62,12 @@ fn vocab_of(name: &str) -> u32 {
     u32::try_from(checkpoint(name).config().vocab_size).unwrap()
 }
 
-/// A golden model's short prompts, all in one step.
+/// Checks a golden model's short prompts, all in one step.
 pub(crate) fn check(name: &str) {
     check_within(name, false, |golden, array| golden.allowed(array));
 }
 
-/// The same in fp8 or not, within other bounds.
+/// Checks as [`check`] does, in fp8 or not, within other bounds.
 pub(crate) fn check_within(
     name: &str,
     fp8: bool,
@@ -111,34 +111,34 @@ pub(crate) fn check_within(
     }
 }
 
-/// Rows as bits, to be compared exactly.
+/// Returns the rows as bits, to be compared exactly.
 fn bits(row: &RowOutput) -> String {
     // `Debug` prints the shortest digits that read back as the same f32.
     format!("{row:?}")
 }
 
-/// A prompt of 70 tokens alone; in a tree with siblings; behind cached blocks; in two chunks of a
-/// longer step; in two steps. The same bits everywhere.
+/// A prompt of 70 tokens has the same bits alone, in a tree with siblings, after cached blocks, in two
+/// chunks of a longer step, and in two steps.
 #[test]
 fn a_row_has_the_same_bits_in_every_batch() {
     check_bits("demo-lm");
 }
 
-/// The same where each token has experts of its own.
+/// A model that chooses experts for each token.
 #[test]
-fn so_it_has_in_a_mixture_of_experts() {
+fn a_row_has_the_same_bits_with_experts() {
     check_bits("rand-qwen3-moe");
 }
 
-/// The same where products are of rows rounded to fp8.
+/// Products multiply rows rounded to fp8.
 #[test]
-fn so_it_has_in_fp8() {
+fn a_row_has_the_same_bits_in_fp8() {
     check_bits_of("demo-lm", in_fp8());
 }
 
-/// The same by attention and products that are Hopper's own.
+/// Attention and products are the kernels for Hopper.
 #[test]
-fn so_it_has_by_kernels_for_hopper() {
+fn a_row_has_the_same_bits_by_kernels_for_hopper() {
     let config = CudaConfig {
         hopper_products: true,
         prompt_attention: PromptAttention::Hopper,
@@ -147,15 +147,15 @@ fn so_it_has_by_kernels_for_hopper() {
     check_bits_of("demo-lm", config);
 }
 
-/// The same where matrices have scales of blocks, and rows of 128 elements.
+/// Matrices have a scale for each block, and rows one for 128 elements.
 #[test]
-fn so_it_has_with_scales_of_blocks() {
+fn a_row_has_the_same_bits_with_scales_of_blocks() {
     check_bits_of(FP8_BLOCKS, in_fp8());
 }
 
-/// The same on GPUs of compute capability 9.0.
+/// The settings of a GPU of compute capability 9.0.
 #[test]
-fn so_it_has_on_hopper() {
+fn a_row_has_the_same_bits_on_hopper() {
     check_bits_of(FP8_BLOCKS, on_hopper());
 }
 
@@ -274,25 +274,25 @@ fn captured_steps_have_the_same_bits() {
     check_captured("demo-lm");
 }
 
-/// The same where later steps of a captured shape choose other experts.
+/// Later steps of a captured shape choose other experts than the captured step.
 #[test]
-fn so_they_have_in_a_mixture_of_experts() {
+fn captured_steps_have_the_same_bits_with_experts() {
     check_captured("rand-qwen3-moe");
 }
 
 #[test]
-fn so_they_have_in_fp8() {
+fn captured_steps_have_the_same_bits_in_fp8() {
     check_captured_of("demo-lm", in_fp8());
 }
 
 #[test]
-fn so_they_have_with_scales_of_blocks() {
+fn captured_steps_have_the_same_bits_with_scales_of_blocks() {
     check_captured_of(FP8_BLOCKS, in_fp8());
 }
 
-/// The same with tensor maps in what is captured, and more tiles than a step has.
+/// The captured launches have tensor maps, and more tiles than a step.
 #[test]
-fn so_they_have_on_hopper() {
+fn captured_steps_have_the_same_bits_on_hopper() {
     check_captured_of(FP8_BLOCKS, on_hopper());
 }
 
@@ -375,7 +375,7 @@ fn fill(executor: &mut dyn Executor, vocab: u32) {
     run(executor, ForwardBatch::OneShot(batch));
 }
 
-/// A token for each of the first sequences, beside prompts.
+/// Returns a token for each of the first sequences, beside prompts.
 fn beside(prompts: OneShotBatch, sequences: u32) -> ForwardBatch {
     let rows = (0..sequences).map(|seq| DecodeRow {
         seq: SeqId(u64::from(seq)),
@@ -478,8 +478,8 @@ fn graphs_of_the_start_give_the_same_bits() {
     }
 }
 
-/// Prompts of two lengths prefilled in one step, then greedy text row by row: tokens of the last
-/// steps, and the smallest lead of the chosen token over the next.
+/// Generates greedy text row by row behind prompts of two lengths prefilled in one step; returns
+/// the tokens of the last steps, and the smallest lead of the chosen token over the next.
 fn generate(executor: &mut dyn Executor, vocab: u32, steps: usize) -> (Vec<Vec<u32>>, f32) {
     let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % vocab).collect::<Vec<u32>>());
     let blocks = |r: u32| (0..4).map(|b| BlockId(r * 8 + b)).collect::<Vec<_>>();

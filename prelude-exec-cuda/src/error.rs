@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use prelude_core::ExecutorError;
 use thiserror::Error;
 
-/// Why an executor cannot be made, or a step cannot run.
+/// The reason why an executor cannot be made, or a step cannot run.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -39,7 +39,7 @@ pub enum Error {
         "the GPU has compute capability {compute_capability}, but 8.0 or newer is needed (Ampere)"
     )]
     Unsupported {
-        /// Its compute capability, such as `7.5`.
+        /// The GPU's compute capability, such as `7.5`.
         compute_capability: String,
     },
     /// A library of NVIDIA's was not found.
@@ -63,7 +63,7 @@ pub enum Error {
     LibraryVersion {
         /// File name.
         name: &'static str,
-        /// Its version, or why it does not say.
+        /// The library's version, or why the library does not say it.
         found: String,
         /// Versions that work.
         need: &'static str,
@@ -134,7 +134,7 @@ pub enum Error {
     /// A weight that does not fit its use.
     #[error("{name}: {what}")]
     Weight {
-        /// Its name in the checkpoint.
+        /// The weight's name in the checkpoint.
         name: String,
         /// The rule that is broken, with the values.
         what: String,
@@ -202,7 +202,7 @@ impl From<Error> for ExecutorError {
     }
 }
 
-/// The packages that hold a library of this name.
+/// Returns the packages that hold a library of this name.
 fn wheels(name: &str) -> &'static str {
     match name.ends_with(".12") {
         true => "nvidia-cublas-cu12 nvidia-cuda-nvrtc-cu12",

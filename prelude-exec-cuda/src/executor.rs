@@ -59,7 +59,7 @@ struct Outstanding {
 /// waited for by [`Executor::collect`]. With [`CudaConfig::pipeline_depth`] 2 a step may be
 /// submitted while the one before it runs; tokens that it continues from never leave the GPU.
 pub struct CudaExecutor {
-    /// Dropped before the buffers and kernels that they use.
+    /// Captured graphs, dropped before the buffers and kernels that they use.
     graphs: Graphs,
     model: Box<dyn Model<CudaOps>>,
     ops: CudaOps,
@@ -69,13 +69,13 @@ pub struct CudaExecutor {
     spare: Vec<(StepPlan, HostBuffers)>,
     clock: DeviceClock,
     waits: Waits,
-    /// As in [`CudaConfig`].
+    /// The limit of a step, as in [`CudaConfig`].
     step_limit_ms: u32,
     passes: Passes<PassBuffers>,
     memory: MemoryPlan,
     capacity: Capacity,
     model_config: ModelConfig,
-    /// Why the GPU can do nothing more.
+    /// The reason why the GPU can do nothing more.
     lost: Option<String>,
 }
 
@@ -139,7 +139,7 @@ impl CudaExecutor {
         Ok((this, recording))
     }
 
-    /// The memory that it took on the GPU.
+    /// Returns the memory that the executor took on the GPU.
     #[must_use]
     pub const fn memory(&self) -> MemoryPlan {
         self.memory
@@ -180,7 +180,7 @@ impl CudaExecutor {
         &self.ops
     }
 
-    /// The plan of the latest step.
+    /// Returns the plan of the latest step.
     #[cfg(test)]
     pub(crate) const fn plan(&self) -> &StepPlan {
         &self.plan
@@ -209,7 +209,7 @@ impl CudaExecutor {
         let mut loader = CudaLoader::new(space.clone(), rounding);
         let model = load_model::<CudaOps, _>(checkpoint, max_context_len as usize, &mut loader)?;
         let launcher = launcher.or_else(|| loader.end_rounding());
-        let launcher = launcher.expect("it is here or with the loader");
+        let launcher = launcher.expect("the launcher is here or with the loader");
         let passes = config.passes(model_config, max_context_len);
         let sizes = Sizes::new(model_config, config, passes.as_ref());
         let mut ops = CudaOps::new(space, launcher, model_config, config, sizes, |space| {
@@ -312,7 +312,7 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// The latest step, as it is waited for.
+    /// Returns what waiting for the latest step needs to know of that step.
     fn queued(&self) -> Queued {
         let layout = &self.plan.layout;
         let (tokens, segments) = (layout.tokens.len(), &layout.segments);
@@ -343,9 +343,15 @@ impl CudaExecutor {
         };
         // Its buffers are its own already if a step after it failed.
         if latest.host.is_none() {
-            let mut host = self.spare.pop().expect("one for each step but the latest");
+            let mut host = self
+                .spare
+                .pop()
+                .expect("there are spare buffers for each step but the latest");
             self.exchange(&mut host);
-            self.outstanding.back_mut().expect("it is still there").host = Some(host);
+            self.outstanding
+                .back_mut()
+                .expect("the latest step is outstanding")
+                .host = Some(host);
         }
     }
 
@@ -428,7 +434,7 @@ pub(crate) fn kv_shape(
             let room = free.map_or(KV_BYTES_UNLIMITED, |f| {
                 f.saturating_sub(config.reserve_bytes)
             });
-            // One more is the trash page.
+            // One more block is the trash page.
             (room / block).saturating_sub(1)
         }
     };
@@ -492,14 +498,15 @@ impl Executor for CudaExecutor {
         let has_rows = match result {
             Ok(has_rows) => has_rows,
             Err(error) => {
-                // Queued copies read the host's buffers, which the next step writes.
+                // Waits, since queued copies read the host's buffers, which the next step writes.
                 let waited = self.waits.wait_for_all(&self.queued(), &ends.end);
                 self.note(waited.map_err(ExecutorError::from))?;
                 self.clock.spare.push(ends);
                 return self.note(Err(error));
             }
         };
-        // Nothing is read where a row draws nothing: its next one fails by itself.
+        // A row that draws nothing has no place to read from: the sequence's next row fails by
+        // itself.
         let nowhere = self.ops.heads.drawn().width();
         let first = self.plan.layout.rows.len() - seqs.len();
         let at = |i| self.ops.heads.drawn_at(first + i).unwrap_or(nowhere);
@@ -525,7 +532,10 @@ impl Executor for CudaExecutor {
                 "step {step} is not the oldest outstanding one"
             )));
         }
-        let first = self.outstanding.pop_front().expect("it was just seen");
+        let first = self
+            .outstanding
+            .pop_front()
+            .expect("the oldest step is outstanding");
         let waited = self.waits.wait(&first.queued, &first.ends.end);
         self.note(waited.map_err(ExecutorError::from))?;
         self.clock.add(first.ends);
@@ -548,7 +558,7 @@ impl Executor for CudaExecutor {
     }
 }
 
-/// The results that heads computed, by part of the batch.
+/// Returns the results that heads computed, by part of the batch.
 pub(crate) fn output(step: StepId, ops: &mut CudaOps, plan: &StepPlan) -> StepOutput {
     plan.layout.step_output(step, ops.heads.take(&plan.layout))
 }

@@ -18,7 +18,7 @@ use crate::{
     testing::{FP8_BLOCKS, checkpoint, small},
 };
 
-/// The plan as a reader wants it: one line a thing.
+/// Returns the plan as a reader wants it: one line a thing.
 fn describe(plan: &StepPlan) -> String {
     let mut text = String::new();
     let mut line = |line: std::fmt::Arguments<'_>| {
@@ -219,9 +219,9 @@ fn scales_of_blocks() {
     check_blocks("fp8-blocks", PromptAttention::Varlen);
 }
 
-/// The same on GPUs of compute capability 9.0: wide tiles alone.
+/// The launches of such a prompt on a GPU of compute capability 9.0, where all tiles are wide.
 #[test]
-fn on_hopper() {
+fn scales_of_blocks_on_hopper() {
     check_blocks("hopper", PromptAttention::Hopper);
 }
 
@@ -327,7 +327,7 @@ fn prompts_of_an_encoder() {
     );
 }
 
-/// A cached root that keeps a block, two children of which one is read twice, and a grandchild.
+/// Returns a cached root that keeps a block, two children of which one is read twice, and a grandchild.
 fn forest() -> OneShotBatch {
     let labels: Arc<[u32]> = Arc::from([7, 9, 4000]);
     let keep = Residency::Keep(span(2, 1));
@@ -396,7 +396,7 @@ fn a_forest() {
     );
 }
 
-/// Decode rows with one split and with three.
+/// Returns decode rows with one split and with three.
 fn decode() -> DecodeBatch {
     DecodeBatch {
         rows: vec![

@@ -29,7 +29,7 @@ use crate::{
 /// Uses of a shape after which it is captured while requests wait: what comes once is not worth
 /// their time.
 const USES_BUSY: u32 = 2;
-/// The same where another graph has to go for it.
+/// Uses of a shape after which it is captured where another graph has to go for it.
 const USES_FULL: u32 = 16;
 /// Steps between two captures while requests wait.
 const STEPS_BETWEEN: u64 = 8;
@@ -73,7 +73,7 @@ struct Captured {
 pub struct GraphStats {
     /// Graphs that are kept.
     pub kept: u64,
-    /// Bytes of GPU memory that they took.
+    /// Bytes of GPU memory that graphs took.
     pub bytes: u64,
     /// Steps that ran as a graph.
     pub replays: u64,
@@ -94,7 +94,7 @@ pub struct GraphStats {
 pub(crate) enum StepMode {
     /// Kernel by kernel; padded to a shape, if there is one.
     Eager(Option<StepShape>),
-    /// As the graph of this shape, to which it is padded.
+    /// The graph of this shape, to which the step is padded.
     Replay(StepShape),
 }
 
@@ -112,13 +112,14 @@ impl StepMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) shape: StepShape,
-    /// True if steps of it ran, so that its kernels are loaded.
+    /// True if steps of the shape ran, so that its kernels are loaded.
     pub(crate) has_run: bool,
 }
 
 impl Graphs {
-    /// `bytes_max`: of GPU memory for all graphs. `foreseen`: shapes to capture before they are
-    /// used, the likeliest first.
+    /// Returns a store of graphs without any: `bytes_max` bounds their GPU memory, and `foreseen` are
+    /// shapes to capture before they are used, the likeliest first. `foreseen`: shapes to capture
+    /// before they are used, the likeliest first.
     pub(crate) fn new(bytes_max: u64, foreseen: VecDeque<StepShape>) -> Self {
         Self {
             captured: BTreeMap::new(),
@@ -170,7 +171,7 @@ impl Graphs {
         if self.captured.contains_key(own) {
             return Some(*own);
         }
-        // In order of tokens, then outputs, then the rest.
+        // The range is in order of tokens, then outputs, then the rest.
         let from = StepShape {
             tile_rows: 0,
             tiles: 0,
@@ -308,7 +309,7 @@ mod tests {
     use super::*;
     use crate::{Recording, plan::StepCounts};
 
-    /// The shape of a prompt of so many tokens that is read at so many positions.
+    /// Returns the shape of a prompt of so many tokens that is read at so many positions.
     fn shape(tokens: usize, outputs: usize) -> StepShape {
         let counts = StepCounts {
             tokens,
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_is_captured_between_steps() {
+    fn used_shapes_are_captured_between_steps() {
         let mut graphs = graphs();
         assert_eq!(graphs.mode(None, 5000), StepMode::Eager(None));
         assert_eq!(wanted(&mut graphs, true), None);

@@ -11,7 +11,7 @@ use crate::{
     testing::{checkpoint, emulation},
 };
 
-/// Room for the second half of a layer with so many rows.
+/// Returns room for the second half of a layer with so many rows.
 fn room(rows: usize, (hidden, inner): (usize, usize)) -> Room {
     let mut model = checkpoint("demo-lm").config().clone();
     model.hidden_size = hidden;
@@ -98,7 +98,8 @@ fn layer(
     (results, counts)
 }
 
-/// In deterministic mode, of few rows and many, with and without a bias that the kernel does not take.
+/// In deterministic mode `silu(gate) · up` has the same bits in one launch and in two, for few rows and
+/// many, with and without a bias that the kernel does not take.
 #[test]
 fn gates_have_the_bits_of_two_operations() {
     let Some(device) = emulation() else { return };

@@ -46,7 +46,7 @@ fn run(executor: &mut CudaExecutor, batch: ForwardBatch) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
 
-/// A prompt that fills whole blocks and reads nothing.
+/// Returns a prompt that fills whole blocks and reads nothing.
 fn filling(tokens: Vec<u32>, blocks: [u32; 3]) -> ForwardBatch {
     let kept = BlockSpan { start: 0, len: 3 };
     ForwardBatch::OneShot(OneShotBatch {
@@ -60,7 +60,7 @@ fn filling(tokens: Vec<u32>, blocks: [u32; 3]) -> ForwardBatch {
     })
 }
 
-/// The rest of a prompt of 60 tokens behind three blocks.
+/// Returns the rest of a prompt of 60 tokens behind three blocks.
 fn reading(tokens: &[u32], blocks: [u32; 3]) -> ForwardBatch {
     let mut batch = prompt(&tokens[48..], vec![(11..12, embed())]);
     batch.segments[0].context_len = 48;

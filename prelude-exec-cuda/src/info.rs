@@ -20,8 +20,8 @@ pub fn usable_gpu(config: &CudaConfig) -> Result<String, Error> {
     Ok(seen.name)
 }
 
-/// A line for whether models can run on the GPU, or why not, and one for each thing: driver, GPU, libraries with their paths, kernels. What is missing is
-/// said with what to do about it.
+/// Returns a line for whether models can run on the GPU, or why not, and one for each thing: driver,
+/// GPU, libraries with their paths, kernels. What is missing is said with what to do about it.
 #[must_use]
 pub fn info(config: &CudaConfig) -> Vec<String> {
     let mut lines = vec![match usable_gpu(config) {
@@ -86,7 +86,7 @@ pub fn info(config: &CudaConfig) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// On every machine: nothing panics, and each thing has its line.
+    /// `info` does not panic on any machine, and reports each thing in a line.
     #[test]
     fn says_what_is_there_and_what_is_not() {
         let config = CudaConfig::default();

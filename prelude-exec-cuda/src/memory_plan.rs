@@ -19,7 +19,7 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The sum of what is on the GPU.
+    /// Returns the sum of what is on the GPU.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.weights_bytes + self.kv_bytes + self.arena_bytes + self.pass_bytes + self.buffers_bytes

@@ -69,8 +69,8 @@ pub struct CudaOps {
     kv: KvPool,
     /// Room for copies of blocks in host memory, if any.
     host_kv: Option<HostKv>,
-    /// One layer's keys and values of all tokens of the step, if it has several chunks or is a
-    /// pass.
+    /// The keys and values of one layer, of all tokens of the step, if the step has several chunks or
+    /// is a pass.
     own_kv: Option<OwnKv>,
     partial: Buffer,
     /// The room for a mixture of experts; `None` for other models.
@@ -87,7 +87,7 @@ pub struct CudaOps {
     on_hopper: bool,
 }
 
-/// One layer's keys and its values of a step's own tokens: `[T, Hkv · D]` each.
+/// The keys and the values of one layer, of a step's own tokens: `[T, Hkv · D]` each.
 pub(crate) type OwnKv = [ArenaTensor; 2];
 
 /// The tensors that a pass holds on the GPU between its slices.
@@ -302,7 +302,7 @@ impl CudaOps {
         Ok(())
     }
 
-    /// The memory that it took, beside weights.
+    /// Returns the memory that these operations took, beside weights.
     pub(crate) fn memory(&self, weights_bytes: u64) -> MemoryPlan {
         let (arena, passes) = self.arena.bytes();
         let arena = arena + self.experts.as_ref().map_or(0, ExpertBuffer::bytes);
@@ -321,7 +321,7 @@ impl CudaOps {
         }
     }
 
-    /// Blocks of host memory.
+    /// Returns the number of blocks of host memory.
     pub(crate) fn host_blocks(&self) -> u32 {
         self.host_kv.as_ref().map_or(0, HostKv::blocks)
     }
@@ -341,12 +341,12 @@ impl CudaOps {
         self.kv.shape().blocks
     }
 
-    /// Keys and values of a layer in the pool, if anything is kept there.
+    /// Returns the keys and values of a layer in the pool, if anything is kept there.
     fn pages(&self, layer: usize) -> Option<(View<bf16>, View<bf16>)> {
         (!self.plan_config.whole).then(|| self.kv.layer(layer))
     }
 
-    /// The kernel for Hopper, if gates of so many rows are computed with their product at once.
+    /// Returns the kernel for Hopper, if gates of so many rows are computed with their product at once.
     fn for_gates(&self, rows: usize, weight: &Weight) -> Option<HopperProducts> {
         if weight.fp8().is_some() {
             return None;
@@ -370,8 +370,8 @@ impl CudaOps {
     }
 }
 
-/// Token ids, positions, slots and block numbers as kernels take them: an id that an outstanding
-/// step samples, and the slot of a token that is not kept, are negative.
+/// Returns token ids, positions, slots and block numbers as kernels take them: an id that an
+/// outstanding step samples, and the slot of a token that is not kept, are negative.
 fn ints(values: &[u32]) -> &[i32] {
     bytemuck::cast_slice(values)
 }
@@ -394,7 +394,7 @@ fn has_wide_tiles(model: &ModelConfig) -> bool {
     }
 }
 
-/// The chunk that a layer method was given.
+/// Returns the chunk that a layer method was given.
 fn chunk<'a>(plan: &'a StepPlan, rows: &Range<usize>) -> Result<&'a Chunk, Error> {
     let found = plan.chunks.iter().find(|chunk| chunk.tokens == *rows);
     found.ok_or_else(|| Error::Step(format!("tokens {rows:?} are no chunk of the plan")))
@@ -443,7 +443,8 @@ impl Ops for CudaOps {
         elementwise::embed(&mut self.launcher, ids, drawn, (table.matrix().0, scale), h)
     }
 
-    /// The plan's chunks, the last of which has the padding of a step too.
+    /// Returns the end of the chunk that begins at token `start`; the last chunk has the padding of a
+    /// step too.
     fn whole_segments(&self, inputs: &StepPlan, start: usize) -> usize {
         let mut chunks = inputs.chunks.iter().map(|chunk| &chunk.tokens);
         let chunk = chunks.find(|tokens| tokens.start == start);

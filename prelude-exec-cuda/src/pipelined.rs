@@ -76,8 +76,8 @@ impl Texts {
         }
     }
 
-    /// The next token of each sequence of `order`, in that order: of those that were collected, or
-    /// of those that a step draws which is outstanding.
+    /// Returns the next token of each sequence of `order`, in that order: of those that were
+    /// collected, or of those that a step draws which is outstanding.
     fn step(&self, order: &[u32], position: u32, from: Option<StepId>) -> ForwardBatch {
         let mut batch = DecodeBatch::EMPTY;
         for &seq in order {
@@ -108,7 +108,7 @@ fn drawn(row: &RowOutput) -> u32 {
     }
 }
 
-/// Exact, as text.
+/// Returns the results as text, exactly.
 fn bits(output: &StepOutput) -> Vec<String> {
     let rows = output.oneshot.iter().chain(&output.decode);
     rows.map(|row| format!("{row:?}")).collect()

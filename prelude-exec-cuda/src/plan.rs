@@ -65,7 +65,8 @@ pub(crate) struct PlanConfig {
 }
 
 impl PlanConfig {
-    /// Rows of the tiles of a chunk of so many tokens. A row's bits are the same in either.
+    /// Returns the number of rows of the tiles of a chunk of so many tokens. A row's bits are the same
+    /// in either.
     pub(crate) const fn tile_rows(&self, tokens: usize) -> u32 {
         if tokens >= self.wide_tokens {
             Tile::ROWS_WIDE
@@ -440,7 +441,7 @@ const fn splits_of(row: &DecodeRow) -> usize {
     row.context_len.div_ceil(AttnDecodeParams::SPLIT_KEYS) as usize
 }
 
-/// A span as kernels take it.
+/// Returns a span as kernels take it.
 fn span(span: &KvSpan) -> Span {
     let (kind, at) = match span.source {
         KvSource::Tokens { first } => (Span::STEP, first),
@@ -454,7 +455,7 @@ fn span(span: &KvSpan) -> Span {
     }
 }
 
-/// A count of a step's things. Validation keeps them far below 2³¹.
+/// Returns a count of a step's things. Validation keeps them far below 2³¹.
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("a step's counts fit u32")
 }

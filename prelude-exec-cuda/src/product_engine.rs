@@ -10,9 +10,9 @@ use crate::Error;
 pub enum ProductEngine {
     /// NVIDIA's library.
     CublasLt {
-        /// Its version, such as `13.1.0`.
+        /// The library's version, such as `13.1.0`.
         version: String,
-        /// Its file.
+        /// The library's file.
         library: PathBuf,
         /// The files and the table of measured algorithms, or why there is none, and what was
         /// measured at start.
@@ -22,7 +22,7 @@ pub enum ProductEngine {
     },
     /// Our own kernel, because the library cannot be used.
     GemmMma {
-        /// Why not.
+        /// The reason why the library cannot be used.
         why: Error,
     },
     /// Our own kernel, because [`crate::CudaConfig::deterministic`] asks for equal bits.

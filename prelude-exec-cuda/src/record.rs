@@ -48,7 +48,7 @@ impl Recording {
         self.state().lines.push(line);
     }
 
-    /// `buffer+offset`.
+    /// Returns an address as `buffer+offset`.
     pub(crate) fn name(&self, address: u64) -> String {
         self.state().name(address)
     }

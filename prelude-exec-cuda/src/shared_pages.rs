@@ -44,7 +44,7 @@ fn run(executor: &mut CudaExecutor, batch: ForwardBatch) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
 
-/// A token for each of these sequences behind the prompt.
+/// Returns a token for each of these sequences behind the prompt.
 fn rows(sequences: &[u32]) -> ForwardBatch {
     let mut batch = DecodeBatch::EMPTY;
     for &sequence in sequences {

@@ -14,7 +14,8 @@ use crate::{
     testing::{checkpoint, emulation, small},
 };
 
-/// Small, and a row has equal bits whatever the number of rows that are multiplied with it.
+/// Returns a small configuration in which a row has equal bits whatever the number of rows that are
+/// multiplied with it.
 fn fixed() -> CudaConfig {
     CudaConfig {
         deterministic: true,
@@ -27,7 +28,8 @@ fn executor(config: &CudaConfig) -> Option<CudaExecutor> {
     Some(CudaExecutor::emulated(&checkpoint("demo-lm"), config, device).unwrap())
 }
 
-/// Exact, as text: `Debug` prints the shortest digits that read back as the same f32.
+/// Returns the results as text, exactly: `Debug` prints the shortest digits that read back as the same
+/// f32.
 fn bits(rows: &[RowOutput]) -> Vec<String> {
     rows.iter().map(|row| format!("{row:?}")).collect()
 }
@@ -75,13 +77,13 @@ fn sample() -> OutputHead {
     OutputHead::Sample(greedy(Some(2)))
 }
 
-/// A prompt of so many tokens, read at its end.
+/// Returns a prompt of so many tokens, read at its end.
 fn text(len: u32, seed: u32) -> OneShotBatch {
     prompt(&tokens(len, seed), vec![(len - 1..len, sample())])
 }
 
-/// A root of 70 tokens behind 16 cached ones, kept in blocks, with two children and a grandchild, and
-/// a row of every kind of head.
+/// Returns a root of 70 tokens behind 16 cached ones, kept in blocks, with two children and a
+/// grandchild, and a row of every kind of head.
 fn forest() -> OneShotBatch {
     let span = |start, len| BlockSpan { start, len };
     let child = |tokens, parent, context_len| Segment {
@@ -147,7 +149,7 @@ fn fill(executor: &mut CudaExecutor) {
     run_oneshot(executor, batch);
 }
 
-/// A prompt beside a decode row behind the cached tokens.
+/// Returns a prompt beside a decode row behind the cached tokens.
 fn between() -> ForwardBatch {
     ForwardBatch::Mixed {
         oneshot: text(9, 5),
@@ -165,7 +167,7 @@ fn between() -> ForwardBatch {
     }
 }
 
-/// Two passes by turns in slices of these sizes, with a step after each slice.
+/// Checks two passes by turns in slices of these sizes, with a step after each slice.
 fn check_slices(executor: &mut CudaExecutor, sizes: &[u32]) {
     fill(executor);
     // Prompts of one chunk, and of several.
@@ -215,7 +217,7 @@ fn slices_give_the_bits_of_one_step() {
     }
 }
 
-/// A prompt of 40 tokens whose keys and values are kept in the blocks 10 to 12.
+/// Returns a prompt of 40 tokens whose keys and values are kept in the blocks 10 to 12.
 fn kept(seed: u32) -> OneShotBatch {
     let mut batch = text(40, seed);
     batch.block_ids = (10..13).map(BlockId).collect();
@@ -223,7 +225,7 @@ fn kept(seed: u32) -> OneShotBatch {
     batch
 }
 
-/// The last token of a prompt whose other tokens are in the blocks 10 to 12.
+/// Returns the last token of a prompt whose other tokens are in the blocks 10 to 12.
 fn read_back(executor: &mut CudaExecutor, seed: u32) -> Vec<String> {
     let batch = OneShotBatch {
         tokens: tokens(40, seed)[39..].to_vec(),

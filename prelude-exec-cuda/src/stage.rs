@@ -43,7 +43,7 @@ pub(crate) struct Stage {
 struct Half {
     memory: Pinned,
     used: usize,
-    /// Behind the copies from it.
+    /// The point behind the copies from the half.
     end: Point,
 }
 
@@ -53,7 +53,7 @@ impl Stage {
         Self::with(space, threads.min(THREADS_MAX), HALF_BYTES)
     }
 
-    /// Memory is taken when something is sent.
+    /// Returns a stage, which takes memory when something is sent.
     pub(crate) const fn with(space: Space, threads: usize, half_bytes: usize) -> Self {
         Self {
             space,
@@ -92,7 +92,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The first of what the threads find in parts of `count` items, each of `least` or more.
+    /// Returns the first of what the threads find in parts of `count` items, each of `least` or more.
     pub(crate) fn first_of(
         &self,
         count: usize,
@@ -116,7 +116,7 @@ impl Stage {
         })
     }
 
-    /// The half that is filled, with room for an item at least.
+    /// Returns the half that is filled, with room for an item at least.
     fn half(&mut self, size: usize) -> Result<&mut Half, Error> {
         let half_bytes = self.half_bytes.max(size);
         let fits = |half: &Half| half.memory.bytes().len() >= half.used + size;
@@ -134,10 +134,10 @@ impl Stage {
             };
             self.halves.push(next);
         }
-        Ok(self.halves.last_mut().expect("one was just added"))
+        Ok(self.halves.last_mut().expect("a half was just added"))
     }
 
-    /// The older half, when copies from it have ended.
+    /// Waits until copies from the older half have ended, and returns that half.
     fn emptied(&mut self, half_bytes: usize) -> Result<Half, Error> {
         let mut half = self.halves.remove(0);
         wait::until_passed(&half.end, LIMIT, "loading")?;

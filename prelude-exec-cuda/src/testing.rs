@@ -30,12 +30,12 @@ fn library() -> Option<&'static Library> {
     library.as_ref()
 }
 
-/// A device; `None`, said aloud, where there is no C++ compiler.
+/// Returns a device; `None`, said aloud, where there is no C++ compiler.
 pub(crate) fn emulation() -> Option<Arc<Device>> {
     emulation_with(Schedule::WarpGreedy)
 }
 
-/// A device whose threads run in this order.
+/// Returns a device whose threads run in this order.
 pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
     Some(Arc::new(library()?.device(schedule)))
 }
@@ -43,7 +43,7 @@ pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
 /// The model of [`prelude_models::conformance::fp8`].
 pub(crate) const FP8_BLOCKS: &str = "fp8-blocks";
 
-/// The checkpoint of a golden model, or of [`FP8_BLOCKS`].
+/// Returns the checkpoint of a golden model, or of [`FP8_BLOCKS`].
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
     if name == FP8_BLOCKS {
         return prelude_models::conformance::fp8::checkpoint();
@@ -51,8 +51,8 @@ pub(crate) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&model_folder(name)).unwrap()
 }
 
-/// Small enough to make many, with chunks of 64 so that steps have several; none
-/// is padded, and no graph captured at start.
+/// Returns a configuration that is small enough to make many executors, with chunks of 64 so that
+/// steps have several; none is padded, and no graph captured at start.
 pub(crate) fn small() -> CudaConfig {
     CudaConfig {
         num_blocks: Some(64),

@@ -20,7 +20,7 @@ pub(crate) trait Stream {
     /// The driver's.
     fn fill(&mut self, copies: usize) -> Result<(), Error>;
 
-    /// A point behind everything queued so far.
+    /// Returns a point behind everything queued so far.
     ///
     /// # Errors
     /// The driver's.
@@ -38,7 +38,7 @@ pub(crate) trait Stream {
     /// [`Error::DeviceLost`].
     fn wait(&mut self) -> Result<(), Error>;
 
-    /// Seconds between two points that it has passed.
+    /// Returns the seconds between two points that the stream has passed.
     ///
     /// # Errors
     /// The driver's.
@@ -49,12 +49,12 @@ pub(crate) trait Stream {
 #[derive(Debug)]
 pub(crate) struct GpuStream<'a> {
     context: &'a Arc<Context>,
-    /// Its second half is copied over its first one.
+    /// A buffer whose second half is copied over its first one.
     filler: &'a Buffer,
 }
 
 impl<'a> GpuStream<'a> {
-    /// `filler`: a buffer whose contents do not matter.
+    /// Returns the stream; `filler` is a buffer whose contents do not matter.
     pub(crate) const fn new(context: &'a Arc<Context>, filler: &'a Buffer) -> Self {
         Self { context, filler }
     }

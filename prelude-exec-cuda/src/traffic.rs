@@ -34,7 +34,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number of `from..=to`.
+    /// Returns a number of `from..=to`.
     fn within(&mut self, from: u64, to: u64) -> usize {
         usize::try_from(from + self.next() % (to - from + 1)).unwrap()
     }
@@ -43,7 +43,7 @@ impl Random {
         self.within(1, 100) <= percent
     }
 
-    /// The length of a prompt: short ones are more frequent, from 8 to 511 tokens.
+    /// Returns the length of a prompt: short ones are more frequent, from 8 to 511 tokens.
     fn prompt(&mut self) -> usize {
         let power = 1 << self.within(3, 8);
         self.within(power, 2 * power - 1)
@@ -88,7 +88,7 @@ impl Step {
         self.contexts.iter().map(|n| n / 256 + 1).sum()
     }
 
-    /// Items of the decode rows, as a plan has them.
+    /// Returns the number of items of the decode rows, as a plan has them.
     fn items(&self, group: usize) -> usize {
         let (rows, shared) = (self.contexts.len(), self.shared / 256);
         let together = shared * rows.div_ceil(32 / group);
@@ -99,7 +99,7 @@ impl Step {
         }
     }
 
-    /// Tiles, and splits of decode rows, that have something to do.
+    /// Returns the number of tiles, and of splits of decode rows, that have something to do.
     fn blocks(&self, group: usize) -> usize {
         let counts = self.counts(group);
         let decode = match counts.items {
@@ -132,7 +132,7 @@ impl Traffic for Classifications {
 struct Chats {
     /// Context now, and tokens left.
     live: Vec<(usize, usize)>,
-    /// Tokens that all of them begin with, in the same blocks.
+    /// Tokens that all chats begin with, in the same blocks.
     shared: usize,
 }
 

@@ -26,14 +26,14 @@ use crate::{
 
 /// Time for which a step is asked about before the first sleep, and around its expected end.
 const SPIN: Duration = Duration::from_micros(100);
-/// Sleeps are this part of the time so far, between the two bounds below.
-const PART: u32 = 16;
+/// A sleep is the time waited so far divided by this, between the two bounds below.
+const SLEEP_DIVISOR: u32 = 16;
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
 /// Most sizes of steps whose time is remembered.
 const SIZES_MAX: usize = 1024;
 /// Floating-point operations of a second, and bytes, of a GPU slower than any that kernels are for.
-const SLOWEST: (f64, f64) = (5e12, 50e9);
+const SLOWEST_GPU: (f64, f64) = (5e12, 50e9);
 
 /// The pause between two questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +50,16 @@ struct Pace {
 }
 
 impl Pace {
-    /// The pause of a step that has run for so long.
+    /// Returns the pause of a step that has run for so long.
     fn pause(&self, elapsed: Duration) -> Pause {
         if elapsed < SPIN {
             return Pause::Spin;
         }
-        let nap = (elapsed / PART).clamp(NAP_MIN, NAP_MAX);
+        let nap = (elapsed / SLEEP_DIVISOR).clamp(NAP_MIN, NAP_MAX);
         let Some(expected) = self.expected else {
             return Pause::Sleep(nap);
         };
-        let near = expected / PART + SPIN;
+        let near = expected / SLEEP_DIVISOR + SPIN;
         if elapsed > expected + near {
             return Pause::Sleep(nap);
         }
@@ -72,7 +72,7 @@ impl Pace {
 
 /// Time, and ways to let it pass.
 trait Clock {
-    /// The time since a point before the wait.
+    /// Returns the time since a point before the wait.
     fn elapsed(&self) -> Duration;
     fn pause(&mut self, pause: Pause);
 }
@@ -138,7 +138,7 @@ impl Size {
 pub(crate) struct Queued {
     pub(crate) at: Instant,
     pub(crate) size: Size,
-    /// The longest that may be waited for it; none: for ever.
+    /// The longest that may be waited for the step; none: for ever.
     pub(crate) limit: Option<Duration>,
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn until_passed(end: &Point, limit: Duration, what: &'static str) -> 
 /// Returns the time that a step may take: `least`, and what the slowest GPU would need for so many
 /// operations and bytes. None without a `least`.
 pub(crate) fn limit(least_ms: u32, operations: f64, bytes: f64) -> Option<Duration> {
-    let seconds = operations / SLOWEST.0 + bytes / SLOWEST.1;
+    let seconds = operations / SLOWEST_GPU.0 + bytes / SLOWEST_GPU.1;
     let least = Duration::from_millis(least_ms.into());
     let more = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     (least_ms > 0).then(|| least.saturating_add(more))
@@ -256,8 +256,8 @@ mod tests {
         }
     }
 
-    /// Delay and time of spinning, in µs, of a step that takes `took` µs and was expected to take
-    /// `expected`.
+    /// Returns the delay and the time of spinning, in µs, of a step that takes `took` µs and was
+    /// expected to take `expected`.
     fn late(took: u64, expected: Option<u64>) -> (u128, u128) {
         let mut clock = Played::default();
         let end = Duration::from_micros(took);

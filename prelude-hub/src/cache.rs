@@ -107,7 +107,7 @@ impl Cache {
             return Ok(());
         }
         make_parent(&path)?;
-        // Up from the file's own folders, then from the snapshot's.
+        // The link goes up from the file's own folders, then from the snapshot's.
         let ups = "../".repeat(file.path.matches('/').count() + 2);
         let target = format!("{ups}blobs/{}", file.checksum.as_str());
         let made = match std::os::unix::fs::symlink(&target, &path) {
@@ -230,7 +230,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = path.with_file_name(name);
     let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     written.map_err(|e| {
-        // The error of writing is the one to tell.
+        // The error of writing is the one to report.
         let _ = fs::remove_file(&temporary);
         io_error(path, e)
     })

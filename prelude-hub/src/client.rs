@@ -58,7 +58,7 @@ impl From<Error> for Failed {
 }
 
 impl Failed {
-    /// A failure of the connection, which the next attempt may not meet.
+    /// Returns a failure of the connection, which the next attempt may not meet.
     pub(crate) fn network(url: &str, why: impl Into<String>) -> Self {
         let (url, why) = (url.to_owned(), why.into());
         Self {
@@ -177,7 +177,7 @@ impl Client {
         );
         let mut attempts = Attempts::new(&self.timing);
         loop {
-            // Silence has a bound, and so have answers that come drop by drop.
+            // Silence has a bound, and so has an answer that comes drop by drop.
             let document = timeout(self.timing.read * 4, self.document(&url)).await;
             match document.unwrap_or_else(|_| Err(self.silence(&url))) {
                 Ok(Ok(bytes)) => return Ok(bytes),

@@ -42,7 +42,7 @@ pub(crate) async fn download(
             Ok(()) => match part.finish(blob)? {
                 None => return Ok(()),
                 Some(error) if is_second => return Err(error),
-                // Perhaps the beginning was damaged that an earlier program left.
+                // An earlier program may have left a damaged beginning.
                 Some(_) => is_second = true,
             },
             Err(failed) => {
@@ -81,7 +81,7 @@ async fn transfer(
             check_size(url, size, range.map(|(_, total)| total))?;
         }
         StatusCode::OK => {
-            // A server that cannot resume sends all of it.
+            // A server that cannot resume sends the whole file.
             part.reset()?;
             check_size(url, size, content_length(&response))?;
         }
@@ -215,7 +215,7 @@ impl<'a> Part<'a> {
                 got,
             }));
         }
-        // Before the name says that it is complete.
+        // Synced before the file gets the name that says that it is complete.
         self.out.sync_all().map_err(|e| io_error(&self.path, e))?;
         fs::rename(&self.path, blob).map_err(|e| io_error(blob, e))?;
         Ok(None)
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn content_ranges_are_parsed() {
         let check = |text: &str, expected| {
             let value = text.parse().unwrap();
             let headers = HeaderMap::from_iter([(header::CONTENT_RANGE, value)]);

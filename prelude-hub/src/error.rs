@@ -79,7 +79,7 @@ pub enum Error {
         repo: Repo,
         /// The file.
         file: String,
-        /// Its size in bytes.
+        /// The file's size in bytes.
         bytes: u64,
         /// The limit in bytes.
         limit: u64,

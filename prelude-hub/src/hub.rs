@@ -35,7 +35,7 @@ pub struct Snapshot {
 }
 
 impl Hub {
-    /// A Hub with these settings. Opens nothing.
+    /// Returns a Hub with these settings. Opens nothing.
     ///
     /// # Errors
     /// [`Error::Config`] if the folder of the cache is not an absolute path and there is no current
@@ -188,7 +188,8 @@ impl Hub {
             })?)
             .await?;
         }
-        // In this order: a list without files is an unfinished download, and a branch moves last.
+        // The order matters: a list without files is an unfinished download, and a branch moves
+        // last.
         cache.set_listing(&commit, &listing)?;
         cache.set_commit(revision, &commit)?;
         Ok(Snapshot {
@@ -247,7 +248,7 @@ impl Pull<'_> {
             self.meter.add_bytes(file.size);
         } else {
             let _lock = self.cache.lock(file, patience).await?;
-            // Another process may have fetched it meanwhile.
+            // Another process may have fetched the file meanwhile.
             if has_size(&blob, file.size) {
                 self.meter.add_bytes(file.size);
             } else {

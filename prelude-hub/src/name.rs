@@ -98,7 +98,7 @@ impl Revision {
 }
 
 impl Default for Revision {
-    /// The branch `main`.
+    /// Returns the branch `main`.
     fn default() -> Self {
         Self {
             text: "main".to_owned(),
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn names_become_folders_or_are_refused() {
         let check = |text: &str, expected: Option<&str>| {
             let repo = text.parse::<Repo>();
             assert_eq!(repo.ok().map(|r| r.folder()).as_deref(), expected, "{text}");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions() {
+    fn revisions_are_accepted_or_refused() {
         let check =
             |text: &str, ok: bool| assert_eq!(text.parse::<Revision>().is_ok(), ok, "{text}");
         for right in ["main", "v1.0", "refs/pr/1", "feature/x_y", &"0".repeat(40)] {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn parts_of_addresses_are_encoded() {
         assert_eq!(
             encoded("1_Pooling/config.json", true),
             "1_Pooling/config.json"

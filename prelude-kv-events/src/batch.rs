@@ -84,7 +84,7 @@ impl Batch {
     #[must_use]
     pub fn encode(&self, format: Format) -> Vec<u8> {
         let mut out = Vec::new();
-        // Time, events, and the rank among data-parallel engines.
+        // A batch is a list of time, events, and the rank among data-parallel engines.
         out.array(3);
         out.float(self.time);
         out.array(self.events.len());
@@ -167,14 +167,15 @@ fn stored_field(stored: &StoredBlocks, n: usize, out: &mut Vec<u8>) {
         7 => match &stored.salt {
             None => out.nil(),
             Some(salt) => {
-                // One entry for each block; the salt is in the hash of the first.
+                // The extra keys have one entry for each block; the salt is in the hash of the
+                // first.
                 out.array(stored.hashes.len());
                 out.array(1);
                 out.text(salt);
                 (1..stored.hashes.len()).for_each(|_| out.nil());
             }
         },
-        // No adapter.
+        // There is no adapter.
         _ => out.nil(),
     }
 }

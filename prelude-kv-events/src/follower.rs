@@ -102,7 +102,7 @@ impl Follower {
                 .last
                 .is_some_and(|last| last.seq.checked_add(1) != Some(*seq))
             {
-                // Messages left the ring while it was read.
+                // Messages left the ring while the ring was read.
                 updates.push(Update::Reset);
             }
             self.apply(Mark::new(*seq, payload), payload, &mut updates);
@@ -125,7 +125,7 @@ impl Follower {
 
     fn apply(&mut self, mark: Mark, payload: &[u8], updates: &mut Vec<Update>) {
         self.last = Some(mark);
-        // What cannot be read may have removed anything.
+        // A message that cannot be read may have removed any blocks.
         updates.push(
             Batch::decode(payload).map_or(Update::Reset, |batch| Update::Events(batch.events)),
         );

@@ -95,7 +95,8 @@ fn long(out: &mut Vec<u8>, [two, four]: [u8; 2], len: usize) {
         out.push(two);
         out.extend(len.to_be_bytes());
     } else {
-        let len = u32::try_from(len).expect("a message is far below 4 GiB");
+        let len =
+            u32::try_from(len).expect("lists and strings of events have fewer than 2^32 elements");
         out.push(four);
         out.extend(len.to_be_bytes());
     }
@@ -148,7 +149,7 @@ impl<'a> Reader<'a> {
         match at {
             0..0x80 => Ok(u64::from(at)),
             0xcc..=0xcf => self.number(1 << (at - 0xcc)),
-            // Signed forms of numbers that are not negative.
+            // Numbers that are not negative, in signed forms.
             0xd0..=0xd3 => {
                 let len = 1 << (at - 0xd0);
                 let value = self.number(len)?;
@@ -306,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_read_back(
             number in any::<u64>(),
             shift in 0u32..64,
             float in any::<f64>(),

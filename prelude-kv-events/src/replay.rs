@@ -51,7 +51,8 @@ pub(crate) async fn serve(mut stream: TcpStream, sent: Arc<Sent>) -> Result<(), 
             let envelope = envelope.iter().map(Vec::as_slice);
             zmtp::message(&envelope.chain(frames).collect::<Vec<_>>())
         };
-        // One by one: what a slow reader has not taken holds no memory but the ring's.
+        // Messages are sent one by one: those that a slow reader has not taken hold no memory but
+        // the ring's.
         while first < end {
             let next = sent.first_from(first);
             let Some((seq, payload)) = next.filter(|&(seq, _)| seq < end) else {

@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// Upper bound of the messages that were received and not applied yet.
-const QUEUE: usize = 64;
+const MAX_QUEUED_MESSAGES: usize = 64;
 /// Time for a connection to be made.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between a connection's end and the next try.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -64,12 +64,12 @@ impl Subscriber {
     /// Follows one connection until it fails.
     async fn follow(&mut self, apply: &mut impl FnMut(Update)) -> Result<Infallible, Error> {
         let connecting = TcpStream::connect(self.config.endpoint.to_bind());
-        let connected = timeout(CONNECT, connecting).await;
-        let mut stream = connected.map_err(|_| Error::Timeout(CONNECT.as_secs()))??;
+        let connected = timeout(CONNECT_TIMEOUT, connecting).await;
+        let mut stream = connected.map_err(|_| Error::Timeout(CONNECT_TIMEOUT.as_secs()))??;
         zmtp::handshake(&mut stream, Socket::Sub).await?;
         let subscription = [&[1], self.config.topic.as_bytes()].concat();
         tokio::io::AsyncWriteExt::write_all(&mut stream, &zmtp::message(&[&subscription])).await?;
-        let (sender, mut messages) = mpsc::channel(QUEUE);
+        let (sender, mut messages) = mpsc::channel(MAX_QUEUED_MESSAGES);
         let mut reading = tokio::task::JoinSet::new();
         reading.spawn(read(stream, sender));
         let step = self.follower.check();

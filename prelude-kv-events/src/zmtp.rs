@@ -36,7 +36,7 @@ pub enum Received {
     Message(Vec<Vec<u8>>),
     /// A command.
     Command {
-        /// Its name.
+        /// The command's name.
         name: Vec<u8>,
         /// The bytes behind the name.
         data: Vec<u8>,
@@ -207,7 +207,7 @@ pub async fn receive<R: AsyncRead + Unpin>(
             .ok()
             .and_then(|len| left.checked_sub(len));
         left = fits.ok_or(Error::Protocol("a message is too long"))?;
-        // Grows as bytes come, so that a length alone takes no memory.
+        // The buffer grows as bytes come, so that a length alone takes no memory.
         let mut data = Vec::new();
         (&mut *reader).take(len).read_to_end(&mut data).await?;
         if data.len() as u64 != len {

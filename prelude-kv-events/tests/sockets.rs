@@ -134,7 +134,7 @@ async fn replay_sends_what_is_kept_and_an_end() {
 }
 
 #[tokio::test]
-async fn what_is_no_subscription_or_request_ends_the_connection() {
+async fn malformed_messages_end_the_connection() {
     let publisher = Publisher::bind(&config(3)).await.unwrap();
     let sockets = [
         (publisher.address(), Socket::Sub),

@@ -52,19 +52,19 @@ pub struct PrefixMatch {
 }
 
 impl PrefixMatch {
-    /// The blocks, first positions first.
+    /// Returns the blocks, first positions first.
     #[must_use]
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks
     }
 
-    /// Hash of the matched prefix.
+    /// Returns the hash of the matched prefix.
     #[must_use]
     pub const fn hash(&self) -> BlockHash {
         self.hash
     }
 
-    /// The blocks, to be kept or released by the caller.
+    /// Returns the blocks, to be kept or released by the caller.
     #[must_use]
     pub fn into_blocks(self) -> Vec<BlockId> {
         self.blocks
@@ -72,7 +72,7 @@ impl PrefixMatch {
 }
 
 impl KvCache {
-    /// Blocks `0..num_blocks` of `block_size` tokens, all free.
+    /// Returns a cache of blocks `0..num_blocks` of `block_size` tokens, all free.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -149,7 +149,8 @@ impl KvCache {
     /// Loads one block from host memory into a block that the caller then holds.
     fn load(&mut self, place: Place<'_>) -> Option<BlockId> {
         let host = self.host.as_mut()?.find(place)?;
-        // Its room in host memory is not given to what the allocation evicts.
+        // Pinned: blocks that the allocation evicts must not take the room of this block in host
+        // memory.
         self.host.as_mut()?.pin(host);
         let block = self.allocate(Reclaim::Evict);
         let entered = block.filter(|&block| {
@@ -249,7 +250,7 @@ impl KvCache {
     pub fn cached_blocks_near(&self, hashes: &[BlockHash], guess: usize) -> usize {
         let is_cached = |blocks: usize| blocks == 0 || self.trie.has(hashes[blocks - 1]);
         let guess = guess.min(hashes.len());
-        // So many are cached, and so many are not or there are no more.
+        // At least `yes` blocks are cached, and fewer than `no`.
         let (mut yes, mut no) = (0, hashes.len() + 1);
         let mut step = 1;
         if is_cached(guess) {
@@ -291,7 +292,7 @@ impl KvCache {
         self.changes.get_or_insert_default();
     }
 
-    /// Hashes of the prefixes that came or went since the last call, in order.
+    /// Returns the hashes of the prefixes that came or went since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<BlockHash> {
         self.changes
             .as_mut()
@@ -299,7 +300,8 @@ impl KvCache {
             .unwrap_or_default()
     }
 
-    /// Hashes of the prefixes that came or went since [`Self::take_changes`] was last called.
+    /// Returns the hashes of the prefixes that came or went since [`Self::take_changes`] was last
+    /// called.
     #[must_use]
     pub fn changes(&self) -> &[BlockHash] {
         self.changes.as_deref().unwrap_or_default()
@@ -332,7 +334,8 @@ impl KvCache {
             .collect()
     }
 
-    /// A block with undefined contents, held by the caller; `None` if there is none to have.
+    /// Allocates a block with undefined contents, held by the caller; returns `None` if there is no
+    /// free or cached block.
     pub fn allocate(&mut self, reclaim: Reclaim) -> Option<BlockId> {
         if let Some(block) = self.pool.allocate() {
             return Some(block);
@@ -452,7 +455,8 @@ impl KvCache {
         blocks.len()
     }
 
-    /// Blocks that [`Self::publish`] has made findable so far and that were not so before.
+    /// Returns the number of blocks that [`Self::publish`] has made findable so far and that were not
+    /// so before.
     #[must_use]
     pub const fn published_blocks(&self) -> u64 {
         self.published
@@ -473,67 +477,67 @@ impl KvCache {
         }
     }
 
-    /// Token positions per block.
+    /// Returns the token positions per block.
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.block_size
     }
 
-    /// Blocks in the pool.
+    /// Returns the number of blocks in the pool.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         self.pool.num_blocks()
     }
 
-    /// Blocks that [`Self::allocate`] can hand out: free and cached ones.
+    /// Returns the number of blocks that [`Self::allocate`] can hand out: free and cached ones.
     #[must_use]
     pub fn available_blocks(&self) -> u32 {
         self.pool.free_blocks() + self.pool.cached_blocks()
     }
 
-    /// Free blocks.
+    /// Returns the number of free blocks.
     #[must_use]
     pub fn free_blocks(&self) -> u32 {
         self.pool.free_blocks()
     }
 
-    /// Blocks that only the trie keeps.
+    /// Returns the number of blocks that only the trie keeps.
     #[must_use]
     pub const fn cached_blocks(&self) -> u32 {
         self.pool.cached_blocks()
     }
 
-    /// Blocks that have a holder.
+    /// Returns the number of blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.pool.used_blocks()
     }
 
-    /// Number of holders of a block.
+    /// Returns the number of holders of a block.
     #[must_use]
     pub fn refs(&self, block: BlockId) -> u32 {
         self.pool.refs(block)
     }
 
-    /// Blocks evicted so far.
+    /// Returns the number of blocks evicted so far.
     #[must_use]
     pub const fn evicted_blocks(&self) -> u64 {
         self.evicted
     }
 
-    /// Blocks of host memory that hold something.
+    /// Returns the number of blocks of host memory that hold something.
     #[must_use]
     pub fn host_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.len() as u64)
     }
 
-    /// Blocks copied to host memory so far.
+    /// Returns the number of blocks copied to host memory so far.
     #[must_use]
     pub fn stored_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.stored)
     }
 
-    /// Blocks loaded from host memory so far.
+    /// Returns the number of blocks loaded from host memory so far.
     #[must_use]
     pub fn loaded_blocks(&self) -> u64 {
         self.host.as_ref().map_or(0, |host| host.loaded)
@@ -555,7 +559,7 @@ impl KvCache {
         assert_eq!(self.trie.len(), held_in_trie + cached, "blocks in the trie");
     }
 
-    /// Stored blocks behind a prefix that is cached nowhere.
+    /// Counts the stored blocks behind a prefix that is cached nowhere.
     #[cfg(test)]
     pub(crate) fn orphans(&self) -> usize {
         let host = self.host.as_ref();

@@ -17,7 +17,7 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 pub struct BlockHash(pub u64);
 
 impl BlockHash {
-    /// The empty prefix under a salt. No salt and the empty salt differ.
+    /// Returns the empty prefix under a salt. No salt and the empty salt differ.
     #[must_use]
     pub fn root(salt: Option<&str>) -> Self {
         let Some(salt) = salt else {
@@ -27,14 +27,14 @@ impl BlockHash {
         Self(finish(fold(finish(FNV_OFFSET), bytes) ^ 1))
     }
 
-    /// This prefix and one more block of `tokens`.
+    /// Returns the hash of this prefix and one more block of `tokens`.
     #[must_use]
     pub fn then(self, tokens: &[TokenId]) -> Self {
         Self(finish(fold(self.0, tokens.iter().map(|&t| u64::from(t)))))
     }
 
-    /// The hashes of the prefixes that end with each whole block of `tokens`, which follow this
-    /// prefix.
+    /// Returns the hashes of the prefixes that end with each whole block of `tokens`, which follow
+    /// this prefix.
     pub fn blocks(self, tokens: &[TokenId], block_size: usize) -> impl Iterator<Item = Self> {
         tokens.chunks_exact(block_size).scan(self, |hash, block| {
             *hash = hash.then(block);
@@ -44,11 +44,12 @@ impl BlockHash {
 }
 
 fn fold(start: u64, words: impl Iterator<Item = u64>) -> u64 {
-    // + 1, so that token 0 changes the state like any other.
+    // `w + 1`, so that token 0 changes the state like any other.
     words.fold(start, |h, w| (h ^ (w + 1)).wrapping_mul(FNV_PRIME))
 }
 
-/// The finaliser of splitmix64: FNV alone leaves the high bits of short inputs nearly alike.
+/// Returns the finaliser of splitmix64: FNV alone leaves the high bits of short inputs nearly
+/// alike.
 const fn finish(mut h: u64) -> u64 {
     h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -63,7 +64,7 @@ mod tests {
 
     /// Routers and engines of different builds must agree: these values never change.
     #[test]
-    fn is_stable() {
+    fn hashes_are_stable() {
         assert_eq!(BlockHash::root(None), BlockHash(0xf52a_15e9_a9b5_e89b));
         assert_eq!(
             BlockHash::root(Some("a")).then(&[1, 2, 3]),

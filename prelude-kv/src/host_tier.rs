@@ -64,7 +64,7 @@ struct Entry {
     last_used: u64,
 }
 
-/// One block of a prompt, and the prefix that it follows.
+/// A block of a prompt, and the prefix that the block follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     /// The hash of the prefix that ends with the block.
@@ -100,7 +100,7 @@ impl HostTier {
         self.index.contains_key(&hash)
     }
 
-    /// Host blocks that hold something.
+    /// Returns the number of host blocks that hold something.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }

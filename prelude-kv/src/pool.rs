@@ -38,7 +38,7 @@ pub enum Released {
 }
 
 impl BlockPool {
-    /// A pool of blocks `0..num_blocks`, all free.
+    /// Returns a pool of blocks `0..num_blocks`, all free.
     #[must_use]
     pub fn new(num_blocks: u32) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// One more holder of a used or cached block. Returns whether it was merely cached before.
+    /// Adds one holder to a used or cached block. Returns whether it was merely cached before.
     ///
     /// # Panics
     /// If the block is free: its contents mean nothing.
@@ -70,7 +70,7 @@ impl BlockPool {
         was_cached
     }
 
-    /// One holder less.
+    /// Removes one holder of a block.
     ///
     /// # Panics
     /// If the block has no holder.
@@ -113,19 +113,19 @@ impl BlockPool {
         self.free.push(block);
     }
 
-    /// Number of holders.
+    /// Returns the number of holders.
     #[must_use]
     pub fn refs(&self, block: BlockId) -> u32 {
         self.blocks[block.index()].refs
     }
 
-    /// Blocks in the pool.
+    /// Returns the number of blocks in the pool.
     #[must_use]
     pub fn num_blocks(&self) -> u32 {
         count(self.blocks.len())
     }
 
-    /// Free blocks.
+    /// Returns the number of free blocks.
     #[must_use]
     pub fn free_blocks(&self) -> u32 {
         count(self.free.len())
@@ -137,7 +137,7 @@ impl BlockPool {
         self.cached
     }
 
-    /// Blocks that have a holder.
+    /// Returns the number of blocks that have a holder.
     #[must_use]
     pub fn used_blocks(&self) -> u32 {
         self.num_blocks() - self.free_blocks() - self.cached

@@ -49,7 +49,7 @@ pub struct PrefixTrie {
 /// A node that the trie has forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// Its block.
+    /// The evicted block.
     pub block: BlockId,
     /// The hash of the prefix that ended with the block.
     pub hash: BlockHash,
@@ -65,7 +65,7 @@ const GROUP: usize = 64;
 /// The parent of a node that starts a prompt. No pool has so many blocks.
 const NO_PARENT: BlockId = BlockId(u32::MAX);
 
-// Two to a cache line, none astride two.
+// Two nodes fill a cache line, and none lies in two lines.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct Node {
@@ -89,7 +89,7 @@ impl Node {
 }
 
 impl PrefixTrie {
-    /// An empty trie over blocks `0..num_blocks` of `block_size` tokens.
+    /// Returns an empty trie over blocks `0..num_blocks` of `block_size` tokens.
     ///
     /// # Panics
     /// If `block_size` is 0.
@@ -112,7 +112,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Hash of the prefix that ends with `parent`, or of the empty prefix under `salt`.
+    /// Returns the hash of the prefix that ends with `parent`, or of the empty prefix under `salt`.
     ///
     /// # Panics
     /// If `parent` is not in the trie.
@@ -128,8 +128,8 @@ impl PrefixTrie {
         }
     }
 
-    /// The node that continues `parent` (or the empty prefix under `salt`) with one block of
-    /// `tokens`, whose chained hash is `hash`.
+    /// Returns the node that continues `parent` (or the empty prefix under `salt`) with one block
+    /// of `tokens`, whose chained hash is `hash`.
     #[must_use]
     pub fn child(
         &self,
@@ -190,7 +190,8 @@ impl PrefixTrie {
     fn look_up(&self, hashes: &[BlockHash], tokens: &[TokenId], known: &mut [BlockId]) -> usize {
         let mut count = 0;
         for (slot, &hash) in known.iter_mut().zip(hashes) {
-            // Seven bits of the hash agree: it is the right node but once in a hundred times.
+            // Seven bits of the hash agree, so the node is the wrong one only once in a hundred
+            // times.
             let Some(&block) = self.index.find(self.masked(hash).0, |_| true) else {
                 break;
             };
@@ -358,7 +359,7 @@ impl PrefixTrie {
         self.nodes[block.index()].present
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()

@@ -106,7 +106,7 @@ impl UseCounts {
     }
 
     fn take(&mut self, hash: BlockHash) -> u8 {
-        // As long as there is room for everything.
+        // Both maps stay empty as long as there is room for everything.
         if self.missing.is_empty() && self.older.is_empty() {
             return 0;
         }

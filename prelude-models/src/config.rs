@@ -25,7 +25,7 @@ pub use granite::GraniteConfig;
 pub use modern::ModernConfig;
 pub use quantization::Fp8Scales;
 
-// Far above any published model, far below where a product of two overflows.
+// Bounds far above any published model, and far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;
 const INTERMEDIATE_MAX: usize = 1 << 20;
 const LAYERS_MAX: usize = 1 << 10;
@@ -60,7 +60,7 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Longest text, in tokens, that the model is meant for and computed exactly.
     pub max_position_embeddings: usize,
-    /// The tokens of its prompt that a token sees.
+    /// The tokens of a prompt that each of its tokens sees.
     pub attention: Attention,
     /// Added to the mean square inside the root of RMS norms.
     pub rms_norm_eps: f32,
@@ -211,7 +211,7 @@ impl ModelConfig {
         }
     }
 
-    /// The number of ids that tokens have: those of an encoder say their type as well.
+    /// Returns the number of ids that tokens have: those of an encoder say their type as well.
     #[must_use]
     pub fn num_ids(&self) -> usize {
         let types = self.encoder.as_ref().map_or(1, |of| of.token_types);
@@ -225,20 +225,20 @@ impl ModelConfig {
         experts.filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
-    /// The length of an embedding before it is cut: that of a hidden state, or what the last module
-    /// `Dense` makes of it.
+    /// Returns the length of an embedding before it is cut: that of a hidden state, or what the
+    /// last module `Dense` makes of it.
     #[must_use]
     pub fn embedding_size(&self) -> usize {
         self.dense.last().map_or(self.hidden_size, |of| of.outputs)
     }
 
-    /// Shape of every layer's attention.
+    /// Returns the shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
         let gemma = self.gemma.as_ref();
         let scale = match &self.granite {
             Some(granite) => granite.attention_multiplier as f32,
-            // From the configured head size, which need not be hidden / heads.
+            // The scale follows from the configured head size, which need not be hidden / heads.
             None => (self.head_dim as f64).powf(-0.5) as f32,
         };
         AttnShape {
@@ -265,8 +265,8 @@ fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scal
 const WIDENED: &str = "weights in fp8 are widened when they are loaded, and activations are not \
      rounded to fp8, unless quantization to fp8 is asked for";
 
-/// Up to its window, attention that looks back no further sees the whole text: such texts are
-/// served, longer ones are not.
+/// Returns a warning that only texts up to the window are served: up to it, attention that looks
+/// back no further sees the whole text.
 fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
     format!(
         "{file}: texts of up to {served} tokens are served, not {max_positions}: attention over a \

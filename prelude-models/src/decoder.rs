@@ -282,7 +282,7 @@ impl<W> Decoder<W> {
         self.run_head(ops, inputs, &hidden)
     }
 
-    /// Norm, fused product and rotation of a chunk; its K/V are placed.
+    /// Computes the norm, the fused product and the rotation of a chunk, and places its K/V.
     fn place<O: Ops<Weight = W>>(
         &self,
         index: usize,
@@ -346,7 +346,7 @@ impl<W> Decoder<W> {
         }
     }
 
-    /// The second half of a layer, added to rows of `h`.
+    /// Runs the second half of a layer, which is added to rows of `h`.
     fn run_mlp<O: Ops<Weight = W>>(
         &self,
         layer: &Layer<W>,
@@ -383,7 +383,8 @@ impl<W> Decoder<W> {
         ops.rms_norm_add(x, rows, &of_layer.mlp_post_norm, self.eps, h)
     }
 
-    /// `hidden`: states of the output positions after the last norm, of which there is one.
+    /// Runs the head on `hidden`, the states of the output positions after the last norm, of which
+    /// there is one.
     fn run_head<O: Ops<Weight = W>>(
         &self,
         ops: &mut O,

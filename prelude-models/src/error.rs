@@ -4,7 +4,8 @@ use std::{fmt, path::PathBuf};
 
 use thiserror::Error;
 
-/// Why a model cannot be read or loaded. Messages name the file, the field or the tensor.
+/// The reason why a model cannot be read or loaded. Messages name the file, the field or the
+/// tensor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -91,7 +92,7 @@ pub enum Error {
     Tensors {
         /// The architecture.
         architecture: String,
-        /// All differences.
+        /// The differences between the file's tensors and the model's.
         defects: TensorDefects,
     },
     /// A tensor has an element type that Prelude does not compute with.
@@ -101,7 +102,7 @@ pub enum Error {
         file: String,
         /// The tensor.
         tensor: String,
-        /// Its type, as in the file.
+        /// The tensor's type, as in the file.
         dtype: String,
     },
     /// A weight is infinite or not a number: the file was damaged or badly converted.
@@ -165,7 +166,8 @@ impl fmt::Display for TensorDefects {
     }
 }
 
-/// The first three items and how many follow: messages stay readable for 400 missing tensors.
+/// Returns the first three items and how many follow: messages stay readable for 400 missing
+/// tensors.
 pub(crate) fn first_few(items: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = items[..items.len().min(SHOWN)].join(", ");

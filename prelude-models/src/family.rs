@@ -65,7 +65,7 @@ impl Family {
         })
     }
 
-    /// The beginning of the names of the family's architectures.
+    /// Returns the beginning of the names of the family's architectures.
     const fn name(self) -> &'static str {
         match self {
             Self::Llama => "Llama",
@@ -79,7 +79,7 @@ impl Family {
         }
     }
 
-    /// The names of the family's architectures.
+    /// Returns the names of the family's architectures.
     fn architectures(self) -> Vec<String> {
         // Transformers has no classifier of tokens of Gemma 3, and none at all of Granite.
         let is_known = |class: &&&str| match self {
@@ -95,7 +95,7 @@ impl Family {
         CLASSES.iter().filter(is_known).map(name).collect()
     }
 
-    /// The name by which transformers chooses the class.
+    /// Returns the name by which transformers chooses the class.
     fn model_type(self) -> String {
         match self {
             Self::Gemma3 => "gemma3_text".to_owned(),
@@ -115,7 +115,7 @@ impl Family {
         self == Self::Qwen3Moe
     }
 
-    /// The name by which the table of fields knows the family's `config.json`.
+    /// Returns the name by which the table of fields knows the family's `config.json`.
     pub(crate) fn table(self) -> &'static str {
         match self.is_gemma() {
             true => fields::GEMMAS,
@@ -164,7 +164,7 @@ impl Family {
     /// Returns the number of positions that attention looks back over, its own included, if that
     /// is not the whole text.
     pub(crate) fn window(self, fields: &Fields<'_>, max: usize) -> Result<Option<usize>, Error> {
-        // Transformers' default, where the file does not say; null is no window.
+        // The default of transformers, where the file does not say; null is no window.
         const MISTRAL: usize = 4096;
         match (self, fields.map.contains_key("sliding_window")) {
             (Self::Mistral, true) => fields.count("sliding_window", max),

@@ -83,7 +83,7 @@ impl Fp8Matrix<'_> {
         numbers(&self.data[row * columns..][..columns])
     }
 
-    /// The scales of a row, from its first block to its last.
+    /// Returns the scales of a row, from its first block to its last.
     ///
     /// # Panics
     /// If there is no such row.
@@ -93,12 +93,12 @@ impl Fp8Matrix<'_> {
         &self.scales[row / self.block[0] * of_row..][..of_row]
     }
 
-    /// Index of the first element, row-major, that is not a number or may exceed f32.
+    /// Returns the index of the first element, row-major, that is not a number or may exceed f32.
     #[must_use]
     pub fn first_non_finite(&self) -> Option<usize> {
         let is_bad = |byte: u8| byte & 0x7f == 0x7f;
         let may_exceed = |scale: &f32| !(scale * LARGEST).is_finite();
-        // Without a short circuit, which compiles to vector instructions.
+        // A fold without a short circuit compiles to vector instructions.
         let any_bad = |part: &[u8]| part.iter().fold(false, |any, &byte| any | is_bad(byte));
         if !self.scales.iter().any(may_exceed) && !self.data.chunks(1 << 16).any(any_bad) {
             return None;

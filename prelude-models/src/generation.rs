@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_generated_by_is_told() {
+    fn unserved_settings_of_generation_are_named() {
         let got = read(Some(r#"{"num_beams":1,"no_repeat_ngram_size":3,"x":1}"#)).unwrap();
         assert_eq!(got.unserved.len(), 1);
         assert!(got.unserved[0].contains("`no_repeat_ngram_size` of 3"));

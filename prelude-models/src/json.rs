@@ -9,7 +9,7 @@ use crate::{Error, file};
 /// Configuration files are kilobytes and shard indices of the largest models a few megabytes.
 const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// The bytes of a document beside the weights; `None` if there is none.
+/// Returns the bytes of a document beside the weights; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     let io = |source| Error::Io {
         path: path.to_owned(),
@@ -66,7 +66,7 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|v| !v.is_null())
     }
 
-    /// The error that `field` `what`.
+    /// Returns the error that `field` `what`.
     pub(crate) fn wrong(&self, field: &str, what: impl Into<String>) -> Error {
         Error::Field {
             file: self.file.to_owned(),
@@ -75,7 +75,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The error that `what` is not supported.
+    /// Returns the error that `what` is not supported.
     pub(crate) fn unsupported(&self, what: impl Into<String>) -> Error {
         Error::Unsupported {
             file: self.file.to_owned(),
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    /// A count from 1 to `max`.
+    /// Returns a count from 1 to `max`.
     pub(crate) fn count(&self, field: &str, max: usize) -> Result<Option<usize>, Error> {
         self.read(field, &format!("an integer in 1..={max}"), |v| {
             let n = usize::try_from(v.as_u64()?).ok()?;
@@ -106,13 +106,13 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A count that must be there.
+    /// Returns a count that must be there.
     pub(crate) fn required_count(&self, field: &str, max: usize) -> Result<usize, Error> {
         self.count(field, max)?
             .ok_or_else(|| self.wrong(field, "is missing"))
     }
 
-    /// A finite number for which `ok` holds.
+    /// Returns a finite number for which `ok` holds.
     pub(crate) fn number(
         &self,
         field: &str,
@@ -140,7 +140,7 @@ impl<'a> Fields<'a> {
         self.read(field, "a list", |v| v.as_array().map(Vec::as_slice))
     }
 
-    /// One token id or a list of them; absent is empty.
+    /// Returns one token id or a list of them; absent is empty.
     pub(crate) fn token_ids(&self, field: &str) -> Result<Vec<u32>, Error> {
         let id = |v: &Value| u32::try_from(v.as_u64()?).ok();
         let ids = self.read(field, "a token id or a list of them", |v| match v {
@@ -151,7 +151,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value as shown in a message: a hostile one may be megabytes long.
+/// Returns a value as shown in a message: a hostile one may be megabytes long.
 pub(crate) fn short(value: &Value) -> String {
     const SHOWN: usize = 60;
     let mut text = value.to_string();

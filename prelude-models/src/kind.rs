@@ -38,9 +38,9 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// By architecture, except that a body without head is an embedding model whatever its
-    /// configuration says: either the tensors' names lack `model.` (`bare`), or the folder has the
-    /// `modules.json` of sentence-transformers. Fields that are passed over go to `warnings`.
+    /// Decides the kind by the architecture, except that a body without head is an embedding model
+    /// whatever its configuration says: either the tensors' names lack `model.` (`bare`), or the folder
+    /// has the `modules.json` of sentence-transformers. Fields that are passed over go to `warnings`.
     pub(crate) fn of(
         config: &ModelConfig,
         documents: &Companions<'_>,
@@ -114,7 +114,7 @@ impl ModelKind {
     }
 }
 
-/// The pooling mode, in either spelling: one flag per mode, or a name.
+/// Returns the pooling mode, in either spelling: one flag per mode, or a name.
 fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Error> {
     let (map, passed_over) = fields::read(POOLING, bytes)?;
     warnings.extend(passed_over);

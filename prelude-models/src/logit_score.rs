@@ -59,7 +59,7 @@ mod tests {
     use crate::testing::golden_models;
 
     #[test]
-    fn tokens() {
+    fn tokens_of_scores_are_read() {
         let models = golden_models();
         let (_, checkpoint) = models
             .iter()

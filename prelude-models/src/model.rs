@@ -83,7 +83,7 @@ pub struct SliceWork {
 }
 
 impl SliceWork {
-    /// A slice of at most `layer_tokens`, behind the first `done` layer tokens of a step of
+    /// Returns a slice of at most `layer_tokens`, behind the first `done` layer tokens of a step of
     /// `tokens` tokens, in chunks of at most `chunk_tokens`.
     #[must_use]
     pub fn new(
@@ -129,7 +129,7 @@ impl SliceWork {
         self.done.end == self.all
     }
 
-    /// Layer tokens that have been computed after the slice.
+    /// Returns the layer tokens that have been computed after the slice.
     pub(crate) const fn end(&self) -> usize {
         self.done.end
     }

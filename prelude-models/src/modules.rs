@@ -23,7 +23,8 @@ const FEATURES_MAX: usize = 1 << 17;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DenseConfig {
-    /// Name of the folder with its files; its tensors are `<folder>/linear.weight` and `.bias`.
+    /// Name of the folder with the module's files; the module's tensors are `<folder>/linear.weight`
+    /// and `.bias`.
     pub folder: String,
     /// Length of the vector that goes in.
     pub inputs: usize,
@@ -211,14 +212,14 @@ impl DenseConfig {
         })
     }
 
-    /// Names and shapes of its tensors.
+    /// Returns the names and shapes of the module's tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
         let weight = (self.tensor("weight"), vec![self.outputs, self.inputs]);
         let bias = (self.tensor("bias"), vec![self.outputs]);
         [weight].into_iter().chain(self.bias.then_some(bias))
     }
 
-    /// The beginning of its tensors' names.
+    /// Returns the beginning of the names of the module's tensors.
     pub(crate) fn name(&self) -> String {
         format!("{}/linear", self.folder)
     }

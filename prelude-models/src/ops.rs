@@ -39,18 +39,18 @@ pub struct AttnShape {
     pub scale: f32,
     /// Bounds scaled scores to `±cap`: `cap · tanh(score / cap)`. `None` leaves them as they are.
     pub soft_cap: Option<f32>,
-    /// The tokens of its prompt that a token sees.
+    /// The tokens of a prompt that each of its tokens sees.
     pub attention: Attention,
 }
 
 impl AttnShape {
-    /// Width of a fused row of queries, keys and values: `(Hq + 2 Hkv) · D`.
+    /// Returns the width of a fused row of queries, keys and values: `(Hq + 2 Hkv) · D`.
     #[must_use]
     pub const fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    /// Width of a row of attention outputs: `Hq · D`.
+    /// Returns the width of a row of attention outputs: `Hq · D`.
     #[must_use]
     pub const fn out_width(&self) -> usize {
         self.heads * self.head_dim
@@ -95,7 +95,7 @@ pub struct Distances<'a, W> {
     pub bias: Option<&'a W>,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for Distances<'_, W> {
     fn clone(&self) -> Self {
         *self
@@ -119,7 +119,7 @@ pub struct Routing {
     /// The number of experts that compute a token: those with the largest probabilities, of equal
     /// ones the first.
     pub per_token: usize,
-    /// True if their probabilities are divided by their sum.
+    /// True if the probabilities of the chosen experts are divided by their sum.
     pub normalise: bool,
 }
 
@@ -159,7 +159,7 @@ pub struct Norm<'a, W> {
     pub eps: f32,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for Norm<'_, W> {
     fn clone(&self) -> Self {
         *self
@@ -191,7 +191,7 @@ pub struct QkNorm<'a, W> {
     pub eps: f32,
 }
 
-// Derived, they would ask the same of `W`.
+// The impls are written out because derived ones would ask the same traits of `W`.
 impl<W> Clone for QkNorm<'_, W> {
     fn clone(&self) -> Self {
         *self
@@ -212,16 +212,16 @@ pub trait Ops {
     /// The errors of the device.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// `T`: tokens computed by the step.
+    /// Returns `T`, the number of tokens computed by the step.
     fn num_tokens(&self, inputs: &Self::Inputs<'_>) -> usize;
 
-    /// `P`: output positions of the step, in the order in which heads read them.
+    /// Returns `P`, the number of output positions of the step, in the order in which heads read them.
     fn num_outputs(&self, inputs: &Self::Inputs<'_>) -> usize;
 
     /// Returns true if some output position is among these tokens of the step.
     fn has_outputs(&self, inputs: &Self::Inputs<'_>, rows: Range<usize>) -> bool;
 
-    /// Most tokens that a layer's intermediates have room for.
+    /// Returns the most tokens that a layer's intermediates have room for.
     fn chunk_tokens(&self) -> usize;
 
     /// Takes an uninitialised `[rows, width]` tensor from the step's arena, that stays until the end
@@ -238,7 +238,8 @@ pub trait Ops {
     /// As [`Ops::alloc`].
     fn alloc_kept(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, Self::Error>;
 
-    /// `h[t] = scale · table[id[t]]`, in f32 and rounded once. `h`: `[T, H]`, all tokens of the step.
+    /// Computes `h[t] = scale · table[id[t]]`, in f32 and rounded once. `h`: `[T, H]`, all tokens of
+    /// the step.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -256,8 +257,9 @@ pub trait Ops {
     /// defect of the executor.
     fn whole_segments(&self, inputs: &Self::Inputs<'_>, start: usize) -> usize;
 
-    /// `h[i] = words[id] + types[type] + positions[position]` of token `rows.start + i`, summed in
-    /// this order in f32, without the tables that the model lacks. `h`: chunk tensor `[_, H]`.
+    /// Computes `h[i] = words[id] + types[type] + positions[position]` of token `rows.start + i`,
+    /// summed in this order in f32, without the tables that the model lacks. `h`: chunk tensor
+    /// `[_, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -269,9 +271,9 @@ pub trait Ops {
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `h[i] = (h[i] - mean(h[i])) / sqrt(var(h[i]) + eps) · weight + bias` for the first `n` rows,
-    /// in place: Ba et al., Layer Normalization (2016), §3. The variance is the mean square of the
-    /// differences from the mean; both in f32. `h`: `[≥ n, H]`.
+    /// Computes `h[i] = (h[i] - mean(h[i])) / sqrt(var(h[i]) + eps) · weight + bias` for the first `n`
+    /// rows, in place: Ba et al., Layer Normalization (2016), §3. The variance is the mean square of
+    /// the differences from the mean; both in f32. `h`: `[≥ n, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -284,7 +286,7 @@ pub trait Ops {
         eps: f32,
     ) -> Result<(), Self::Error>;
 
-    /// `x[i]` = what [`Ops::layer_norm`] makes of `h[i]`, for the first `n` rows. `h` and `x`:
+    /// Writes to `x[i]` what [`Ops::layer_norm`] makes of `h[i]`, for the first `n` rows. `h` and `x`:
     /// `[≥ n, H]`.
     ///
     /// # Errors
@@ -299,7 +301,7 @@ pub trait Ops {
         x: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `x[i] = f(x[i])` for the first `n` rows, in place and in f32. `x`: `[≥ n, _]`.
+    /// Computes `x[i] = f(x[i])` for the first `n` rows, in place and in f32. `x`: `[≥ n, _]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -310,8 +312,8 @@ pub trait Ops {
         f: Activation,
     ) -> Result<(), Self::Error>;
 
-    /// `a[i] = f(g[i]) · u[i]` for the first `n` rows, in f32. `gate_up`: `[≥ n, 2 I]`, gate then
-    /// up; `a`: `[≥ n, I]`.
+    /// Computes `a[i] = f(g[i]) · u[i]` for the first `n` rows, in f32. `gate_up`: `[≥ n, 2 I]`, gate
+    /// then up; `a`: `[≥ n, I]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -323,10 +325,10 @@ pub trait Ops {
         a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient is
-    /// rounded to the activation type before the product with the weight, as the reference does,
-    /// unless the weight was loaded with an offset. `weight`: of [`crate::WeightLoader::norm`].
-    /// `h`: `[≥ rows.end, H]`; `x`: chunk tensor.
+    /// Computes `x[i] = h[rows][i] / sqrt(mean(h²) + eps) · weight`. Mean square in f32; the quotient
+    /// is rounded to the activation type before the product with the weight, as the reference does,
+    /// unless the weight was loaded with an offset. `weight`: of [`crate::WeightLoader::norm`]. `h`:
+    /// `[≥ rows.end, H]`; `x`: chunk tensor.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -339,8 +341,8 @@ pub trait Ops {
         x: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `h[rows][i] += x[i] / sqrt(mean(x²) + eps) · weight`: a norm behind a half of a layer. In f32
-    /// throughout, and rounded once. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
+    /// Computes `h[rows][i] += x[i] / sqrt(mean(x²) + eps) · weight`: a norm behind a half of a layer.
+    /// In f32 throughout, and rounded once. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -353,7 +355,7 @@ pub trait Ops {
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `y[i] = W · x[i] (+ bias)` for the first `n` rows. `x`: `[≥ n, in]`, `y`: `[≥ n, out]`.
+    /// Computes `y[i] = W · x[i] (+ bias)` for the first `n` rows. `x`: `[≥ n, in]`, `y`: `[≥ n, out]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -365,7 +367,7 @@ pub trait Ops {
         y: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `h[rows][i] += W · x[i] (+ bias)`. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
+    /// Computes `h[rows][i] += W · x[i] (+ bias)`. `x`: chunk tensor; `h`: `[≥ rows.end, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -400,12 +402,12 @@ pub trait Ops {
         qkv: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// Attention of the chunk's queries over their whole visible context: cached blocks, ancestor
-    /// segments, own segment causally. Keys of all earlier tokens of the step have been placed.
-    /// With [`Attention::Full`] every query sees its whole segment, which has no context, and the
-    /// chunk has whole segments.
-    /// Keys are visited in tiles that start at absolute multiples of a constant, with softmax in
-    /// f32. `qkv`: as left by [`Ops::qk_norm_rope_store`]; `out`: chunk tensor `[_, Hq · D]`.
+    /// Computes attention of the chunk's queries over their whole visible context: cached blocks,
+    /// ancestor segments, own segment causally. Keys of all earlier tokens of the step have been
+    /// placed. With [`Attention::Full`] every query sees its whole segment, which has no context, and
+    /// the chunk has whole segments. Keys are visited in tiles that start at absolute multiples of a
+    /// constant, with softmax in f32. `qkv`: as left by [`Ops::qk_norm_rope_store`]; `out`: chunk
+    /// tensor `[_, Hq · D]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -440,7 +442,7 @@ pub trait Ops {
         out: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `a[i] = silu(g[i]) · u[i]` for the first `n` rows, `silu(g) = g / (1 + e^-g)` in f32.
+    /// Computes `a[i] = silu(g[i]) · u[i]` for the first `n` rows, `silu(g) = g / (1 + e^-g)` in f32.
     /// `gate_up`: `[≥ n, 2 I]`, gate then up; `a`: `[≥ n, I]`.
     ///
     /// # Errors
@@ -452,9 +454,9 @@ pub trait Ops {
         a: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `y[i] = W · x[i] (+ bias)`, where `x[i]` is what [`Ops::rms_norm`] makes of `h[rows][i]`. `h`:
-    /// `[≥ rows.end, H]`; `x`: chunk tensor `[_, H]`, whose contents are unspecified afterwards; `y`:
-    /// chunk tensor `[_, out]`.
+    /// Computes `y[i] = W · x[i] (+ bias)`, where `x[i]` is what [`Ops::rms_norm`] makes of
+    /// `h[rows][i]`. `h`: `[≥ rows.end, H]`; `x`: chunk tensor `[_, H]`, whose contents are unspecified
+    /// afterwards; `y`: chunk tensor `[_, out]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -471,8 +473,9 @@ pub trait Ops {
         self.linear(x, rows.len(), weight, y)
     }
 
-    /// `h[rows][i] += D · (silu(g) · u)`, where `g` and `u` are the halves of `G · x[i]`, and `x[i]` is
-    /// what [`Ops::rms_norm`] makes of `h[rows][i]`: the second half of a layer. `h`: `[≥ rows.end, H]`.
+    /// Computes `h[rows][i] += D · (silu(g) · u)`, where `g` and `u` are the halves of `G · x[i]`, and
+    /// `x[i]` is what [`Ops::rms_norm`] makes of `h[rows][i]`: the second half of a layer. `h`:
+    /// `[≥ rows.end, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -520,9 +523,9 @@ pub trait Ops {
         h: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `y[p] = x[output position p - rows.start]` for the output positions among `rows`, the
-    /// tokens of the step that `x` holds; other rows of `y` stay as they are. `x`: `[≥ n, _]` of
-    /// any width; `y`: `[P, _]`.
+    /// Copies `y[p] = x[output position p - rows.start]` for the output positions among `rows`, the
+    /// tokens of the step that `x` holds; other rows of `y` stay as they are. `x`: `[≥ n, _]` of any
+    /// width; `y`: `[P, _]`.
     ///
     /// # Errors
     /// [`Ops::Error`].
@@ -534,9 +537,9 @@ pub trait Ops {
         y: &mut Self::Tensor,
     ) -> Result<(), Self::Error>;
 
-    /// `y[p]` = the mean of `x` over all tokens of the segment that output position `p` lies in, for
-    /// the output positions among `rows`, whole segments of the step that `x` holds; other rows of
-    /// `y` stay as they are. Sums as [`Ops::pooling_heads`]. `x`: `[≥ n, H]`; `y`: `[P, H]`.
+    /// Writes to `y[p]` the mean of `x` over all tokens of the segment that output position `p` lies
+    /// in, for the output positions among `rows`, whole segments of the step that `x` holds; other rows
+    /// of `y` stay as they are. Sums as [`Ops::pooling_heads`]. `x`: `[≥ n, H]`; `y`: `[P, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].

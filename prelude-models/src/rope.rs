@@ -106,7 +106,7 @@ impl Llama3 {
                 .count(LENGTH, POSITIONS_MAX)?
                 .ok_or_else(|| fields.wrong(LENGTH, "is missing"))?,
         };
-        // Compared as f32, in which their difference divides.
+        // The factors are compared as f32, the type in which their difference divides.
         if scaling.low_freq_factor as f32 >= scaling.high_freq_factor as f32 {
             return Err(fields.wrong("high_freq_factor", "must be above `low_freq_factor`"));
         }
@@ -207,8 +207,8 @@ impl RopeConfig {
         Ok(Self { theta, scaling })
     }
 
-    /// Angle per position of each pair of a head: `[head_dim / 2]`. Element `i` of a head is
-    /// rotated with element `i + head_dim / 2`.
+    /// Returns the angle per position of each pair of a head: `[head_dim / 2]`. Element `i` of a
+    /// head is rotated with element `i + head_dim / 2`.
     ///
     /// Powers are rounded once to f32 and everything after them is f32 arithmetic, as in the
     /// reference: frequencies in f64 would be better ones, but not those of the training.
@@ -238,7 +238,7 @@ impl RopeConfig {
         }
     }
 
-    /// Factor on cos and sin, for q and for k.
+    /// Returns the factor on cos and sin, for q and for k.
     #[must_use]
     pub fn attention_scaling(&self) -> f32 {
         match self.scaling {
@@ -252,7 +252,7 @@ impl RopeConfig {
 }
 
 impl Yarn {
-    /// First and last pair of the interpolated range.
+    /// Returns the first and the last pair of the interpolated range.
     fn interpolated(&self, theta: f64, head_dim: usize) -> (f32, f32) {
         let original = self.original_max_position_embeddings as f64;
         // The (fractional) pair that makes this many turns over the original length.
@@ -264,8 +264,8 @@ impl Yarn {
             (low, high) = (low.floor(), high.ceil());
         }
         let (low, mut high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
-        // As the reference does, so that the ramp is a step. Compared as f32, in which the ramp is
-        // computed: ends that differ in f64 alone would divide by zero.
+        // The reference makes the ramp a step here. The ends are compared as f32, in which the ramp
+        // is computed: ends that differ in f64 alone would divide by zero.
         if low as f32 == high as f32 {
             high = low + 0.001;
         }

@@ -15,7 +15,7 @@ pub(crate) struct WeightSource<'a, L> {
 enum Place {
     Layer,
     Head,
-    /// Its index, and the number of those that are multiplied together with it.
+    /// The tensor's index, and the number of tensors that are multiplied together.
     Stack((usize, usize)),
 }
 

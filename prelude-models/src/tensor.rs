@@ -14,7 +14,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes per element.
+    /// Returns the bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -73,7 +73,7 @@ impl<'a> From<TensorView<'a>> for Tensor<'a> {
 const FINITE_CHUNK: usize = 4096;
 
 impl TensorView<'_> {
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
@@ -111,7 +111,7 @@ impl TensorView<'_> {
         }
     }
 
-    /// Index of the first element that is infinite or not a number.
+    /// Returns the index of the first element that is infinite or not a number.
     ///
     /// A chunk is judged by whether any exponent is all ones, which compiles to a few vector
     /// instructions per register, so that checking costs about as much as reading.
@@ -125,7 +125,7 @@ impl TensorView<'_> {
     }
 }
 
-/// Index of the first of the `N`-byte words in which all bits of `mask` are set.
+/// Returns the index of the first of the `N`-byte words in which all bits of `mask` are set.
 fn first_all_ones<const N: usize, T>(bytes: &[u8], word: fn([u8; N]) -> T, mask: T) -> Option<usize>
 where
     T: Copy + PartialEq + std::ops::BitAnd<Output = T>,

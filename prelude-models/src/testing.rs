@@ -3,7 +3,7 @@
 pub(crate) use crate::conformance::golden::{Golden, folder, model_folder};
 use crate::{Checkpoint, conformance::golden};
 
-/// All models with golden outputs: name and checkpoint.
+/// Returns all models with golden outputs: name and checkpoint.
 pub(crate) fn golden_models() -> Vec<(String, Checkpoint)> {
     let open = |name: String| {
         let checkpoint = Checkpoint::open(&model_folder(&name)).unwrap();
@@ -12,7 +12,7 @@ pub(crate) fn golden_models() -> Vec<(String, Checkpoint)> {
     golden::names().into_iter().map(open).collect()
 }
 
-/// The reference outputs of one model.
+/// Returns the reference outputs of one model.
 pub(crate) fn golden_tensors(name: &str) -> Golden {
     Golden::open(&folder(name)).unwrap()
 }

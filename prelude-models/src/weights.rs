@@ -42,7 +42,7 @@ pub trait WeightLoader {
         tensor.first_non_finite()
     }
 
-    /// A matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or
+    /// Loads a matrix `[out, in]` for products, made of `parts` stacked along `out` (fused q, k, v or
     /// gate, up), with an optional bias likewise stacked.
     ///
     /// # Errors
@@ -54,9 +54,9 @@ pub trait WeightLoader {
         biases: &[TensorView<'_>],
     ) -> Result<Self::Weight, Self::Error>;
 
-    /// The matrix of [`WeightLoader::linear`] made of parts that are all stored in fp8, as they are
-    /// stored; `None` if the device does not multiply such as they are: they are widened then, and
-    /// [`WeightLoader::linear`] gets them.
+    /// Loads the matrix of [`WeightLoader::linear`] from parts that are all stored in fp8, as they are
+    /// stored; returns `None` if the device does not multiply such parts as they are: they are widened
+    /// then, and [`WeightLoader::linear`] gets them.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
@@ -70,8 +70,8 @@ pub trait WeightLoader {
         Ok(None)
     }
 
-    /// A matrix of a head, as in [`WeightLoader::linear`]: few rows are multiplied with it, and the
-    /// products are the answer. A device that rounds the matrices of layers may keep it as it is.
+    /// Loads a matrix of a head, as in [`WeightLoader::linear`]: few rows are multiplied with it, and
+    /// the products are the answer. A device that rounds the matrices of layers may keep it as it is.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
@@ -84,9 +84,10 @@ pub trait WeightLoader {
         self.linear(name, parts, biases)
     }
 
-    /// The matrix `index` of `count` equally shaped ones without biases that a model multiplies in one
-    /// operation, each made of `parts` as in [`WeightLoader::linear`]. Called for each `index` in
-    /// order, with no other matrix between them, so that a device may place them one behind the other.
+    /// Loads the matrix `index` of `count` equally shaped ones without biases that a model multiplies
+    /// in one operation, each made of `parts` as in [`WeightLoader::linear`]. Called for each `index`
+    /// in order, with no other matrix between them, so that a device may place them one behind the
+    /// other.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
@@ -100,7 +101,7 @@ pub trait WeightLoader {
         self.linear(name, parts, &[])
     }
 
-    /// The embedding table `[V, H]`: rows are gathered by `embed`, and if `is_head` the same
+    /// Loads the embedding table `[V, H]`: rows are gathered by `embed`, and if `is_head` the same
     /// matrix is the output head (one copy serves both).
     ///
     /// # Errors
@@ -112,13 +113,13 @@ pub trait WeightLoader {
         is_head: bool,
     ) -> Result<Self::Weight, Self::Error>;
 
-    /// A vector `[n]`, such as a norm's weight.
+    /// Loads a vector `[n]`, such as a norm's weight.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
     fn vector(&mut self, name: &str, values: &TensorView<'_>) -> Result<Self::Weight, Self::Error>;
 
-    /// The weight `[n]` of an RMS norm: `offset + values`, summed in f32 where `offset` is not 0.
+    /// Loads the weight `[n]` of an RMS norm: `offset + values`, summed in f32 where `offset` is not 0.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
@@ -129,7 +130,7 @@ pub trait WeightLoader {
         offset: f32,
     ) -> Result<Self::Weight, Self::Error>;
 
-    /// A table of rotations `[positions, D/2]` of (cos, sin) pairs, scale included, from
+    /// Loads a table of rotations `[positions, D/2]` of (cos, sin) pairs, scale included, from
     /// `inv_freq` `[D/2]`: angle = position · `inv_freq`, in f32, as the reference does.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ const SHAPES: [Shape; 3] = [
     },
 ];
 
-/// splitmix64.
+/// Mixes the bits of `n` as splitmix64 does.
 fn mix(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -32,8 +32,8 @@ pub struct RouterConfig {
     pub fit: Option<FitConfig>,
     /// Endpoints named beside the one picked, in order, for a gateway to try (default 2).
     pub fallbacks: u8,
-    /// For ties, and for the keys of hash tables (default 0). The same seed and the same calls
-    /// give the same picks.
+    /// The seed of choices between equals and of the keys of hash tables (default 0). The same seed and
+    /// the same calls give the same picks.
     pub seed: u64,
 }
 
@@ -59,19 +59,19 @@ impl Default for RouterConfig {
 pub enum PolicyConfig {
     /// Preble's E2: to the endpoint that caches the prompt, or where it costs least.
     E2(E2Config),
-    /// One after the other.
+    /// Round robin: one endpoint after the other.
     RoundRobin,
-    /// To the endpoint with the fewest requests under way.
+    /// Requests go to the endpoint with the fewest requests under way.
     LeastOutstanding,
     /// The endpoint is chosen by the beginning of the prompt, on a ring of hashes with bounded
     /// loads.
     PrefixHash(PrefixHashConfig),
-    /// To the endpoint that caches most of the prompt, unless loads differ too much: what the Rust
-    /// routers of SGLang and vLLM do.
+    /// Requests go to the endpoint that caches most of the prompt, unless loads differ too much: what
+    /// the Rust routers of SGLang and vLLM do.
     CacheAware(CacheAwareConfig),
     /// The endpoint to which the request costs least: outstanding work and the uncached part of the prompt.
     MinCost,
-    /// Each user to one endpoint, in turn (the set-up of the PrefillOnly paper, §7).
+    /// Each user is bound to one endpoint, in turn (the set-up of the PrefillOnly paper, §7).
     UserSticky(UserStickyConfig),
     /// LAPS's pools: requests with few uncached tokens to some endpoints, all others to the rest.
     Laps(LapsConfig),

@@ -45,8 +45,8 @@ pub(crate) struct E2 {
     config: E2Config,
     /// The index, and what endpoints have cached of the prompt that was asked about last.
     cached: Cached,
-    /// By position of the endpoint: the tokens of that prompt that requests of the window have
-    /// brought there.
+    /// The tokens of that prompt that requests of the window have brought to each endpoint, by its
+    /// position.
     visited: Vec<u32>,
     window: Window,
     outputs: Outputs,
@@ -126,7 +126,8 @@ impl E2 {
         )
     }
 
-    /// `LoadCost`: the load there, what evictions will cost, and the prompt's prefill.
+    /// Returns the paper's `LoadCost`: the load there, what evictions will cost, and the prompt's
+    /// prefill.
     fn load_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let (prefill, _) = self.own_cost(fleet, query, at);
         let load = match self.config.load {
@@ -136,7 +137,8 @@ impl E2 {
         load + self.eviction_cost(fleet, query, at) + prefill
     }
 
-    /// `M`: for what must be evicted, the time to compute it again, as often as it is asked for.
+    /// Returns the paper's `M`: for what must be evicted, the time to compute it again, as often as it
+    /// is asked for.
     fn eviction_cost(&self, fleet: &Fleet, query: &Query<'_>, at: usize) -> Cost {
         let endpoint = &fleet.endpoints()[at];
         let missed = query.tokens.saturating_sub(self.cached.tokens(at));
@@ -323,7 +325,7 @@ impl Policy for E2 {
         };
         self.cached.joined(fleet, |spec| spec.kv_capacity_tokens);
         self.window.join(now, endpoint.id());
-        // The first ones have no other endpoint to take traffic from.
+        // The first endpoints have no other endpoint to take traffic from.
         if fleet.endpoints().len() > 1 && self.window.entries().any(|e| e.request.is_some()) {
             self.newcomers.push(Newcomer {
                 endpoint: endpoint.id(),

@@ -64,7 +64,7 @@ pub struct Endpoint {
 pub struct Outstanding {
     /// Requests.
     pub requests: u64,
-    /// Their prompts' tokens that no cache held.
+    /// Tokens of the requests' prompts that no cache held.
     pub tokens: u64,
     /// The engine's time that they take.
     pub work: Cost,
@@ -85,7 +85,7 @@ impl Outstanding {
 }
 
 impl Endpoint {
-    /// Its name.
+    /// Returns the endpoint's name.
     #[must_use]
     pub fn id(&self) -> EndpointId {
         self.id
@@ -131,11 +131,11 @@ pub(crate) struct Work {
     pub(crate) cost: Cost,
 }
 
-/// Its order reaches no decision.
+/// Work by request; the order of the map reaches no decision.
 #[expect(clippy::disallowed_types, reason = "looked up by key, and filtered")]
 type ByRequest = std::collections::HashMap<RequestId, Work, RandomState>;
 
-/// All endpoints, in the order in which they joined, and the requests that are under way.
+/// The endpoints, in the order in which they joined, and the requests that are under way.
 #[derive(Debug)]
 pub struct Fleet {
     endpoints: Vec<Endpoint>,
@@ -156,13 +156,13 @@ impl Fleet {
         }
     }
 
-    /// All of them, by id.
+    /// Returns all of them, by id.
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// An endpoint, if it is one of these.
+    /// Returns an endpoint, if it is one of these.
     #[must_use]
     pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.position(id).map(|at| &self.endpoints[at])
@@ -197,7 +197,7 @@ impl Fleet {
         Ok(id)
     }
 
-    /// Its requests are forgotten, too.
+    /// Removes an endpoint and forgets its requests; returns whether it was there.
     pub(crate) fn leave(&mut self, id: EndpointId) -> bool {
         let Some(at) = self.position(id) else {
             return false;
@@ -248,7 +248,7 @@ impl Fleet {
         Some(from)
     }
 
-    /// The oldest request under way, if it began more than `timeout` ago.
+    /// Returns the oldest request under way, if it began more than `timeout` ago.
     pub(crate) fn overdue(&mut self, now: Timestamp, timeout: Duration) -> Option<RequestId> {
         while let Some(&(began, request)) = self.began.front() {
             if is_of(&self.work, began, request) {

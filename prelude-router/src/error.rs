@@ -1,15 +1,15 @@
-//! Why a request goes nowhere.
+//! The reasons why a request goes nowhere.
 
 use prelude_core::RequestId;
 use thiserror::Error;
 
 use crate::endpoint::EndpointId;
 
-/// Why a request goes nowhere.
+/// The reason why a request goes nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// There is no endpoint that it may go to. A gateway answers 503.
+    /// There is no endpoint that the request may go to. A gateway answers 503.
     #[error("none of {endpoints} endpoints is healthy and allowed for this request")]
     NoEndpoint {
         /// The number of endpoints.
@@ -29,7 +29,7 @@ pub enum RouteError {
         /// The number that is allowed.
         most: u32,
     },
-    /// Its prompt was hashed in granules of another size than the router's.
+    /// The request's prompt was hashed in granules of another size than the router's.
     #[error("the prompt's granules have {granule} tokens, and the router's {own}")]
     Granule {
         /// Tokens of the prompt's.

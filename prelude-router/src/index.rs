@@ -38,9 +38,10 @@ pub(crate) struct Index {
     holdings: Arena<Holding>,
     /// The node that begins with the granule of a hash.
     first: ByHash,
-    /// All nodes; every one is older than the node before it in a prompt, so the oldest is a leaf.
+    /// The nodes by use; every one is older than the node before it in a prompt, so the oldest is a
+    /// leaf.
     recent: List,
-    /// One for each endpoint, in the order of ids.
+    /// The mirrors of caches, one for each endpoint, in the order of ids.
     mirrors: Vec<Mirror>,
     max_nodes: usize,
     dropped: u64,
@@ -49,7 +50,8 @@ pub(crate) struct Index {
 /// The nodes that a prompt begins with.
 #[derive(Debug, Default)]
 pub(crate) struct Path {
-    /// From the first on, with how many granules of each are the prompt's: all, but for the last.
+    /// The nodes from the first on, with how many granules of each are the prompt's: all, but for
+    /// the last.
     steps: SmallVec<[(u32, u32); 8]>,
 }
 
@@ -93,7 +95,8 @@ impl Index {
             && let Some(&id) = self.first.get(&hash)
         {
             let node = &self.nodes[id];
-            // Else two prefixes have the same hash.
+            // A node at another place or behind another node belongs to another prefix with the
+            // same hash.
             if node.start as usize != at || node.parent != before {
                 break;
             }
@@ -112,7 +115,7 @@ impl Index {
     /// [assigned](Index::assign) to somebody then.
     pub(crate) fn insert(&mut self, hashes: &[u64], path: &mut Path) -> Option<NodeId> {
         if self.make_room(path) {
-            // What was dropped can have made one node of two of the path.
+            // Dropping nodes can have merged two nodes of the path.
             self.find(hashes, path);
         }
         let end = |index: &Self, id: u32| index.nodes[id].hashes.len();
@@ -120,7 +123,8 @@ impl Index {
             && (same as usize) < end(self, last)
         {
             path.steps.pop();
-            // Else another prefix has the same hash, and only one can be known.
+            // If the hash is taken, another prefix has the same hash, and only one of the two can
+            // be known.
             let is_free = !self
                 .first
                 .contains_key(&self.nodes[last].hashes[same as usize]);
@@ -156,7 +160,7 @@ impl Index {
         });
         self.first.insert(hash, id);
         self.adopt(last, id);
-        // Older than what is before it.
+        // The new node is older than the node before it.
         if last == NONE {
             self.recent.push_newest(&mut self.nodes, id);
         } else {

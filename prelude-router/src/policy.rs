@@ -14,7 +14,7 @@ use crate::{
 /// A request that must go somewhere.
 #[derive(Debug)]
 pub struct Query<'a> {
-    /// Its id.
+    /// The request's id.
     pub id: RequestId,
     /// The root that its prompt shares with the prompts that it can share tokens with.
     pub root: Root,
@@ -36,7 +36,7 @@ pub struct Query<'a> {
 }
 
 impl Query<'_> {
-    /// The endpoints that it may go to, with their positions.
+    /// Returns the endpoints that the request may go to, with their positions.
     pub fn endpoints<'a>(
         &'a self,
         fleet: &'a Fleet,

@@ -15,7 +15,7 @@ use crate::random::mix;
 pub struct Root(pub u64);
 
 impl Root {
-    /// The root of prompts for `model`, with an adapter and a cache salt if there are any.
+    /// Returns the root of prompts for `model`, with an adapter and a cache salt if there are any.
     /// `tokenizer` names the revision of the tokenizer that made the tokens.
     #[must_use]
     pub fn new(model: &str, adapter: Option<&str>, tokenizer: &str, salt: Option<&str>) -> Self {
@@ -29,8 +29,8 @@ impl Root {
         Self(hash)
     }
 
-    /// The root of the same prompts where they could not be tokenized: bytes and tokens must not
-    /// be taken for each other.
+    /// Returns the root of the same prompts where they could not be tokenized: bytes and tokens must
+    /// not be taken for each other.
     fn of_bytes(self) -> Self {
         Self(mix(!self.0))
     }
@@ -39,7 +39,7 @@ impl Root {
 /// A prompt, as far as a router knows it.
 #[derive(Clone, Copy, Debug)]
 pub enum Prompt<'a> {
-    /// Its tokens.
+    /// The prompt's tokens.
     Tokens(&'a [TokenId]),
     /// The bytes that came over the wire, where they cannot be tokenized: shared beginnings are
     /// found all the same, and four bytes count as one token.
@@ -59,7 +59,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The prefixes of a prompt, in granules of so many tokens: of
+    /// Returns the prefixes of a prompt, in granules of so many tokens: of
     /// [`granule_tokens`](crate::RouterConfig::granule_tokens), for a router.
     ///
     /// # Panics
@@ -71,7 +71,7 @@ impl Prefix {
         prefix
     }
 
-    /// [`Prefix::new`] in the memory of another one.
+    /// Sets this prefix to what [`Prefix::new`] returns, in the memory that it has.
     pub(crate) fn set(&mut self, root: Root, prompt: Prompt<'_>, granule_tokens: u32) {
         let granule = granule_tokens as usize;
         self.granule_tokens = granule_tokens;
@@ -94,25 +94,25 @@ impl Prefix {
         self.tokens = u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
     }
 
-    /// Tokens of a granule.
+    /// Returns the number of tokens of a granule.
     #[must_use]
     pub fn granule_tokens(&self) -> u32 {
         self.granule_tokens
     }
 
-    /// The root of the prompt.
+    /// Returns the root of the prompt.
     #[must_use]
     pub fn root(&self) -> Root {
         Root(self.root)
     }
 
-    /// Tokens of the prompt, or about as many; at least 1.
+    /// Returns the number of tokens of the prompt, or about as many; at least 1.
     #[must_use]
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// A number for each whole granule that stands for the prompt up to its end.
+    /// Returns a number for each whole granule that stands for the prompt up to its end.
     #[must_use]
     pub fn hashes(&self) -> &[u64] {
         &self.hashes
@@ -216,7 +216,7 @@ fn chain(root: Root, granules: impl Iterator<Item = u64>, hashes: &mut Vec<u64>)
     }));
 }
 
-/// A hash of some tokens. Four sums at once, of two tokens at a time: a multiplication for each
+/// Returns a hash of some tokens. Four sums at once, of two tokens at a time: a multiplication for each
 /// token after the other takes four times as long, and that was nearly all of a decision.
 fn content(tokens: &[u32]) -> u64 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -19,7 +19,7 @@ use crate::{
 pub struct RouteRequest<'a> {
     /// Names it until it is finished.
     pub id: RequestId,
-    /// Its prompt.
+    /// The request's prompt.
     pub prefix: &'a Prefix,
     /// Most tokens of its output, if it says so. At most 1: it needs no decoding.
     pub max_output_tokens: Option<u32>,
@@ -27,7 +27,7 @@ pub struct RouteRequest<'a> {
     pub user: Option<u64>,
     /// True if it may be refused when all endpoints have too much to do.
     pub sheddable: bool,
-    /// If it may go to some endpoints only, those.
+    /// The only endpoints that the request may go to, if it may not go to all.
     pub subset: Option<&'a [EndpointId]>,
     /// The time at which its first token is due, if it says so: for policies that weigh it.
     pub deadline: Option<Timestamp>,
@@ -36,7 +36,7 @@ pub struct RouteRequest<'a> {
 /// The endpoint that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// There.
+    /// The endpoint that the request goes to.
     pub endpoint: EndpointId,
     /// The endpoints that a gateway may try instead, in this order, if that one cannot be reached.
     pub fallbacks: SmallVec<[EndpointId; 2]>,
@@ -44,7 +44,7 @@ pub struct Pick {
     pub cached_tokens: u32,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Why it goes there.
+    /// The reason why the request goes there.
     pub reason: Reason,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Router {
 }
 
 impl Router {
-    /// A router without endpoints.
+    /// Returns a router without endpoints.
     ///
     /// # Errors
     /// If it cannot run with the config.
@@ -92,7 +92,7 @@ impl Router {
         Ok(Self::of(config, policy))
     }
 
-    /// A router with a policy of one's own, in place of the one that the config names.
+    /// Returns a router with a policy of one's own, in place of the one that the config names.
     ///
     /// # Errors
     /// If it cannot run with the config.
@@ -110,7 +110,7 @@ impl Router {
         }
     }
 
-    /// The endpoints, and what is under way.
+    /// Returns the endpoints, and what is under way.
     #[must_use]
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
@@ -133,13 +133,14 @@ impl Router {
         self.policy.pool(id)
     }
 
-    /// Nodes of the prefix index, and how many were forgotten, or not made, for want of room.
+    /// Returns the nodes of the prefix index, and how many were forgotten, or not made, for want of
+    /// room.
     #[must_use]
     pub fn index_nodes(&self) -> (usize, u64) {
         self.policy.index_nodes()
     }
 
-    /// An endpoint joins. It is healthy, and its cache is empty.
+    /// Adds an endpoint, which is healthy and whose cache is empty.
     ///
     /// # Errors
     /// If its service time is none.
@@ -153,7 +154,7 @@ impl Router {
         Ok(id)
     }
 
-    /// An endpoint leaves for good: all that is known of it is forgotten, and its requests count
+    /// Removes an endpoint for good: all that is known of it is forgotten, and its requests count
     /// as finished.
     ///
     /// # Errors
@@ -166,8 +167,8 @@ impl Router {
         Ok(())
     }
 
-    /// An endpoint becomes healthy, or stops being so: then nothing goes there for the time
-    /// being, and what is known of it stays.
+    /// Sets whether an endpoint is healthy: nothing goes to one that is not, and what is known of
+    /// it stays.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -278,8 +279,8 @@ impl Router {
         }
     }
 
-    /// A request was served by another endpoint than was said: its fallback, say. Returns whether
-    /// both are known.
+    /// Records that a request was served by another endpoint than was said, such as its fallback.
+    /// Returns whether both the request and the endpoint are known.
     pub fn served(&mut self, request: RequestId, endpoint: EndpointId) -> bool {
         if self.fleet.get(endpoint).is_none() {
             return false;
@@ -343,7 +344,7 @@ impl Router {
     }
 }
 
-/// Endpoints for when the one at `at` cannot be reached: those with least to do.
+/// Returns the endpoints for when the one at `at` cannot be reached: those with least to do.
 fn fallbacks(fleet: &Fleet, query: &Query<'_>, at: usize, most: u8) -> SmallVec<[EndpointId; 2]> {
     let mut best: SmallVec<[_; 2]> = SmallVec::new();
     for (other, endpoint) in query.endpoints(fleet).filter(|(other, _)| *other != at) {

@@ -46,13 +46,13 @@ impl Cost {
         Self(u128::from((ms * 1e6) as u64))
     }
 
-    /// In milliseconds.
+    /// Returns the cost in milliseconds.
     #[must_use]
     pub fn as_ms(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// `self * by / of`; nothing if `of` is 0.
+    /// Returns `self * by / of`; nothing if `of` is 0.
     pub(crate) fn scaled(self, by: u64, of: u64) -> Self {
         let product = self.0.saturating_mul(u128::from(by));
         Self(product.checked_div(u128::from(of)).unwrap_or(0))

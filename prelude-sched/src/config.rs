@@ -73,15 +73,15 @@ pub struct SchedulerConfig {
     pub max_idle_ms: u32,
     /// Order of admission (default first come, first served).
     pub policy: PolicyConfig,
-    /// With the policy `srjf`, tokens by which a request's score falls with each second that it
-    /// waits (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to
-    /// compute overtakes one with M that came t seconds earlier only if t is below (M - m) / this.
-    /// Less favours short requests, and those whose prefix is cached. With a profile scores are
-    /// times, and a token counts as the time that it takes in a step of `srjf_saturation_tokens`.
+    /// Tokens by which a request's score falls with each second that it waits, under the policy `srjf`
+    /// (default 500); 0 only with `max_wait_ms`. More is fairer: a request with m tokens to compute
+    /// overtakes one with M that came t seconds earlier only if t is below (M - m) / this. Less favours
+    /// short requests, and those whose prefix is cached. With a profile scores are times, and a token
+    /// counts as the time that it takes in a step of `srjf_saturation_tokens`.
     pub srjf_tokens_per_second: u32,
-    /// With the policy `srjf`, one-shot tokens of a step beyond which no further row is taken up
-    /// for it (default 2,048), at least 1. As many as the device computes in hardly more time than
-    /// one: beyond, those who are in the step wait for those who were added.
+    /// One-shot tokens of a step beyond which no further row is taken up for it, under the policy
+    /// `srjf` (default 2,048), at least 1. As many as the device computes in hardly more time than one:
+    /// beyond, those who are in the step wait for those who were added.
     pub srjf_saturation_tokens: u32,
     /// Knobs of the policy `laps`.
     pub laps: LapsConfig,
@@ -172,7 +172,7 @@ impl PolicyConfig {
     }
 }
 
-/// Why a scheduler cannot be built.
+/// The reason why a scheduler cannot be built.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -181,7 +181,7 @@ pub enum ConfigError {
     OutOfRange {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The setting's value.
         value: u64,
         /// The allowed values.
         must_be: &'static str,

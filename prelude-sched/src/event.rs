@@ -33,7 +33,7 @@ pub enum Event {
         /// The answer, or a piece of it.
         output: RowOutput,
     },
-    /// One continuation ended.
+    /// A continuation ended.
     RowFinished {
         /// The request.
         request: RequestId,
@@ -41,7 +41,7 @@ pub enum Event {
         row: u32,
         /// The index of the row's continuation.
         choice: u32,
-        /// Why.
+        /// The reason why the continuation ended.
         reason: FinishReason,
     },
     /// A sequence of the request lost its KV blocks to an older one and will be recomputed.
@@ -56,13 +56,13 @@ pub enum Event {
         request: RequestId,
         /// The outcome.
         outcome: Outcome,
-        /// The resources that it used.
+        /// The resources that the request used.
         usage: Usage,
     },
 }
 
 impl Event {
-    /// The request that the event is about.
+    /// Returns the request that the event is about.
     #[must_use]
     pub const fn request(&self) -> RequestId {
         match self {
@@ -75,7 +75,7 @@ impl Event {
     }
 }
 
-/// Why a generation ended.
+/// The reason why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// The continuation produced one of its stop ids.
@@ -85,7 +85,7 @@ pub enum FinishReason {
     },
     /// The continuation reached `max_tokens`.
     Length,
-    /// Its constraint is satisfied and lets nothing follow.
+    /// The generation's constraint is satisfied and lets nothing follow.
     Complete,
     /// No token was allowed to come next.
     NoToken,
@@ -96,18 +96,18 @@ pub enum FinishReason {
 pub enum Outcome {
     /// Every row has its answer, or said that it failed.
     Done,
-    /// The caller gave it up.
+    /// The caller gave the request up.
     Aborted,
     /// A step with its work failed; the text says how.
     Failed(String),
-    /// Its deadline passed before any of it was scheduled.
+    /// The request's deadline passed before any of it was scheduled.
     DeadlineExpired,
 }
 
 /// The resources that a request used, whatever its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Each row's whole prompt, once per row (not per choice).
+    /// The tokens of each row's whole prompt, once per row (not per choice).
     pub prompt_tokens: u64,
     /// Prompt tokens whose K/V were read from the prefix cache, counted like `prompt_tokens`.
     pub cached_tokens: u64,

@@ -56,8 +56,9 @@ pub(crate) struct Forest {
     depths: BTreeSet<usize>,
     /// Index of the tree and the salt of a request, by its serial number. For lookups only.
     tree_of: AHashMap<u64, usize>,
-    /// By root's prefix and node of a prompt tree: the end of what the forest below that root has
-    /// of the node's prompt, of which it has all that precedes the node. For lookups only.
+    /// The end of what the forest below a root has of the prompt of a node of a prompt tree, by the
+    /// root's prefix, the tree and the node: the forest has all tokens that precede the node. For
+    /// lookups only.
     reached: AHashMap<(usize, usize, NodeIdx), Cursor>,
     rows: Vec<Row>,
     tokens: u32,
@@ -88,7 +89,7 @@ struct Row {
     last: usize,
     /// First position whose hidden state the row needs: a cache serves those before it.
     needed: u32,
-    /// Its cached prefix, which may be longer than the one that its root stands for.
+    /// The row's cached prefix, which may be longer than the one that its root stands for.
     own: usize,
     joined: Joined,
 }
@@ -99,7 +100,7 @@ struct Prefix {
     salt: Option<Arc<str>>,
     blocks: Vec<BlockId>,
     hash: BlockHash,
-    /// Its root in the forest.
+    /// The prefix's root in the forest.
     root: Option<usize>,
 }
 
@@ -159,7 +160,7 @@ impl Forest {
         }
     }
 
-    /// Tokens that the step computes for the forest.
+    /// Returns the number of tokens that the step computes for the forest.
     pub(crate) const fn num_tokens(&self) -> u32 {
         self.tokens
     }
@@ -229,7 +230,7 @@ impl Forest {
         while let Some(node) = at {
             if let Some(&known) = self.reached.get(&(prefix, tree, node)) {
                 cursor = known;
-                // What was added since may agree with more of it.
+                // Nodes that were added since may agree with more of the prompt.
                 if known.depth < prompts.prompt_len(node) {
                     self.path.push(node);
                 }

@@ -8,8 +8,8 @@ use prelude_kv::BlockHash;
 /// Blocks that steps in flight and unfinished prompts will publish, counted per computation.
 #[derive(Debug)]
 pub(crate) struct Leaders {
-    /// For lookups only. Two prefixes with one hash merely make a waiter wait in vain, and that
-    /// is bounded.
+    /// The number of computations of each block, by hash; the map is for lookups only. Two prefixes
+    /// with one hash merely make a waiter wait in vain, and that is bounded.
     computing: AHashMap<BlockHash, u32>,
 }
 

@@ -37,10 +37,10 @@ impl Pace {
     ) -> Duration {
         let took = completed.saturating_since(planned.max(self.free_from));
         self.free_from = completed.max(self.free_from);
-        // Of a step that may have taken so long because of the mask, it is unknown how long the
-        // model took. To take all of it for the model's would let steps wait for masks as long
-        // as they have been waiting; so it counts for less, until steps without such a wait show
-        // what is true.
+        // If the step may have taken so long because of the mask, the time of the model is unknown.
+        // Taking all of the time for the model's would let steps wait for masks as long as they
+        // have been waiting; so the time counts for less, until steps without such a wait show the
+        // true one.
         let waited = took < wait.saturating_add(wait / 4);
         let model = if waited { took / 2 } else { took };
         if self.recent.len() == Self::STEPS {

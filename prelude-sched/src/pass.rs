@@ -21,14 +21,14 @@ pub(crate) struct Pass {
     pub(crate) request: RequestId,
     pub(crate) priority: i64,
     pub(crate) begun: Timestamp,
-    /// Rows that its last slice answers.
+    /// Rows that the pass's last slice answers.
     pub(crate) rows: Vec<RowTag>,
     /// Blocks to be published at the end, and the row for which each of their segments is computed.
     pub(crate) kept: Kept,
     pub(crate) owners: Vec<RowTag>,
-    /// Cached blocks that it reads.
+    /// Cached blocks that the pass reads.
     pub(crate) pins: Vec<BlockId>,
-    /// False once its blocks have been taken away.
+    /// False once the blocks that the pass fills have been taken away.
     pub(crate) keeps: bool,
     pub(crate) work: Work,
 }

@@ -26,7 +26,7 @@ pub(crate) struct Prompts {
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) tree: Arc<PromptTree>,
     block_size: u32,
-    /// One per node of the tree; empty until something is asked of one.
+    /// The blocks of each node of the tree; empty until something is asked of one node.
     nodes: Vec<NodeBlocks>,
     /// The prompt that [`Self::whole`] returned last: choices of a generation share it.
     whole: Option<(NodeIdx, Arc<[TokenId]>)>,
@@ -39,9 +39,9 @@ pub(crate) struct Prompts {
 /// The blocks that end in one node.
 #[derive(Clone, Debug, Default)]
 struct NodeBlocks {
-    /// The hash of the prefix that ends with each of them, once it was asked for.
+    /// The hash of the prefix that ends with each block, once it was asked for.
     hashes: Option<Arc<[BlockHash]>>,
-    /// The first of them, as far as the cache has them.
+    /// The first blocks, as far as the cache has them.
     found: Vec<BlockId>,
     /// The number of blocks of the node's whole prompt that the cache has.
     cached: u32,
@@ -269,27 +269,28 @@ impl<'a> Prompt<'a> {
         self.node
     }
 
-    /// Returns the number of blocks of its cached prefix.
+    /// Returns the number of blocks of the prompt's cached prefix.
     pub(crate) const fn cached_blocks(&self) -> usize {
         self.cached as usize
     }
 
-    /// Returns a block of its cached prefix.
+    /// Returns a block of the prompt's cached prefix.
     pub(crate) fn block(&self, index: usize) -> BlockId {
         self.prompts.block(self.node, length_of(index))
     }
 
-    /// Returns the blocks of its cached prefix.
+    /// Returns the blocks of the prompt's cached prefix.
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
         (0..self.cached_blocks()).map(|i| self.block(i)).collect()
     }
 
-    /// Returns the hash of its cached prefix.
+    /// Returns the hash of the prompt's cached prefix.
     pub(crate) fn hash(&self) -> BlockHash {
         self.prompts.hash_after(self.node, self.cached)
     }
 
-    /// Returns the hash of its cached prefix and the next block, if that ends within `most` tokens.
+    /// Returns the hash of the prompt's cached prefix and the next block, if that block ends within
+    /// `most` tokens.
     pub(crate) fn next_hash(&self, most: u32) -> Option<BlockHash> {
         let is_within = self.cached < self.prompts.blocks_to(most);
         is_within.then(|| self.prompts.hash_after(self.node, self.cached + 1))

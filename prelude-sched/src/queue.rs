@@ -29,12 +29,12 @@ pub(crate) fn due(arrival: Timestamp, deadline: Option<Timestamp>) -> Timestamp 
 }
 
 impl QueueKey {
-    /// The order in which requests become overdue, and then go first.
+    /// Returns the order in which requests become overdue, and then go first.
     pub(crate) const fn age(&self) -> (Timestamp, u64) {
         (self.arrival, self.serial)
     }
 
-    /// The place of the same request while it is overdue: before all others, by age.
+    /// Returns the place of the same request while it is overdue: before all others, by age.
     const fn overdue(self) -> Self {
         Self {
             turn: Turn::Overdue,
@@ -49,9 +49,9 @@ impl QueueKey {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<QueueKey, Waiting>,
-    /// Their places by arrival and submission.
+    /// The places of the requests by arrival and submission.
     by_arrival: BTreeMap<(Timestamp, u64), QueueKey>,
-    /// Number of submission of the overdue one.
+    /// Number of submission of the overdue request.
     overdue: Option<u64>,
     rows: u64,
 }
@@ -79,7 +79,7 @@ impl Queue {
         }
     }
 
-    /// The place that a request with this key has now.
+    /// Returns the place that a request with this key has now.
     pub(crate) fn placed(&self, key: QueueKey) -> QueueKey {
         if self.overdue == Some(key.serial) {
             key.overdue()
@@ -88,7 +88,7 @@ impl Queue {
         }
     }
 
-    /// A request as it waits, with its turn.
+    /// Returns a request as it waits, with its turn.
     pub(crate) fn get(&self, key: QueueKey) -> Option<Waiting> {
         self.entries.get(&self.placed(key)).copied()
     }
@@ -120,7 +120,7 @@ impl Queue {
         self.entries.is_empty()
     }
 
-    /// Rows of all requests.
+    /// Returns the number of rows of all requests.
     pub(crate) const fn rows(&self) -> u64 {
         self.rows
     }

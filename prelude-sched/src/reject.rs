@@ -1,9 +1,9 @@
-//! Why a request is not admitted.
+//! The reasons why a request is not admitted.
 
 use prelude_core::{InvalidRequest, RequestId, Timestamp};
 use thiserror::Error;
 
-/// Why a request is not admitted. Nothing of it remains in the scheduler.
+/// The reason why a request is not admitted. Nothing of it remains in the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Reject {

@@ -155,7 +155,7 @@ impl RequestState {
         }
     }
 
-    /// Rows of a request as the queue counts them: choices one by one.
+    /// Returns the number of rows of a request as the queue counts them: choices one by one.
     pub(crate) fn queue_rows(request: &Request) -> u64 {
         let choices = |row: &RowSpec| match &row.head {
             Head::Generate(g) => u64::from(g.n),
@@ -164,7 +164,7 @@ impl RequestState {
         request.rows.iter().map(choices).sum()
     }
 
-    /// The row that is to start next: one-shot rows come first.
+    /// Returns the row that is to start next: one-shot rows come first.
     pub(crate) fn next_row(&self) -> Option<u32> {
         let oneshot = self.oneshot.front().map(|w| w.row);
         oneshot.or_else(|| self.decode.front().map(|w| w.row))

@@ -43,8 +43,8 @@ pub(crate) fn num_outputs(head: &Head, len: u32) -> u32 {
     }
 }
 
-/// First position whose hidden state the head needs, for a prompt of `len` tokens. Positions
-/// before it may come from the cache.
+/// Returns the first position whose hidden state the head needs, for a prompt of `len` tokens.
+/// Positions before it may come from the cache.
 pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.start - 1,
@@ -72,7 +72,7 @@ pub(crate) fn output_of(
         });
     }
     if let Head::Tokens(head) = head {
-        // Empty if this chunk only brings back what was answered before.
+        // The range is empty if this chunk only computes again what was answered before.
         let answers = !computed.is_empty();
         return answers.then(|| (computed.clone(), OutputHead::Tokens(*head)));
     }

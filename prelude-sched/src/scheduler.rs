@@ -73,10 +73,11 @@ pub struct Scheduler {
     /// Prompt tokens of sequences that no step has taken up.
     unplanned: u64,
     seqs: Sequences,
-    /// Sequences holding blocks, and those that lost them, by seniority.
+    /// Sequences that hold blocks (`running`) and sequences that lost them (`preempted`), by
+    /// seniority.
     running: BTreeMap<u64, SeqId>,
     preempted: BTreeMap<u64, SeqId>,
-    /// `Decode` sequences among them.
+    /// `Decode` sequences among the running ones.
     running_decode: u32,
     preempted_decode: u32,
     in_flight: VecDeque<Step>,
@@ -123,7 +124,7 @@ pub(crate) const MAX_TOLD: usize = 256;
 pub struct UnknownStep(pub StepId);
 
 impl Scheduler {
-    /// A scheduler for an executor of this capacity.
+    /// Returns a scheduler for an executor of this capacity.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field out of range.
@@ -134,7 +135,7 @@ impl Scheduler {
         Self::with_policy(config, capacity, policy)
     }
 
-    /// A scheduler with a policy of the caller's; `config.policy` is ignored.
+    /// Returns a scheduler with a policy of the caller's; `config.policy` is ignored.
     ///
     /// # Errors
     /// [`ConfigError`] naming the field out of range.
@@ -145,7 +146,8 @@ impl Scheduler {
     ) -> Result<Self, ConfigError> {
         config.validate(&capacity)?;
         let mut config = config;
-        // Keys and values of a token depend on the whole prompt: none is of use to another.
+        // Keys and values of a token depend on the whole prompt, so no prompt can use those of
+        // another.
         config.enable_prefix_caching &= capacity.attention == Attention::Causal;
         let max_tokens = config.shared_step_tokens(&capacity);
         let mut cache = KvCache::new(capacity.num_blocks, capacity.block_size);
@@ -207,9 +209,9 @@ impl Scheduler {
         self.finish(now, id, Outcome::Aborted, events)
     }
 
-    /// The next step to run, if there is anything to run, fewer steps are in flight than the
-    /// executor takes, and the policy does not wait for more. Pushes what happens to requests on
-    /// the way (deadlines, preemptions).
+    /// Returns the next step to run, if there is anything to run, fewer steps are in flight than
+    /// the executor takes, and the policy does not wait for more. Pushes what happens to requests
+    /// on the way (deadlines, preemptions).
     ///
     /// Every batch passes [`ForwardBatch::validate`]. The caller hands it to the executor before
     /// it asks for the next, in this order.
@@ -247,8 +249,8 @@ impl Scheduler {
         self.counters.steps += 1;
         let (batch, step) = draft.into_batch();
         self.in_flight.push_back(step);
-        // What an earlier plan evicted or loaded that took nothing up is copied now, too: no step
-        // has written since.
+        // Copies of an earlier plan that took nothing up are made now, too: no step has written to
+        // their blocks since.
         Some((id, batch.after(self.cache.take_copies())))
     }
 

@@ -11,7 +11,7 @@ use prelude_kv::{BlockHash, KvCache};
 use crate::leader::{Held, Leaders};
 use crate::length::length_of;
 
-/// One sequence's progress and the blocks it holds.
+/// A sequence's progress and the blocks it holds.
 ///
 /// ```text
 /// positions  0 ....... computed ....... next ....... target
@@ -46,12 +46,12 @@ pub(crate) struct Sequence {
     /// Decode rows in flight, and the step of the last one.
     pub(crate) in_flight: u32,
     pub(crate) last_step: StepId,
-    /// The last step that has work of it.
+    /// The last step that has work of the sequence.
     pub(crate) planned_in: Option<StepId>,
     /// The time at which the sequence was admitted, or a chunk of its prompt was last planned.
     pub(crate) advanced: Timestamp,
     pub(crate) held: Held,
-    /// The state of its constraint, from its admission on.
+    /// The state of the sequence's constraint, from the sequence's admission on.
     constrained: Option<Constrained>,
     /// True if the step being planned leaves the sequence out: its next token mask is far from
     /// known.
@@ -81,8 +81,8 @@ pub(crate) struct TokenWait {
 pub(crate) enum Job {
     /// The sequence generates.
     Decode(Generate),
-    /// Its row is answered; one-shot work too long for one step. Holds the position before which
-    /// prompt tokens are scored already, if the row scores them.
+    /// The sequence's row is answered: one-shot work too long for one step. Holds the position
+    /// before which prompt tokens are scored already, if the row scores them.
     Chunked {
         /// First position whose hidden state is still needed.
         needed: u32,
@@ -99,7 +99,7 @@ pub(crate) enum SeqState {
         /// First position not planned.
         next: u32,
     },
-    /// Its prompt is computed and each row makes one more token.
+    /// The sequence's prompt is computed and each row makes one more token.
     Decoding,
 }
 
@@ -113,7 +113,8 @@ impl Sequence {
         prompt: Arc<[TokenId]>,
         seniority: u64,
     ) -> Self {
-        // The last token is always computed, but a prompt that goes on behind it reads it.
+        // The last needed token is always computed, but a prompt that continues behind it reads it
+        // from the cache.
         let reusable = match job {
             Job::Decode(_) => u32::MAX,
             Job::Chunked { needed } => needed + 1,
@@ -183,12 +184,12 @@ impl Sequence {
         (due > hidden).then_some(TokenWait { since, due })
     }
 
-    /// Known tokens: prompt and output.
+    /// Returns the number of known tokens: prompt and output.
     pub(crate) fn len(&self) -> u32 {
         length_of(self.prompt.len() + self.output.len())
     }
 
-    /// Returns whether it was preempted since it was admitted first.
+    /// Returns whether the sequence was preempted since it was admitted first.
     pub(crate) const fn was_admitted(&self) -> bool {
         self.epoch > 0
     }
@@ -197,7 +198,7 @@ impl Sequence {
         matches!(self.job, Job::Decode(_))
     }
 
-    /// Known tokens at `positions`, appended to `out`.
+    /// Appends the known tokens at `positions` to `out`.
     pub(crate) fn tokens_into(&self, positions: &Range<usize>, out: &mut Vec<TokenId>) {
         let prompt = self.prompt.len();
         let cut = |r: Range<usize>, len: usize| r.start.min(len)..r.end.min(len);
@@ -206,7 +207,7 @@ impl Sequence {
         out.extend_from_slice(&self.output[cut(after, self.output.len())]);
     }
 
-    /// Known tokens that have to be computed and are in no step yet.
+    /// Returns the number of known tokens that have to be computed and are in no step yet.
     pub(crate) fn unplanned(&self) -> u32 {
         match self.state {
             SeqState::Waiting => self.len(),
@@ -230,8 +231,8 @@ impl Sequence {
         self.len() - u32::from(self.is_skipped)
     }
 
-    /// All that must be computed before the next row: after a preemption the output so far is
-    /// part of the prompt.
+    /// Returns all that must be computed before the next row: after a preemption the output so far
+    /// is part of the prompt.
     pub(crate) fn target_tokens(&self) -> Arc<[TokenId]> {
         if self.output.is_empty() {
             return self.prompt.clone();
@@ -241,8 +242,8 @@ impl Sequence {
         tokens.into()
     }
 
-    /// Most tokens that may come from the cache: the last must be computed, and so must what the
-    /// row still reads hidden states of.
+    /// Returns the most tokens that may come from the cache: the last must be computed, and so must
+    /// what the row still reads hidden states of.
     pub(crate) fn match_limit(&self) -> u32 {
         match self.job {
             Job::Decode(_) => self.len() - 1,
@@ -339,7 +340,7 @@ impl Sequence {
                     && made < generate.max_tokens))
     }
 
-    /// Position of the next decode row's token.
+    /// Returns the position of the next decode row's token.
     pub(crate) fn decode_position(&self) -> u32 {
         self.len() - 1 + self.in_flight
     }

@@ -95,7 +95,8 @@ impl SliceTimes {
     /// Notes a slice that ran.
     pub(crate) fn note(&mut self, size: SliceSize, took: Duration) {
         let (n, c, t) = (size.layer_tokens, size.context, took.as_secs_f64());
-        // Before the sums have caught up with a device that becomes slower, the latest error does.
+        // The latest error corrects the estimate before the sums have caught up with a device that
+        // becomes slower.
         let expected = self.seconds(size);
         self.error = match expected > 0.0 {
             true => f64::midpoint(self.error, t / expected).max(1.0),

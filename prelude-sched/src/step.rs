@@ -48,7 +48,8 @@ pub(crate) struct Draft {
     pub(crate) chunk_tokens: u32,
     /// The time until which the policy waits if the step is empty.
     pub(crate) wait_until: Option<Timestamp>,
-    /// One-shot tokens when the first row was passed over because the step had no room for it.
+    /// The number of one-shot tokens when the first row was passed over because the step had no
+    /// room for it.
     pub(crate) passed_over_at: Option<u32>,
 }
 
@@ -68,13 +69,13 @@ pub(crate) struct Step {
     pub(crate) mask_wait: Duration,
     /// The rows and tokens by which its time is attributed to classes; none of a slice.
     pub(crate) work: ClassWork,
-    /// One per one-shot output row.
+    /// The tags of one-shot output rows, one for each.
     pub(crate) oneshot: Vec<RowTag>,
-    /// The number of them that this step alone answers.
+    /// The number of one-shot rows that this step alone answers.
     pub(crate) whole_rows: u64,
-    /// One per prefill output row.
+    /// The tags of prefill output rows, one for each.
     pub(crate) prefill: Vec<SeqTag>,
-    /// One per decode row.
+    /// The tags of decode rows, one for each.
     pub(crate) decode: Vec<SeqTag>,
     /// Prompts that get on, and to which position.
     pub(crate) chunks: Vec<(SeqTag, u32)>,
@@ -91,7 +92,7 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SliceRecord {
     pub(crate) pass: PassId,
-    /// Its size, if its time tells that of others.
+    /// The slice's size, if its time tells that of other slices.
     pub(crate) size: Option<SliceSize>,
 }
 
@@ -103,9 +104,9 @@ pub(crate) enum RowTag {
         request: RequestId,
         serial: u64,
         row: u32,
-        /// The tokens of its prompt that were found in the cache.
+        /// The tokens of the row's prompt that were found in the cache.
         cached: u32,
-        /// The tokens that the step computes for it.
+        /// The tokens that the step computes for the row.
         computed: u32,
     },
     /// A chunk of a row.
@@ -161,7 +162,7 @@ impl Draft {
         length_of(self.prefill.tokens.len())
     }
 
-    /// Tokens left for anything but decode rows.
+    /// Returns the number of tokens left for anything but decode rows.
     pub(crate) fn left(&self) -> u32 {
         self.tokens
             .saturating_sub(self.oneshot_tokens() + self.prefill_tokens())

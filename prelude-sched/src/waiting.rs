@@ -8,13 +8,13 @@ use prelude_core::{RequestId, Timestamp};
 pub struct Waiting {
     /// The request.
     pub request: RequestId,
-    /// Its turn, which goes before its priority.
+    /// The request's turn, which goes before its priority.
     pub turn: Turn,
-    /// Its priority: lower runs first.
+    /// The request's priority: lower runs first.
     pub priority: i64,
-    /// The time of its arrival.
+    /// The time of the request's arrival.
     pub arrival: Timestamp,
-    /// The deadline of its answer.
+    /// The deadline of the request's answer.
     pub deadline: Option<Timestamp>,
     /// Rows (or sequences) still to start.
     pub rows: u32,
@@ -40,6 +40,6 @@ pub enum Turn {
 pub struct PromptSize {
     /// Tokens.
     pub tokens: u32,
-    /// The number of them that are in the prefix cache now.
+    /// The number of the prompt's tokens that are in the prefix cache now.
     pub cached: u32,
 }

@@ -21,9 +21,9 @@ use crate::{PromptSize, Waiting, length::length_of, request::RequestState};
 /// A change of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its one-shot rows that wait, if there are any.
+    /// The request's one-shot rows that wait, if there are any.
     pub oneshot: Option<Waiting>,
-    /// Its generations that wait to be admitted, if there are any.
+    /// The request's generations that wait to be admitted, if there are any.
     pub decode: Option<Waiting>,
     /// The cost of the request now.
     pub cost: Cost,
@@ -36,9 +36,10 @@ pub struct Cost {
     /// prompts that no step has taken up, less the cached prefix of its next row. Once the request
     /// has begun, the prefix that was cached when it came counts instead.
     pub tokens: u64,
-    /// The cached prefix of its next row, if there is one. Requests with the same one share it.
+    /// The cached prefix of the request's next row, if there is one. Requests with the same one
+    /// share it.
     pub prefix: Option<BlockHash>,
-    /// The prompt of its next row.
+    /// The prompt of the request's next row.
     pub prompt: PromptSize,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// The hashes whose publication or eviction changes the edge.
+    /// Returns the hashes whose publication or eviction changes the edge.
     fn hashes(&self) -> impl Iterator<Item = BlockHash> {
         self.last.into_iter().chain(self.next)
     }
@@ -187,7 +188,7 @@ impl Watch {
             }
             left -= requests.len() - before;
             if left == 0 {
-                // The last may have been the last of all: then the next plan sees that.
+                // If that was the last of all requests, the next plan sees that.
                 if let Some(&RequestId(last)) = requests[before..].last() {
                     *from = RequestId(last.saturating_add(1));
                 }

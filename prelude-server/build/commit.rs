@@ -14,8 +14,8 @@ pub(crate) struct Commit {
     pub(crate) depends_on: Vec<PathBuf>,
 }
 
-/// The commit that the checkout in `folder` is at; `None` if there is no checkout, no commit, or
-/// something that is not understood.
+/// Returns the commit that the checkout in `folder` is at; `None` if there is no checkout, no
+/// commit, or something that is not understood.
 pub(crate) fn of_checkout(folder: &Path) -> Option<Commit> {
     let own = git_folder(&folder.join(".git"))?;
     // Further checkouts of one repository share its branches.
@@ -44,7 +44,7 @@ pub(crate) fn of_checkout(folder: &Path) -> Option<Commit> {
     Some(Commit { id, depends_on })
 }
 
-/// `.git` is a folder, or a file that names one.
+/// Returns the folder of a checkout's history: `.git` is that folder, or a file that names it.
 fn git_folder(path: &Path) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path.to_owned());
@@ -54,7 +54,8 @@ fn git_folder(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.join(named))
 }
 
-/// A line is an id, a blank and a branch's whole name.
+/// Finds a branch's commit in a `packed-refs` file, where a line is an id, a blank and a branch's
+/// whole name.
 fn of_packed(text: &str, branch: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.find_map(|(id, name)| (name == branch).then(|| checked(id))?)

@@ -32,7 +32,7 @@ use tokio::{
 /// Longest message.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Below this nobody should rely on the model alone.
+/// The probability below which nobody should rely on the model alone.
 const SURE: f64 = 0.5;
 
 #[tokio::main]

@@ -137,8 +137,8 @@ impl Admission {
         Err(answers_full(held, max))
     }
 
-    /// Rows and prompt tokens that wait, by class; those of requests that are being received,
-    /// read and encoded have none yet and are `arriving`.
+    /// Returns the rows and prompt tokens that wait, by class; those of requests that are being
+    /// received, read and encoded have none yet and are `arriving`.
     pub(crate) fn waiting(&self) -> [(&'static str, u64, u64); 3] {
         let (rows, tokens, _) = self.reserved();
         let mut arriving = ("arriving", rows, tokens);
@@ -146,7 +146,7 @@ impl Admission {
             let of = &self.of_class[at];
             let rows = of.rows.load(Ordering::Relaxed);
             let tokens = of.tokens.load(Ordering::Relaxed);
-            // Counted one after the other, while requests come and go.
+            // Clamped to 0: the numbers are read one after the other, while requests come and go.
             arriving.1 = arriving.1.saturating_sub(rows);
             arriving.2 = arriving.2.saturating_sub(tokens);
             (CLASSES[at].as_str(), rows, tokens)
@@ -154,7 +154,7 @@ impl Admission {
         [arriving, oneshot, decode]
     }
 
-    /// Rows, prompt tokens and body bytes now reserved.
+    /// Returns the rows, prompt tokens and body bytes now reserved.
     pub(crate) fn reserved(&self) -> (u64, u64, u64) {
         (
             self.rows.load(Ordering::Relaxed),
@@ -172,14 +172,15 @@ impl Admission {
         time_for(excess_tokens, rates.reduce(|a, b| a + b)).clamp(least, 60 * least)
     }
 
-    /// A second, for refusals that do not depend on tokens.
+    /// Returns one second: the time after which to try again where a refusal does not depend on
+    /// tokens.
     pub(crate) fn soon() -> Duration {
         Duration::from_secs(1)
     }
 }
 
-/// The error for a queue that has no room now: the same whether this server's bound or an engine's
-/// is reached.
+/// Returns the error for a queue that has no room now: the same whether this server's bound or an
+/// engine's is reached.
 pub(crate) fn queue_full(what: &str, queued: u64, max: u64, retry: Duration) -> ApiError {
     ApiError::queue_full(format!("queue is full: {queued} of {max} {what}"), retry)
 }
@@ -250,7 +251,7 @@ impl Reservation {
         self.charge_class()
     }
 
-    /// Counts the rows against the bound of their class, if that is known.
+    /// Counts the rows against the bound of their class, if the class is known.
     fn charge_class(&self) -> Result<(), ApiError> {
         let at = self.quota.load(Ordering::Relaxed);
         let Some(total) = self.admission.of_quota.get(at) else {
@@ -370,7 +371,7 @@ impl Reservation {
             .map_err(|held| answers_full(held, max))
     }
 
-    /// About how long the answer will be, as far as room was taken for it.
+    /// Returns about how long the answer will be, as far as room was taken for it.
     pub(crate) fn answer_bytes(&self) -> u64 {
         self.answer_bytes.load(Ordering::Relaxed)
     }
@@ -555,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_arrived_keeps_nobody_out() {
+    fn a_slow_upload_reserves_only_arrived_bytes() {
         let queue = admission();
         // As much as the queue holds, announced and not sent.
         let slow: Vec<_> = (0..3).map(|_| queue.enter(90).unwrap()).collect();
@@ -574,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_by_class() {
+    fn waiting_requests_are_counted_by_class() {
         let queue = admission();
         let reserved = |rows, tokens| {
             let one = queue.reserve(0).unwrap();

@@ -37,13 +37,13 @@ pub struct App {
 const PLACEHOLDERS: [&str; 2] = ["unknown", "default"];
 
 impl App {
-    /// An app that answers 503 `loading` until [`App::set_models`].
+    /// Returns an app that answers 503 `loading` until [`App::set_models`].
     #[must_use]
     pub fn new(config: ServerConfig, keys: ApiKeys) -> Arc<Self> {
         Self::with_traces(config, keys, Traces::default())
     }
 
-    /// An app as that of [`App::new`] whose requests leave traces.
+    /// Returns an app as that of [`App::new`] whose requests leave traces.
     #[must_use]
     pub fn with_traces(config: ServerConfig, keys: ApiKeys, traces: Traces) -> Arc<Self> {
         Arc::new(Self {
@@ -108,7 +108,7 @@ impl App {
         Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The models in service; none while loading.
+    /// Returns the models in service; none while loading.
     pub fn models(&self) -> &[Arc<ServedModel>] {
         self.models.get().map_or(&[], Vec::as_slice)
     }
@@ -119,7 +119,7 @@ impl App {
         self.models().iter().position(is_same)
     }
 
-    /// The model named `name`, or the default one.
+    /// Returns the model named `name`, or the default one.
     ///
     /// # Errors
     /// 503 `loading`, 404 `model_not_found`.
@@ -138,9 +138,9 @@ impl App {
         }
     }
 
-    /// The model named `name`, which must serve `task`; without a name the first whose kind is made
-    /// for it, or else the first that serves it, in the order in which models were given; for a
-    /// router's placeholder the only such model.
+    /// Returns the model named `name`, which must serve `task`; without a name the first whose kind
+    /// is made for it, or else the first that serves it, in the order in which models were given;
+    /// for a router's placeholder the only such model.
     ///
     /// # Errors
     /// The errors of [`App::model`], and 400 `unsupported_task`.
@@ -148,8 +148,8 @@ impl App {
         self.model_of(name, task, |_| true)
     }
 
-    /// The model as [`App::model_for`] chooses it, where only models that are `fit` are chosen for
-    /// requests that name none, if there are any.
+    /// Returns the model as [`App::model_for`] chooses it, where only models that are `fit` are
+    /// chosen for requests that name none, if there are any.
     ///
     /// # Errors
     /// The errors of [`App::model_for`].
@@ -231,7 +231,7 @@ impl App {
         tokio::time::sleep(ms(self.config.drain_delay_ms)).await;
         self.lifecycle.advance(Phase::Draining);
         let timeout = ms(self.config.drain_timeout_ms);
-        // Running out of time is one of the two ways to go on.
+        // Running out of time is no failure: it is one of the two ways to go on.
         let _ = tokio::time::timeout(timeout, self.in_flight.none()).await;
         self.lifecycle.advance(Phase::Ending);
     }

@@ -263,7 +263,7 @@ pub(crate) struct ServeArgs {
     /// has its boundary from them, and predicted waits follow from them.
     #[arg(long, value_name = "FILE", help_heading = "Scheduling")]
     pub(crate) profile: Option<PathBuf>,
-    /// The same bits whatever else is in a step, also on a GPU. On the CPU it is always so.
+    /// Give the same bits whatever else is in a step, also on a GPU; the CPU always does.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) deterministic: bool,
     /// Most alternatives a request may see beside a token; -1 allows the vocabulary [default: 20].
@@ -513,7 +513,7 @@ impl Dtype {
     }
 }
 
-/// A name that a setting has in files and on the command line alike.
+/// Parses a name that a setting has in files and on the command line alike.
 fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
     let value = serde_json::Value::from(name);
     serde_json::from_value(value).map_err(|e| e.to_string())
@@ -563,7 +563,7 @@ impl From<PoolingArg> for prelude_core::Pooling {
     }
 }
 
-/// A time with its unit, in milliseconds.
+/// Parses a time with its unit, and returns milliseconds.
 fn milliseconds(text: &str) -> Result<u64, String> {
     let number = |digits: &str| digits.parse::<u64>().ok();
     let found = match text.strip_suffix("ms") {

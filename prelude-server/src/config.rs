@@ -240,7 +240,7 @@ pub struct Limits {
     /// Bytes of a chat template that a request brings: 400.
     #[serde(skip)]
     pub template_bytes: usize,
-    /// Bytes of what such a template prints: 400.
+    /// Bytes of what a request's chat template prints: 400.
     #[serde(skip)]
     pub rendered_bytes: usize,
     /// Milliseconds that a stream waits for its first event before it sends its headers.

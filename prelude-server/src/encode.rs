@@ -30,7 +30,7 @@ impl EncodePool {
         }
     }
 
-    /// Requests waiting for a thread.
+    /// Returns the number of requests waiting for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// One of the places to wait in.
+/// A place to wait in, which is given back when it is dropped.
 struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {
@@ -94,7 +94,8 @@ impl<'a> Place<'a> {
         let taken = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| {
             (w < max).then_some(w + 1)
         });
-        // Lazily: a place made in vain would give back what it never took.
+        // `then`, not `then_some`: a place that was made but not taken would give back what it
+        // never took.
         taken.is_ok().then(|| Self(waiting))
     }
 }
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(pool.waiting(), 0);
     }
 
-    /// With one thread for all connections: others are served while a long answer is written.
+    /// With one thread for all connections, others are served while a long answer is written.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn long_answers_are_written_beside_other_work() {
         let pool = Arc::new(EncodePool::new(&ServerConfig {

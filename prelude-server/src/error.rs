@@ -18,7 +18,7 @@ pub(crate) enum Dialect {
     /// `{"error": {..}}`.
     #[default]
     OpenAi,
-    /// The same, and `detail` beside it, which System One clients read.
+    /// `{"error": {..}, "detail": ..}`: System One clients read `detail`.
     SystemOne,
     /// `{"error", "error_type"}`, as TEI's clients read it.
     Tei,
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl ApiError {
-    /// An error of any status. Prefer the named constructors: they fix status and reason.
+    /// Returns an error of any status. Prefer the named constructors: they fix status and reason.
     pub(crate) fn new(
         status: u16,
         reason: &'static str,
@@ -63,13 +63,13 @@ impl ApiError {
         }))
     }
 
-    /// The status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.0.status
     }
 
-    /// The stable slug.
+    /// Returns the reason: a slug that does not change.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.0.reason
@@ -81,7 +81,7 @@ impl ApiError {
         &self.0.message
     }
 
-    /// The field at fault: a name, or a JSON pointer below the top level.
+    /// Returns the field at fault: a name, or a JSON pointer below the top level.
     #[must_use]
     pub fn param(&self) -> Option<&str> {
         self.0.param.as_deref()
@@ -153,7 +153,7 @@ impl ApiError {
         self
     }
 
-    /// `{"message", "type", "param", "code", "reason"}`.
+    /// Returns `{"message", "type", "param", "code", "reason"}`.
     pub(crate) fn to_value(&self) -> Value {
         json!({
             "message": self.0.message,
@@ -164,7 +164,7 @@ impl ApiError {
         })
     }
 
-    /// The response body.
+    /// Returns the response body.
     pub(crate) fn to_json(&self, dialect: Dialect) -> Vec<u8> {
         let dialect = self.0.dialect.unwrap_or(dialect);
         if dialect == Dialect::Tei {
@@ -203,12 +203,12 @@ impl std::error::Error for ApiError {}
 
 /// 400: the request is wrong.
 impl ApiError {
-    /// The body is not JSON.
+    /// Returns the error for a body that is not JSON.
     pub(crate) fn invalid_json(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "invalid_json", message)
     }
 
-    /// A field of the wrong JSON type.
+    /// Returns the error for a field of the wrong JSON type.
     pub(crate) fn invalid_type(param: impl Into<Cow<'static, str>>, must_be: &str) -> Self {
         let param = param.into();
         Self::new(
@@ -219,8 +219,8 @@ impl ApiError {
         .with_param(param)
     }
 
-    /// A field whose value is out of range or contradicts another; `must` completes
-    /// "field `x` must ...".
+    /// Returns the error for a field whose value is out of range or contradicts another; `must`
+    /// completes "field `x` must ...".
     pub(crate) fn invalid_value(
         param: impl Into<Cow<'static, str>>,
         must: impl fmt::Display,
@@ -229,7 +229,7 @@ impl ApiError {
         Self::new(400, "invalid_value", format!("field `{param}` must {must}")).with_param(param)
     }
 
-    /// A required field is absent or null.
+    /// Returns the error for a required field that is absent or null.
     pub(crate) fn missing_field(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         Self::new(400, "missing_field", format!("field `{param}` is required")).with_param(param)
@@ -246,7 +246,8 @@ impl ApiError {
         }
     }
 
-    /// A field we know and do not implement, not set to its neutral value.
+    /// Returns the error for a field that is known and not implemented, unless it has its neutral
+    /// value.
     pub(crate) fn unsupported_parameter(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         Self::new(
@@ -257,14 +258,15 @@ impl ApiError {
         .with_param(param)
     }
 
-    /// A request whose texts are put into prompts as they are was asked to keep special tokens apart.
+    /// Returns the error for a request to keep special tokens apart whose texts are put into prompts as
+    /// they are.
     pub(crate) fn special_tokens_not_kept_apart() -> Self {
         let message = "this request puts texts into prompts without keeping special tokens apart: \
             leave the field out, or escape them yourself";
         Self::new(400, "unsupported_parameter", message).with_param("escape_special_tokens")
     }
 
-    /// A field nobody has heard of, under `x-prelude-strict: 1`.
+    /// Returns the error for an unknown field, under `x-prelude-strict: 1`.
     pub(crate) fn unknown_field(param: impl Into<Cow<'static, str>>) -> Self {
         let param = param.into();
         Self::new(
@@ -275,7 +277,8 @@ impl ApiError {
         .with_param(param)
     }
 
-    /// The model's kind does not serve the endpoint. `serves` lists what it does serve.
+    /// Returns the error for an endpoint that the model's kind does not serve. `serves` lists what it
+    /// does serve.
     pub(crate) fn unsupported_task(model: &str, kind: &str, task: &str, serves: &str) -> Self {
         Self::new(
             400,
@@ -285,7 +288,8 @@ impl ApiError {
         .with_param("model")
     }
 
-    /// The prompt (and its output budget) exceeds the context. Clients search for the wording.
+    /// Returns the error for a prompt that (with its output budget) exceeds the context. Clients search
+    /// for the wording.
     pub(crate) fn context_length_exceeded(
         param: impl Into<Cow<'static, str>>,
         max_model_len: u32,
@@ -301,7 +305,7 @@ impl ApiError {
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
 
-    /// A text is so long that its ids exceed the context, however many there are.
+    /// Returns the error for a text so long that its ids exceed the context, however many there are.
     pub(crate) fn context_bytes_exceeded(
         param: impl Into<Cow<'static, str>>,
         max_model_len: u32,
@@ -315,7 +319,7 @@ impl ApiError {
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
 
-    /// An id outside the vocabulary.
+    /// Returns the error for an id outside the vocabulary.
     pub(crate) fn token_out_of_range(
         param: impl Into<Cow<'static, str>>,
         id: u64,
@@ -325,13 +329,13 @@ impl ApiError {
         Self::new(400, "token_out_of_range", message).with_param(param)
     }
 
-    /// More rows than one request may have.
+    /// Returns the error for more rows than one request may have.
     pub(crate) fn too_many_rows(rows: u64, max: u64) -> Self {
         let message = format!("the request has {rows} rows, the limit is {max}; split it");
         Self::new(400, "too_many_rows", message)
     }
 
-    /// More numbers than one answer may print.
+    /// Returns the error for more numbers than one answer may print.
     pub(crate) fn too_many_numbers(numbers: u64, max: u64) -> Self {
         let message = format!(
             "the answer would print {numbers} numbers, the limit is {max}; ask for fewer inputs, \
@@ -340,7 +344,7 @@ impl ApiError {
         Self::new(400, "too_many_numbers", message)
     }
 
-    /// An answer that would repeat too much of its prompts.
+    /// Returns the error for an answer that would repeat too much of its prompts.
     pub(crate) fn too_much_echo(bytes: u64, max: u64) -> Self {
         let message = format!(
             "the answer would repeat {bytes} bytes of prompts, the limit is {max}; ask for fewer \
@@ -349,14 +353,14 @@ impl ApiError {
         Self::new(400, "too_much_echo", message)
     }
 
-    /// A request that the queue could not take even when empty.
+    /// Returns the error for a request that the queue could not take even when empty.
     pub(crate) fn larger_than_queue(what: &str, asked: u64, max: u64) -> Self {
         let message =
             format!("the request needs {asked} {what}, the whole queue holds {max}; split it");
         Self::new(400, "larger_than_queue", message)
     }
 
-    /// A deadline that no engine of this speed meets.
+    /// Returns the error for a deadline that no engine of this speed meets.
     pub(crate) fn deadline_infeasible(slo: Duration, least: Duration) -> Self {
         let message = format!(
             "a deadline of {} ms cannot be met: an idle engine takes {:.3} ms at least",
@@ -376,12 +380,12 @@ impl ApiError {
         Self::new(400, "grammar_error", format!("`{param}` must {must}")).with_param(param)
     }
 
-    /// A constraint that takes more than the server grants.
+    /// Returns the error for a constraint that takes more than the server grants.
     pub(crate) fn grammar_too_complex(message: String, param: &'static str) -> Self {
         Self::new(400, "grammar_too_complex", message).with_param(param)
     }
 
-    /// The chat template refused the messages or could not render them.
+    /// Returns the error for messages that the chat template refused or could not render.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")
     }
@@ -389,19 +393,19 @@ impl ApiError {
 
 /// 401 to 431: the request is not for us, or not in this form.
 impl ApiError {
-    /// The key is missing or wrong.
+    /// Returns the error for a key that is missing or wrong.
     pub(crate) fn unauthorized() -> Self {
         let message = "a valid API key is required: `Authorization: Bearer <key>` or `x-api-key`";
         Self::new(401, "invalid_api_key", message)
     }
 
-    /// No such path.
+    /// Returns the error for a path that does not exist.
     pub(crate) fn not_found() -> Self {
         Self::new(404, "not_found", "no such path")
     }
 
-    /// No model of this name.
-    /// A model that is not among those served, whose names are `served`.
+    /// Returns the error for a model name that is not served. A model that is not among those served,
+    /// whose names are `served`.
     pub(crate) fn model_not_found<'a>(name: &str, served: impl Iterator<Item = &'a str>) -> Self {
         // A name may be as long as the body; the message is not.
         let shown: String = name.chars().take(128).collect();
@@ -416,7 +420,7 @@ impl ApiError {
         Self::new(404, "model_not_found", message).with_param("model")
     }
 
-    /// A known path with another method. `allow` lists the methods it has.
+    /// Returns the error for a known path with another method. `allow` lists the methods it has.
     pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
         let message = format!("this path takes {allow}");
         let mut error = Self::new(405, "method_not_allowed", message);
@@ -424,29 +428,29 @@ impl ApiError {
         error
     }
 
-    /// The client did not finish sending in time.
+    /// Returns the error for a client that did not finish sending in time.
     pub(crate) fn request_timeout(message: &'static str) -> Self {
         Self::new(408, "request_timeout", message).closing()
     }
 
-    /// The body is too large.
+    /// Returns the error for a body that is too large.
     pub(crate) fn body_too_large(max_bytes: u64) -> Self {
         let message = format!("the request body exceeds the limit of {max_bytes} bytes");
         Self::new(413, "body_too_large", message).closing()
     }
 
-    /// The request target is too long.
+    /// Returns the error for a request target that is too long.
     pub(crate) fn uri_too_long(max_bytes: usize) -> Self {
         let message = format!("the request target exceeds the limit of {max_bytes} bytes");
         Self::new(414, "uri_too_long", message)
     }
 
-    /// Wrong `Content-Type` or `Content-Encoding`.
+    /// Returns the error for a wrong `Content-Type` or `Content-Encoding`.
     pub(crate) fn unsupported_media_type(message: &'static str) -> Self {
         Self::new(415, "unsupported_media_type", message)
     }
 
-    /// Too many or too large headers.
+    /// Returns the error for too many or too large headers.
     pub(crate) fn headers_too_large(max_headers: usize, max_bytes: usize) -> Self {
         let message =
             format!("the headers exceed the limit of {max_headers} headers and {max_bytes} bytes");
@@ -456,17 +460,17 @@ impl ApiError {
 
 /// 429: healthy, but this request is shed.
 impl ApiError {
-    /// The queue has no room now.
+    /// Returns the error for a queue that has no room now.
     pub(crate) fn queue_full(message: impl Into<Cow<'static, str>>, retry: Duration) -> Self {
         Self::new(429, "queue_full", message).with_retry_after(retry)
     }
 
-    /// The queue has room, but not for more of the request's class.
+    /// Returns the error for a queue that has room, but not for more of the request's class.
     pub(crate) fn class_quota(message: String, retry: Duration) -> Self {
         Self::new(429, "class_quota", message).with_retry_after(retry)
     }
 
-    /// 429: the waiting requests take longer than the deadline leaves.
+    /// Returns the error 429 for waiting requests that take longer than the deadline leaves.
     pub(crate) fn deadline_unmeetable(wait: Duration, left: Duration) -> Self {
         let message = format!(
             "what waits is expected to take {} ms, the deadline leaves {} ms",
@@ -478,7 +482,7 @@ impl ApiError {
         Self::new(429, "deadline_unmeetable", message).with_retry_after(later)
     }
 
-    /// The deadline passed while the request waited.
+    /// Returns the error for a deadline that passed while the request waited.
     pub(crate) fn deadline_expired() -> Self {
         let message = "the deadline passed while the request waited";
         let mut error = Self::new(429, "deadline_expired", message);
@@ -490,25 +494,26 @@ impl ApiError {
 
 /// 5xx: our fault, or this process is not in service.
 impl ApiError {
-    /// The step that computed this request failed. The cause goes to the log, not to the caller.
+    /// Returns the error for a failed step that computed this request. The cause goes to the log, not
+    /// to the caller.
     pub(crate) fn step_failed(request_id: &str) -> Self {
         let message = format!("the request could not be computed (request id {request_id})");
         Self::new(500, "step_failed", message)
     }
 
-    /// A bug.
+    /// Returns the error for a bug.
     pub(crate) fn internal(request_id: &str) -> Self {
         let message = format!("internal error (request id {request_id})");
         Self::new(500, "internal", message)
     }
 
-    /// The models are still being loaded.
+    /// Returns the error for models that are still being loaded.
     pub(crate) fn loading() -> Self {
         Self::new(503, "loading", "the model is being loaded")
             .with_retry_after(Duration::from_secs(5))
     }
 
-    /// The models are still being downloaded.
+    /// Returns the error for models that are still being downloaded.
     pub(crate) fn downloading(progress: &Progress) -> Self {
         let Progress {
             files,
@@ -524,20 +529,20 @@ impl ApiError {
         Self::new(503, "loading", message).with_retry_after(Duration::from_secs(5))
     }
 
-    /// The process is about to stop.
+    /// Returns the error for a process that is about to stop.
     pub(crate) fn draining() -> Self {
         Self::new(503, "draining", "this server is stopping")
             .with_retry_after(Duration::from_secs(5))
             .closing()
     }
 
-    /// The engine has stopped for good.
+    /// Returns the error for an engine that has stopped for good.
     pub(crate) fn engine_dead() -> Self {
         Self::new(503, "engine_dead", "the engine has stopped")
             .with_retry_after(Duration::from_secs(5))
     }
 
-    /// No more connections.
+    /// Returns the error for a connection beyond the limit.
     pub(crate) fn too_many_connections() -> Self {
         Self::new(503, "too_many_connections", "too many open connections")
             .with_retry_after(Duration::from_secs(1))
@@ -593,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies() {
+    fn errors_have_the_body_of_their_dialect() {
         check(
             &ApiError::queue_full("queue is full: 8 of 8 rows", Duration::from_secs(2)),
             Dialect::OpenAi,

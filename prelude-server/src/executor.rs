@@ -103,7 +103,7 @@ pub enum DeviceChoice {
     /// A GPU where [`automatic_device`] finds one, else the host.
     #[default]
     Auto,
-    /// This one.
+    /// The device that is named.
     On(Device),
 }
 
@@ -199,7 +199,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// All of the host that this process may use.
+    /// Returns all of the host that this process may use.
     #[must_use]
     pub fn of_machine() -> Self {
         Self {
@@ -209,7 +209,7 @@ impl Devices {
         }
     }
 
-    /// The device for models. Nothing is asked of a GPU before a model is put on it.
+    /// Returns the device for models. Nothing is asked of a GPU before a model is put on it.
     ///
     /// # Errors
     /// [`LoadError::Option`] for a GPU if this program was built without CUDA.
@@ -350,7 +350,7 @@ pub struct Opened {
     pub executor: Box<dyn Executor>,
     /// The device and the arithmetic, on which the time of steps depends.
     pub name: String,
-    /// The memory that it was planned to take, in words.
+    /// The memory that the executor was planned to take, in words.
     pub memory: String,
 }
 
@@ -366,8 +366,8 @@ fn cpu_name(executor: &CpuExecutor, quantization: Option<Quantization>, threads:
     name.to_ascii_lowercase()
 }
 
-/// The memory that an executor was planned to take. Its prompts and their prefixes stay in the KV
-/// blocks, however many there are.
+/// Returns the memory that an executor was planned to take. Its prompts and their prefixes stay in the
+/// KV blocks, however many there are.
 fn planned(executor: &CpuExecutor) -> String {
     let (plan, capacity) = (executor.memory(), executor.capacity());
     format!(
@@ -396,7 +396,7 @@ impl fmt::Debug for Devices {
     }
 }
 
-/// Settings, completed by what the program knows of its machine.
+/// Returns the settings, completed by what the program knows of its machine.
 #[cfg(feature = "cuda")]
 fn configured(
     ordinal: u32,
@@ -468,7 +468,7 @@ fn cuda_name(fp8: bool, device: &str) -> String {
     format!("cuda {arithmetic}, {device}")
 }
 
-/// The memory that an executor took on its GPU.
+/// Returns the memory that an executor took on its GPU.
 #[cfg(feature = "cuda")]
 fn planned_on_gpu(executor: &CudaExecutor) -> String {
     let (plan, capacity) = (executor.memory(), executor.capacity());

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys() {
+    fn only_listed_keys_are_admitted() {
         let keys = ApiKeys::from_lines("# mine\n\nabc\n def \n");
         let check = |key: Option<&str>, expected| {
             assert_eq!(keys.admits(key.map(str::as_bytes)), expected, "{key:?}");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn request_ids() {
+    fn request_ids_are_accepted_or_refused() {
         let check = |id: &str, expected| assert_eq!(is_request_id(id), expected, "{id:?}");
         check("a.B_9:-", true);
         check(&"x".repeat(128), true);

@@ -79,7 +79,7 @@ impl App {
         routes::named(path).is_some_and(|endpoint| endpoint.needs == Needs::Queue)
     }
 
-    /// An id that no other answer has: `prefix` and 128 random bits in hex.
+    /// Returns an id that no other answer has: `prefix` and 128 random bits in hex.
     #[must_use]
     pub fn answer_id(&self, prefix: &str) -> String {
         self.ids.next(prefix)
@@ -102,7 +102,7 @@ impl App {
     }
 }
 
-/// The answer's bytes; of a stream, all there are, or the first ones if it has no end.
+/// Returns the answer's bytes; of a stream, all there are, or the first ones if it has no end.
 async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
     match (call.endpoint.handle)(call, body).await? {
         Reply::Json(body) | Reply::Text { body, .. } => Ok(body),

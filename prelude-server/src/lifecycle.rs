@@ -12,7 +12,7 @@ use tokio::sync::watch;
 pub(crate) enum Phase {
     /// The port is bound, models are being loaded.
     Loading,
-    /// In service.
+    /// The server is in service.
     Ready,
     /// Told to stop: health is red so that balancers send no more work, which is still accepted.
     Leaving,
@@ -88,7 +88,7 @@ struct State {
 
 impl InFlight {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Valid between statements.
+        // The state is valid between statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

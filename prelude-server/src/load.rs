@@ -1,4 +1,4 @@
-//! From files to a model in service.
+//! Loading of a model from its files into service.
 
 mod tables;
 
@@ -89,7 +89,7 @@ impl Default for LoadOptions {
 pub struct Loaded {
     /// The model as endpoints use it.
     pub model: ServedModel,
-    /// To be kept while the model is served: dropping it stops the engine.
+    /// The engine, to be kept while the model is served: dropping it stops the engine.
     pub engine: ScheduledEngine,
     /// Warnings for the operator: features that this model cannot serve.
     pub warnings: Vec<String>,
@@ -372,7 +372,7 @@ fn check_generation(
     }
 }
 
-/// The longest sequence served: by default what all files allow.
+/// Returns the longest sequence served: by default what all files allow.
 fn max_model_len(assets: &Assets, wanted: Option<u32>) -> Result<u32, LoadError> {
     let own = u32::try_from(assets.checkpoint.config().max_position_embeddings)
         .expect("the configuration bounds the positions");
@@ -385,7 +385,7 @@ fn max_model_len(assets: &Assets, wanted: Option<u32>) -> Result<u32, LoadError>
     }
 }
 
-/// Pooling and whether vectors are normalised, if the model embeds.
+/// Returns the pooling, and whether vectors are normalised, if the model embeds.
 fn pooling(
     checkpoint: &Checkpoint,
     kind: ModelKind,
@@ -538,7 +538,7 @@ fn tokenizer_warnings(tokenizer: &Tokenizer) -> impl Iterator<Item = String> {
     reassigned(tokenizer).into_iter().chain(patterns)
 }
 
-/// A warning if the tokenizer's file states other ids for added tokens than it gets: the model
+/// Returns a warning if the tokenizer's file states other ids for added tokens than it gets: the model
 /// may have been trained with the stated ones.
 fn reassigned(tokenizer: &Tokenizer) -> Option<String> {
     let [first, rest @ ..] = tokenizer.reassigned_tokens() else {
@@ -555,7 +555,7 @@ fn reassigned(tokenizer: &Tokenizer) -> Option<String> {
     ))
 }
 
-/// The token that ends an assistant's turn: the tokenizer's end token, if the model knows it as
+/// Returns the token that ends an assistant's turn: the tokenizer's end token, if the model knows it as
 /// one.
 fn end_of_turn(
     config: &crate::assets::TokenizerConfig,
@@ -585,8 +585,8 @@ fn sampling(checkpoint: &Checkpoint, from_file: bool) -> SamplingDefaults {
     }
 }
 
-/// Names program version, dtype, quantization, shapes and a sample of every tensor: equal fingerprints mean
-/// equal numbers, for all practical purposes, without reading gigabytes.
+/// Returns a name for program version, dtype, quantization, shapes and a sample of every tensor: equal
+/// fingerprints mean equal numbers, for all practical purposes, without reading gigabytes.
 fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> Result<String, LoadError> {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_its_sums() {
+    fn models_that_do_not_fit_are_refused_with_their_sums() {
         let plans = [("judge", plan(60, 40)), ("embed", plan(20, 0))];
         let check = |limit_mib: u64| check_together(&plans, Some(limit_mib << 20));
         assert!(check(120).is_ok());

@@ -76,7 +76,7 @@ impl EdgeMetrics {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All counters as of now.
+    /// Returns all counters as of now.
     pub(crate) fn snapshot(&self) -> Counters {
         self.lock().clone()
     }
@@ -109,7 +109,7 @@ impl EdgeMetrics {
         self.lock().grammar_cache_hits += 1;
     }
 
-    /// Notes how much the model served as `model` meant any of its labels.
+    /// Notes the probability mass of the labels, for the model served as `model`.
     pub(crate) fn label_masses(&self, model: &str, masses: impl Iterator<Item = f64>) {
         let mut counters = self.lock();
         // The name is copied for a model's first request only.

@@ -13,7 +13,7 @@ use thiserror::Error;
 /// Largest file that is read, in bytes: far more samples than a profile has.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Why a file of measured times cannot be used.
+/// The reason why a file of measured times cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -72,7 +72,7 @@ pub fn write(path: &Path, profile: &Profile) -> io::Result<()> {
         })
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // What is left of it is of no use.
+        // The rest of the draft is of no use.
         let _ = fs::remove_file(&draft);
     }
     written

@@ -9,7 +9,7 @@ use crate::{
     error::ApiError,
 };
 
-/// A request the engine could not even take in.
+/// Returns the error for a request that the engine could not even take in.
 pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
     match error {
         SubmitError::Busy => {
@@ -19,7 +19,7 @@ pub(crate) fn of_submit(error: &SubmitError) -> ApiError {
     }
 }
 
-/// A request the scheduler did not admit.
+/// Returns the error for a request that the scheduler did not admit.
 pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
     match reject {
         Reject::Invalid(invalid) => of_invalid(invalid),
@@ -42,15 +42,16 @@ pub(crate) fn of_reject(reject: &Reject, call: &Call) -> ApiError {
             "too_long_to_pool",
             format!("a mean-pooled text of {prompt} tokens exceeds the limit of {limit}"),
         ),
-        // It passed before the scheduler could look: the request waited for a step to end.
+        // The deadline passed before the scheduler could look: the request waited for a step to
+        // end.
         Reject::DeadlineUnmeetable { .. } => call.late(),
         // Ids are ours, so a repeated one is a bug; so is a reject this file has not heard of.
         _ => ApiError::internal(&call.request_id),
     }
 }
 
-/// A request the engine found malformed. The edge has checked all of this; what it missed is
-/// still the caller's fault.
+/// Returns the error for a request that the engine found malformed. The edge has checked all of this;
+/// what it missed is still the caller's fault.
 fn of_invalid(invalid: &InvalidRequest) -> ApiError {
     match invalid {
         InvalidRequest::TooLong {
@@ -76,7 +77,7 @@ fn of_invalid(invalid: &InvalidRequest) -> ApiError {
     }
 }
 
-/// A request that ended without its answer. `None` for one that has it.
+/// Returns the error for a request that ended without its answer. `None` for one that has it.
 pub(crate) fn of_outcome(outcome: &Outcome, request_id: &str) -> Option<ApiError> {
     match outcome {
         Outcome::Done => None,

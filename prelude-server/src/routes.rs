@@ -88,7 +88,7 @@ pub(crate) fn find<'p>(
     }
 }
 
-/// `None` if the path does not match, else what a `*` stands for.
+/// Returns `None` if the path does not match, else what a `*` stands for.
 #[expect(clippy::option_option, reason = "no match, and a match without a rest")]
 fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
     match pattern.strip_suffix('*') {

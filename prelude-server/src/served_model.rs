@@ -38,7 +38,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// The kind's name in `--kind`, `/v1/models` and messages.
+    /// Returns the kind's name in `--kind`, `/v1/models` and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The task's name in `/v1/models` and messages.
+    /// Returns the task's name in `/v1/models` and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -151,7 +151,7 @@ pub enum Judge {
         /// The token of no.
         no: u32,
     },
-    /// The one logit of its classification head behind the rerank template.
+    /// The one logit of the model's classification head behind the rerank template.
     Class,
     /// The one logit of an encoder that reads both texts as a pair: a cross-encoder.
     Pair {
@@ -166,7 +166,7 @@ pub enum Judge {
 pub struct ServedModel {
     /// The name that answers, metrics and logs use.
     pub name: String,
-    /// Other names by which requests may ask for it.
+    /// Other names by which requests may ask for the model.
     pub aliases: Vec<String>,
     /// The use of the checkpoint.
     pub kind: ModelKind,
@@ -236,7 +236,7 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// Every name that requests may use, the model's own first.
+    /// Returns every name that requests may use, the model's own first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&*self.name).chain(self.aliases.iter().map(String::as_str))
     }

@@ -28,7 +28,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(ENDPOINTS)
 /// Engines of all apps, kept until the test process ends.
 static ENGINES: Mutex<Vec<prelude_engine::ScheduledEngine>> = Mutex::new(Vec::new());
 
-/// Arithmetic in f32, as the golden values were made.
+/// Returns options with arithmetic in f32, as the golden values were made.
 pub(crate) fn options() -> LoadOptions {
     LoadOptions {
         executor: ExecutorConfig {
@@ -39,12 +39,12 @@ pub(crate) fn options() -> LoadOptions {
     }
 }
 
-/// An app that serves these models.
+/// Returns an app that serves these models.
 pub(crate) fn app(models: Vec<Loaded>) -> Arc<App> {
     app_with(ServerConfig::default(), models)
 }
 
-/// The same, configured.
+/// Returns an app that serves these models under a configuration.
 pub(crate) fn app_with(config: ServerConfig, models: Vec<Loaded>) -> Arc<App> {
     let app = App::new(config, ApiKeys::default());
     let mut served = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn embedded(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
     .unwrap()
 }
 
-/// The demo language model with another template.
+/// Returns the demo language model with another template.
 pub(crate) fn asking(source: &str) -> Arc<App> {
     let mut guard = embedded(&demo::LM, &options());
     let template = guard.model.template.as_ref().unwrap();
@@ -75,7 +75,7 @@ pub(crate) fn asking(source: &str) -> Arc<App> {
     app(vec![guard])
 }
 
-/// Both demo models, in f32.
+/// Returns an app of both demo models, in f32.
 pub(crate) fn demos() -> &'static Arc<App> {
     static APP: LazyLock<Arc<App>> = LazyLock::new(|| {
         app(vec![
@@ -86,8 +86,8 @@ pub(crate) fn demos() -> &'static Arc<App> {
     &APP
 }
 
-/// A folder of the workspace's golden data; `None`, said aloud, where the crate stands alone. In the
-/// workspace it must be there.
+/// Returns a folder of the workspace's golden data; `None`, said aloud, where the crate stands alone.
+/// In the workspace it must be there.
 pub(crate) fn golden(name: &str) -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = workspace.join("golden").join(name);
@@ -108,7 +108,7 @@ pub(crate) fn golden(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The golden embedding model, where there is one.
+/// Returns the golden embedding model, where there is one.
 pub(crate) fn embedder() -> Option<&'static Arc<App>> {
     static APP: LazyLock<Option<Arc<App>>> = LazyLock::new(|| {
         let assets = Assets::open(&golden("rand-embed")?.join("model")).unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn embedder() -> Option<&'static Arc<App>> {
     APP.as_ref()
 }
 
-/// A call of an endpoint that has not been answered.
+/// Returns a call of an endpoint that has not been answered.
 pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
     let (endpoint, tail) = routes::find("POST", path).unwrap();
     Call::in_process(app, endpoint, tail, app.ids.next("req-"), Asking::default()).unwrap()
@@ -164,14 +164,14 @@ pub(crate) fn ask_strictly(app: &Arc<App>, path: &str, body: &Value) -> (u16, Va
     (status, answer)
 }
 
-/// Asks, which must succeed, and returns the body.
+/// Sends a request that must succeed, and returns the body.
 pub(crate) fn answer(app: &Arc<App>, path: &str, body: &Value) -> Value {
     let (status, answer, _) = ask(app, path, body);
     assert_eq!(status, 200, "{path} {body}: {answer}");
     answer
 }
 
-/// Asks, which must be refused, and compares status, reason and field.
+/// Sends a request that must be refused, and compares status, reason and field.
 pub(crate) fn refused(
     app: &Arc<App>,
     path: &str,
@@ -205,7 +205,7 @@ impl Golden {
         }
     }
 
-    /// Prompts by index: kind and text, where the text encodes to exactly the recorded ids.
+    /// Returns the prompts by index: kind and text, where the text encodes to exactly the recorded ids.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (usize, &str, &str)> {
         self.prompts
             .iter()

@@ -62,7 +62,7 @@ pub(crate) fn environment() -> Result<Environment, Failure> {
             return Err(Failure::new(Code::Usage, message));
         }
     }
-    // In a fixed order, so that the same environment gives the same message.
+    // Sorted, so that the same environment gives the same message.
     variables.sort_unstable();
     let config = env::var_os("PRELUDE_CONFIG").filter(|path| !path.is_empty());
     Ok(Environment {

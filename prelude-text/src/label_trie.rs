@@ -250,7 +250,7 @@ impl LabelTrie {
     pub fn probabilities(&self, scores: &[RowScores], temperature: f64) -> Vec<f64> {
         let log = self.sum_along(scores, |scores| match scores {
             RowScores::Followers(scores) => log_softmax(&scores.logits, temperature),
-            // Nothing else may follow.
+            // Only one token follows each token of a run, so its probability is 1.
             RowScores::Run(log) => vec![0.0; log.len()],
         });
         log.into_iter().map(f64::exp).collect()
@@ -286,7 +286,7 @@ struct Places {
     /// The tokens that follow in some label, in order of first appearance.
     next: Vec<Vec<TokenId>>,
     child: HashMap<(usize, TokenId), usize>,
-    /// For each label, the places along it, and the number of the follower that comes next.
+    /// The places along each label, and the number of the follower that comes next.
     paths: Vec<Vec<(usize, usize)>>,
 }
 
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_label_has_alone_is_one_row() {
+    fn tokens_of_one_label_alone_are_one_row() {
         let (trie, tree, rows) = graft(&[vec![5, 6, 9], vec![5, 7, 3, 4, 9], vec![8, 9]]);
         assert_eq!(rows.len(), 6);
         assert_eq!((trie.depth(), trie.num_tokens()), (4, 6));

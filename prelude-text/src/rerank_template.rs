@@ -34,7 +34,8 @@ pub struct RerankTemplate {
 enum Form {
     /// The template takes the variables `instruction`, `query` and `document`.
     Texts(Box<Environment<'static>>),
-    /// As messages: of the role `system` if there is an instruction, of `query` and of `document`.
+    /// The template takes messages: of the role `system` if there is an instruction, of `query` and of
+    /// `document`.
     Messages(Box<ChatTemplate>),
 }
 
@@ -42,7 +43,7 @@ impl RerankTemplate {
     /// Returns the template of the Qwen3-Reranker family.
     #[must_use]
     pub fn qwen3() -> Self {
-        Self::new(QWEN3).expect("it is tested")
+        Self::new(QWEN3).expect("a test loads this template")
     }
 
     /// Compiles `source`.
@@ -68,7 +69,7 @@ impl RerankTemplate {
             form: Form::Messages(Box::new(template)),
             default_instruction,
         };
-        // Texts that no template has of its own.
+        // Texts that no template contains by itself.
         let (query, document) = ("query-5f2b9c", "document-7e41d0");
         let prompt = template.render(template.default_instruction(), query, document);
         let has_both = |prompt: &String| prompt.contains(query) && prompt.contains(document);
@@ -94,7 +95,7 @@ impl RerankTemplate {
     ) -> Result<String, TemplateError> {
         match &self.form {
             Form::Texts(env) => {
-                let template = env.get_template(NAME).expect("it was added by `new`");
+                let template = env.get_template(NAME).expect("`new` added the template");
                 let texts = context! { instruction, query, document };
                 template.render(texts).map_err(|error| classify(&error))
             }
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts() {
+    fn prompts_of_rerankers_are_rendered() {
         let qwen3 = RerankTemplate::qwen3();
         assert_eq!(qwen3.default_instruction(), Some(DEFAULT_INSTRUCTION));
         let qwen3 = qwen3.render(Some("i"), "q<b>", "d\n").unwrap();

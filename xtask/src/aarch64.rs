@@ -31,7 +31,7 @@ const FEW: &[(&str, &[&str])] = &[
             "conformance::encoders",
             "conformance::experts",
             "conformance::heads",
-            "invariance::nor_with_odd_shapes",
+            "invariance::rows_do_not_depend_on_their_batch_with_odd_shapes",
         ],
     ),
 ];
@@ -94,7 +94,7 @@ fn has_target() -> Result<bool> {
     Ok(std::path::Path::new(folder.trim()).is_dir())
 }
 
-/// A cargo command for the target.
+/// Returns a cargo command for the target.
 fn for_target(args: &[&str]) -> Invocation {
     cargo(args)
         // In the folder of other builds, whose macros and build scripts are used again.

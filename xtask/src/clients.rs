@@ -26,7 +26,7 @@ const KEY: &str = "a-key-for-clients";
 /// The context of `demo-lm` for clients: one of them asks about 255 described options at once.
 const CONTEXT: u32 = 16_384;
 
-/// One client: a script and the packages it runs with.
+/// A client: a script and the packages it runs with.
 struct Client {
     name: String,
     script: PathBuf,
@@ -111,7 +111,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
     Ok(note)
 }
 
-/// Every script that says what it requires, by name.
+/// Returns every script that says what it requires, by name.
 fn all() -> Result<Vec<Client>> {
     let folder = root().join("prelude-server/clients");
     let mut clients = Vec::new();
@@ -144,7 +144,7 @@ fn all() -> Result<Vec<Client>> {
     Ok(clients)
 }
 
-/// A copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
+/// Returns a copy of `demo-lm` whose configuration allows [`CONTEXT`] tokens.
 fn long_model(work: &Path) -> Result<PathBuf> {
     let (from, to) = (
         root().join("prelude-server/demo/demo-lm"),
@@ -164,7 +164,7 @@ fn long_model(work: &Path) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// The client's own folder with its packages in it.
+/// Returns the client's own folder with its packages in it.
 fn install(client: &Client, work: &Path) -> Result<PathBuf> {
     let home = work.join(&client.name);
     let stamp = home.join("installed");
@@ -212,7 +212,8 @@ pub(crate) fn quiet(command: &mut Command) -> Result<()> {
 struct KvEventPorts(u16);
 
 impl KvEventPorts {
-    /// One port for the full server's model and two for the demo models, and as many for replay.
+    /// The number of ports: one for the full server's model and two for the demo models, and as
+    /// many for replay.
     const COUNT: u16 = 6;
 
     /// Finds ports that are free.

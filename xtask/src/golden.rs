@@ -69,7 +69,7 @@ fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> 
     Ok(())
 }
 
-/// A guard against accidents, not against malice: FNV-1a, 64 bits, and the length.
+/// Returns a guard against accidents, not against malice: FNV-1a, 64 bits, and the length.
 fn checksum(bytes: &[u8]) -> String {
     struct Fnv(u64);
     impl std::hash::Hasher for Fnv {

@@ -196,7 +196,7 @@ fn test(args: &[String]) -> Result<()> {
     tests.args(args).run()
 }
 
-/// Parity is tests: this command runs those and shows their tables.
+/// Runs the tests of parity and shows their tables.
 fn parity() -> Result<()> {
     golden::run(false)?;
     run::cargo(["test", "--workspace", "--features", TEST_FEATURES])

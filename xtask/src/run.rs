@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// The workspace's root folder.
+/// Returns the workspace's root folder.
 pub(crate) fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().map(PathBuf::from).unwrap_or(manifest)
@@ -17,7 +17,7 @@ pub(crate) fn root() -> PathBuf {
 /// A command line that is printed before it runs.
 pub(crate) struct Invocation(Command);
 
-/// A cargo command at the workspace's root, with the toolchain that runs this program.
+/// Returns a cargo command at the workspace's root, with the toolchain that runs this program.
 pub(crate) fn cargo<I, S>(args: I) -> Invocation
 where
     I: IntoIterator<Item = S>,
@@ -46,7 +46,7 @@ pub(crate) fn program(path: impl AsRef<OsStr>) -> Invocation {
     Invocation(command)
 }
 
-/// A cargo command of the nightly toolchain.
+/// Returns a cargo command of the nightly toolchain.
 pub(crate) fn cargo_nightly<I, S>(args: I) -> Invocation
 where
     I: IntoIterator<Item = S>,
@@ -55,7 +55,7 @@ where
     cargo_of("nightly", args)
 }
 
-/// A cargo command of the named toolchain.
+/// Returns a cargo command of the named toolchain.
 pub(crate) fn cargo_of<I, S>(toolchain: &str, args: I) -> Invocation
 where
     I: IntoIterator<Item = S>,
@@ -74,7 +74,7 @@ where
     Invocation(command)
 }
 
-/// The name of this machine's kind.
+/// Returns the name of this machine's kind.
 pub(crate) fn host() -> Result<String> {
     let text = cargo(["-vV"]).output()?;
     let host = text.lines().find_map(|l| l.strip_prefix("host: "));

@@ -197,7 +197,8 @@ fn manifests(metadata: &Metadata, faults: &mut Vec<String>) {
     }
 }
 
-/// `unsafe` only in its leaves, crates without leaves forbid it, and no machine's paths anywhere.
+/// Checks that `unsafe` is only in the leaf modules, that crates without leaves forbid it, and that
+/// no machine's paths are anywhere.
 fn sources(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
     let root = run::root();
     for package in metadata.members() {
@@ -275,7 +276,7 @@ fn relative(root: &Path, file: &Path) -> String {
         .replace('\\', "/")
 }
 
-/// Every file or folder of golden data is explained.
+/// Checks that every file or folder of golden data is explained.
 fn golden_notes(faults: &mut Vec<String>) -> Result<()> {
     let folder = run::root().join("golden");
     let notes = fs::read_to_string(folder.join("README.md")).unwrap_or_default();

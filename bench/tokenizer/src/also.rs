@@ -1,4 +1,4 @@
-//! One more rival for one run: an engine of another build of this bench.
+//! A further rival for one run: an engine of another build of this bench.
 //!
 //! Two versions of an engine cannot be compiled into one program. Another version can be compiled
 //! in a copy of this folder, whose program then serves the same orders.
@@ -89,7 +89,7 @@ impl Also {
     }
 }
 
-/// An engine's process of a build of this bench.
+/// Returns the command that starts an engine's process in a build of this bench.
 pub(crate) fn worker(program: &Path, engine: Who, threads: usize) -> Command {
     let mut command = Command::new(program);
     command.args(["worker", "--engine", engine.key()]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_arguments_are_refused_by_name() {
         let check = |text: &str, expected: &str| {
             let error = Also::parse(text).expect_err(text).to_string();
             assert!(error.contains(expected), "{text}: {error}");

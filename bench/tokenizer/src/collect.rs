@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 24_000_000;
 /// Files larger than this are data, not prose or code.
 const FILE_BYTES_MAX: u64 = 2_000_000;
 
-/// Debian packages with text of a kind, and the folder in each that holds nothing else.
+/// Returns the Debian packages with text of a kind, and the folder in each that holds nothing else.
 fn packages(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
         Kind::English => &[
@@ -205,7 +205,7 @@ fn quietly(command: &mut Command, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whole files, each content once, from as many places as fit.
+/// Joins whole files, each content once, from as many places as fit.
 fn code(files: &[PathBuf]) -> String {
     let mut seen = HashSet::new();
     let texts: Vec<String> = files
@@ -223,7 +223,7 @@ fn code(files: &[PathBuf]) -> String {
     all
 }
 
-/// Lines that are mostly in the script of `kind`, each once.
+/// Returns the lines that are mostly in the script of `kind`, each once.
 fn prose(kind: Kind, files: &[PathBuf]) -> String {
     let mut seen = HashSet::new();
     let mut all = String::new();
@@ -263,7 +263,7 @@ fn readable(kind: Kind, file: &Path) -> Option<String> {
     }
 }
 
-/// The text of an HTML page, with line ends where blocks end.
+/// Returns the text of an HTML page, with line ends where blocks end.
 fn without_tags(html: &str) -> String {
     let mut text = String::with_capacity(html.len() / 2);
     let mut rest = html;

@@ -36,7 +36,7 @@ enum Source {
 }
 
 impl Corpus {
-    /// Collected texts from `folder` where there are some, else generated ones.
+    /// Opens collected texts in `folder` where there are some, else generated ones.
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         let mut pools = BTreeMap::new();
         for kind in Kind::ALL {
@@ -58,7 +58,7 @@ impl Corpus {
         Ok(Self { pools })
     }
 
-    /// The next `bytes` bytes of a kind, or a little less: texts end with whole characters.
+    /// Returns the next `bytes` bytes of a kind, or a little less: texts end with whole characters.
     pub(crate) fn take(&mut self, kind: Kind, bytes: usize) -> String {
         let pool = self.pools.get_mut(&kind).expect("open() made all pools");
         while pool.rest.len() < bytes {
@@ -79,7 +79,7 @@ impl Corpus {
         std::mem::replace(&mut pool.rest, rest)
     }
 
-    /// One line per kind: where its text came from, how much was used, and what came again.
+    /// Returns one line per kind: where its text came from, how much was used, and what came again.
     pub(crate) fn notes(&self) -> Vec<String> {
         let used = self.pools.iter().filter(|(_, pool)| pool.handed_out > 0);
         used.map(|(kind, pool)| {

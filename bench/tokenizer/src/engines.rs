@@ -44,7 +44,7 @@ impl Who {
         self == reference || !own.contains(&self)
     }
 
-    /// Name and version.
+    /// Returns the engine's name and version.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Fasttoken => "fasttoken",
@@ -91,7 +91,7 @@ impl Who {
 pub(crate) trait Engine: Sync {
     /// Replaces the contents of `out` by the ids of `text`, the fastest way that the engine has.
     fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<()>;
-    /// The ids of all texts, by the engine's own call for batches.
+    /// Returns the ids of all texts, by the engine's own call for batches.
     fn batch(&self, texts: &[String], threads: usize) -> Result<Vec<Vec<u32>>>;
     fn decode(&self, ids: &[u32]) -> Result<String>;
     /// Decodes one id at a time into `out`.
@@ -136,7 +136,7 @@ fn load_ours(path: &Path) -> Result<fasttoken::Tokenizer> {
     })
 }
 
-/// Errors of some engines are boxed in a way that `anyhow` does not take.
+/// Wraps an error of an engine: some are boxed in a way that `anyhow` does not take.
 fn foreign(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("{error}")
 }

@@ -21,7 +21,7 @@ pub(crate) struct Line {
     pub(crate) part: Part,
 }
 
-/// One engine's value: the median over rounds, the smallest and the largest.
+/// An engine's value: the median over rounds, the smallest and the largest.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) who: Who,

@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// The file of collected text.
+    /// Returns the file of collected text.
     pub(crate) fn file(self) -> String {
         format!("{}.txt", self.name().to_lowercase())
     }

@@ -298,8 +298,8 @@ fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
     Ok(engines)
 }
 
-/// The paper's tokenizer, if it is installed, and those that were given; says aloud if the former
-/// does not take part.
+/// Returns the paper's tokenizer, if it is installed, and those that were given; says aloud if the
+/// former does not take part.
 fn other_builds(args: &Args, out: &Path) -> Vec<Also> {
     let mut builds = Vec::new();
     if !args.without.iter().any(|key| key == paper::tokenizer::KEY) {
@@ -426,7 +426,8 @@ fn command(args: &Args) -> String {
     command
 }
 
-/// The folder's name says which vocabulary it is: `qwen3/tokenizer.json`.
+/// Returns the name of a vocabulary's file with its folder, which says what vocabulary it is:
+/// `qwen3/tokenizer.json`.
 fn vocabulary_name(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
     let file = path.file_name().unwrap_or_default();
@@ -450,7 +451,7 @@ fn load_average() -> String {
     loads.split(' ').next().unwrap_or("unknown").to_owned()
 }
 
-/// The commit that was measured, and whether anything differs from it.
+/// Returns the commit that was measured, and whether anything differs from it.
 fn commit() -> String {
     let mut git = Command::new("git");
     git.args([

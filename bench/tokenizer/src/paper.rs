@@ -174,7 +174,7 @@ fn sentences(bytes: usize) -> String {
     in_turn(&TEXTS.sentences, " ", bytes)
 }
 
-/// The pieces in turn, each followed by `after`, cut at `bytes` or before the character there.
+/// Returns the pieces in turn, each followed by `after`, cut at `bytes` or before the character there.
 fn in_turn(pieces: &[String], after: &str, bytes: usize) -> String {
     let mut text = String::new();
     for piece in pieces.iter().cycle() {
@@ -188,7 +188,7 @@ fn in_turn(pieces: &[String], after: &str, bytes: usize) -> String {
     text
 }
 
-/// A chat up to where the assistant speaks.
+/// Returns a chat up to where the assistant speaks.
 fn question() -> String {
     format!(
         "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
@@ -196,7 +196,7 @@ fn question() -> String {
     )
 }
 
-/// A chat of so many questions with their answers.
+/// Returns a chat of so many questions with their answers.
 fn conversation(turns: usize) -> String {
     let turn = |(user, assistant): &(String, String)| {
         format!(

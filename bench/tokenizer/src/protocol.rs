@@ -19,7 +19,7 @@ pub(crate) fn version() -> u64 {
     })
 }
 
-/// One order to an engine. `drivers/drive_python.py` reads the same.
+/// An order to an engine. `drivers/drive_python.py` reads the same.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(crate) enum Order {
@@ -54,7 +54,7 @@ pub(crate) enum How {
     Whole,
     /// Id by id, as a model generates text, by a decoder that keeps unfinished characters.
     Stream,
-    /// Each id in a call of its own, for itself; per id.
+    /// Each id in a call of its own; the cost is per id.
     Each,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Cost {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) cost: Option<Cost>,
-    /// Why there is no cost: what went wrong, or that the engine has no such thing.
+    /// The reason why there is no cost: what went wrong, or that the engine has no such thing.
     pub(crate) error: Option<String>,
 }
 

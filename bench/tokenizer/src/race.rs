@@ -151,7 +151,7 @@ impl Race {
         }
     }
 
-    /// The engines with `threads` threads each, loaded. One that cannot load is left out aloud.
+    /// Returns the engines with `threads` threads each, loaded. One that cannot load is left out aloud.
     fn processes(&mut self, threads: usize) -> Result<Vec<Process>> {
         if let Some(running) = self.running.remove(&threads) {
             return Ok(running);
@@ -332,7 +332,7 @@ fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |n| (n + round) % count)
 }
 
-/// A round's seconds for `count` texts of `bytes` bytes together, in the row's unit.
+/// Returns a round's seconds for `count` texts of `bytes` bytes together, in the row's unit.
 #[expect(clippy::cast_precision_loss, reason = "texts are far below 2^52 bytes")]
 fn per(unit: Unit, seconds: f64, bytes: usize, count: usize) -> f64 {
     match unit {

@@ -31,7 +31,7 @@ pub(crate) struct About {
 /// Texts for rows, by their names.
 pub(crate) type Figures = BTreeMap<String, String>;
 
-/// Three digits, as many as these measurements can bear.
+/// Writes a number with three digits, as many as these measurements can bear.
 fn digits(value: f64) -> String {
     match value {
         v if v < 1.0 => format!("{v:.3}"),
@@ -41,7 +41,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The lines as columns of text: the header first. The last column is the paper's, if its
+/// Returns the lines as columns of text: the header first. The last column is the paper's, if its
 /// figures are there.
 fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> Vec<Vec<String>> {
     let mut header = vec!["workload".to_owned(), "unit".to_owned()];
@@ -83,7 +83,7 @@ impl Cell {
     }
 }
 
-/// The table for a terminal.
+/// Returns the table for a terminal.
 pub(crate) fn terminal(lines: &[Line], engines: &[Who], paper: &Figures) -> String {
     let mut text = String::new();
     for kind in Part::ALL {
@@ -107,7 +107,7 @@ pub(crate) fn terminal(lines: &[Line], engines: &[Who], paper: &Figures) -> Stri
     text
 }
 
-/// The page: what was measured, where, when and how.
+/// Returns the page: what was measured, where, when and how.
 pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "Command: `{}`\n", about.command);

@@ -34,7 +34,7 @@ impl Synth {
         synth
     }
 
-    /// A line of a few sentences, or of code.
+    /// Returns a line of a few sentences, or of code.
     pub(crate) fn line(&mut self) -> String {
         if self.kind == Kind::Code {
             return self.code_line();
@@ -89,7 +89,7 @@ impl Synth {
     }
 }
 
-/// A rank below `count`, rank r with a chance of about 1 / (r + 1).
+/// Returns a rank below `count`, rank r with a chance of about 1 / (r + 1).
 fn zipf(rng: &mut StdRng, count: usize) -> usize {
     #[expect(
         clippy::cast_possible_truncation,

@@ -38,7 +38,7 @@ impl Texts {
     }
 }
 
-/// A conversation of about `bytes` bytes.
+/// Returns a conversation of about `bytes` bytes.
 fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
     let (open, close) = if markers {
         ("<|im_start|>", "<|im_end|>\n")

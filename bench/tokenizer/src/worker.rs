@@ -215,7 +215,7 @@ fn caught(work: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!("a panic")))
 }
 
-/// The memory that `threads` threads take which have all encoded the texts.
+/// Returns the memory that `threads` threads take which have all encoded the texts.
 fn crowd(engine: &dyn Engine, texts: &[String], threads: usize) -> Result<Cost> {
     // The threads and the measuring thread wait for each other, before and after.
     let (ready, measured) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
@@ -253,7 +253,7 @@ fn measured(work: impl FnOnce() -> Result<()>) -> Result<Cost> {
     })
 }
 
-/// Resident memory of this process, from Linux; 0 where there is no such file.
+/// Returns the resident memory of this process in bytes, from Linux; 0 where there is no such file.
 fn resident_bytes() -> Result<u64> {
     let Ok(status) = fs::read_to_string("/proc/self/status") else {
         return Ok(0);

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(crate) use crate::texts::{Pattern, Texts, What};
 use crate::{engines::Who, kind::Kind, protocol::How};
 
-/// One row.
+/// A row of the table.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) unit: Unit,
@@ -102,15 +102,15 @@ impl Unit {
 
 /// The measured work.
 pub(crate) enum Work {
-    /// Each text in a call of its own.
+    /// A call for each text.
     Encode {
         texts: Texts,
         /// New texts in every round, or the same ones again and again.
         fresh: bool,
     },
-    /// Each text in a call of its own, the first calls of a new process.
+    /// A call for each text, the first calls of a new process.
     FirstCall { texts: Texts },
-    /// All texts in one batch call.
+    /// A batch call for all texts.
     Batch {
         texts: Texts,
         threads: usize,

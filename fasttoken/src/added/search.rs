@@ -69,7 +69,7 @@ fn firsts(strings: &[&str]) -> Option<[u8; FIRSTS]> {
 #[inline]
 fn first(firsts: [u8; FIRSTS], text: &[u8]) -> Option<usize> {
     let [a, b, c] = firsts;
-    // Of few bytes a vector search takes longer.
+    // In a short text a vector search takes longer.
     match (text.len() < 16, a == c) {
         (true, true) => text.iter().position(|byte| *byte == a),
         (true, false) => text.iter().position(|byte| firsts.contains(byte)),
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_the_automaton_finds(
+        fn the_search_finds_what_the_automaton_finds(
             strings in prop::collection::hash_set("[<>\\[][<|a\0]{1,9}", 1..40),
             parts in prop::collection::vec(("[<|a>\0]{0,3}", any::<prop::sample::Index>()), 0..20),
         ) {

@@ -159,7 +159,7 @@ mod tests {
     use crate::pairs::PairTable;
     use proptest::prelude::*;
 
-    /// Bytes 0..4 are tokens 0..4; each rule makes a new token.
+    /// Returns a model in which bytes 0..4 are tokens 0..4, and each rule makes a new token.
     fn bpe(rules: &[(u32, u32)]) -> Bpe {
         let rules: Vec<_> = rules
             .iter()
@@ -170,7 +170,7 @@ mod tests {
         Bpe::new(std::array::from_fn(|byte| byte as u32), pairs)
     }
 
-    /// The definition, one merge at a time.
+    /// Encodes a word by the definition, one merge at a time.
     fn naive(bpe: &Bpe, word: &[u8]) -> Vec<u32> {
         let mut ids: Vec<u32> = word.iter().map(|&b| u32::from(b)).collect();
         while let Some((rank, at)) = (1..ids.len())

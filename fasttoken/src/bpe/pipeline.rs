@@ -281,7 +281,7 @@ impl Work for EncodeWords<'_, '_> {
         } = &mut **groups;
         let owner = bpe.owner;
         let (mut now, mut next, mut last) = (now, next, last);
-        // For both groups: the ends of their words, and the start of their first word.
+        // The ends of the words of both groups, and the start of their first words.
         let (mut now_ends, mut next_ends): (&[usize], &[usize]) = (&[], &[]);
         let (mut now_start, mut next_start, mut start) = (words.start, words.start, words.start);
         // The number of staged tokens.

@@ -177,7 +177,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]
-        fn what_is_proved_is_so(
+        fn proved_tokens_merge_from_their_bytes(
             pieces in prop::collection::vec(prop::collection::vec(0u8..3, 0..6), 0..6),
             rules in prop::collection::vec((any::<usize>(), any::<usize>()), 0..24),
             order in any::<Option<u64>>(),

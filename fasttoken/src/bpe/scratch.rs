@@ -38,7 +38,7 @@ impl Default for Scratch {
 const KEPT_BYTES: usize = 1 << 19;
 
 impl Scratch {
-    /// The thread's cache, which SentencePiece models use as well.
+    /// Returns the thread's cache, which SentencePiece models use as well.
     pub(crate) fn cache(&mut self) -> &mut Cache {
         &mut self.cache
     }

@@ -66,16 +66,16 @@ impl Collector<'_, '_> {
         let mut at = 0;
         for &id in ids {
             let end = at + vocab.piece(id).len();
-            // Through the last byte, since an inserted space has no place of its own.
+            // The range ends with the last byte, since an inserted space has no place of its own.
             let (first, last) = within(at, end, word.text.len());
             self.push(id, word, (first, last));
             at = end;
         }
     }
 
-    /// A word with bytes that the vocabulary lacks. The reference counts positions
-    /// in the spelling of the word, where a byte takes one or two, and skips what
-    /// vanished without leaving room for it: the tokens after it move to the left.
+    /// Checks a word with bytes that the vocabulary lacks. The reference counts positions in the
+    /// spelling of the word, where a byte takes one or two, and skips what vanished without leaving
+    /// room for it: the tokens after it move to the left.
     fn word_with_gaps(&mut self, word: &PreToken<'_>, ids: &[u32]) {
         let vocab = &self.model.vocab;
         let mut byte_at = Vec::with_capacity(2 * word.text.len());

@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_held_back_comes_out_once(
+        fn held_back_bytes_come_out_once(
             pieces in prop::collection::vec(
                 prop_oneof![
                     prop::collection::vec(any::<u8>(), 0..60),

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static LEFT: Left = Left::new();
 
 /// The largest number of caches that are kept for threads to come.
-const KEPT: usize = 8;
+const MAX_KEPT_CACHES: usize = 8;
 
 /// A cache that one thread has to itself.
 pub(crate) struct Slot {
@@ -51,7 +51,7 @@ impl Default for Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut left = self.left.lock();
-        if left.len() < KEPT {
+        if left.len() < MAX_KEPT_CACHES {
             left.push(std::mem::take(&mut self.cache));
         }
     }
@@ -91,7 +91,7 @@ mod tests {
         // A word that is cached in the last line.
         let (owner, key) = (Owner::new(), Key { low: 1, high: 7 });
         let known = |slot: &Slot| slot.short(owner, key, u64::MAX).map(|(four, _)| four[0]);
-        let mut slots: Vec<Slot> = (0..KEPT + 1).map(|_| LEFT.take()).collect();
+        let mut slots: Vec<Slot> = (0..MAX_KEPT_CACHES + 1).map(|_| LEFT.take()).collect();
         for (id, slot) in (0..).zip(&mut slots) {
             assert_eq!(known(slot), None);
             assert!(slot.insert_short(owner, key, u64::MAX, &[id]));
@@ -102,6 +102,6 @@ mod tests {
         slots.swap_remove(3);
         assert_eq!(known(&LEFT.take()), Some(3));
         slots.clear();
-        assert_eq!(LEFT.lock().len(), KEPT);
+        assert_eq!(LEFT.lock().len(), MAX_KEPT_CACHES);
     }
 }

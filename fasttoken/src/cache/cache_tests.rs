@@ -264,7 +264,7 @@ fn known(cache: &mut Cache, owner: Owner, word: &[u8], hash: u64) -> Option<Vec<
 proptest! {
     /// Words may be evicted, and are never cached wrongly.
     #[test]
-    fn what_is_known_is_true(
+    fn cached_words_have_the_right_ids(
         steps in prop::collection::vec(
             (
                 0usize..3,

@@ -36,7 +36,7 @@ pub(super) struct Run {
     /// Pieces of several characters, up to [`MAX_KEY_BYTES`] bytes.
     shorts: [u16; RUN / 2],
     probes: [Probe; RUN / 2],
-    /// Longer ones.
+    /// The entries of longer pieces.
     longs: [u16; RUN / 2],
     keys: [LongKey; RUN / 2],
     /// Numbers among the short ones that are not where the cache has them first.
@@ -154,7 +154,9 @@ impl Run {
             let key = key_of(wanted);
             let source = &mut self.sources[usize::from(self.shorts[usize::from(at)]) % RUN];
             let found = usize::from(source[0]);
-            let four = ids[found..].first_chunk_mut().expect("there is more");
+            let four = ids[found..]
+                .first_chunk_mut()
+                .expect("the array has room for four tokens behind every piece");
             let tokens = cache.find_elsewhere::<C>(model.owner, &model.words, key, *hash, four);
             source[1] = tokens.into();
             if usize::from(tokens) <= SHORT_TOKENS {
@@ -281,7 +283,7 @@ fn key_of(&[low, high, ..]: &ShortProbe) -> Key {
     Key { low, high }
 }
 
-/// The bytes of a character that is spelled as in texts.
+/// Returns the bytes of a character that is spelled as in texts.
 #[inline(always)]
 fn of_character(spelled: &[u8]) -> &[u8] {
     match spelled {

@@ -169,7 +169,7 @@ impl Characters {
     /// Returns the code point and the letter of a character that was read.
     fn character(&self, model: &CharBpe, text: &[u8], n: usize) -> (u32, Letter) {
         let four = text[self.starts[n]..].first_chunk();
-        let code = code(*four.expect("the text ends with more zeros"));
+        let code = code(*four.expect("the text ends with at least four zeros"));
         (code, model.letters.get(code))
     }
 
@@ -189,8 +189,8 @@ impl Characters {
         self.cuts = 1;
     }
 
-    /// The tokens of the characters of the piece that waits, which is too long for a run, to
-    /// its end.
+    /// Returns the tokens of the characters of the piece that waits, which is too long for a run,
+    /// to its end.
     #[cold]
     #[inline(never)]
     pub(super) fn rest_of_piece(&mut self, model: &CharBpe, text: &[u8], end: usize) -> Vec<u32> {
@@ -198,7 +198,7 @@ impl Characters {
         let mut last = self.character(model, text, self.count.saturating_sub(1));
         while self.at < end {
             let four = text[self.at..].first_chunk::<4>();
-            let four = four.expect("the text ends with more zeros");
+            let four = four.expect("the text ends with at least four zeros");
             let width = match four[0] {
                 0x80..0xC0 => {
                     self.at += 1;
@@ -250,7 +250,11 @@ impl Work for Read<'_> {
             let Some(window) = text[at..].first_chunk::<{ WINDOW + MARGIN }>() else {
                 break;
             };
-            let mut begins = beginnings(window.first_chunk().expect("it is longer"));
+            let mut begins = beginnings(
+                window
+                    .first_chunk()
+                    .expect("the window is longer than its beginning"),
+            );
             if end - at < WINDOW {
                 begins &= (1 << (end - at)) - 1;
             }

@@ -67,8 +67,9 @@ fn classify(counts: &[u32], mut set: impl FnMut(usize, u16)) -> usize {
 }
 
 impl CutTable {
-    /// `ends` are what is left and right of the place where each rule joins its parts, in the
-    /// usual spelling, and `pairs` are the rules. Classifies `letters`.
+    /// Builds the table and classifies `letters`: `ends` are the characters left and right of the place
+    /// where each rule joins its parts, in the usual spelling, and `pairs` are the rules. Classifies
+    /// `letters`.
     pub(super) fn new(
         ends: impl Iterator<Item = (char, char)> + Clone,
         letters: &mut Builder,
@@ -142,7 +143,8 @@ impl CutTable {
             .ok_or_else(|| Section::BorderRanks.invalid("it is no square of classes"))
     }
 
-    /// `None` if none is like this one. What else its contents say is checked when it is used.
+    /// Returns the table, or `None` if its form is not one that [`CutTable::new`] makes. What else its
+    /// contents say is checked when it is used.
     fn checked(self) -> Option<Self> {
         // The class 0 before the first character is joined with nothing.
         let row = self.square.get(..self.width)?;
@@ -170,9 +172,9 @@ impl CutTable {
         }
     }
 
-    /// The rank of the rule that joins two characters; [`JOINED`] if there is none but
-    /// others may join them with what is around them; [`NO_RANK`] if none does. Both are
-    /// given with their code points in the spelling of texts.
+    /// Returns the rank of the rule that joins two characters; [`JOINED`] if there is none but others
+    /// may join them with what is around them; [`NO_RANK`] if none does. Both are given with their code
+    /// points in the spelling of texts.
     #[inline]
     pub(super) fn rank(&self, pairs: &PairTable, left: (u32, Letter), right: (u32, Letter)) -> u32 {
         match self.view().rank(left.1, right.1) {
@@ -181,7 +183,7 @@ impl CutTable {
         }
     }
 
-    /// [`CutTable::rank`] where the square says [`ASK`].
+    /// Returns [`CutTable::rank`] for two characters where the square says [`ASK`].
     #[cold]
     #[inline(never)]
     pub(super) fn ask(&self, pairs: &PairTable, left: (u32, Letter), right: (u32, Letter)) -> u32 {
@@ -225,7 +227,7 @@ fn place(left: u32, right: u32, words: usize) -> (usize, u64) {
 mod tests {
     use super::*;
 
-    /// The ranks of all pairs of some characters equal their definition.
+    /// Checks that the ranks of all pairs of some characters equal their definition.
     fn check(letters: &[char], rules: &[(String, String)]) {
         // Tokens: all characters, then what rules make.
         let tokens = letters.iter().zip(0..).map(|(c, id)| (*c, id));

@@ -13,7 +13,7 @@ use crate::pieces::{META, Metaspace, Prepend};
 pub(crate) enum Direct {
     Never,
     Always,
-    /// Unless it begins with one.
+    /// A `▁` stands before a text that does not begin with one.
     Bare,
     /// Unless it begins with one, and only at the beginning of the whole text.
     BareFirst,

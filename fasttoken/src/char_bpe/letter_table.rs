@@ -19,11 +19,11 @@ const END: usize = char::MAX as usize + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Letter {
-    /// Its token, or [`NO_ID`].
+    /// The character's token, or [`NO_ID`].
     pub(super) id: u32,
-    /// Its class as the left one of two characters; see [`super::cut_table`].
+    /// The character's class as the left one of two characters; see [`super::cut_table`].
     pub(super) left: u16,
-    /// Its class as the right one.
+    /// The character's class as the right one of two characters.
     pub(super) right: u16,
 }
 
@@ -36,7 +36,7 @@ impl Letter {
     };
 }
 
-/// All characters, in two tables that share empty blocks.
+/// The table of all characters, in two levels that share empty blocks.
 #[derive(Debug)]
 pub(super) struct LetterTable {
     /// Block of each 64 code points; the first is empty.
@@ -67,7 +67,7 @@ impl Builder {
         Self { index, letters }
     }
 
-    /// A number for each character that has a token, below [`Builder::len`].
+    /// Returns a number for each character that has a token, below [`Builder::len`].
     pub(super) fn place(&self, c: char) -> Option<usize> {
         let c = swapped(c) as usize;
         let at = usize::from(self.index[c / BLOCK]) * BLOCK + c % BLOCK;
@@ -121,18 +121,18 @@ impl LetterTable {
     pub(super) fn view(&self) -> LetterView<'_> {
         let index = self.index.first_chunk();
         LetterView {
-            index: index.expect("it is made like that, or refused"),
+            index: index.expect("the index is built with this length, and another one is refused"),
             letters: &self.letters,
         }
     }
 
-    /// A character by its code point in the spelling of texts.
+    /// Returns a character by its code point in the spelling of texts.
     #[inline(always)]
     pub(super) fn get(&self, code: u32) -> Letter {
         self.view().get(code)
     }
 
-    /// A character of the usual spelling.
+    /// Returns a character of the usual spelling.
     #[inline]
     pub(super) fn of(&self, c: char) -> Letter {
         self.get(swapped(c) as u32)
@@ -154,7 +154,7 @@ impl LetterView<'_> {
         self.of_block(block, code as usize)
     }
 
-    /// [`LetterView::get`] for a code point of 16 bits, which the index always has.
+    /// Returns [`LetterView::get`] of a code point of 16 bits, which the index always has.
     #[inline(always)]
     pub(super) fn get_narrow(self, code: u16) -> Letter {
         let code = usize::from(code);
@@ -168,7 +168,7 @@ impl LetterView<'_> {
     }
 }
 
-/// A character in the other spelling.
+/// Returns a character in the other spelling.
 #[inline]
 pub(super) fn swapped(c: char) -> char {
     match c {
@@ -228,7 +228,8 @@ fn push(text: &[u8], blank: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Code point of the character whose first four bytes, with whatever is after it, are these.
+/// Returns the code point of the character that these four bytes begin with; what follows the
+/// character does not matter.
 #[inline(always)]
 pub(super) fn code(four: [u8; 4]) -> u32 {
     /// The shift and the mask of a character's bits, by the upper five bits of its first byte.

@@ -10,7 +10,7 @@ use crate::pieces::Tokens;
 pub(super) struct UnmergedTokens {
     pub(super) bytes: [u32; 256],
     pub(super) unk: Option<u32>,
-    /// A bit for each of their ids.
+    /// A bit for the id of each of these tokens.
     bits: Vec<u64>,
 }
 

@@ -109,7 +109,7 @@ fn put(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::write(&draft, bytes)
         .and_then(|()| std::fs::rename(&draft, path))
         .inspect_err(|_| {
-            // Best effort: the first error is the one to report.
+            // The first error is the one to report.
             let _ = std::fs::remove_file(&draft);
         })
 }

@@ -42,7 +42,9 @@ impl ByteLevel<'_> {
         }
         rules.push(']');
         let settings = self.settings().to_string();
-        let open = settings.strip_suffix('}').expect("an object ends so");
+        let open = settings
+            .strip_suffix('}')
+            .expect("a JSON object ends with a brace");
         let model = r#""model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":true,"vocab":"#;
         Ok(format!("{open},{model}{vocab},\"merges\":{rules}}}}}").into_bytes())
     }

@@ -15,7 +15,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 pub(crate) struct Charsmap {
     /// The units of the double array.
     units: Vec<u32>,
-    /// All replacements, each of which ends before a NUL.
+    /// The replacements, each of which ends before a NUL.
     replacements: String,
     /// The place of the replacement of each ASCII character, or [`NONE`].
     ascii: [u32; 128],

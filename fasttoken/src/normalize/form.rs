@@ -5,7 +5,7 @@ use unicode_normalization_alignments::{
     IsNormalized, UnicodeNormalization, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
 };
 
-/// One normalization form.
+/// A normalization form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Nfc,

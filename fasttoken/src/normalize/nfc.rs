@@ -8,8 +8,9 @@ use unicode_normalization_alignments::char::{
 };
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
-/// `text` in NFC, unless it is. Only what is around characters that NFC could change is
-/// normalized: Arabic text has some in every line and changes in none of them.
+/// Returns `text` in NFC, or `None` if the text is in NFC already. Only what is around characters
+/// that NFC could change is normalized: Arabic text has some in every line and changes in none of
+/// them.
 pub(super) fn nfc(text: &str) -> Option<String> {
     let (mut normalized, mut changed, mut parts) = (String::new(), String::new(), Vec::new());
     let mut done = 0;
@@ -88,7 +89,7 @@ fn combining_class(c: char) -> u8 {
 /// whether a mark or a second character composes with the character before.
 fn is_plainly_composed(text: &str) -> bool {
     let mut starter: Option<char> = None;
-    // Of the character before.
+    // The character before, and its class.
     let (mut previous, mut class) = ('\0', 0);
     for c in text.chars() {
         if c == previous && class > 0 {
@@ -125,7 +126,7 @@ fn is_whole_in_nfd(c: char) -> bool {
 /// is normalized without it, and it composes with nothing before it.
 pub(super) struct Doubtful<'t> {
     text: &'t str,
-    /// After an inert character, or at the begin.
+    /// The place of the search, which is behind an inert character, or at the begin.
     at: usize,
 }
 
@@ -192,7 +193,7 @@ impl Iterator for Doubtful<'_> {
     }
 }
 
-/// The first byte from `at` on that begins a character that is not [`is_known_inert`].
+/// Returns the first byte from `at` on that begins a character that is not [`is_known_inert`].
 pub(super) fn next_unsure(bytes: &[u8], at: usize) -> Option<usize> {
     let mut found = None;
     compare::run(NextUnsure {
@@ -217,7 +218,7 @@ impl Work for NextUnsure<'_> {
     #[inline(always)]
     fn run<C: Compare>(self) {
         let mut at = self.at;
-        // With the two bytes after them.
+        // Each window has the two bytes after it as well.
         while let Some(window) = self
             .bytes
             .get(at..)
@@ -240,7 +241,7 @@ impl Work for NextUnsure<'_> {
     }
 }
 
-/// The first byte of a window, but for the last two, that is not [`is_known_inert`].
+/// Returns the first byte of a window, but for the last two, that is not [`is_known_inert`].
 #[inline(always)]
 fn first_unsure<const N: usize>(window: &[u8; N]) -> Option<usize> {
     // Without a branch for each, and as a plain loop, compilers make vectors of it: as a fold

@@ -1,4 +1,4 @@
-//! One normalizer: what it makes of a text, and of the ranges of its bytes.
+//! A normalizer: what it makes of a text, and of the ranges of its bytes.
 
 use super::aligned::Aligned;
 use super::ascii::replace_byte;
@@ -9,7 +9,7 @@ use super::letters::Letters;
 use crate::pattern::Pattern;
 use std::sync::Arc;
 
-/// One normalizer.
+/// A normalizer.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Form(Form),
@@ -35,7 +35,7 @@ impl From<Form> for Step {
 }
 
 impl Step {
-    /// The normalized text, unless it is `text`.
+    /// Returns the normalized text, unless it is `text`.
     pub(super) fn apply(&self, text: &str) -> Option<String> {
         match self {
             Self::Form(form) => form.apply(text),

@@ -29,7 +29,7 @@ unsafe impl Sync for Job {}
 
 #[derive(Default)]
 struct State {
-    /// No thread can join any more.
+    /// True if no thread can join any more.
     over: bool,
     joined: usize,
     /// The panic of a thread that has joined.

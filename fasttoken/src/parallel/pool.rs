@@ -25,8 +25,9 @@ struct Shared {
 }
 
 impl Pool {
-    /// One thread for each processor but the caller's. `None` on a machine with one, in
-    /// another process than that which made the threads, and where none can be had.
+    /// Returns the pool, which has one thread for each processor but the caller's. `None` on a
+    /// machine with one, in another process than that which made the threads, and where none can be
+    /// had.
     pub(super) fn of(process: u32) -> Option<&'static Self> {
         static POOL: OnceLock<Pool> = OnceLock::new();
         static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -96,8 +97,8 @@ impl Shared {
         }
     }
 
-    /// A job that wants one more thread. Staying awake for 30 µs to see the next one made no
-    /// difference to batches that follow each other at once.
+    /// Waits for a job that wants one more thread, and returns it. Staying awake for 30 µs to see
+    /// the next one made no difference to batches that follow each other at once.
     fn next(&self) -> Arc<Job> {
         let mut calls = lock(&self.calls);
         loop {

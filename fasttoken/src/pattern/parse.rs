@@ -8,9 +8,9 @@ use super::set::{CharSet, Item, category_mask};
 /// A parsed pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// One character of the set.
+    /// A character of the set.
     Set(CharSet),
-    /// One after the other; empty matches the empty string.
+    /// Nodes one after the other; empty matches the empty string.
     Sequence(Vec<Self>),
     /// The first that leads to a match.
     Alternatives(Vec<Self>),
@@ -62,7 +62,7 @@ pub(crate) fn parse(pattern: &str) -> Result<Node, String> {
     }
 }
 
-/// A pattern that matches exactly `text`, as a `Split` on a plain string does.
+/// Returns a pattern that matches exactly `text`, as a `Split` on a plain string does.
 pub(crate) fn literal(text: &str) -> Node {
     Node::Sequence(
         text.chars()
@@ -151,7 +151,7 @@ impl Parser<'_> {
         Ok(Node::Set(set))
     }
 
-    /// After `(`.
+    /// Parses what follows `(`.
     fn group(&mut self, fold_case: bool) -> Result<Node, String> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -207,7 +207,7 @@ impl Parser<'_> {
         }
     }
 
-    /// After `{`.
+    /// Parses what follows `{`.
     fn counts(&mut self) -> Result<(u32, Option<u32>), String> {
         let min = self.number()?;
         let max = if !self.eat(",") {
@@ -238,7 +238,7 @@ impl Parser<'_> {
         }
     }
 
-    /// After `\`.
+    /// Parses what follows a backslash.
     fn escape(&mut self) -> Result<Item, String> {
         let c = self.next().ok_or("pattern ends after a backslash")?;
         let literal = match c {
@@ -260,7 +260,7 @@ impl Parser<'_> {
         Ok(Item::Range(literal, literal))
     }
 
-    /// After `\u`.
+    /// Parses what follows `\u`.
     fn code_point(&mut self) -> Result<char, String> {
         let digits = self
             .rest
@@ -273,7 +273,7 @@ impl Parser<'_> {
         Ok(c)
     }
 
-    /// After `\p` or `\P`.
+    /// Parses what follows `\p` or `\P`.
     fn property(&mut self, outside: bool) -> Result<Item, String> {
         let name = self
             .rest
@@ -291,7 +291,7 @@ impl Parser<'_> {
         Ok(Item::Categories(mask, outside))
     }
 
-    /// After `[`.
+    /// Parses what follows `[`.
     fn set(&mut self, fold_case: bool) -> Result<CharSet, String> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -408,7 +408,7 @@ fn folded(c: char) -> Result<Vec<Item>, String> {
     Ok(items)
 }
 
-/// Oniguruma lets one character such as ß or ﬁ match two folded letters.
+/// Refuses two letters of which Oniguruma would match both with one character, such as ß or ﬁ.
 fn refuse_folding_pair(previous: Option<char>, next: char) -> Result<(), String> {
     let lower = |c: char| c.to_ascii_lowercase();
     match (previous.map(lower), lower(next)) {

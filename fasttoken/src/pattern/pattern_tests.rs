@@ -65,7 +65,7 @@ fn case_folding_is_that_of_the_reference_for_every_character() {
 }
 
 #[test]
-fn what_is_not_exact_is_refused() {
+fn patterns_that_would_not_be_exact_are_refused() {
     for pattern in [
         "a*",
         "",

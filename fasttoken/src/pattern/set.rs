@@ -21,7 +21,7 @@ pub(crate) struct CharSet {
     negated: bool,
 }
 
-/// One part of a set as written in the pattern.
+/// A part of a set as written in the pattern.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Range(char, char),
@@ -125,7 +125,7 @@ fn class_bits(contains: impl Fn(Class) -> bool) -> u128 {
         .fold(0, |bits, index| bits | 1 << index)
 }
 
-/// Bit mask of the general categories that `\p{name}` stands for.
+/// Returns the bit mask of the general categories that `\p{name}` stands for.
 pub(crate) fn category_mask(name: &str) -> Option<u32> {
     if name.is_empty() || name.len() > 2 {
         return None;

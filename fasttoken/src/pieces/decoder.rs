@@ -133,8 +133,8 @@ impl Decoder {
         false
     }
 
-    /// The piece of the first token, if it is not the one of all others. It is never a
-    /// byte then: those hold no `▁`.
+    /// Returns the piece of the first token, if it is not the one of all others. It is never a byte
+    /// then: those hold no `▁`.
     fn first<'v>(&self, vocab: &'v Vocab, id: u32) -> Option<Cow<'v, str>> {
         if self.words.is_none() && !self.first_loses_meta {
             return None;
@@ -148,7 +148,7 @@ impl Decoder {
             .then(|| spelling.replace(META, "").into())
     }
 
-    /// The text of `ids`.
+    /// Returns the text of `ids`.
     pub(crate) fn decode(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> String {
         let mut text = String::new();
         let mut run = Vec::new();
@@ -177,7 +177,7 @@ impl Decoder {
         text
     }
 
-    /// The bytes of `ids`; runs that are no text stay as they are.
+    /// Returns the bytes of `ids`; runs that are no text stay as they are.
     pub(crate) fn decode_bytes(&self, vocab: &Vocab, ids: impl Iterator<Item = u32>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut known = ids.filter(|id| vocab.contains(*id));
@@ -295,7 +295,7 @@ fn refuse(path: &str, what: &str) -> Error {
     )
 }
 
-/// The byte that a token such as `<0x41>` spells.
+/// Returns the byte that a token such as `<0x41>` spells.
 fn byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     // The parser of numbers accepts a sign, as the reference does.

@@ -36,7 +36,8 @@ impl Metaspace {
     }
 }
 
-/// Every published file uses `▁`; another character would need other classes.
+/// Checks that the replacement is `▁`, as in every published file: another character would need
+/// other classes.
 pub(super) fn check_replacement(component: &Component, path: &str) -> Result<(), Error> {
     let replacement = component.string("replacement", path)?;
     if replacement != META.encode_utf8(&mut [0; 4]) {
@@ -48,7 +49,7 @@ pub(super) fn check_replacement(component: &Component, path: &str) -> Result<(),
     Ok(())
 }
 
-/// The scheme, also in the older spelling `add_prefix_space`.
+/// Returns the scheme, also in the older spelling `add_prefix_space`.
 pub(super) fn prepend_scheme(component: &Component, path: &str) -> Result<Prepend, Error> {
     let prefix = match component.get("add_prefix_space") {
         None | Some(serde_json::Value::Null) => None,

@@ -160,7 +160,7 @@ impl Vocab {
         writer.put(Section::Names, self.names.slots());
     }
 
-    /// `size` is the number of tokens as the reference counts them.
+    /// Reads a vocabulary of `size` tokens, as the reference counts them.
     pub(crate) fn read(reader: &Reader, size: usize) -> Result<Self, CompiledError> {
         let names = StringTable::from_slots(reader.get(Section::Names)?);
         let this = Self {
@@ -185,7 +185,7 @@ impl Vocab {
         Ok(this)
     }
 
-    /// The model's own tokens.
+    /// Returns the model's own tokens.
     pub(crate) fn model_tokens(&self) -> impl Iterator<Item = (&str, u32)> {
         let ids = 0..self.flags.len() as u32;
         let own = ids.filter(|id| self.flag(*id, MODEL));

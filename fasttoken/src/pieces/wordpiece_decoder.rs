@@ -51,7 +51,7 @@ impl Words {
     }
 
     fn clean<'t>(&self, mut text: Cow<'t, str>) -> Cow<'t, str> {
-        // Each begins with a space before one of a few characters.
+        // Each replaced text begins with a space before one of a few characters.
         let pair = |pair: &[u8]| pair[0] == b' ' && b".?!,'nd".contains(&pair[1]);
         if self.cleanup && text.as_bytes().windows(2).any(pair) {
             for (from, to) in CLEANUP {

@@ -35,8 +35,8 @@ const FREE: u64 = u64::MAX;
 /// A hash table from pairs of characters to their entries.
 #[derive(Debug, Default)]
 pub(super) struct CharPairs {
-    /// Both characters (11 and 16 bits) above the entry (32 bits), which has the layout of a single
-    /// character's entry. The length is zero or a power of two.
+    /// The entries: both characters (11 and 16 bits) above the value (32 bits), which has the
+    /// layout of a single character's entry. The length is zero or a power of two.
     slots: Flat<u64>,
 }
 

@@ -109,7 +109,7 @@ fn premerged_of_hostile(limits: Limits, made: &(PairTable, Vec<u32>, Vocab)) -> 
 }
 
 #[test]
-fn what_a_file_makes_us_look_at_is_bounded() {
+fn rules_and_characters_looked_at_are_bounded() {
     let made = vocabulary(&hostile(), |_| None);
     // 128 rules and one more time 128 for each of the characters. Of the same first
     // bytes are 63 others, which are two tokens.

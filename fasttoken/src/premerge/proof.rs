@@ -13,14 +13,14 @@ use std::ops::Deref;
 /// The neighbours next to which a character is not premerged, and its facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Context {
-    /// The last bytes of all previous characters that exclude it. This set alone decides nearly
-    /// always.
+    /// The last bytes of all previous characters that exclude the character. This set alone decides
+    /// nearly always.
     pub(super) possible_before: ByteSet,
-    /// The previous bytes that exclude it whatever their character is.
+    /// The previous bytes that exclude the character whatever their character is.
     pub(super) always_before: ByteSet,
-    /// The previous characters that exclude it, rising.
+    /// The previous characters that exclude the character, rising.
     pub(super) chars: Vec<u32>,
-    /// The first bytes of next characters that exclude it whatever their character is.
+    /// The first bytes of next characters that exclude the character whatever their character is.
     pub(super) next: ByteSet,
     /// [`NEXT_CHAR_EXCLUDES`], [`NEXT_BYTE_EXCLUDES`] and [`super::TWO_TOKENS`].
     pub(super) facts: u64,
@@ -74,7 +74,7 @@ impl Deref for Symbols {
 #[derive(Default)]
 pub(super) struct Exclusions {
     pub(super) context: Context,
-    /// The next characters that exclude it.
+    /// The next characters that exclude the character.
     pub(super) followers: Vec<u32>,
 }
 

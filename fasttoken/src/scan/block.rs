@@ -18,10 +18,9 @@ use crate::unicode::{Kind, char_at};
 
 /// A grammar that is scanned in blocks.
 pub(super) trait Blocks: Copy {
-    /// The ends that are certain among bytes 1 to 63 of a block, and whether they are the
-    /// last before the end of the text. `None` when there is neither. The block is at
-    /// `at` of the scanner's text, which has `valid` bytes of it; `last` if these are all
-    /// that is left.
+    /// Returns the ends that are certain among bytes 1 to 63 of a block, and whether they are the last
+    /// before the end of the text. `None` when there is neither. The block is at `at` of the scanner's
+    /// text, which has `valid` bytes of it; `last` if these are all that is left.
     fn certain_ends<I: InstructionSet>(
         self,
         scanner: Scanner<'_>,
@@ -117,15 +116,15 @@ impl Blocks for Shape {
 }
 
 impl Shape {
-    /// GPT-2: only a space may precede letters, it may also precede digits, line ends are blanks like
-    /// others, and contractions keep to lower case.
+    /// Returns true for words of GPT-2: only a space may precede letters, it may also precede digits,
+    /// line ends are blanks like others, and contractions keep to lower case.
     #[inline(always)]
     fn is_plain(self) -> bool {
         matches!(self.word, Word::Plain)
     }
 
-    /// o200k: words also end between lower and upper case, and contractions belong to the word before
-    /// them.
+    /// Returns true for words of o200k: words also end between lower and upper case, and contractions
+    /// belong to the word before them.
     #[inline(always)]
     fn is_cased(self) -> bool {
         matches!(self.word, Word::Cased)
@@ -156,7 +155,7 @@ pub(super) struct Wide {
     pub(super) leads: u64,
     /// The bytes of characters beyond ASCII.
     pub(super) bytes: u64,
-    /// Without a last character that the block cuts.
+    /// The bytes of the block without a last character that the block cuts.
     pub(super) valid_mask: u64,
 }
 

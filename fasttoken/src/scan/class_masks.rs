@@ -62,7 +62,8 @@ pub(super) struct WideMasks {
 }
 
 impl WideMasks {
-    /// Given the bytes in which each byte is one of some values.
+    /// Classifies the characters of a block; `within(first, count)` gives the bytes of the block
+    /// that are one of `count` values from `first` on.
     #[inline(always)]
     fn new(tail: u64, within: impl Fn(u8, u8) -> u64) -> Self {
         let equal = |byte| within(byte, 1);
@@ -159,7 +160,7 @@ pub(super) trait InstructionSet {
             }
         }
     }
-    /// The first bytes of `rest`, and zeros.
+    /// Returns the first bytes of `rest`, and zeros.
     #[inline(always)]
     fn padded(rest: &[u8]) -> [u8; BLOCK] {
         let (mut block, len) = ([0; BLOCK], rest.len().min(BLOCK));

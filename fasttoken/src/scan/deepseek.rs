@@ -28,7 +28,7 @@ enum Kind {
     Number,
     /// `\s`, of which `\r` and `\n` are told apart by the caller
     Space,
-    /// The others, by whether the second split cuts them out.
+    /// The other characters, by whether the second split cuts them out.
     Word(Part, Cut),
 }
 
@@ -60,7 +60,7 @@ impl Kind {
 }
 
 impl Scanner<'_> {
-    /// End of the word that begins at `at`; see [`Scanner::end_of_match`].
+    /// Returns the end of the word that begins at `at`; see [`Scanner::end_of_match`].
     pub(super) fn deepseek3(self, at: usize) -> usize {
         let Some((kind, len)) = self.kind_in_deepseek(at) else {
             return at;
@@ -136,7 +136,7 @@ impl Scanner<'_> {
         at + letters.count()
     }
 
-    /// `[\p{P}\p{S}]+[\r\n]*`; what the second split cut out is followed by nothing.
+    /// Matches `[\p{P}\p{S}]+[\r\n]*`; what the second split cut out is followed by nothing.
     fn signs(self, kind: Kind, at: usize) -> usize {
         let end = self.run_in_deepseek(kind, at);
         if kind == Kind::SIGN {
@@ -146,7 +146,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// `\s*[\r\n]+|\s+(?!\S)|\s+` for the blanks that begin at `start` and go on at `next`.
+    /// Matches `\s*[\r\n]+|\s+(?!\S)|\s+` for the blanks that begin at `start` and go on at `next`.
     fn blanks_in_deepseek(self, start: usize, next: usize) -> usize {
         let end = self.blanks_with_newlines(start, next);
         match self.kind_in_deepseek(end) {
@@ -161,7 +161,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// End of the characters from `at` on that nothing matches, of which the first ends at
+    /// Returns the end of the characters from `at` on that nothing matches, of which the first ends at
     /// `next`.
     fn unmatched(self, cut: Cut, mut at: usize, mut next: usize) -> usize {
         loop {
@@ -222,7 +222,7 @@ impl Blocks for DeepSeek3 {
     }
 }
 
-/// First bytes of characters that the second split cuts out: U+3040 to U+30FF, U+4E00 to
+/// Returns the first bytes of characters that the second split cuts out: U+3040 to U+30FF, U+4E00 to
 /// U+9FA5. Those that the block cuts may be missing.
 #[inline(always)]
 fn cut_out<I: InstructionSet>(block: &[u8; BLOCK]) -> u64 {

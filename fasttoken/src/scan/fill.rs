@@ -47,7 +47,7 @@ impl Scanner<'_> {
         self.fill_slowly(grammar, at, ends, count)
     }
 
-    /// The plain version of [`Scanner::fill`], without blocks.
+    /// Fills `ends` as [`Scanner::fill`] does, without blocks.
     #[cfg(any(test, not(target_arch = "aarch64")))]
     fn fill_slowly(
         self,
@@ -65,7 +65,8 @@ impl Scanner<'_> {
     }
 }
 
-/// Compiled once for each instruction set, with everything that it calls.
+/// Fills `ends` block by block; compiled once for each instruction set, with everything that it
+/// calls.
 #[inline(always)]
 fn fill_blocks<I: class_masks::InstructionSet>(
     scanner: Scanner<'_>,
@@ -120,7 +121,7 @@ mod x86 {
     compile_for!("avx2,bmi1,bmi2,lzcnt,popcnt", fill_avx2, class_masks::Avx2);
 }
 
-/// One implementation of [`Scanner::fill`].
+/// An implementation of [`Scanner::fill`].
 #[cfg(test)]
 pub(super) type Fill = fn(Scanner<'_>, Grammar, usize, &mut [usize; ENDS], usize) -> usize;
 
@@ -149,7 +150,7 @@ fn vectors() -> Vec<Fill> {
     ways
 }
 
-/// There is one kind of vectors, which [`Scanner::fill`] takes.
+/// Returns no further way to fill: there is one kind of vectors, which [`Scanner::fill`] takes.
 #[cfg(all(test, not(target_arch = "x86_64")))]
 fn vectors() -> [Fill; 0] {
     []

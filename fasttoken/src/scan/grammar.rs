@@ -239,7 +239,7 @@ fn take<S: AsRef<str>>(rest: &mut &[Node], lists: &[&[S]]) -> Option<usize> {
 }
 
 impl Grammar {
-    /// The scanner of a shape.
+    /// Returns the scanner of a shape.
     fn of(shape: Shape) -> Self {
         match shape {
             Shape::GPT2 => Self::Gpt2,
@@ -251,7 +251,7 @@ impl Grammar {
         }
     }
 
-    /// The shape of the pattern, if it is of the family.
+    /// Returns the shape of the pattern, if it is of the family.
     #[inline]
     pub(super) fn shape(self) -> Option<Shape> {
         match self {
@@ -265,7 +265,7 @@ impl Grammar {
         }
     }
 
-    /// The scanner for a pattern that matches as one of those here.
+    /// Returns the scanner for a pattern that matches as one of those here.
     pub(crate) fn recognise(pattern: &str) -> Option<Self> {
         // The patterns of most files need no parsing.
         match pattern {
@@ -287,8 +287,8 @@ impl Grammar {
         (known.is_none() && !rest.is_empty()).then(|| all.len() - rest.len() + 1)
     }
 
-    /// The scanner for splits that follow each other and keep every piece, with exactly
-    /// these patterns.
+    /// Returns the scanner for splits that follow each other and keep every piece, with exactly these
+    /// patterns.
     pub(crate) fn recognise_sequence<S: AsRef<str>>(patterns: &[S]) -> Option<Self> {
         let patterns = patterns.iter().map(AsRef::as_ref);
         patterns.eq(DEEPSEEK3).then_some(Self::DeepSeek3)

@@ -46,7 +46,7 @@ fn check(pattern: &str, text: &str) {
     assert_eq!(matched, reference, "naive twin: {pattern} on {text:?}");
 }
 
-/// Every way to fill finds what the scanner found one by one.
+/// Checks that every way to fill finds what the scanner finds one by one.
 fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)]) {
     for (n, fill) in fill::every_way().iter().enumerate() {
         let (mut found, mut at) = (Vec::new(), 0);
@@ -66,7 +66,7 @@ fn check_fill(scanner: Scanner<'_>, grammar: Grammar, expected: &[(usize, usize)
 }
 
 #[test]
-fn traps() {
+fn known_difficult_texts_split_as_the_reference_splits() {
     for pattern in PATTERNS {
         for text in [
             "",
@@ -153,7 +153,7 @@ fn traps() {
     }
 }
 
-/// Parts of which several fit into a block, in any position there.
+/// Returns the parts of which several fit into a block, in any position there.
 fn parts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         r"[ \t\r\n\u{A0}\u{3000}'/!.]",
@@ -200,7 +200,7 @@ proptest! {
 /// Patterns of other shapes, and orders in which an alternative would win over another, have no
 /// scanner.
 #[test]
-fn what_is_not_of_the_family_has_no_scanner() {
+fn patterns_outside_the_family_have_no_scanner() {
     for (from, to) in [
         (r"|\s*[\r\n]+", ""),
         (r"\p{N}", r"\p{Nd}"),

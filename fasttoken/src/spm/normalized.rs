@@ -28,7 +28,7 @@ pub(super) struct Normalized {
 const MAX_REPLACEMENT_BYTES: usize = 1024;
 
 impl Normalizer {
-    /// `bytes` are the map of characters as the file has it, or empty.
+    /// Reads the map of characters in `bytes` as the file has it, or an empty one.
     pub(super) fn new(bytes: &[u8], spaces: Spaces) -> Result<Self, Error> {
         let mut charsmap = None;
         if !bytes.is_empty() {

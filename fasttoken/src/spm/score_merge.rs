@@ -56,8 +56,8 @@ struct Candidate {
     rank: u32,
     left: Reverse<usize>,
     right: usize,
-    /// The bytes of both when they were found. Parts only grow, so a candidate is outdated exactly
-    /// if they have another number of bytes now.
+    /// The bytes of both symbols when the candidate was found. Parts only grow, so a candidate is
+    /// outdated exactly if they have another number of bytes now.
     len: usize,
     id: u32,
 }

@@ -20,7 +20,7 @@ pub(crate) struct Tables {
 }
 
 impl TextModel {
-    /// `added` are the tokenizer's added tokens.
+    /// Writes the model and the vocabulary; `added` are the tokenizer's added tokens.
     pub(crate) fn write(&self, added: &AddedTokens, writer: &mut Writer) {
         let Self { model, vocab, .. } = self;
         let model_len = vocab.model_tokens().count() as u32;

@@ -19,7 +19,7 @@ pub(super) struct WordSplitter {
     pub(super) after: Option<String>,
 }
 
-/// One step, which cuts every piece of the step before into smaller ones.
+/// A step, which cuts every piece of the step before into smaller ones.
 #[derive(Debug)]
 struct Step {
     rule: Rule,

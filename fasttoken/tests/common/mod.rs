@@ -172,7 +172,7 @@ const MARKS: &[&str] = &[
     "\u{1D165}",
 ];
 
-/// A string of a dozen or so awkward parts. `added` are contents of added tokens.
+/// Returns a string of a dozen or so awkward parts. `added` are contents of added tokens.
 pub(crate) fn adversarial(rng: &mut Rng, added: &[String]) -> String {
     let mut text = String::new();
     for _ in 0..rng.below(14) {
@@ -257,7 +257,7 @@ impl Both {
         Self::from_json("demo", DEMO)
     }
 
-    /// Everything that is offered for one text.
+    /// Checks everything that is offered for one text.
     pub(crate) fn check_text(&self, text: &str) -> Vec<u32> {
         let name = &self.name;
         let plain = self
@@ -291,7 +291,7 @@ impl Both {
         ids
     }
 
-    /// Ids, offsets and decoded text of a longer text.
+    /// Checks the ids, offsets and decoded text of a longer text.
     pub(crate) fn check_document(&self, text: &str) {
         let name = &self.name;
         let theirs = self.reference.encode(text, false).expect("works");
@@ -376,7 +376,7 @@ impl Both {
         }
     }
 
-    /// `strings` seeded strings, with a pair and random ids now and then.
+    /// Checks `strings` seeded strings, with a pair and random ids now and then.
     pub(crate) fn check_many(&self, seed: u64, strings: usize) {
         let mut rng = Rng(seed);
         let mut before = String::new();
@@ -443,7 +443,7 @@ pub(crate) fn split_patterns() -> Vec<(String, Vec<u8>)> {
     all.map(|(name, pattern)| (name, file(pattern))).collect()
 }
 
-/// The real vocabularies beside the repository, or a visible line that there are none.
+/// Returns the real vocabularies beside the repository, or a visible line that there are none.
 pub(crate) fn shared_vocabularies() -> Vec<(String, PathBuf)> {
     let folder = std::env::var_os("PRELUDE_SHARED_TOKENIZERS").map_or_else(
         || {

@@ -64,7 +64,7 @@ pub(crate) fn replace_regex(pattern: &str, to: &str) -> Value {
 }
 
 impl Scored {
-    /// XLM-R, bge-m3 and multilingual E5, as first published.
+    /// Returns the shape of XLM-R, bge-m3 and multilingual E5, as first published.
     pub(crate) fn xlm_r() -> Self {
         let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
         let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
@@ -101,7 +101,7 @@ impl Scored {
         this
     }
 
-    /// The shape that newer conversions have.
+    /// Returns the shape that newer conversions have.
     pub(crate) fn converted() -> Self {
         Self::xlm_r()
             .with(
@@ -115,7 +115,7 @@ impl Scored {
             .with("pre_tokenizer", metaspace("always", true))
     }
 
-    /// T5: one token after each text, and many special ones.
+    /// Returns the shape of T5: one token after each text, and many special ones.
     pub(crate) fn t5() -> Self {
         let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
         let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
@@ -134,7 +134,7 @@ impl Scored {
         this
     }
 
-    /// ALBERT: quotes, accents and upper case go before the map.
+    /// Returns the shape of ALBERT: quotes, accents and upper case go before the map.
     pub(crate) fn albert() -> Self {
         let steps = vec![
             replace("``", "\""),

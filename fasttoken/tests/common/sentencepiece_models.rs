@@ -71,7 +71,7 @@ pub(crate) static TRAINED: LazyLock<Trained> = LazyLock::new(|| {
     }
 });
 
-/// Text to train on.
+/// Returns text to train on.
 pub(crate) fn training_text() -> String {
     let mut text = TEXTS.concat();
     for _ in 0..6 {
@@ -133,7 +133,7 @@ impl Shape {
         }
     }
 
-    /// Llama 2 and Mistral, as first published.
+    /// Returns the shape of Llama 2 and Mistral, as first published.
     pub(crate) fn legacy() -> Self {
         Self::new().with(
             "normalizer",
@@ -144,7 +144,7 @@ impl Shape {
         )
     }
 
-    /// The same with `Metaspace`, as written since.
+    /// Returns the shape of Llama 2 and Mistral with `Metaspace`, as written since.
     pub(crate) fn metaspace(scheme: &str, split: bool) -> Self {
         Self::new().with(
             "pre_tokenizer",
@@ -155,7 +155,8 @@ impl Shape {
         )
     }
 
-    /// Gemma: nothing is put before the text, and some blanks are added tokens.
+    /// Returns the shape of Gemma: nothing is put before the text, and some blanks are added
+    /// tokens.
     pub(crate) fn gemma() -> Self {
         let mut this = Self::new()
             .with("normalizer", replace(" ", "▁"))
@@ -231,7 +232,8 @@ pub(crate) fn replace(from: &str, to: &str) -> Value {
     json!({"type": "Replace", "pattern": {"String": from}, "content": to})
 }
 
-/// The usual chain, which puts spaces and bytes back; `strip` takes the first space away.
+/// Returns the usual chain of decoders, which puts spaces and bytes back; `strip` takes the first
+/// space away.
 pub(crate) fn decoder(strip: bool) -> Value {
     let mut steps = vec![
         replace("▁", " "),

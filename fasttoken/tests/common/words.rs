@@ -54,12 +54,12 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// BERT in lower case, as `bert-base-uncased`, MiniLM, bge and e5 have it.
+    /// Returns the shape of BERT in lower case, as `bert-base-uncased`, MiniLM, bge and e5 have it.
     pub(crate) fn uncased() -> Self {
         Self::new(&LOWER, true)
     }
 
-    /// BERT as `bert-base-cased` has it.
+    /// Returns the shape of BERT as `bert-base-cased` has it.
     pub(crate) fn cased() -> Self {
         Self::new(&CASED, false)
     }

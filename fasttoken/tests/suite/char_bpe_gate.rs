@@ -257,7 +257,7 @@ fn plain_text_gives_no_added_tokens() {
 }
 
 #[test]
-fn what_is_not_exact_is_refused_by_name() {
+fn settings_that_would_not_be_exact_are_refused_by_name() {
     let precompiled = crate::common::scored::precompiled();
     let regex = json!({
         "type": "Replace", "pattern": {"Regex": " +"}, "content": "▁",

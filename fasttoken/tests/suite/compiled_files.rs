@@ -33,14 +33,14 @@ impl Drop for Folder {
     }
 }
 
-/// The compiled form of `json` is the same tokenizer.
+/// Checks that the compiled form of `json` is the same tokenizer.
 fn check(name: &str, json: &[u8], strings: usize) {
     let expected = Tokenizer::from_bytes(json).expect("the file loads");
     let compiled = Tokenizer::compile(json).expect("the file compiles");
     check_same(name, &expected, &compiled, strings);
 }
 
-/// A compiled file is the tokenizer `expected`.
+/// Checks that a compiled file is the tokenizer `expected`.
 fn check_same(name: &str, expected: &Tokenizer, compiled: &[u8], strings: usize) {
     let compiled = Tokenizer::from_compiled_bytes(compiled).expect("the compiled tokenizer loads");
     let added: Vec<String> = expected
@@ -161,7 +161,7 @@ fn compiled_files_of_wordpiece_and_unigram_are_the_same_tokenizers() {
     }
 }
 
-/// The small `.model` files of this crate.
+/// Returns the small `.model` files of this crate.
 fn models() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/spm");
     let files = std::fs::read_dir(folder).expect("the folder of models");
@@ -330,7 +330,7 @@ fn other_files_are_named() {
     assert!(error.contains("json.ftk"), "{error}");
 }
 
-/// Where the table says that the sections are.
+/// Returns where the table says that the sections are.
 fn sections(compiled: &[u8]) -> Vec<(usize, std::ops::Range<usize>)> {
     let number = |at: usize| {
         u64::from_ne_bytes(compiled[at..at + 8].try_into().expect("eight bytes")) as usize

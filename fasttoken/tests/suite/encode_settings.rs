@@ -180,7 +180,7 @@ impl Seen {
     }
 }
 
-/// One input with one setting. The reference already has the setting.
+/// Checks one input with one setting. The reference already has the setting.
 fn check_input(
     ours: &Tokenizer,
     reference: &Reference,
@@ -221,7 +221,7 @@ fn check_input(
     }
 }
 
-/// `count` random settings, each with a few random inputs.
+/// Checks `count` random settings, each with a few random inputs.
 pub(crate) fn check_settings(name: &str, json: &[u8], seed: u64, count: usize) -> Seen {
     let mut both = Both::from_json(name, json);
     let mut rng = Rng(seed);
@@ -580,7 +580,7 @@ fn absurd_padding_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_named() {
+fn truncations_that_cannot_work_are_named() {
     let check = |max_length: usize, stride: usize, special: bool, expected: &str| {
         let tokenizer = Tokenizer::from_bytes(&with_processor(processors()[4].1.clone()));
         let tokenizer = tokenizer.expect("the template loads");

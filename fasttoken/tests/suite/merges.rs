@@ -62,7 +62,7 @@ fn tokenizer(rules: &[(bool, usize, usize)], ignore_merges: bool, missing: &[usi
 
 /// A byte without a token vanishes, and what was on its two sides merges.
 #[test]
-fn what_a_missing_byte_was_between_merges() {
+fn neighbours_of_a_missing_byte_merge() {
     let ascii = Small::new().merge("a", "c").without_token("b");
     let lead = Small::new().merge("¡", "Ģ").merge("Â", "¡");
     let lead = lead.without_token("ñ");

@@ -10,7 +10,7 @@ static DEMO: LazyLock<Tokenizer> = LazyLock::new(|| {
     Tokenizer::from_bytes(crate::common::DEMO).expect("the demo vocabulary loads")
 });
 
-/// Any text, with whole and cut added tokens in some.
+/// Returns any text, with whole and cut added tokens in some.
 fn text() -> impl Strategy<Value = String> {
     let added: Vec<String> = DEMO
         .added_tokens()
@@ -22,7 +22,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Text that NFC leaves alone: no marks, no jamo, nothing that decomposes.
+/// Returns text that NFC leaves alone: no marks, no jamo, nothing that decomposes.
 fn normalized_text() -> impl Strategy<Value = String> {
     "[ -~\r\n\t\u{A0}äéñŁ漢字가ЖאΩ🙂]{0,40}"
 }
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_prefix_covers_decodes_to_it(text in normalized_text(), limit in 0usize..20) {
+    fn the_ids_of_a_prefix_decode_to_the_prefix(text in normalized_text(), limit in 0usize..20) {
         let (ids, bytes) = DEMO.encode_prefix(&text, limit);
         let decoded = DEMO.decode(&ids, false);
         let decoded = decoded.trim_end_matches(char::REPLACEMENT_CHARACTER);

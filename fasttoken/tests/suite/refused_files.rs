@@ -15,7 +15,7 @@ fn error(json: &[u8]) -> Error {
     }
 }
 
-/// The file is refused, and the message names the place.
+/// Checks that the file is refused, and that the message names the place.
 fn check_unsupported(small: Small, path: &str) {
     let error = error(&small.bytes());
     assert!(

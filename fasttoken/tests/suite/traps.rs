@@ -6,7 +6,7 @@ use crate::common::{Both, DEMO};
 use fasttoken::{Error, Recognise, Tokenizer};
 use serde_json::{Value, json};
 
-/// Tokens of `text`, after comparing everything with the reference.
+/// Returns the tokens of `text`, after comparing everything with the reference.
 fn tokens(small: Small, text: &str) -> Vec<String> {
     let both = Both::from_json("small", &small.bytes());
     both.check_vocabulary();

@@ -249,7 +249,7 @@ fn plain_text_gives_no_added_tokens() {
 }
 
 #[test]
-fn what_is_not_exact_is_refused_by_name() {
+fn settings_that_would_not_be_exact_are_refused_by_name() {
     let map = |map: &str| json!({"type": "Precompiled", "precompiled_charsmap": map});
     let after = pretokenizers(vec![
         metaspace("always", true),

@@ -314,7 +314,7 @@ fn refused(words: &Words) -> Error {
 }
 
 #[test]
-fn what_is_not_exact_is_refused_by_name() {
+fn settings_that_would_not_be_exact_are_refused_by_name() {
     let merged = json!({"type": "Punctuation", "behavior": "MergedWithNext"});
     let bert = json!({"type": "BertNormalizer"});
     let byte_level = json!({

@@ -92,7 +92,7 @@ fn generations(session: &mut Session, layer: Layer) -> Result<()> {
     Ok(())
 }
 
-/// A forest's pairs of query and visible key.
+/// Returns a forest's pairs of query and visible key.
 fn pairs(len: usize) -> f64 {
     len as f64 * (len as f64 + 1.0) / 2.0
 }
@@ -116,7 +116,7 @@ pub(super) fn prefill(
     prompts(session, layer, name, batch, (flops, len, must), kernel)
 }
 
-/// Many short children of one prompt, as in reranking.
+/// Measures many short children of one prompt, as in reranking.
 fn forest(
     session: &mut Session,
     layer: Layer,
@@ -165,8 +165,8 @@ fn prompts(
     })
 }
 
-/// Rows of contexts of this length, of which the first `shared` tokens are in the same blocks: a whole
-/// number of blocks.
+/// Measures rows of contexts of this length, of which the first `shared` tokens are in the same blocks:
+/// a whole number of blocks.
 fn decode_rows(
     session: &mut Session,
     layer: Layer,
@@ -208,7 +208,7 @@ fn decode_rows(
     })
 }
 
-/// Times of the attention of one layer.
+/// Measures the attention of one layer.
 fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Times> {
     let tokens = batch.num_tokens();
     let shape = layer.shape;

@@ -71,7 +71,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     }
 }
 
-/// The simplest kernel, against the host's own arithmetic.
+/// Checks the simplest kernel against the host's own arithmetic.
 fn one_launch(session: &mut Session) -> Result<String> {
     let layer = Layer::of("tiny")?;
     let room = layer.room(1, 4, 64, 1 << 14)?;
@@ -100,18 +100,19 @@ fn one_launch(session: &mut Session) -> Result<String> {
     Ok("silu_mul is right".to_owned())
 }
 
-/// How the product of 8192³ is measured.
+/// The way in which the product of 8192³ is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Product {
-    /// By NVIDIA's library, some milliseconds: before power is what bounds it.
+    /// The product by NVIDIA's library, some milliseconds: before power is what bounds it.
     Burst,
-    /// By NVIDIA's library, until the clocks have settled: what long work may hope for.
+    /// The product by NVIDIA's library, until the clocks have settled: what long work may hope for.
     Sustained,
-    /// By our own kernel.
+    /// The product by our own kernel.
     Own,
-    /// By NVIDIA's library, of rows and weights in fp8; the time includes rounding the rows.
+    /// The product by NVIDIA's library, of rows and weights in fp8; the time includes rounding the
+    /// rows.
     Fp8,
-    /// The same by our own kernel.
+    /// The product in fp8 by our own kernel.
     OwnFp8,
 }
 

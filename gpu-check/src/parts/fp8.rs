@@ -11,7 +11,7 @@ use prelude_models::Ops as _;
 use super::{Layer, in_step};
 use crate::{session::Session, values};
 
-/// The value of an e4m3 without its sign.
+/// Returns the value of an e4m3 without its sign.
 fn value(bits: u8) -> f64 {
     let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7));
     match exponent {
@@ -20,7 +20,7 @@ fn value(bits: u8) -> f64 {
     }
 }
 
-/// The value of the nearest e4m3, ties to even.
+/// Returns the value of the nearest e4m3, ties to even.
 fn nearest(x: f64) -> f64 {
     let size = x.abs();
     // The numbers below it, of which the last is the largest: bits count up with values.
@@ -48,7 +48,7 @@ pub(super) enum Scales {
 }
 
 impl Scales {
-    /// A row as products take it.
+    /// Returns a row as products take it.
     fn rounded(self, row: &[bf16]) -> Vec<f64> {
         match self {
             Self::Rows => rounded(row),
@@ -57,7 +57,7 @@ impl Scales {
     }
 }
 
-/// Numbers as products take them that have one scale: e4m3 times this.
+/// Returns the numbers as products with one scale take them: e4m3 times that scale.
 fn rounded(row: &[bf16]) -> Vec<f64> {
     let largest = row.iter().map(|x| x.to_f32().abs());
     let scale = largest.fold(2f32.powi(-24), f32::max) / 448.0;
@@ -91,7 +91,7 @@ impl Matrix {
     }
 }
 
-/// Products of each matrix of a layer, written and added, at row counts around tiles.
+/// Checks products of each matrix of a layer, written and added, at row counts around tiles.
 ///
 /// # Errors
 /// The first sum that is wrong.

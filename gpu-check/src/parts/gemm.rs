@@ -105,7 +105,7 @@ enum Form {
     Bf16,
     /// Rounded to fp8, a scale for each row.
     Rows,
-    /// In fp8 with a scale for each block, and for 128 elements of a row.
+    /// Weights in fp8 with a scale for each block, and rows with one for each 128 elements.
     Blocks,
 }
 
@@ -118,7 +118,7 @@ impl Form {
         }
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     const fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -138,7 +138,7 @@ struct Case {
     form: Form,
 }
 
-/// One matrix, several copies of it, and room for the largest number of rows.
+/// A matrix, several copies of it, and room for the largest number of rows.
 struct Bench {
     device: Device,
     room: Room,
@@ -225,8 +225,8 @@ fn figure(
     })
 }
 
-/// cuBLASLt: the heuristic's first algorithm and the fastest of those that it names, of which none
-/// may be wrong.
+/// Measures cuBLASLt: the heuristic's first algorithm and the fastest of those that it names, of which
+/// none may be wrong.
 fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]) -> Result<()> {
     // The emulation has no library; the device that writes down plays one.
     let target = session.pick(session.target.clone(), Target::recorded());
@@ -272,8 +272,8 @@ fn library(session: &mut Session, tuner: &mut Tuner, case: &Case, rows: &[usize]
     Ok(())
 }
 
-/// Our own kernel, as deterministic mode runs it; or whatever runs the product otherwise. Rounding rows
-/// to fp8 is in the times.
+/// Measures our own kernel, as deterministic mode runs it; or whatever runs the product otherwise.
+/// Rounding rows to fp8 is in the times.
 fn own(session: &mut Session, case: &Case, rows: &[usize], deterministic: bool) -> Result<()> {
     let most = rows.iter().copied().max().unwrap_or(1);
     let target = session.target.clone();

@@ -39,7 +39,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     hopper_gemm::run(session)
 }
 
-/// A layer with heads that the kernel takes, small enough for an emulation.
+/// Returns a layer with heads that the kernel takes, small enough for an emulation.
 fn narrow(head_dim: usize) -> Layer {
     let of = Layer::of("tiny").expect("it is there");
     let mut shape = of.shape;
@@ -108,7 +108,8 @@ fn times(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Attention of a forest whose tokens have the keys, queries and values of `seeds`, a row a token.
+/// Computes attention of a forest whose tokens have the keys, queries and values of `seeds`, a row a
+/// token.
 fn outputs(
     session: &Session,
     layer: Layer,
@@ -155,8 +156,8 @@ fn outputs(
     Ok(out)
 }
 
-/// Prompts around edges of tiles, and children of one of them: both kernels' outputs differ by
-/// roundings of weights and of the result, each at most 1/256 of the largest value.
+/// Compares both kernels on prompts around edges of tiles, and on children of one of them: their
+/// outputs differ by roundings of weights and of the result, each at most 1/256 of the largest value.
 fn beside(session: &mut Session, layer: Layer) -> Result<String> {
     const LIMIT: f32 = 4.0 / 256.0;
     let lens = session.pick(vec![1, 127, 128, 129, 300, 1000], vec![1, 130]);
@@ -188,8 +189,8 @@ fn beside(session: &mut Session, layer: Layer) -> Result<String> {
     ))
 }
 
-/// A prompt's rows have the same bits alone, behind other prompts, and in two segments of which one
-/// goes on behind the other.
+/// Checks that a prompt's rows have the same bits alone, behind other prompts, and in two segments of
+/// which one goes on behind the other.
 fn company(session: &mut Session, layer: Layer) -> Result<String> {
     let (len, first) = session.pick((700, 333), (140, 50));
     let own: Vec<u64> = (0..len as u64).map(|i| 100 + i).collect();

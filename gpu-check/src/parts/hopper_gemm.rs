@@ -52,7 +52,7 @@ enum Form {
     Gates,
 }
 
-/// All uses of a product, and both ways of storing.
+/// Returns all uses of a product, and both ways of storing.
 fn forms() -> impl Iterator<Item = (Form, bool)> {
     let forms = [Form::Write, Form::Add, Form::Gates];
     forms
@@ -114,7 +114,7 @@ impl Bench {
         Ok(Self { device, room })
     }
 
-    /// The matrix of products that are checked.
+    /// Returns the matrix of products that are checked.
     fn matrix(&self, n: usize, k: usize) -> Result<Weight> {
         Ok(values::matrix(&mut self.device.loader()?, 11, n, k)?.0)
     }
@@ -141,7 +141,7 @@ impl Bench {
     }
 }
 
-/// Products of each matrix of a layer, at row counts around tiles.
+/// Checks products of each matrix of a layer, at row counts around tiles.
 fn sums(session: &mut Session, layer: Layer) -> Result<String> {
     let mut compared = 0;
     let rows = session.pick(vec![1, 127, 128, 129, 515], vec![1, 17]);
@@ -207,7 +207,7 @@ fn check(form: Form, got: bf16, (sum, size): (f64, f64), up: f64, before: f64) -
     Ok(())
 }
 
-/// A row has the same bits alone and at places of larger batches.
+/// Checks that a row has the same bits alone and at places of larger batches.
 fn company(session: &mut Session, layer: Layer) -> Result<String> {
     let mut places = 0;
     for (name, n, k) in layer.matrices() {
@@ -303,7 +303,7 @@ fn beside_mma(session: &mut Session, layer: Layer) -> Result<()> {
     session.note("sm90_gemm beside gemm_mma", text)
 }
 
-/// Weights of one shape, more of them than the L2 cache holds.
+/// Returns weights of one shape, more of them than the L2 cache holds.
 fn weights(session: &Session, bench: &Bench, n: usize, k: usize) -> Result<Vec<Weight>> {
     let mut loader = bench.device.loader()?;
     let copies = session.pick(ROTATION_BYTES.div_ceil(n * k * 2), 2);

@@ -19,7 +19,8 @@ const BLOCK: usize = 16;
 /// Rounds before those that are timed.
 const WARM_UP: usize = 2;
 
-/// Bytes of host memory that the executor needs for the measurement: 256 blocks of Qwen3-4B.
+/// Returns the bytes of host memory that the executor needs for the measurement: 256 blocks of
+/// Qwen3-4B.
 pub(super) fn host_bytes(session: &Session) -> u64 {
     session.pick(640 << 20, 1 << 20)
 }

@@ -100,7 +100,7 @@ fn heads(at: usize, vocab: u32) -> Vec<Wanted> {
     ]
 }
 
-/// One prompt alone, in a tree, behind cached blocks, in a crowd, and in several chunks.
+/// Checks one prompt alone, in a tree, behind cached blocks, in a crowd, and in several chunks.
 fn company(
     session: &mut Session,
     executor: &mut CudaExecutor,
@@ -177,8 +177,8 @@ fn slices(executor: &mut CudaExecutor, pass: Forest, beside: &Forest) -> Result<
     }
 }
 
-/// Steps, each several times in turn with the others: launched one by one, and run as what was
-/// captured behind that. In between other contents run through the same graphs. `started`: captured
+/// Compares steps, each run several times in turn with the others: launched one by one, and run as what
+/// was captured behind that. In between other contents run through the same graphs. `started`: captured
 /// its first graphs before any step.
 fn captured(
     session: &mut Session,
@@ -251,7 +251,7 @@ fn captured(
     ))
 }
 
-/// Prompts of random lengths in random groups: each as it is alone.
+/// Checks that prompts of random lengths in random groups have the results that each has alone.
 fn random_batches(
     session: &mut Session,
     executor: &mut CudaExecutor,
@@ -305,7 +305,7 @@ fn random_batches(
     Ok(format!("{compared} prompts, equal bits"))
 }
 
-/// Texts generated together are those generated one by one.
+/// Checks that texts generated together are those generated one by one.
 fn decode_rows(session: &mut Session, executor: &mut CudaExecutor) -> Result<()> {
     let steps = session.pick(32, 3);
     let members = session.pick(8, 3);
@@ -324,8 +324,8 @@ fn decode_rows(session: &mut Session, executor: &mut CudaExecutor) -> Result<()>
     })
 }
 
-/// Rows that see a prompt in the same blocks, which are read for several at once, have the bits of as
-/// many rows over copies of them.
+/// Checks that rows that see a prompt in the same blocks, which are read for several at once, have the
+/// bits of as many rows over copies of them.
 fn shared_blocks(session: &Session, executor: &mut CudaExecutor) -> Result<String> {
     const ROWS: usize = 4;
     let len = session.pick(560, 272);
@@ -363,8 +363,8 @@ fn shared_blocks(session: &Session, executor: &mut CudaExecutor) -> Result<Strin
     Ok(format!("{ROWS} rows over {len} tokens"))
 }
 
-/// Texts of which each token is drawn while the step before it is still outstanding are those of one
-/// step after the other.
+/// Checks that texts of which each token is drawn while the step before it is still outstanding are
+/// those of one step after the other.
 fn depths(session: &Session, one: &mut CudaExecutor, two: &mut CudaExecutor) -> Result<String> {
     let steps = session.pick(128, 5);
     let members = session.pick(12, 3);
@@ -388,7 +388,7 @@ fn depths(session: &Session, one: &mut CudaExecutor, two: &mut CudaExecutor) -> 
     Ok(format!("{members} texts of {steps} tokens"))
 }
 
-/// Greedy texts, all in the same steps.
+/// Generates greedy texts, all in the same steps.
 fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Result<Vec<Vec<u32>>> {
     let (mut generation, mut outputs) = Generation::start(executor, prompts, steps, None)?;
     let mut texts = vec![Vec::new(); prompts.len()];
@@ -403,7 +403,7 @@ fn texts(executor: &mut CudaExecutor, prompts: &[Vec<u32>], steps: usize) -> Res
     Ok(texts)
 }
 
-/// Steps of all kinds and sizes leave the device's memory as it was.
+/// Checks that steps of all kinds and sizes leave the device's memory as it was.
 fn memory(session: &mut Session, checkpoint: &Checkpoint, steps: usize, what: &str) -> Result<()> {
     let mut executor = open(session, checkpoint, false)?;
     let vocab = executor.capacity().vocab_size;

@@ -1,4 +1,4 @@
-//! Every wrapper on the conformance table, products of real shapes, and equal bits.
+//! Checks of every wrapper on the conformance table, of products of real shapes, and of equal bits.
 
 use anyhow::{Context as _, Result, ensure};
 use half::bf16;
@@ -128,7 +128,8 @@ struct Ran {
 }
 
 impl Ran {
-    /// Right products by our own kernel say nothing about the library: it must have run them.
+    /// Returns the outcome: the library must have run the products, since right products by our own
+    /// kernel say nothing about it.
     fn by_library(&self) -> Outcome {
         let ProductCounts {
             library,
@@ -154,8 +155,8 @@ impl Ran {
     }
 }
 
-/// Products of each matrix of a layer, in each form that models have, against sums in f64, at row
-/// counts around tiles.
+/// Checks products of each matrix of a layer, in each form that models have, against sums in f64,
+/// at row counts around tiles.
 fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
     let mut compared = 0;
     let mut ran = Ran {
@@ -186,7 +187,7 @@ fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
     Ok((format!("{compared} sums: bf16, added, f32"), ran))
 }
 
-/// One product in each form, and what it is of.
+/// A product in each form, and what it is of.
 struct Forms {
     engine: ProductEngine,
     counts: ProductCounts,
@@ -268,7 +269,7 @@ fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> R
     })
 }
 
-/// `x · wᵀ` of fixed values in deterministic mode, `[m, n]`.
+/// Multiplies fixed values in deterministic mode: `x · wᵀ`, `[m, n]`.
 fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Result<Vec<bf16>> {
     let room = layer.room(m, 4, 64, m * (n + k) + 4096)?;
     let mut device = Device::open(&session.target, &room, true)?;
@@ -286,7 +287,7 @@ fn multiply(session: &Session, layer: Layer, n: usize, k: usize, m: usize) -> Re
     Ok(y)
 }
 
-/// In deterministic mode a row of a product has the same bits among any number of rows.
+/// Checks that in deterministic mode a row of a product has the same bits among any number of rows.
 fn same_bits(session: &mut Session, layer: Layer) -> Result<String> {
     let counts = session.pick(vec![1, 2, 16, 17, 64, 128, 129, 1000], vec![1, 16, 17, 130]);
     let [_, (name, n, k), ..] = layer.matrices();

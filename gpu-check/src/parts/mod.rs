@@ -114,12 +114,12 @@ fn watched(session: &mut Session, name: &str, body: Body) -> Result<()> {
     ended
 }
 
-/// The tokenizer that made models get.
+/// Returns the tokenizer that made models get.
 fn tokenizer(session: &Session) -> std::path::PathBuf {
     session.home.join("golden/demo-lm/model")
 }
 
-/// A checkpoint with random weights, made if it is not there.
+/// Returns a checkpoint with random weights, made if it is not there.
 fn checkpoint(session: &Session, name: &str, layers: Option<usize>) -> Result<Checkpoint> {
     let folder = make_model::folder(&session.models, name, layers);
     let start = Instant::now();
@@ -175,7 +175,7 @@ impl Layer {
         })
     }
 
-    /// Rows and columns of the four matrices of a layer, by name.
+    /// Returns the rows and columns of the four matrices of a layer, by name.
     fn matrices(&self) -> [(&'static str, usize, usize); 4] {
         let s = self.shape;
         [
@@ -186,8 +186,8 @@ impl Layer {
         ]
     }
 
-    /// Floating-point operations of a prompt of `tokens` tokens, of whose last one the next is asked
-    /// for: products, attention to what went before, one row of logits.
+    /// Returns the floating-point operations of a prompt of `tokens` tokens that asks for one next
+    /// token: products, attention to what went before, one row of logits.
     fn prompt_flops(&self, tokens: usize) -> f64 {
         let weights: usize = self.matrices().iter().map(|(_, n, k)| n * k).sum();
         let (tokens, layers) = (tokens as f64, self.layers as f64);
@@ -196,7 +196,7 @@ impl Layer {
         products + attention + 2.0 * (self.vocab * self.hidden) as f64
     }
 
-    /// Room for steps of `tokens` tokens over `blocks` KV blocks, with tensors of
+    /// Returns room for steps of `tokens` tokens over `blocks` KV blocks, with tensors of
     /// `arena_elements`.
     fn room(
         &self,
@@ -233,7 +233,7 @@ impl Layer {
     }
 }
 
-/// Why a GPU computes nothing in fp8.
+/// The reason why a GPU computes nothing in fp8.
 const NO_FP8: &str = "fp8 needs a GPU of compute capability 8.9 or higher";
 
 /// Returns true if the GPU, or what stands in for it, computes in fp8.
@@ -257,7 +257,8 @@ const fn mode(deterministic: bool) -> &'static str {
     if deterministic { ", deterministic" } else { "" }
 }
 
-/// A batch that a hand made wrongly shows here, with what is wrong with it.
+/// Returns the batch if it is valid, else an error that says what is wrong with it: batches here are
+/// made by hand.
 fn checked(batch: ForwardBatch, room: &Room) -> Result<ForwardBatch> {
     let capacity = Capacity {
         block_size: room.block_size,

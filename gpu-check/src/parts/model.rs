@@ -83,7 +83,7 @@ fn captures(session: &mut Session, name: &str, executor: &CudaExecutor) -> Resul
     )
 }
 
-/// Room for prompts of a length and for sequences of a context.
+/// Opens an executor with room for prompts of a length and for sequences of a context.
 fn open(
     session: &Session,
     checkpoint: &Checkpoint,
@@ -102,7 +102,7 @@ fn open(
     })
 }
 
-/// Time to first token and between tokens.
+/// Measures the time to the first token and between tokens.
 fn small_model(session: &mut Session, name: &str) -> Result<()> {
     let start = Instant::now();
     let checkpoint = checkpoint(session, name, None)?;
@@ -195,7 +195,7 @@ fn products(session: &mut Session, name: &str, executor: &CudaExecutor) -> Resul
     )
 }
 
-/// Seconds of steps of `many` fresh prompts each, one greedy token out.
+/// Returns the seconds of steps of `many` fresh prompts each, one greedy token out.
 fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -> Result<Vec<f64>> {
     let vocab = executor.capacity().vocab_size;
     let mut times = Vec::new();
@@ -223,7 +223,7 @@ fn oneshot(executor: &mut CudaExecutor, len: usize, many: usize, steps: usize) -
     Ok(times.split_off(WARM_UP))
 }
 
-/// Seconds of steps of one token for each of `rows` sequences of `context` tokens.
+/// Returns the seconds of steps of one token for each of `rows` sequences of `context` tokens.
 fn generation(
     executor: &mut CudaExecutor,
     rows: usize,
@@ -261,7 +261,7 @@ fn generation(
     Ok(times.split_off(WARM_UP))
 }
 
-/// Requests a second at saturation, and one long prompt.
+/// Measures requests a second at saturation, and one long prompt.
 fn large_model(session: &mut Session, name: &str) -> Result<()> {
     let checkpoint = checkpoint(session, name, None)?;
     let (input, long) = session.pick((512, 32_000usize), (20, 200));
@@ -362,7 +362,8 @@ fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Resu
     Ok(())
 }
 
-/// Both models with the matrices of their layers in fp8: single prompts, full steps, tokens.
+/// Measures both models with the matrices of their layers in fp8: single prompts, full steps,
+/// tokens.
 fn in_fp8(session: &mut Session, small: &str, large: &str) -> Result<()> {
     let (few, long) = session.pick((128, 512), (12, 20));
     let (rows_max, steps) = session.pick((64, 24), (3, 2));
@@ -401,7 +402,8 @@ fn in_fp8(session: &mut Session, small: &str, large: &str) -> Result<()> {
     Ok(())
 }
 
-/// The large model as published checkpoints in fp8 store it, with scales of blocks: full steps.
+/// Measures the large model as published checkpoints in fp8 store it, with scales of blocks: full
+/// steps.
 fn in_blocks(session: &mut Session, name: &str) -> Result<()> {
     let checkpoint = checkpoint(session, name, None)?;
     let (input, many) = session.pick((512, 16), (20, 2));
@@ -421,7 +423,7 @@ fn in_blocks(session: &mut Session, name: &str) -> Result<()> {
     rate(session, &what, &times, many, (input, None))
 }
 
-/// Requests a second of steps of `many` prompts of `input` tokens; its goal is in those.
+/// Measures steps of `many` prompts of `input` tokens, in requests a second, as is their goal.
 fn rate(
     session: &mut Session,
     name: &str,
@@ -500,7 +502,7 @@ fn layer_times(
     Ok(table)
 }
 
-/// [`layer_times`] of a step of `t` tokens, each from `n` repetitions.
+/// Measures what [`layer_times`] shows of a step of `t` tokens, each operation by `n` repetitions.
 fn operation_times(
     ops: &mut CudaOps,
     plan: &StepPlan,
@@ -582,7 +584,8 @@ fn one_layer(session: &mut Session, name: &str, tokens: usize) -> Result<()> {
     one_layer_in(session, name, tokens, false)
 }
 
-/// The same with products in fp8 or not; rounding their rows is in their times.
+/// Writes down the operations of one layer, one by one, with products in fp8 or not; rounding their
+/// rows is in their times.
 fn one_layer_in(session: &mut Session, name: &str, tokens: usize, fp8: bool) -> Result<()> {
     let layer = Layer::of(name)?;
     let table = layer_times(session, &layer, tokens, fp8)?;

@@ -98,7 +98,8 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The trained golden model with the matrices of its layers in fp8, within a tolerance of its own.
+/// Checks the trained golden model with the matrices of its layers in fp8, within a tolerance of
+/// its own.
 fn in_fp8(session: &mut Session, (longest, step, most): (usize, usize, usize)) -> Result<()> {
     let name = golden::IN_FP8;
     if !has_fp8(session) {
@@ -162,7 +163,7 @@ fn large(session: &mut Session, what: &str, case: Case) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of 16 for the longest prompt and its continuation.
+/// Returns the number of blocks of 16 for the longest prompt and its continuation.
 fn blocks(questions: &Questions) -> u32 {
     let longest = questions.prompts.iter().map(Vec::len).max().unwrap_or(0);
     count((longest + questions.tokens).div_ceil(16) + 1)

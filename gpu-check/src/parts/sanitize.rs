@@ -150,7 +150,7 @@ fn judge(output: &Output) -> Judgement {
     }
 }
 
-/// A tool's line without its mark.
+/// Returns a tool's line without its mark.
 fn plain(line: &str) -> String {
     line.trim_start_matches('=').trim().to_owned()
 }

@@ -9,7 +9,7 @@ pub(crate) const LINES_MAX: usize = 120;
 /// Characters of a line.
 const WIDTH_MAX: usize = 180;
 
-/// `verdict part name value (bound, % of it) target reason`.
+/// Returns a line of the report: `verdict part name value (bound, % of it) target reason`.
 pub(crate) fn line(outcome: &Outcome) -> String {
     let verdict = match outcome.verdict {
         Verdict::Pass => "PASS",
@@ -50,7 +50,7 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     }
 }
 
-/// Three to four digits that count.
+/// Writes a number with three to four digits that count.
 fn number(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

@@ -3,7 +3,7 @@
 // relu_mul:      a = relu(g) · u
 //
 //   gelu_erf(x) = x / 2 · (1 + erf(x / √2))    erf within 1.5e-7
-//   gelu(x)     its approximation by tanh: see silu_mul.cuh
+//   gelu(x)     gelu_erf approximated by tanh: see silu_mul.cuh
 //   relu(x)     = max(x, 0)
 //   tanh_of(x)  = 1 - 2 / (e^2x + 1)           within some units of the last place of 1
 //

@@ -1,20 +1,21 @@
-// What attn_varlen and attn_decode share: 16 query rows of a warp against tiles of keys, with
-// the softmax kept as (maximum, sum, weighted values) while tiles go by.
+// What attn_varlen and attn_decode share: a warp multiplies 16 query rows with one tile of keys after
+// another, and keeps the softmax of each row as (maximum, sum, weighted values).
 //
 // Dao, FlashAttention-2 (2023), §3. Scores and sums are f32; weights are rounded to bf16 for the
 // product with V, the sum of weights is not. A row's bits depend on its own scores and on where
 // the tiles begin, which is at absolute positions: a masked key has the weight exp2(-inf) = 0
 // and leaves maximum, sum and values as they are, and so does a tile of masked keys
 // (the old values are scaled by exp2(0) = 1). The maximum is finite from a row's first tile on,
-// since tiles are visited from the first key and no mask hides that; of a row that sees a window,
-// from the first tile on that it sees some key of.
+// since tiles are visited from the first key and no mask hides that key. The maximum of a row that sees
+// a window is finite from the first tile on of which the row sees a key.
 #pragma once
 
 #include "prelude/dev.h"
 
 namespace prelude {
 
-// Where K/V of one segment's positions lie; SPANS_MAX of them cover 0.. without gap or overlap.
+// Where K and V of `len` positions of a segment lie; a segment's spans cover its positions from 0 on
+// without gap or overlap.
 // kind SPAN_PAGES: position p in block tables[at + p / block_size];
 //      SPAN_STEP:  position p in row at + (p - kv_start) of the step's K and V.
 struct Span {
@@ -33,12 +34,12 @@ constexpr float LOG2_E = 1.4426950408889634f;
 template <u32 Dim>
 constexpr u32 PITCH = Dim + 8;
 
-// A lane's part of two rows, l/4 and l/4 + 8, of its warp's 16.
+// The state of the softmax that lane l holds: its part of rows l/4 and l/4 + 8 of the warp's 16.
 template <u32 Dim>
 struct Rows {
     float max[2];
-    float sum[2];            // of the lane's own columns
-    float values[Dim / 8][4];  // as mma_m16n8k16 leaves them
+    float sum[2];            // over the lane's own columns
+    float values[Dim / 8][4];  // in the order in which mma_m16n8k16 leaves them
 
     PRELUDE_DEVICE void clear() {
         max[0] = max[1] = NEG_INFINITY;
@@ -51,7 +52,7 @@ struct Rows {
     }
 };
 
-// s = q · kᵀ for `Keys` keys, rows of `k` in shared memory.
+// Computes s = q · kᵀ for `Keys` keys, which are rows of `k` in shared memory.
 template <u32 Dim, u32 Keys>
 PRELUDE_DEVICE void score(float (&s)[Keys / 8][4], const u32 (&q)[Dim / 16][4], Shared<const bf16> k) {
     u32 lane = lane_id();
@@ -73,8 +74,8 @@ PRELUDE_DEVICE void score(float (&s)[Keys / 8][4], const u32 (&q)[Dim / 16][4], 
     }
 }
 
-// The same for `M` times 16 rows of a warp, of which q in shared memory is the first: each part of
-// k is read once for all of them. Sums run as above.
+// Computes s = q · kᵀ for `M` times 16 rows of a warp; `q` is the first of them, in shared memory. Each
+// part of k is read once for all rows. The order of each sum is that of `score`.
 template <u32 Dim, u32 Keys, u32 M>
 PRELUDE_DEVICE void score_many(float (&s)[M][Keys / 8][4], Shared<const bf16> q,
                                Shared<const bf16> k) {
@@ -109,7 +110,8 @@ PRELUDE_DEVICE void score_many(float (&s)[M][Keys / 8][4], Shared<const bf16> q,
     }
 }
 
-// Hides keys from `end` on: the first key of the tile is `key`, each of the two rows has its end.
+// Hides the keys from `end_low` on from row l/4 and those from `end_high` on from row l/4 + 8; `key` is
+// the first key of the tile.
 template <u32 Tiles>
 PRELUDE_DEVICE void mask(float (&s)[Tiles][4], u32 key, u32 end_low, u32 end_high) {
     u32 first = key + lane_id() % 4 * 2;
@@ -123,7 +125,7 @@ PRELUDE_DEVICE void mask(float (&s)[Tiles][4], u32 key, u32 end_low, u32 end_hig
     }
 }
 
-// Hides keys before `begin`, in the same way.
+// Hides the keys before `begin_low` from row l/4 and those before `begin_high` from row l/4 + 8.
 template <u32 Tiles>
 PRELUDE_DEVICE void mask_before(float (&s)[Tiles][4], u32 key, u32 begin_low, u32 begin_high) {
     u32 first = key + lane_id() % 4 * 2;
@@ -142,7 +144,7 @@ PRELUDE_DEVICE u32 first_seen(u32 position, u32 window) {
     return position > window ? position - window : 0;
 }
 
-// s = cap · tanh(s · scale / cap), tanh x = 1 - 2 / (e^2x + 1).
+// Sets s = cap · tanh(s · scale / cap), where tanh x = 1 - 2 / (e^2x + 1).
 template <u32 Tiles>
 PRELUDE_DEVICE void bound(float (&s)[Tiles][4], float scale, float cap) {
     float factor = mul_rn(div_rn(scale, cap), 2.0f * LOG2_E);
@@ -158,7 +160,7 @@ PRELUDE_DEVICE void bound(float (&s)[Tiles][4], float scale, float cap) {
     }
 }
 
-// Largest and sum over the four lanes of a row.
+// The largest value, and below the sum, over the four lanes that hold a row.
 PRELUDE_DEVICE float row_max(float x) {
     for (u32 distance = 1; distance < 4; distance *= 2) {
         float other = shuffle_xor(x, distance);
@@ -171,9 +173,9 @@ PRELUDE_DEVICE float row_sum(float x) {
     return add_rn(x, shuffle_xor(x, 2));
 }
 
-// Turns scores into weights exp2(factor · (s - maximum)) and scales what was summed so far to the
-// new maximum. factor > 0. With `Near` a row may have no key yet: its maximum stays -inf, and its
-// sums stay 0.
+// Turns scores into weights exp2(factor · (s - maximum)) and scales the sums and values so far to the
+// new maximum. factor > 0. With `Near` a row may have seen no key yet: its maximum stays -inf, and
+// its sums stay 0.
 template <bool Near = false, u32 Dim, u32 Tiles>
 PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
     PRELUDE_UNROLL
@@ -209,8 +211,8 @@ PRELUDE_DEVICE void weigh(Rows<Dim>& rows, float (&s)[Tiles][4], float factor) {
     }
 }
 
-// values += weights · v for `M` times 16 rows, rows of `v` in shared memory: each part of it is
-// read once for all of them.
+// Adds weights · v to the values of `M` times 16 rows. A key's value is a row of `v` in shared memory;
+// each part of v is read once for all rows.
 template <u32 Dim, u32 Keys, u32 M>
 PRELUDE_DEVICE void add_values(Rows<Dim> (&rows)[M], const float (&s)[M][Keys / 8][4],
                                Shared<const bf16> v) {

@@ -1,20 +1,20 @@
 // attn_decode:   out[r] = softmax(scale · q[r] · Kᵀ) · V for rows of one query, all keys in pages
-// attn_combine:  the same from what attn_decode left of contexts of several splits
+// attn_combine:  out[r] for contexts of several splits, from what attn_decode left of each split
 //
 // q, out: bf16 `[_, Hq · D]`, row strides of their own; out may be q. Query head h reads key-value
 // head h / (Hq / Hkv). Row r takes row q_row of q and out and sees positions 0..context_len of
-// its block table, its own among them; context_len 0 is a row that does not count.
-// Of the near form, it sees `window` positions before its own at most, and cap > 0 bounds scores to
+// its block table, its own among them; a row with context_len 0 does not count.
+// In the near form a row sees at most `window` positions before its own, and cap > 0 bounds scores to
 // cap · tanh(scale · q · k / cap).
-// Pages `[block][kv_head][block_size][D]`. D is a multiple of 8; the kernel for the next of 32,
-// 64, 128, of the near form also 256, pads it. Strides are multiples of 8 elements, block_size a power of two from 16 on,
-// scale > 0.
+// Pages `[block][kv_head][block_size][D]`. D is a multiple of 8; kernels are compiled for
+// 32, 64, 128, and in the near form 256, and the next larger one pads D with zeros. Strides are
+// multiples of 8 elements, block_size is a power of two from 16 on, scale > 0.
 //
 // A split is 256 keys at an absolute multiple of 256. A context of one split is written to `out`
 // at once; of a longer one, each split leaves (maximum, sum, values) in `partial`, which
 // attn_combine merges in ascending order. A context longer than the launch's splits turns its row
 // into NaN. So a row's bits depend on its own K and V alone (as long as those are finite).
-// Splits before a window are left out.
+// Splits that end before the window are skipped.
 // partial, f32: values `[rows_max][Hq][splits][D]`, then `[rows_max][Hq][splits]` pairs of maximum
 // and sum.
 //
@@ -24,11 +24,12 @@
 //   attn_combine, if splits > 1: rows × Hq blocks of 128 threads, or 256 for D > 128.
 // Bound: 4 · Hkv · D · Σ(context) bytes; for partial, 8 · Hq · (D + 2) a split, mostly in L2.
 //
-//   keys     256s.. in steps of 64: warp w has the 16 keys from 16w on, one page's at a time
-//   early    keys but the row's own are of earlier steps: a warp's first 16 are fetched before the
-//            kernel waits for its predecessor
-//   warp     fetch K(j+1), V(j+1) ─ K(j) there ─ scores ─ V(j) there ─ softmax, values; its
-//            buffers are its own, so warps do not wait for each other until the end
+//   keys     those of split s from 256 s on, in steps of 64: of each step, warp w has the 16 keys
+//            from 16 w on, which lie in one page
+//   early    all keys but the row's own were written by earlier steps, so a warp fetches its first
+//            16 before the kernel waits for its predecessor
+//   warp     fetch K(j+1), V(j+1) ─ K(j) there ─ scores ─ V(j) there ─ softmax, values. Each warp
+//            has its own buffers, so warps do not wait for each other until the end
 //   rows     the G query heads are the 16 rows of m16n8k16, zeros beyond G; more than 16 take
 //            another block
 //   end      the warps' (maximum, sum, values) are merged in order of warps in shared memory
@@ -50,7 +51,7 @@ struct DecodeRow {
 };
 PRELUDE_PARAMS(DecodeRow, 16, q_row, context_len, block_first, reserved);
 
-// Of attn_decode_shared: one split of `count` rows from row `first` on.
+// One piece of work of attn_decode_shared: one split of `count` rows from row `first` on.
 struct DecodeItem {
     u32 first;
     u32 count;  // 0: nothing to do
@@ -66,9 +67,9 @@ struct AttnDecodeParams {
     Global<const bf16> v_pages;
     Global<const i32> tables;
     Global<const DecodeRow> rows;
-    Global<float> partial;   // not touched if splits is 1
+    Global<float> partial;   // neither read nor written if splits is 1
     Global<const u32> live;  // rows that count, or null for all
-    Global<const DecodeItem> items;  // of attn_decode_shared alone, one for each of its blocks' x
+    Global<const DecodeItem> items;  // for attn_decode_shared alone: one for each block_idx().x
     u32 rows_max;
     u32 splits;
     u32 heads;
@@ -78,8 +79,8 @@ struct AttnDecodeParams {
     u32 out_stride;
     u32 block_size;
     float scale;
-    u32 window;  // of the near form, as the next; else all positions
-    float cap;   // or 0
+    u32 window;  // positions that a row sees before its own; outside the near form, all
+    float cap;   // 0: scores are not bounded, as outside the near form
     u32 items_max;
 };
 PRELUDE_PARAMS(AttnDecodeParams, 120, q, out, k_pages, v_pages, tables, rows, partial, live, items,
@@ -88,23 +89,23 @@ PRELUDE_PARAMS(AttnDecodeParams, 120, q, out, k_pages, v_pages, tables, rows, pa
 
 namespace decode {
 
-constexpr u32 SPLIT = 256;  // keys
-constexpr u32 KEYS = 16;    // a warp at a time
+constexpr u32 SPLIT = 256;  // keys of a split
+constexpr u32 KEYS = 16;    // keys that a warp multiplies at a time
 constexpr u32 WARPS = 4;
-constexpr u32 HEADS = 16;   // a block
+constexpr u32 HEADS = 16;   // query heads of a block
 
-// The row, or one that does not count.
+// Returns row `row`, or one with context_len 0 if only rows before it count.
 PRELUDE_DEVICE DecodeRow row_at(const AttnDecodeParams& p, u32 row) {
     if (row >= live_rows(p.live, p.rows_max)) return {};
     return load_ro(p.rows + row);
 }
 
-// The first position that a row sees.
+// Returns the first position that a row sees.
 PRELUDE_DEVICE u32 begin_of(const AttnDecodeParams& p, const DecodeRow& row) {
     return row.context_len == 0 ? 0 : attention::first_seen(row.context_len - 1, p.window);
 }
 
-// Where the values, and the maximum and sum, of one split of one head lie.
+// Where the values of one split of one head lie in `partial`, and below its maximum and sum.
 PRELUDE_DEVICE Global<float> values_at(const AttnDecodeParams& p, u32 row, u32 head, u32 split) {
     return p.partial + ((u64(row) * p.heads + head) * p.splits + split) * p.head_dim;
 }
@@ -114,7 +115,8 @@ PRELUDE_DEVICE Global<Vec<float, 2>> pair_at(const AttnDecodeParams& p, u32 row,
     return as<Vec<float, 2>>(p.partial + (values + 2 * index));
 }
 
-// Two rows of the lane from `from`, as the first operand of m16n8k16; zeros beyond.
+// Loads the lane's two rows of the `heads` query rows at `from` as the first operand of m16n8k16, with
+// zeros beyond `heads` and head_dim.
 template <u32 Dim>
 PRELUDE_DEVICE void load_query(u32 (&q)[Dim / 16][4], Global<const bf16> from, u32 heads, u32 head_dim) {
     u32 lane = lane_id();
@@ -129,8 +131,8 @@ PRELUDE_DEVICE void load_query(u32 (&q)[Dim / 16][4], Global<const bf16> from, u
     }
 }
 
-// Starts copying 16 rows of K or V by one warp; zeros from the context's end on and beyond
-// head_dim.
+// Starts one warp's copy of 16 rows of K or V, of which `keys` are before the context's end; the others
+// and columns beyond head_dim become zeros.
 template <u32 Dim>
 PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 keys, u32 head_dim) {
     constexpr u32 CHUNKS = Dim / 8;
@@ -145,7 +147,7 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Global<const bf16> from, u32 keys, u3
     cp_async_commit();
 }
 
-// The keys of a row up to `end`.
+// Copies the keys of a row up to position `end` to shared memory.
 template <u32 Dim>
 struct Source {
     const AttnDecodeParams& p;
@@ -154,8 +156,8 @@ struct Source {
     u32 end;
     u32 shift;  // log2 of block_size
 
-    // Starts copying K and V of 16 keys, which lie in one block: two groups of copies, empty beyond
-    // the end, so that as many are under way at every point.
+    // Starts copying K and V of 16 keys, which lie in one block, as two groups of copies. The groups
+    // are empty beyond the end, so that the number of groups under way is always the same.
     PRELUDE_DEVICE void fetch_both(Shared<bf16> to, u32 from) const {
         if (from >= end) {
             cp_async_commit();
@@ -169,8 +171,8 @@ struct Source {
     }
 };
 
-// What the warps of a block leave of `N` rows in shared memory: [warp][row][Dim] values, then
-// [warp][row] pairs of maximum and sum.
+// Each warp's results for `N` rows in shared memory: [warp][row][Dim] values, then [warp][row] pairs
+// of maximum and sum.
 template <u32 Dim, u32 N>
 struct Left {
     Shared<float> values;
@@ -179,7 +181,7 @@ struct Left {
     PRELUDE_DEVICE Left()
         : values(dynamic_shared<float>()), pairs(as<Vec<float, 2>>(values + WARPS * N * Dim)) {}
 
-    // Puts down 16 rows of the warp, from row `first` on.
+    // Stores the warp's results for 16 rows, from row `first` on.
     PRELUDE_DEVICE void put(const attention::Rows<Dim>& state, u32 first) const {
         u32 lane = lane_id();
         PRELUDE_UNROLL
@@ -196,7 +198,7 @@ struct Left {
     }
 };
 
-// Of a row, what all warps left: maximum, sum, and 8 values.
+// The results of all warps for one row: maximum, sum, and 8 of the values.
 struct Merged {
     float max;
     float sum;
@@ -227,7 +229,7 @@ PRELUDE_DEVICE Merged merge(const Left<Dim, N>& left, u32 row, u32 column, float
     return merged;
 }
 
-// Writes 8 merged values of a head of a row: to `out` if its context is one split, else to
+// Writes 8 merged values of one head of a row: to `out` if the row's context is one split, else to
 // `partial`.
 PRELUDE_DEVICE void write(const AttnDecodeParams& p, const DecodeRow& row, u32 index, u32 head,
                           u32 split, u32 column, const Merged& merged) {
@@ -268,7 +270,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     first_head += kv_head * group;
     Global<bf16> out = p.out + (u64(row.q_row) * p.out_stride + first_head * p.head_dim);
     if (splits > p.splits) {
-        // Blocks that could merge it are missing.
+        // The launch has too few splits for this context: the row becomes NaN.
         dep_wait();
         if (split != begin / SPLIT) return;
         for (u32 i = thread_idx().x; i < heads * p.head_dim; i += block_dim().x) {
@@ -332,7 +334,7 @@ PRELUDE_DEVICE void attn_decode(const AttnDecodeParams& p) {
     }
 }
 
-// A thread an element of one head.
+// Merges the splits of one head of one row; each thread computes one element.
 PRELUDE_DEVICE void attn_combine(const AttnDecodeParams& p) {
     using namespace decode;
     u32 index = block_idx().x, head = block_idx().y, column = thread_idx().x;

@@ -1,22 +1,22 @@
-// attn_decode_shared: attn_decode, in the same bits, of rows that see keys in the same pages: those
-//                     are read once for as many rows as fit into a block
+// attn_decode_shared: the result of attn_decode, bit for bit, for rows that see keys in the same pages:
+//                     each page is read once for as many rows as fit into a block
 //
-// Everything is as in attn_decode.cuh, but that `items` say what there is to do: each is one split
-// of `count` rows from row `first` on, and every split of every row that counts is in one of them.
-// Several rows in one item have the same blocks for the split's 256 keys, and more keys behind it;
-// they are as many as have their G query heads each in a block's 16 M rows, M = 2, or 1 for
-// D > 128. An item of one row may be any of its splits, the last one too.
+// Everything is as in attn_decode.cuh, except that `items` lists the work: an item is one split of
+// `count` rows from row `first` on, and every split of every row that counts is in one item. Several
+// rows of one item have the same blocks for the split's 256 keys, and more keys after them; an item
+// has at most as many rows as fit into a block's 16 M rows with G query heads each, where M = 2, or 1
+// for D > 128. An item of one row may be any split of the row, also the last.
 //
 // Launch: items × (Hkv · ⌈G / 16 M⌉) blocks of 128 threads; dynamic shared memory of attn_decode,
 //   and 16 M rows of D' + 8 elements: 78,336 bytes at most, and 143,616 bytes for D' = 256. Items
 //   with count 0 end at once. Then attn_combine.
-// Bound: 4 · Hkv · D bytes a key of an item, of which the memory gives each distinct one once and
-//   the L2 cache the others.
+// Bound: 4 · Hkv · D bytes for each key of an item; each distinct key is read from memory once, and
+//   from the L2 cache after that.
 //
-//   rows     row r of a block is head r % G of the group, of the item's row r / G. Queries lie in
+//   rows     row r of a block is head r % G of the group, in row r / G of the item. Queries lie in
 //            shared memory, since M times 16 rows leave no registers for them
-//   keys     as in attn_decode: a warp's maxima, sums and values are those that it has of one row
-//            alone, and so are their merges
+//   keys     as in attn_decode: for each row, a warp's maximum, sum and values, and the merge over
+//            all warps, are those of an item with this row alone
 #pragma once
 
 #include "prelude/attn_decode.cuh"
@@ -25,7 +25,7 @@ namespace prelude {
 
 namespace decode {
 
-// Times 16 rows of a block.
+// How many times 16 rows a block has: M above.
 template <u32 Dim>
 constexpr u32 SHARED_TILES = Dim > 128 ? 1 : 2;
 
@@ -40,7 +40,7 @@ PRELUDE_DEVICE void attn_decode_shared(const AttnDecodeParams& p) {
     u32 split = item.split, live = live_rows(p.live, p.rows_max);
     u32 count = item.first < live ? min_u32(item.count, live - item.first) : 0;
     auto row_of = [&](u32 member) { return load_ro(p.rows + (item.first + member)); };
-    // The row whose table is read for all rows of the item.
+    // The first row, whose block table is read for all rows of the item.
     DecodeRow first{};
     if (count > 0) first = row_of(0);
     u32 end = min_u32(first.context_len, (split + 1) * SPLIT);
@@ -59,7 +59,7 @@ PRELUDE_DEVICE void attn_decode_shared(const AttnDecodeParams& p) {
     u32 heads = min_u32(group - first_head, N);
     first_head += kv_head * group;
     u32 used = min_u32(count * heads, N);
-    // Blocks that could merge a longer context are missing: it becomes NaN.
+    // The launch has too few splits for a longer context: its row becomes NaN.
     auto fits = [&](const DecodeRow& row) { return div_up(row.context_len, SPLIT) <= p.splits; };
     u32 warp = warp_id(), lane = lane_id(), thread = thread_idx().x;
     constexpr u32 SIDE = KEYS * PITCH<Dim>;
@@ -73,7 +73,7 @@ PRELUDE_DEVICE void attn_decode_shared(const AttnDecodeParams& p) {
 
     Source<Dim> source{p, first.block_first, kv_head, end, lowest_one(p.block_size)};
     u32 key = split * SPLIT + warp * KEYS;
-    // Of several rows each has its own key behind the split.
+    // If the item has several rows, each row's own key lies after this split.
     bool is_early = key + KEYS < first.context_len;
     if (is_early) source.fetch_both(stages, key);
     dep_wait();
@@ -141,7 +141,7 @@ PRELUDE_DEVICE void attn_decode_shared(const AttnDecodeParams& p) {
         u32 begin = 0;
         if constexpr (Near) begin = begin_of(p, row);
         if (fits(row)) {
-            // What lies before the window is not read.
+            // attn_combine reads no split before the window.
             write(p, row, item.first + member, head, split, column, merge(left, slot, column, factor));
         } else if (split == begin / SPLIT) {
             bf16x8 y;

@@ -7,15 +7,16 @@
 //   launches of few tiles, else 2: each part of K and V that a warp reads serves twice the rows.
 // - A segment is span_count spans (attention.cuh), which cover positions 0..end in order.
 //   Empty ones are allowed.
-// - Pages `[block][kv_head][block_size][D]`; step K/V `[_, Hkv · D]` with one row stride: for a
-//   step of one chunk a view into its fused qkv.
-// - A query of the near form sees `window` positions before its own at most, and cap > 0 bounds
+// - Pages are `[block][kv_head][block_size][D]`. The step's K and V are `[_, Hkv · D]` with one row
+//   stride; in a step of one chunk they are views into the fused qkv.
+// - In the near form a query sees at most `window` positions before its own, and cap > 0 bounds
 //   scores to cap · tanh(scale · q · k / cap).
-// - A query of the whole form sees its whole segment, which is one span, up to `window` positions
-//   on either side. The biased form of it adds bias[h · (2 R + 1) + clamp(key - query, -R, R) + R],
-//   R = bias_reach, to scale · q · k.
-// D is a multiple of 8; the kernel for the next of 32, 64, 128, of the near form also 256, pads it
-// with zeros in shared memory. Strides are multiples of 8 elements, block_size a power of two, scale > 0.
+// - In the whole form a query sees its whole segment, which is one span, up to `window` positions
+//   on either side. The biased form sees the same keys and adds to scale · q · k
+//   bias[h · (2 R + 1) + clamp(key - query, -R, R) + R], R = bias_reach.
+// D is a multiple of 8; kernels are compiled for 32, 64, 128, and in the near form 256, and the next
+// larger one pads D with zeros in shared memory. Strides are multiples of 8 elements, block_size is a
+// power of two, scale > 0.
 //
 // Tiles of 64 keys begin at absolute multiples of 64, whatever the spans are, so that a row's
 // bits are the same cached or not, chunked or not, in a tree or flat, alone or in any batch.
@@ -26,11 +27,11 @@
 // tiles have segment NONE.
 // Bound: 4 · D · Hq · Σ(visible keys) FLOPs.
 //
-//   shared   Q | K | V; the places of the keys of two tiles, and how each was found
+//   shared   Q | K | V; the places of the keys of two tiles, and the cursors that found them
 //   warp w   16 M rows from 16 M w on: scores and values in registers, q too if M is 1
 //   tile k   K(k) there ─ fetch V(k) ─ scores ─ V(k) there ─ fetch K(k+1) ─ softmax, values
 //
-// So each copy is under way while the other operand is used. The places of tile k + 1 are looked
+// So K is copied while V is used, and V while K is used. The places of tile k + 1 are looked
 // up while tile k is worked on: 64 threads find a key's span and block each.
 #pragma once
 
@@ -65,7 +66,7 @@ struct AttnVarlenParams {
     Global<const Span> spans;
     Global<const Tile> tiles;
     Global<const u32> live;  // tiles that count, or null for all
-    Global<const bf16> bias;  // of the biased form alone, as bias_reach
+    Global<const bf16> bias;  // read by the biased form alone, as is bias_reach
     u32 tiles_max;
     u32 heads;
     u32 kv_heads;
@@ -76,8 +77,8 @@ struct AttnVarlenParams {
     u32 block_size;
     float scale;
     u32 tile_rows;  // 64 M
-    u32 window;     // of the near and the whole form
-    float cap;      // of the near form alone, or 0
+    u32 window;     // read by the near, whole and biased forms
+    float cap;      // read by the near form alone; 0: scores are not bounded
     u32 bias_reach;
     u32 reserved;
 };
@@ -91,7 +92,7 @@ enum class Sees { Before, Near, Whole, Biased };
 namespace varlen {
 
 constexpr u32 NO_SEGMENT = 0xffffffffu;
-constexpr u32 KEYS = 64;  // a tile
+constexpr u32 KEYS = 64;  // keys of a tile
 constexpr u32 THREADS = 128;
 
 // Where a key lies: elements from the start of the pages, or of the step's K and V if IN_STEP.
@@ -99,11 +100,11 @@ using Place = u64;
 using Rest = Vec<u32, 2>;
 constexpr Place NOWHERE = ~0ull, IN_STEP = 1ull << 63;
 
-// Where one key of each tile has got to among the segment's spans, which it walks in order of
-// position. In shared memory between tiles: registers are for rows.
+// The span in which a thread looks for its key of the next tile; the thread walks the segment's spans
+// in order of position. It lies in shared memory, since rows need all registers.
 struct Cursor {
     Shared<Span> span;
-    Shared<Rest> rest;  // index of the next span, and how many are not looked at
+    Shared<Rest> rest;  // the index of the next span, and how many spans are left
 
     PRELUDE_DEVICE void begin(const Segment& segment) {
         store(span, Span{});
@@ -133,8 +134,8 @@ struct Cursor {
     }
 };
 
-// Starts copying 64 rows of K or V; zeros for keys nowhere and for columns beyond head_dim. `flat`
-// is the place of the first if all of them follow each other in the step.
+// Starts copying 64 rows of K or V; keys at NOWHERE and columns beyond head_dim become zeros. `flat` is
+// the place of the first row if all 64 follow one another in the step, and NOWHERE otherwise.
 template <u32 Dim>
 PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Place flat,
                           Global<const bf16> pages, Global<const bf16> step, u32 step_stride,
@@ -165,12 +166,12 @@ PRELUDE_DEVICE void fetch(Shared<bf16> to, Shared<const Place> places, Place fla
     cp_async_commit();
 }
 
-// The position behind the last that a token of a segment of `length` sees.
+// Returns the position after the last one that a token of a segment of `length` tokens sees.
 PRELUDE_DEVICE u32 end_seen(u32 position, u32 window, u32 length) {
     return length - position > window ? position + window + 1 : length;
 }
 
-// s = s · scale + what the distances of keys from the queries of rows `low` and low + 8 add.
+// Sets s = s · scale + the bias for the distance of each key from the queries of rows `low` and low + 8.
 template <u32 Tiles>
 PRELUDE_DEVICE void add_bias(float (&s)[Tiles][4], const AttnVarlenParams& p, u32 key, u32 low,
                              u32 position_low, u32 position_high) {
@@ -218,7 +219,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     }
     u32 thread = thread_idx().x, lane = lane_id(), kv_head = block_idx().y;
     u32 group = p.heads / p.kv_heads, rows = tile.rows * group;
-    u32 end = tile.q_pos + tile.rows;  // of the keys that some row sees
+    u32 end = tile.q_pos + tile.rows;  // the position after the last key that any row sees
     u32 length = 0;
     if constexpr (Whole) {
         length = load_ro(p.spans + load_ro(p.segments + tile.segment).span_first).len;
@@ -227,7 +228,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     Shared<bf16> q = dynamic_shared<bf16>();
     Shared<bf16> k = q + QUERIES * PITCH<Dim>, v = k + KEYS * PITCH<Dim>;
 
-    // A key's cursor is its thread's alone.
+    // Only one thread uses the cursor of a key.
     Cursor cursor{spans + thread % KEYS, rests + thread % KEYS};
     if (thread < KEYS) cursor.begin(load_ro(p.segments + tile.segment));
     auto look_up = [&](u32 first) {
@@ -246,7 +247,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
                        p.k_step, p.step_stride, p.head_dim);
         }
     };
-    // The first tile that some row sees a key of.
+    // Start at the first tile of which any row sees a key.
     u32 begin = 0;
     if constexpr (Near || Whole) begin = first_seen(tile.q_pos, p.window) / KEYS * KEYS;
     look_up(begin);
@@ -274,7 +275,7 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
         }
     }
     // The keys that a row sees. Rows beyond the tile see what its last query sees; they are not
-    // stored. The tile is read again where it is needed again: registers are for rows.
+    // stored. The tile is read again where it is needed again, since rows need all registers.
     auto position_of = [&](u32 row) {
         Tile t = load_ro(p.tiles + block_idx().x);
         return t.q_pos + min_u32(row / (p.heads / p.kv_heads), t.rows - 1);
@@ -355,7 +356,8 @@ PRELUDE_DEVICE void attn_varlen(const AttnVarlenParams& p) {
     }
     dep_launch();
     if (!is_used) return;
-    // Through the warp's own rows of Q, which it has read, so that stores are of 16 bytes.
+    // The results go through the warp's own rows of Q, which it does not need any more, so that stores
+    // are of 16 bytes.
     sync_warp();
     PRELUDE_UNROLL
     for (u32 m = 0; m < M; m++) {

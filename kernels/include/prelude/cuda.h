@@ -4,8 +4,8 @@
 
 #define PRELUDE_KERNEL(name, Params, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Params p)
-// With how many blocks a multiprocessor should hold: 1 leaves a block of 1,024 threads 64 registers
-// a thread, where the compiler by itself may aim at 32 and spill.
+// PRELUDE_KERNEL with the number of blocks that a multiprocessor should hold: with 1, threads of a block
+// of 1,024 may have 64 registers each, where the compiler by itself may aim at 32 and spill.
 #define PRELUDE_KERNEL_BLOCKS(name, Params, threads, blocks)            \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name( \
         const __grid_constant__ Params p)
@@ -55,7 +55,7 @@ struct Word<16> {
     using type = uint4;
 };
 
-// One access of sizeof(T) bytes.
+// Reads, and below writes, sizeof(T) bytes in one access.
 template <class T>
 PRELUDE_DEVICE plain<T> load_word(const T* p) {
     using W = typename Word<sizeof(T)>::type;
@@ -72,7 +72,7 @@ template <class T>
 PRELUDE_DEVICE plain<T> load(Global<T> p) {
     return load_word(p.at);
 }
-// Through the read-only cache: only for what no thread writes during the launch.
+// Loads through the read-only cache: only for memory that no thread writes during the launch.
 template <class T>
 PRELUDE_DEVICE plain<T> load_ro(Global<T> p) {
     using W = typename Word<sizeof(T)>::type;
@@ -83,7 +83,7 @@ template <class T>
 PRELUDE_DEVICE plain<T> load(Shared<T> p) {
     return load_word(p.at);
 }
-// 16 bytes are stored by name: left to itself, the compiler at times splits a vector that was
+// 16 bytes are stored by an explicit instruction, since the compiler at times splits a vector that was
 // put together from halves.
 template <class T>
 PRELUDE_DEVICE void store(Global<T> p, plain<T> value) {
@@ -253,7 +253,7 @@ PRELUDE_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// The same of f16.
+// As mma_m16n8k16, but a and b are f16.
 PRELUDE_DEVICE void mma_m16n8k16_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -292,18 +292,19 @@ PRELUDE_DEVICE void cp_async_wait() {
 
 // ---- programmatic dependent launch ----
 
-// Before touching what another kernel of the step writes: all of them have ended behind it. What
-// is there before a step's first kernel (weights, what the host sent, keys and values of earlier
-// steps) may be read ahead of it. Every block calls it, also one with nothing to do: a kernel that
-// ended without waiting would let the next one pass while the one before it still runs.
+// Waits until all earlier kernels of the step have ended. A kernel calls this before it touches what
+// another kernel of the step writes; what was there before the step's first kernel (weights, what the
+// host sent, keys and values of earlier steps) may be read earlier. Every block calls this, also one
+// with nothing to do: a kernel that ended without waiting would let the next kernel pass while the
+// previous one still runs.
 PRELUDE_DEVICE void dep_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// When the next kernel of the stream may start what it does before its own dep_wait(). Kernels say
-// so when little is left to do: where all said so at their start, a token of 4 rows of Qwen3-0.6B
-// took 1.37 ms on an H200 and not 1.15, since early blocks hold what the kernel ahead needs.
+// Lets the next kernel of the stream start what it does before its own dep_wait(). Kernels call this
+// when little is left to do: when all called it at their start, a token of 4 rows of Qwen3-0.6B took
+// 1.37 ms on an H200 and not 1.15, since the early blocks hold what the running kernel needs.
 PRELUDE_DEVICE void dep_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

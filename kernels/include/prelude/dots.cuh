@@ -1,12 +1,13 @@
-// Single products of a hidden state with a row of weights, f32, never rounded below it.
+// Products of one hidden state with one row of weights, in f32 throughout.
 //
 // classify:    out[r · labels + l] = hidden[index[r]] · score[l] (+ bias[l])
 // label_dots:  out[i] = hidden[pair[i].row] · table[pair[i].id]: label scores that are normalised
 //              over the labels alone, so that nothing else of the vocabulary is read
 //
 // A cap above 0 bounds the products of label_dots: soft_cap.
-// hidden bf16 [_, width], weights bf16 [_, width]; width a multiple of 8. A warp a product: each
-// lane sums every 32nd vector of 8 elements in order, then the lanes are folded.
+// hidden bf16 [_, width], weights bf16 [_, width]; width a multiple of 8. One warp
+// computes one product: each lane sums every 32nd vector of 8 elements in order, then the lanes' sums
+// are added.
 //
 // Launch: 256 threads: ⌈products / 8⌉ blocks. Bound: 2 · labels · width bytes.
 #pragma once
@@ -31,8 +32,8 @@ PRELUDE_PARAMS(ClassifyParams, 64, index, hidden, score, bias, out, live, rows, 
                hidden_stride);
 
 struct LabelDotsParams {
-    Global<const u32> row;  // of hidden, a product each
-    Global<const u32> id;   // of the table
+    Global<const u32> row;  // row of hidden, for each product
+    Global<const u32> id;   // row of the table, for each product
     Global<const bf16> hidden;
     Global<const bf16> table;
     Global<float> out;
@@ -40,7 +41,7 @@ struct LabelDotsParams {
     u32 products;
     u32 width;
     u32 hidden_stride;
-    float cap;  // or 0
+    float cap;  // 0: not bounded
 };
 PRELUDE_PARAMS(LabelDotsParams, 64, row, id, hidden, table, out, live, products, width,
                hidden_stride, cap);

@@ -1,10 +1,12 @@
-// Places of the scales of 128 elements of a row, and of blocks of 128 × 128 of a weight: one order for all
-// kernels that write or read them, in which cuBLASLt finds its own (VEC128_32F and BLK128x128_32F).
+// Where scales lie: those of 128 elements of a row, and those of 128 × 128 blocks of a weight. All
+// kernels that write or read scales use this order, and so does cuBLASLt (VEC128_32F and
+// BLK128x128_32F).
 //
-// Rows, f32 of rows · groups: few rows, up to 16, one row after the other. Of more, the first
-// 4 · ⌊rows / 4⌋ one group after the other, as cuBLASLt reads them, which takes only fours; then the rest
-// one row after the other, as if these few rows were all.
-// Weights, f32 [⌈n / 128⌉, ⌈k / 512⌉ · 4]: rows of blocks, each filled up to a multiple of 4.
+// The scales of rows are rows · groups f32. Up to 16 rows lie one row after the other. Of more rows, the
+// first 4 · ⌊rows / 4⌋ lie one group after the other, as cuBLASLt reads them, which takes only
+// multiples of 4 rows; the rest follows one row after the other.
+// The scales of a weight are f32 [⌈n / 128⌉, ⌈k / 512⌉ · 4]: rows of blocks, each padded to a multiple
+// of 4.
 #pragma once
 
 #include "prelude/dev.h"
@@ -12,10 +14,10 @@
 namespace prelude::fp8 {
 
 constexpr u32 BLOCK = 128;  // elements of k, and rows of w, that have a scale
-constexpr u32 FOUR = 4;     // rows, or blocks of a row
-constexpr u32 FEW = 16;     // rows that kernels for few take
+constexpr u32 FOUR = 4;     // the multiple to which rows, or blocks of a row, are counted
+constexpr u32 FEW = 16;     // the most rows that kernels for few rows take
 
-// Where the scales of a row begin, and how far one group's is from the next one's.
+// Where the scales of a row begin, and the distance from one group's scale to the next group's.
 struct RowScales {
     u64 first;
     u32 step;
@@ -28,7 +30,7 @@ struct RowScales {
     PRELUDE_DEVICE u64 at(u32 group) const { return first + u64(group) * step; }
 };
 
-// Scales from one row of blocks of a weight to the next.
+// Returns the number of scales from one row of blocks of a weight to the next.
 PRELUDE_DEVICE u32 block_stride(u32 blocks) { return div_up(blocks, FOUR) * FOUR; }
 
 }  // namespace prelude::fp8

@@ -1,6 +1,6 @@
 // gemm_mma:      y[m, n]  = x[m, k] · w[n, k]ᵀ (+ bias[n])     x, w, bias bf16; y bf16
-// gemm_mma_add:  y[m, n] += the same                           y bf16, rounded once
-// gemm_mma_f32:  y[m, n]  = the same                           y f32, not rounded
+// gemm_mma_add:  y[m, n] += x · wᵀ (+ bias)                    y bf16, rounded once
+// gemm_mma_f32:  y[m, n]  = x · wᵀ (+ bias)                    y f32, not rounded
 //
 // Any m, n ≥ 1 and k a multiple of 8; sums in f32 with k ascending, in steps of 16, never split.
 // So an element's bits depend on its row of x and its row of w alone: not on m, not on where in
@@ -15,12 +15,13 @@
 //
 //   block  a tile of y: X rows of x by W rows of w, of which a warp has a part in tiles of m16n8k16
 //   k      slabs of 32 or 64 in a ring of stages, each [x X rows | w W rows]; all stages but one are
-//          under way while that one is multiplied. A 16-byte column c of a row lies where c's bits
-//          and those of the row are exclusive or, so that the 8 rows of an ldmatrix fall on
-//          different banks. What a step of 16 multiplies is read while the one before it multiplies
-//   order  blocks of 8 rows of tiles after one another, so that those that run at a time share rows
+//          under way while that one is multiplied. The 16-byte column c of a row lies at place
+//          c xor bits of the row's number, so that the 8 rows of an ldmatrix fall on different banks.
+//          What a step of 16 multiplies is read while the step before it multiplies
+//   order  blocks go through 8 rows of tiles, column by column, then through the next 8, so that blocks
+//          that run at the same time share rows of x and of w
 //
-// Not tuned: stores of 16 bytes.
+// Not tried yet: stores of 16 bytes.
 #pragma once
 
 #include "prelude/dev.h"
@@ -46,30 +47,30 @@ enum class GemmOutput { Write, Add, F32 };
 
 namespace gemm {
 
-// Slabs are counted in whole units of so many elements of k, whatever a slab has: so every tile
-// multiplies the same steps, also of the zeros beyond k.
+// k is rounded up to whole units of 64 elements, whatever the size of a slab: so tiles of every shape
+// multiply the same steps, also those of the zeros beyond k.
 constexpr u32 UNIT = 64;
 // Rows of tiles whose blocks follow one another.
 constexpr u32 GROUP = 8;
 
-// The part of y that a block computes, X rows of x by W rows of w, of which a warp has WARP_X by
-// WARP_W; and its ring of STAGES slabs of SLAB elements of k.
+// The part of y that a block computes: X rows of x by W rows of w, of which each warp computes WARP_X by
+// WARP_W. The block has a ring of STAGES slabs of SLAB elements of k.
 template <u32 X_, u32 W_, u32 WARP_X, u32 WARP_W, u32 SLAB_, u32 STAGES_>
 struct Tile {
     static constexpr u32 X = X_, W = W_, SLAB = SLAB_, STAGES = STAGES_;
-    static constexpr u32 ROWS = WARP_X / 16;     // tiles of m16n8k16 that a warp has
+    static constexpr u32 ROWS = WARP_X / 16;     // tiles of m16n8k16 of a warp, down and across
     static constexpr u32 COLUMNS = WARP_W / 8;
-    static constexpr u32 ACROSS = W / WARP_W;    // warps side by side
+    static constexpr u32 ACROSS = W / WARP_W;    // warps of a block side by side
     static constexpr u32 THREADS = X / WARP_X * ACROSS * WARP;
-    static constexpr u32 CHUNKS = SLAB / 8;      // of 16 bytes a row
+    static constexpr u32 CHUNKS = SLAB / 8;      // 16-byte chunks of a row of a slab
     static constexpr u32 STEPS = SLAB / 16;
-    static constexpr u32 STAGE = (X + W) * SLAB; // elements
+    static constexpr u32 STAGE = (X + W) * SLAB; // elements of a stage
     static_assert(X % WARP_X == 0 && W % WARP_W == 0 && WARP_X % 16 == 0 && WARP_W % 16 == 0);
     static_assert(SLAB == 32 || SLAB == 64);
     static_assert(X * CHUNKS % THREADS == 0 && W * CHUNKS % THREADS == 0);
     static_assert(THREADS / CHUNKS % 8 == 0);
 
-    // Where the 16-byte column `chunk` of a row lies within its side of a stage.
+    // Returns where the 16-byte column `chunk` of a row lies in the part of a stage for its matrix.
     static PRELUDE_DEVICE u32 place(u32 row, u32 chunk) {
         return row * SLAB + 8 * (chunk ^ (row / (8 / CHUNKS) % CHUNKS));
     }
@@ -78,15 +79,15 @@ struct Tile {
     static PRELUDE_DEVICE u32 warp_column() { return warp_id() % ACROSS * WARP_W; }
 };
 
-// What a thread copies of each slab: a 16-byte column of COUNT of a side's ROWS rows, slab by slab.
+// What one thread copies of the ROWS rows of a matrix: of each slab, one 16-byte column of COUNT rows.
 template <class T, u32 ROWS>
 struct Source {
     static constexpr u32 STEP = T::THREADS / T::CHUNKS, COUNT = ROWS / STEP;
-    Global<const bf16> from[COUNT];  // of the next slab
+    Global<const bf16> from[COUNT];  // where the next slab's columns lie
     u32 column = own_column();
-    u32 end[COUNT];  // of k; 0 for a row that is not there, which is zeros as all beyond k is
+    u32 end[COUNT];  // k, or 0 for a row beyond the matrix; what lies beyond the end is copied as zeros
 
-    // A thread's first row; the others follow STEP after STEP.
+    // The thread's first row; its others follow at distances of STEP.
     static PRELUDE_DEVICE u32 own_row() { return thread_idx().x / T::CHUNKS; }
     static PRELUDE_DEVICE u32 own_column() { return 8 * (thread_idx().x % T::CHUNKS); }
     PRELUDE_DEVICE void set(u32 i, Global<const bf16> row, bool there, u32 k) {
@@ -98,7 +99,7 @@ struct Source {
         Shared<bf16> to = side + T::place(own_row(), own_column() / 8);
         PRELUDE_UNROLL
         for (u32 i = 0; i < COUNT; i++) {
-            // STEP is a multiple of 8, behind which places repeat.
+            // STEP is a multiple of 8, and `place` orders the columns of rows 8 apart alike.
             cp_async_16(to + i * STEP * T::SLAB, from[i], column < end[i]);
             from[i] = from[i] + T::SLAB;
         }
@@ -106,7 +107,7 @@ struct Source {
     }
 };
 
-// Rows of a matrix from `first` on.
+// Returns the thread's source for ROWS rows of a matrix, from row `first` on.
 template <class T, u32 ROWS>
 PRELUDE_DEVICE Source<T, ROWS> source(Global<const bf16> from, u32 stride, u32 first, u32 rows,
                                       u32 k) {
@@ -119,23 +120,24 @@ PRELUDE_DEVICE Source<T, ROWS> source(Global<const bf16> from, u32 stride, u32 f
     return source;
 }
 
-// Factors as they are stored: two bf16 a register.
+// Factors that are multiplied as they are stored, two bf16 in a register.
 struct Plainly {
-    static constexpr bool BLOCKS = false;  // of k that have scales
-    // c[16×8] += a[16×16] · b[16×8].
+    static constexpr bool BLOCKS = false;  // whether blocks of k have scales of their own
+    // Adds a[16×16] · b[16×8] to c[16×8].
     static PRELUDE_DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         mma_m16n8k16(c, a, b0, b1);
     }
-    // What an element of y is, of its sum.
+    // Returns the element of y whose sum is `sum`.
     PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
 };
 
-// What a warp multiplies in one step.
+// The operands that a warp multiplies in one step.
 template <class T, class Factors>
 struct Fragments {
     u32 a[T::ROWS][4], b[T::COLUMNS / 2][4];
 
-    // Of the step whose first columns lie `x_at` and `w_at` elements behind the stage's start.
+    // Reads the operands of the step whose first columns lie `x_at` and `w_at` elements after the start
+    // of the stage.
     PRELUDE_DEVICE void read(Shared<const bf16> stage, u32 x_at, u32 w_at) {
         PRELUDE_UNROLL
         for (u32 i = 0; i < T::ROWS; i++) ldmatrix_x4(a[i], stage + (x_at + 16 * i * T::SLAB));
@@ -155,20 +157,21 @@ struct Fragments {
     }
 };
 
-// Nothing is done behind a slab.
+// The `behind` of multiply_slabs that does nothing.
 struct Nothing {
     PRELUDE_DEVICE void operator()(u32) const {}
 };
 
 // Multiplies all slabs of a tile: a warp's rows of x by its rows of w, k ascending. `behind` is called
-// with the number of each slab when its products are in the sums. All threads of a block call this.
+// with the number of each slab after the slab's products were added to the sums. All threads of a block
+// call this.
 template <class T, class Factors = Plainly, class Behind = Nothing>
 PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared<bf16> ring,
                                    Source<T, T::X> x, Source<T, T::W> w, u32 k,
                                    const Behind& behind = {}) {
     u32 slabs = T::slabs(k);
-    // Empty groups are committed too, so that all but the newest STAGES - 2 are always all up to the
-    // slab that is read next.
+    // A group of copies is committed even where no slab is left, so that waiting for all groups but the
+    // newest STAGES - 2 always waits for the slab that is read next.
     auto fetch_slab = [&](u32 slab, u32 stage) {
         if (slab < slabs) {
             x.fetch(ring + stage * T::STAGE);
@@ -193,10 +196,10 @@ PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared
     for (u32 slab = 0; slab < slabs; slab++) {
         PRELUDE_UNROLL
         for (u32 step = 0; step + 1 < T::STEPS; step++) {
-            // The next step's columns: a column of 8 elements is a bit of a place.
+            // `place` is an exclusive or, so the next step's columns are found by one too.
             u32 next = 16 * (step + 1);
             parts[(step + 1) % 2].read(ring + stage * T::STAGE, x_at ^ next, w_at ^ next);
-            // The stage of the slab before this: all threads have read it, behind the last barrier.
+            // The previous slab's stage is free: all threads had read it at the last barrier.
             if (step == 0) fetch_slab(slab + T::STAGES - 1, free);
             parts[step % 2].multiply(sums);
         }
@@ -211,14 +214,15 @@ PRELUDE_DEVICE void multiply_slabs(float (&sums)[T::ROWS][T::COLUMNS][4], Shared
     }
 }
 
-// Two neighbours, or one and 0.
+// Loads two neighbours, or one and 0 if there is no pair.
 PRELUDE_DEVICE Vec<float, 2> load_two(Global<const bf16> from, bool pair) {
     if (!pair) return {{to_f32(load(from)), 0.0f}};
     bf16x2 two = load(as<const bf16x2>(from));
     return {{to_f32(two[0]), to_f32(two[1])}};
 }
 
-// Two neighbours of y from an even column on, or the last of a row; `before` is what is there.
+// Stores two neighbours of y from an even column on, or only the last element of a row; `before` is what
+// y holds there, for the form that adds.
 template <GemmOutput Output, class Factors>
 PRELUDE_DEVICE void put(const GemmParams& p, const Factors& factors, u32 row, u32 column, u64 at,
                         float low, float high, Vec<float, 2> before) {
@@ -251,8 +255,9 @@ PRELUDE_DEVICE void put(const GemmParams& p, const Factors& factors, u32 row, u3
     }
 }
 
-// A thread's part of a row of y: of every 8 columns from `first` on two, elements `e` and the next of
-// its sums. What is added to is read before any is written, so that it is waited for once.
+// Stores a thread's part of a row of y: two of every 8 columns from `first` on, from elements `e` and
+// e + 1 of its sums. All of y that is added to is read before any of it is written, so that the thread
+// waits once.
 template <class T, GemmOutput Output, class Factors>
 PRELUDE_DEVICE void put_row(const GemmParams& p, const Factors& factors, u32 row, u32 first,
                             const float (&sums)[T::COLUMNS][4], u32 e) {
@@ -272,7 +277,8 @@ PRELUDE_DEVICE void put_row(const GemmParams& p, const Factors& factors, u32 row
     }
 }
 
-// The tile of a block: rows of tiles in groups of GROUP, within a group column by column.
+// Returns the tile of this block: groups of GROUP rows of tiles follow one another, and within a group
+// tiles go column by column.
 PRELUDE_DEVICE Index3 tile_of_block() {
     u32 across = grid_dim().x, index = block_idx().y * across + block_idx().x;
     u32 first = index / (GROUP * across) * GROUP;
@@ -281,7 +287,7 @@ PRELUDE_DEVICE Index3 tile_of_block() {
     return {index / height, first + index % height, 0};
 }
 
-// A thread's part of a tile of y, from its sums.
+// Stores a thread's part of a tile of y, from its sums.
 template <class T, GemmOutput Output, class Factors>
 PRELUDE_DEVICE void put_tile(const GemmParams& p, const Factors& factors, u32 rows, u32 first_row,
                              u32 first_column, const float (&sums)[T::ROWS][T::COLUMNS][4]) {

@@ -1,21 +1,21 @@
 // gemm_skinny:      y[m, n]  = x[m, k] · w[n, k]ᵀ (+ bias[n])     m ≤ 16, bf16
-// gemm_skinny_add:  y[m, n] += the same                           rounded once
-// gemm_skinny_f32:  y[m, n]  = the same                           y f32, not rounded
+// gemm_skinny_add:  y[m, n] += x · wᵀ (+ bias)                    rounded once
+// gemm_skinny_f32:  y[m, n]  = x · wᵀ (+ bias)                    y f32, not rounded
 //
-// Products of few rows, whose time is that of reading w. As gemm_mma otherwise: k a multiple of
-// 8, strides in elements, rows of x and w at multiples of 16 bytes. An element's sum runs over the
-// same slabs in the same order for every m ≤ 16, so its bits do not depend on m.
+// Products of few rows, which take the time of reading w. Otherwise as gemm_mma: k is a multiple of
+// 8, strides are in elements, rows of x and w start at multiples of 16 bytes. An element's sum runs
+// over the same slabs in the same order for every m ≤ 16, so its bits do not depend on m.
 //
 // Launch: ⌈n/16⌉ blocks of 256 threads, or of 512 where that many blocks are fewer than GPUs have
 // multiprocessors; dynamic shared memory 16 rows of 8 or 16 sums and one between, a warp.
 // Bound: 2·n·k bytes.
 //
 //   block  16 rows of w, the m side of m16n8k16; the rows of x are its n side, 8 or 16 of them
-//   warp   slabs of 32 elements of k in turn with the others; a lane reads 16 bytes of two rows of
-//          w and of a row of x. What k is called within a slab does not matter to a sum, so these
-//          8 neighbours are a lane's two pairs of two instructions
-//   ahead  4 slabs a warp, 8 reads a lane, are asked for before the first is used, and before the
-//          kernel waits for its predecessor: no kernel writes w
+//   warp   takes slabs of 32 elements of k in turn with the other warps; a lane reads 16 bytes of two
+//          rows of w and of a row of x. The sum over a slab does not depend on the numbering of k
+//          within the slab, so these 8 neighbours serve as a lane's two pairs of two instructions
+//   ahead  a warp asks for 4 slabs of w, 8 reads of each lane, before it uses the first, and before
+//          the kernel waits for its predecessor: no kernel writes w
 //   end    the warps' sums are added in order of warps in shared memory
 #pragma once
 
@@ -25,10 +25,10 @@ namespace prelude {
 
 namespace skinny {
 
-constexpr u32 ROWS = 16;   // of w a block
-constexpr u32 SLAB = 32;   // elements of k a warp at a time
-constexpr u32 AHEAD = 4;   // slabs
-constexpr u32 WARPS = 16;  // at most
+constexpr u32 ROWS = 16;   // rows of w of a block
+constexpr u32 SLAB = 32;   // elements of k that a warp takes at a time
+constexpr u32 AHEAD = 4;   // slabs of w that a warp has asked for
+constexpr u32 WARPS = 16;  // warps of a block, at most
 
 // A lane's part of some slabs of w: its two rows.
 struct Part {
@@ -37,7 +37,7 @@ struct Part {
 
 }  // namespace skinny
 
-// `Tiles` of 8 rows of x.
+// Computes 16 columns of y for all rows; x has `Tiles` times 8 rows at most.
 template <GemmOutput Output, u32 Tiles, class Factors = gemm::Plainly>
 PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}) {
     using namespace skinny;
@@ -73,7 +73,7 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
     for (u32 from = 0; from * warps + warp < slabs; from += AHEAD) {
         Part next = fetch(from + AHEAD);
         u32x4 x[AHEAD][Tiles];
-        // What sums over a slab are multiplied with, of a row of x a lane.
+        // The scales of the sums over each slab; each lane has those of one row of x.
         float scales[AHEAD];
         PRELUDE_UNROLL
         for (u32 i = 0; i < AHEAD; i++) {
@@ -121,7 +121,7 @@ PRELUDE_DEVICE void gemm_skinny(const GemmParams& p, const Factors& factors = {}
         }
         now = next;
     }
-    // [warp][row of w][row of x].
+    // The sums of all warps: [warp][row of w][row of x].
     Shared<float> partial = dynamic_shared<float>();
     PRELUDE_UNROLL
     for (u32 tile = 0; tile < Tiles; tile++) {

@@ -49,7 +49,7 @@ PRELUDE_DEVICE u64 operand(Shared<const bf16> at, u32 leading, u32 stride) {
            u64(stride >> 4) << 32 | 1ull << 62;
 }
 
-// An operand `bytes` behind another.
+// Describes the operand that lies `bytes` after another.
 PRELUDE_DEVICE u64 operand_behind(u64 operand, u32 bytes) { return operand + (bytes >> 4); }
 
 }  // namespace prelude

@@ -7,8 +7,8 @@ PRELUDE_DEVICE u32 shared_place(Shared<const bf16> p) { return shared_address(p.
 
 // ---- barriers with phases ----
 
-// Begins phase 0 of a barrier that `arrivals` arrivals end. By one thread, which then calls
-// mbarrier_init_fence(); others use it after a barrier of the block.
+// Begins phase 0 of a barrier that `arrivals` arrivals end. One thread calls this and then
+// mbarrier_init_fence(); other threads use the barrier after sync_block().
 PRELUDE_DEVICE void mbarrier_init(Shared<u64> b, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b.at)), "r"(arrivals)
                  : "memory");
@@ -58,16 +58,17 @@ PRELUDE_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;
 
 // ---- registers ----
 
-// What pack_bf16() gives, by one instruction. Where both halves are used apart, the compiler makes two
-// slow ones of that.
+// Returns what pack_bf16() returns, by one instruction. For pack_bf16() the compiler emits two slow
+// instructions where the two halves are used apart.
 PRELUDE_DEVICE u32 round_pair(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// Hands registers of a warpgroup back, or takes some that others have handed back: N a thread, by all
-// of its warps. The kernel's bound on threads says how many each has at first.
+// Lowers, or raises, the registers of each thread of a warpgroup to N; take_registers() waits for those
+// that other warpgroups give back. All warps of the warpgroup call this. The kernel's bound on threads
+// says how many registers a thread has at first.
 template <u32 N>
 PRELUDE_DEVICE void give_registers() {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as setmaxnreg takes them");
@@ -81,7 +82,7 @@ PRELUDE_DEVICE void take_registers() {
 
 // ---- products of warpgroups ----
 
-// Nothing moves values out of or into these registers across this place.
+// Keeps the compiler from moving values out of or into these registers across this call.
 template <u32 N>
 PRELUDE_DEVICE void pin(float (&d)[N][4]) {
     PRELUDE_UNROLL
@@ -99,11 +100,12 @@ PRELUDE_DEVICE void pin(u32 (&a)[N][4]) {
     }
 }
 
-// Before the first product of a group: what threads wrote to the registers is there.
+// Makes what threads wrote to the registers visible to the products that follow. Called before the first
+// product of a group.
 PRELUDE_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Ends a group of products.
 PRELUDE_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most `Groups` of the warp's latest groups are under way, of which `d` is not.
+// Waits until at most the warp's `Groups` latest groups are under way, none of which writes `d`.
 template <u32 Groups, u32 N>
 PRELUDE_DEVICE void wgmma_wait(float (&d)[N][4]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Groups) : "memory");

@@ -38,7 +38,7 @@ struct LabelLogitsParams {
     Global<const bf16> table;
     Global<const u32> pair_row;
     Global<const u32> pair_id;   // ascending
-    Global<const u32> pair_out;  // where in out
+    Global<const u32> pair_out;  // index in out
     Global<float> out;
     Global<float> partial;  // [slabs, rows, 2]: maximum, sum
     Global<const u32> live;  // rows that count, or null for all
@@ -47,7 +47,7 @@ struct LabelLogitsParams {
     u32 width;
     u32 vocab;
     u32 hidden_stride;
-    float cap;  // or 0
+    float cap;  // 0: not bounded
 };
 PRELUDE_PARAMS(LabelLogitsParams, 96, index, hidden, table, pair_row, pair_id, pair_out, out,
                partial, live, rows, pairs, width, vocab, hidden_stride, cap);
@@ -81,7 +81,7 @@ PRELUDE_DEVICE void label_stage(const LabelLogitsParams& p, Shared<bf16> stage, 
     cp_async_commit();
 }
 
-// First pair whose id is at least `id`.
+// Returns the first pair whose id is at least `id`.
 PRELUDE_DEVICE u32 first_pair(const LabelLogitsParams& p, u32 id) {
     u32 low = 0, high = p.pairs;
     while (low < high) {
@@ -145,7 +145,7 @@ PRELUDE_DEVICE void label_logits(const LabelLogitsParams& p) {
         // The next round refills what this one has read; the last one makes room for logits.
         sync_block();
     }
-    // logits[row][id], in the place of the stages.
+    // logits[row][id] lies where the stages lay.
     Shared<float> logits = as<float>(stages);
 #pragma unroll
     for (u32 m = 0; m < 2; m++)

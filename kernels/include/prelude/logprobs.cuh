@@ -38,8 +38,8 @@ struct LogprobsParams {
 };
 PRELUDE_PARAMS(LogprobsParams, 72, row, target, lp, rank, top_id, top_lp, lse, live, rows, vocab);
 
-// Σ e^(logit - max): f32 within runs of 1,024 ids, in 16 lanes that are folded, f64 across runs,
-// in order. 64 groups of 16 threads take a run each.
+// Returns Σ e^(logit - max): summed in f32 within runs of 1,024 ids, by 16 lanes whose sums are added,
+// and in f64 across runs, in order. 64 groups of 16 threads take one run each.
 PRELUDE_DEVICE double sum_exp(Global<const float> logits, u32 vocab, float max,
                               Shared<double> runs) {
     u32 group = thread_idx().x / 16, lane = thread_idx().x % 16;

@@ -26,7 +26,7 @@ PRELUDE_DEVICE float to_f32(e4m3 x) {
     return bit_cast<float>(sign | ((magnitude << 20) + ((127 - 7) << 23)));
 }
 
-// Nearest e4m3, ties to even, larger magnitudes to 448; NaN stays.
+// Returns the nearest e4m3, ties to even, larger magnitudes to 448; NaN stays.
 PRELUDE_DEVICE e4m3 to_e4m3(float x) {
     u32 bits = bit_cast<u32>(x);
     u8 sign = u8((bits >> 24) & 0x80);
@@ -84,7 +84,7 @@ PRELUDE_DEVICE float soft_cap(float x, float cap) {
     return mul_rn(cap, add_rn(1.0f, -div_rn(2.0f, add_rn(e, 1.0f))));
 }
 
-// Sum over the 32 lanes, in every lane: pairs at distance 16, 8, 4, 2, 1.
+// Returns to every lane the sum over the 32 lanes: pairs at distance 16, 8, 4, 2, 1.
 PRELUDE_DEVICE float warp_sum(float x) {
     for (u32 distance = 16; distance > 0; distance /= 2) {
         x = add_rn(x, shuffle_xor(x, distance));
@@ -110,7 +110,7 @@ PRELUDE_DEVICE float warp_max(float x) {
     return x;
 }
 
-// The same, NaN if any lane has one.
+// Returns the largest x of the 32 lanes; NaN if any lane has one.
 PRELUDE_DEVICE float warp_max_nan(float x) {
     for (u32 distance = 16; distance > 0; distance /= 2) {
         float other = shuffle_xor(x, distance);
@@ -119,7 +119,7 @@ PRELUDE_DEVICE float warp_max_nan(float x) {
     return x;
 }
 
-// Sum over the threads of a 1-D block of whole warps, in every thread: lanes, then warps.
+// Returns to every thread the sum over a 1-D block of whole warps: lanes are added, then warps.
 // `scratch` holds 32 floats; it may be used again after the next sync_block().
 PRELUDE_DEVICE float block_sum(float x, Shared<float> scratch) {
     x = warp_sum(x);
@@ -129,7 +129,8 @@ PRELUDE_DEVICE float block_sum(float x, Shared<float> scratch) {
     return warp_sum(lane_id() < warps ? load(scratch + lane_id()) : 0.0f);
 }
 
-// Largest over the threads of a 1-D block of whole warps, in every thread; NaN if any is. As above.
+// Returns to every thread the largest x of a 1-D block of whole warps; NaN if any is. `scratch` is as in
+// block_sum().
 PRELUDE_DEVICE float block_max_nan(float x, Shared<float> scratch) {
     float most = warp_max_nan(x);
     if (lane_id() == 0) store(scratch + warp_id(), most);
@@ -138,8 +139,8 @@ PRELUDE_DEVICE float block_max_nan(float x, Shared<float> scratch) {
     return warp_max_nan(lane_id() < warps ? load(scratch + lane_id()) : NEG_INFINITY);
 }
 
-// Rows that hold real work: the count at `live` in device memory if there is one (so that a
-// captured launch serves every smaller batch), else all.
+// Returns the number of rows that hold real work: the count at `live` in device memory if there is one
+// (so that a captured launch serves every smaller batch), else `rows`.
 PRELUDE_DEVICE u32 live_rows(Global<const u32> live, u32 rows) {
     return live ? min_u32(load(live), rows) : rows;
 }

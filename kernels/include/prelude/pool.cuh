@@ -1,4 +1,4 @@
-// pool:           an embedding from hidden states, f32. One row of the output a block:
+// pool:           an embedding from hidden states, f32. Each block computes one row of the output:
 //
 //   last    the state at the last position
 //   mean    over positions: sums of 256-position chunks that start at absolute multiples of 256,

@@ -11,12 +11,13 @@
 //
 // rope `f32 [rope_positions, D]`: D/2 cosines, then D/2 sines, made on the host. A position
 // outside it turns the token's q and k into NaN, so that its row fails and no other. D is a
-// multiple of 8 up to 128, of the wide form up to 256; strides are multiples of 8 elements;
+// multiple of 8 up to 128, in the wide form up to 256; strides are multiples of 8 elements;
 // block_size is a power of two; rows · (Hq + 2 Hkv) is below 2^32.
 //
-// Launch: 256 threads, half a warp a (token, head), of the wide form a warp: ⌈rows · (Hq + 2 Hkv)
-// / 16⌉ blocks, or twice as many. Lane l has elements 4l.. of each half: 8 bytes an access, and half
-// the square roots of a lane with 2 of each. V is not read where it goes nowhere.
+// Launch: blocks of 256 threads. Half a warp has one head of one token, in the wide form a whole warp:
+// ⌈rows · (Hq + 2 Hkv) / 16⌉ blocks, or twice as many. Lane l has elements 4l.. of each half of a head,
+// so an access has 8 bytes, and there are half the square roots of lanes with 2 elements of each half. V
+// is not read where it goes nowhere.
 // Bound: 4 · rows · (Hq + Hkv) · D bytes, and 6 · Hkv · D bytes for a token that is kept.
 #pragma once
 
@@ -29,11 +30,11 @@ struct QkNormRopeStoreParams {
     Global<const i32> positions;
     Global<const i32> slots;
     Global<const float> rope;
-    Global<const bf16> q_norm;  // or null, as k_norm: heads are turned as they are
+    Global<const bf16> q_norm;  // q_norm and k_norm are null if heads are not normalised
     Global<const bf16> k_norm;
     Global<bf16> k_pages;
     Global<bf16> v_pages;
-    Global<bf16> k_step;  // or null, as v_step
+    Global<bf16> k_step;  // k_step and v_step may be null
     Global<bf16> v_step;
     Global<const u32> live;  // rows that count, or null for all
     u32 rows;
@@ -55,10 +56,10 @@ PRELUDE_PARAMS(QkNormRopeStoreParams, 136, qkv, positions, slots, rope, q_norm, 
 
 namespace rope {
 
-constexpr u32 EACH = 4;    // elements of each half a lane
+constexpr u32 EACH = 4;    // elements of each half that a lane has
 using Four = Vec<bf16, 4>;
 
-// A lane's part of a head: four neighbours of each half.
+// The part of a head that a lane has: four neighbours of each half.
 struct Part {
     float low[EACH], high[EACH];
 };
@@ -94,7 +95,7 @@ PRELUDE_DEVICE float squares(const Part& x) {
     return sum;
 }
 
-// y = x · scale · (offset + w), then turned by the angles of one row of the table.
+// Returns x · scale · (offset + w), turned by the angles of one row of the table.
 PRELUDE_DEVICE Part turn(const Part& x, float scale, float offset, const Part& w,
                          Global<const float> angles, u32 i, u32 half) {
     f32x4 cos = load_ro(as<const f32x4>(angles + i));
@@ -111,7 +112,7 @@ PRELUDE_DEVICE Part turn(const Part& x, float scale, float offset, const Part& w
 
 }  // namespace rope
 
-// `LANES` a head.
+// Does all the above; `LANES` lanes have one head.
 template <u32 LANES>
 PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
     using namespace rope;
@@ -120,7 +121,7 @@ PRELUDE_DEVICE void qk_norm_rope_store(const QkNormRopeStoreParams& p) {
     u32 item = block_idx().x * (block_dim().x / LANES) + thread_idx().x / LANES;
     u32 row = item / heads, head = item % heads;
     u32 half = p.head_dim / 2, i = EACH * (thread_idx().x % LANES);
-    // Both halves of a warp go through the sum together, whatever they have.
+    // All lanes of a warp go through the sum together, also those without a part.
     bool is_live = row < live_rows(p.live, p.rows);
     bool is_query = head < p.heads, is_value = head >= p.heads + p.kv_heads;
     i32 slot = is_live && !is_query ? load_ro(p.slots + row) : -1;

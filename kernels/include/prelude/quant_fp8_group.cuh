@@ -1,15 +1,15 @@
 // quant_fp8_group:  scale[r, g] = max(max |x[r, g]|, 2^-24) / 448     f32, as fp8_scales.cuh has them
 //                   q[r, g]     = e4m3(x[r, g] / scale[r, g])         x bf16, q e4m3, [rows, width]
-// silu_mul_fp8_group:  the same of a[r] = silu(g) · u, where a row of x holds g, then u: [rows, 2·width]
-// rms_norm_fp8_group:  the same of x[r] = norm(h[r]) · w
+// silu_mul_fp8_group:  scale and q of a[r] = silu(g) · u; a row of x holds g, then u: [rows, 2·width]
+// rms_norm_fp8_group:  scale and q of x[r] = norm(h[r]) · w
 //
-// g: groups of 128 elements of a row; width is a multiple of 128. Otherwise as quant_fp8_row: roundings,
-// numbers that are not finite, which stay in their group here, strides and alignment; the bits are those
-// of silu_mul or rms_norm, and quant_fp8_group.
+// g counts groups of 128 elements of a row; width is a multiple of 128. Roundings, strides and alignment
+// are those of quant_fp8_row; a number that is not finite affects its group alone. The bits are those of
+// silu_mul or rms_norm followed by quant_fp8_group.
 //
 // Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024. silu_mul_fp8_group:
 // width / 16 threads, rounded up to a warp, 32 to 512. 16 lanes hold a group, 8 elements each.
-// Bound: 3 · rows · width bytes, silu_mul_fp8_group 5.
+// Bound: 3 · rows · width bytes; silu_mul_fp8_group 5 · rows · width.
 #pragma once
 
 #include "prelude/fp8_scales.cuh"
@@ -21,8 +21,8 @@ namespace fp8 {
 
 constexpr u32 GROUP_LANES = BLOCK / 8;
 
-// Rounds a lane's eight numbers of a row, from its element `i` on. All lanes of a warp call this, with
-// neighbouring numbers, also with none of the row.
+// Rounds and stores a lane's eight numbers of a row, from element `i` on. All lanes of a warp call this
+// with neighbouring `i`, also lanes whose `i` is beyond the row.
 template <class Params>
 PRELUDE_DEVICE void put_part(const Params& p, u32 row, u32 i, const bf16x8& x) {
     float most = magnitude(x, 0.0f);
@@ -67,7 +67,7 @@ PRELUDE_DEVICE void silu_mul_fp8_group(const QuantFp8RowParams& p) {
     dep_launch();
 }
 
-// Sums in the order of rms_norm, whose threads these are.
+// Sums in the order of rms_norm, with as many threads as rms_norm has.
 PRELUDE_DEVICE void rms_norm_fp8_group(const RmsNormFp8RowParams& p) {
     PRELUDE_SHARED(float, sums, 32);
     dep_wait();

@@ -1,13 +1,13 @@
 // quant_fp8_row:  scale[r] = max(max |x[r]|, 2^-24) / 448     f32
 //                 q[r]     = e4m3(x[r] / scale[r])            x bf16, q e4m3, [rows, width]
-// silu_mul_fp8_row:  the same of a[r] = silu(g) · u, where a row of x holds g, then u: [rows, 2·width]
-// rms_norm_fp8_row:  the same of x[r] = norm(h[r]) · w
+// silu_mul_fp8_row:  scale and q of a[r] = silu(g) · u; a row of x holds g, then u: [rows, 2·width]
+// rms_norm_fp8_row:  scale and q of x[r] = norm(h[r]) · w
 //
 // a and norm(h) · w are rounded to bf16 as silu_mul and rms_norm round them: the bits are those of
-// silu_mul or rms_norm, and quant_fp8_row.
+// silu_mul or rms_norm followed by quant_fp8_row.
 // The largest magnitude of a row is exact, and so a row's result does not depend on what else is in the
 // batch. Quotients are rounded to f32, then to the nearest e4m3, ties to even. The scale of a row with a
-// NaN is NaN, with an infinity infinite: what is computed with it is not finite either.
+// NaN is NaN, that of a row with an infinity is infinite: results computed with either are not finite.
 //
 // `x` and `h` have row strides of their own, rows of q lie close together; width and stride are multiples
 // of 8 elements, pointers to x, h and w multiples of 16 bytes, to q of 8.
@@ -15,7 +15,7 @@
 // Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024. silu_mul_fp8_row:
 // width / 32 threads, rounded up to a warp, 32 to 512, and 2 · width bytes of dynamic shared memory, in
 // which a thread keeps its own numbers between their largest and their rounding.
-// Bound: 3 · rows · width bytes, silu_mul_fp8_row 5.
+// Bound: 3 · rows · width bytes; silu_mul_fp8_row 5 · rows · width.
 #pragma once
 
 #include "prelude/rms_norm.cuh"
@@ -52,10 +52,10 @@ PRELUDE_PARAMS(RmsNormFp8RowParams, 64, h, w, q, scale, live, rows, width, h_str
 
 namespace fp8 {
 
-constexpr float LARGEST = 448.0f;  // e4m3
-constexpr float LEAST = 0x1p-24f;  // magnitude that a scale is made for
+constexpr float LARGEST = 448.0f;  // the largest e4m3
+constexpr float LEAST = 0x1p-24f;  // the least magnitude for which a scale is made
 
-// Eight quotients, two bytes each.
+// Returns eight numbers divided by `scale` and rounded, two e4m3 in each u16.
 PRELUDE_DEVICE Vec<u16, 4> round_row_part(const bf16x8& x, float scale) {
     Vec<u16, 4> q;
     PRELUDE_UNROLL
@@ -65,7 +65,7 @@ PRELUDE_DEVICE Vec<u16, 4> round_row_part(const bf16x8& x, float scale) {
     return q;
 }
 
-// The largest magnitude of eight numbers and `most`; NaN if any is.
+// Returns the largest of `most` and the magnitudes of eight numbers; NaN if any is.
 PRELUDE_DEVICE float magnitude(const bf16x8& x, float most) {
     PRELUDE_UNROLL
     for (int j = 0; j < 8; j++) {
@@ -79,7 +79,7 @@ PRELUDE_DEVICE float scale_of(float most) {
     return div_rn(most < LEAST ? LEAST : most, LARGEST);
 }
 
-// Eight numbers of silu(g) · u, from element `i` on: rounded as silu_mul rounds them.
+// Returns eight numbers of silu(g) · u, from element `i` on, rounded as silu_mul rounds them.
 PRELUDE_DEVICE bf16x8 gated_part(Global<const bf16> gate, u32 width, u32 i) {
     bf16x8 g = load(as<const bf16x8>(gate + i)), u = load(as<const bf16x8>(gate + (width + i)));
     bf16x8 a;
@@ -139,7 +139,7 @@ PRELUDE_DEVICE void silu_mul_fp8_row(const QuantFp8RowParams& p) {
     dep_launch();
 }
 
-// Sums in the order of rms_norm, whose threads these are.
+// Sums in the order of rms_norm, with as many threads as rms_norm has.
 PRELUDE_DEVICE void rms_norm_fp8_row(const RmsNormFp8RowParams& p) {
     PRELUDE_SHARED(float, sums, 32);
     PRELUDE_SHARED(float, scratch, 32);

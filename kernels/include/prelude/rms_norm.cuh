@@ -1,15 +1,15 @@
 // rms_norm:      x = norm(h) · w                         bf16 [rows, width]
-// add_rms_norm:  h += d, then the same
+// add_rms_norm:  h += d, then x = norm(h) · w
 // rms_norm_add:  h += norm(d) · w
 //
 // norm(h) = h / sqrt(mean(h²) + eps), mean square in f32, the quotient rounded to bf16 before the
 // product with w, as the reference does. With an offset the product is norm(h) · (offset + w), and
-// it and a sum with h are rounded once: so does the reference of the models whose weights are stored
-// less 1. `h`, `d`, `x` have row strides of their own; w is [width]. width and strides are multiples
-// of 8 elements, pointers of 16 bytes.
+// the product, or its sum with h, is rounded once, as the reference does for models whose weights are
+// stored less 1. `h`, `d`, `x` have row strides of their own; w is [width]. width and strides are
+// multiples of 8 elements, pointers of 16 bytes.
 //
 // Launch: a block a row; width / 8 threads, rounded up to a warp, at most 1,024.
-// Bound: 4 · rows · width bytes, with add 8.
+// Bound: 4 · rows · width bytes, and 8 · rows · width for the forms that add.
 #pragma once
 
 #include "prelude/dev.h"
@@ -34,18 +34,18 @@ struct RmsNormParams {
 PRELUDE_PARAMS(RmsNormParams, 72, h, d, w, x, live, rows, width, h_stride, d_stride, x_stride, eps,
                offset, reserved);
 
-// A sum, and the sum of eight squares.
+// Returns `sum` plus the squares of eight numbers.
 PRELUDE_DEVICE float add_squares(float sum, const bf16x8& v) {
     for (int j = 0; j < 8; j++) sum = add_rn(sum, mul_rn(to_f32(v[j]), to_f32(v[j])));
     return sum;
 }
 
-// What numbers are multiplied with, of a row's sum of squares.
+// Returns the factor that scales a row, from the row's sum of squares.
 PRELUDE_DEVICE float norm_scale(float sum, u32 width, float eps) {
     return div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, float(width)), eps)));
 }
 
-// norm(v) · w of eight numbers.
+// Returns norm(v) · w of eight numbers.
 PRELUDE_DEVICE bf16x8 norm_part(const bf16x8& v, const bf16x8& w, float scale, float offset) {
     bf16x8 x;
     for (int j = 0; j < 8; j++) {

@@ -73,7 +73,7 @@ PRELUDE_PARAMS(EmbedSumParams, 80, ids, positions, words, position_table, types,
 
 PRELUDE_DEVICE u32 row_of_warp() { return block_idx().x * (block_dim().x / WARP) + warp_id(); }
 
-// One row by one warp; NaN if there is nothing to copy.
+// Copies one row by one warp; fills the row with NaN if there is nothing to copy.
 PRELUDE_DEVICE void copy_row(Global<const bf16> from, bool there, Global<bf16> to, u32 width) {
     for (u32 i = 8 * lane_id(); i < width; i += 8 * WARP) {
         u32x4 nan{{0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu, 0x7fff7fffu}};
@@ -96,7 +96,7 @@ PRELUDE_DEVICE void embed(const EmbedParams& p) {
     Global<bf16> h = p.h + u64(row) * p.h_stride;
     copy_row(p.table + u64(there ? id : 0) * p.width, there, h, p.width);
     if (p.scale != 1.0f) {
-        // What a lane has just written.
+        // Each lane reads back what it has just written.
         for (u32 i = 8 * lane_id(); i < p.width; i += 8 * WARP) {
             bf16x8 x = load(as<bf16x8>(h + i));
             for (int j = 0; j < 8; j++) x[j] = to_bf16(mul_rn(p.scale, to_f32(x[j])));
@@ -115,7 +115,7 @@ PRELUDE_DEVICE void embed_sum(const EmbedSumParams& p) {
     bool there = id >= 0 && type < (p.types ? p.num_types : 1);
     u32 position = 0;
     if (p.position_table) {
-        // A negative position is above all rows.
+        // As an unsigned number a negative position is larger than any row.
         position = u32(load(p.positions + row));
         there = there && position < p.num_positions;
     }
@@ -150,7 +150,7 @@ PRELUDE_DEVICE void gather_rows(const GatherRowsParams& p) {
     u32 row = row_of_warp();
     if (row >= live_rows(p.live, p.rows)) return;
     i32 index = load(p.index + row);
-    u32 at = u32(index) - p.first;  // below the first: too large
+    u32 at = u32(index) - p.first;  // an index below the first becomes too large
     bool there = index >= 0 && at < p.x_rows;
     if (!there && p.is_part != 0) return;
     Global<const bf16> from = p.x + u64(there ? at : 0) * p.x_stride;

@@ -53,7 +53,7 @@ PRELUDE_PARAMS(AdjustParams, 48, row, seen, bias, allowed, masked, rows, vocab);
 
 struct SampleRow {
     Global<const float> logits;  // to draw from
-    Global<const float> raw;     // must be finite; the same where nothing was adjusted
+    Global<const float> raw;     // must be finite; equal to `logits` where nothing was adjusted
     u64 seed;
     u32 output_position;
     u32 choice;
@@ -117,7 +117,7 @@ PRELUDE_DEVICE u64 fixed_point(float e) {
     return shift > -24 ? mantissa >> -shift : 0;
 }
 
-// Largest key with the smallest id, and whether all numbers are finite.
+// The largest key, the smallest id that has it, and whether all numbers are finite.
 struct Largest {
     u32 key, id;
     bool finite;
@@ -211,7 +211,7 @@ PRELUDE_DEVICE void adjust(const AdjustParams& p) {
     dep_launch();
 }
 
-// The distribution of a row.
+// Maps a logit of a row to its weight: step 5 above.
 struct Weights {
     float max, temperature;
     PRELUDE_DEVICE u64 operator()(float logit) const {
@@ -219,11 +219,11 @@ struct Weights {
     }
 };
 
-// What top-k and top-p leave: all larger keys, and the first `ties` ids at the key.
+// The ids that top-k and top-p keep: all with a larger key, and the first `ties` ids at the key.
 struct Kept {
     u32 key;
     u32 ties;
-    u64 weight;  // of all that is kept
+    u64 weight;  // sum over all ids that are kept
 };
 
 PRELUDE_DEVICE Kept keep(Global<const float> logits, u32 vocab, Weights weights, u32 top_k,
@@ -243,7 +243,7 @@ PRELUDE_DEVICE Kept keep(Global<const float> logits, u32 vocab, Weights weights,
         Cut cut = select_cut(logits, vocab, top_k, s, one);
         kept.key = cut.key;
         kept.ties = u32(top_k - cut.before);
-        // Their weight: of larger keys all, at the key as many as are kept.
+        // The weight of the ids that are kept: all with larger keys, and `ties` of those at the key.
         u64 above = 0;
         for (u32 id = thread_idx().x; id < vocab; id += SELECT_THREADS) {
             float logit = load(logits + id);
@@ -254,7 +254,7 @@ PRELUDE_DEVICE Kept keep(Global<const float> logits, u32 vocab, Weights weights,
     }
     if (top_p < 1.0f) {
         double enough = ceil_f64(mul_rn(double(top_p), double(kept.weight)));
-        // Rounding may lift it above the sum: then all are kept.
+        // Rounding may lift `enough` above the sum of weights: then all ids are kept.
         if (enough <= double(kept.weight) && u64(enough) <= kept.weight) {
             u64 target = u64(enough);
             Cut cut = select_cut(logits, vocab, target, s, weights);
@@ -310,7 +310,7 @@ PRELUDE_DEVICE void sample(const SampleParams& p) {
         ties_before = block_prefix(ties, scratch, all);
     }
     double least = mul_rn(double(min_p), 0x1p40);
-    // What id weighs, with `tie` the number of ties before it.
+    // Returns the weight of `id`; `tie` is the number of ties before it.
     auto weight_of = [&](u32 id, u64& tie) -> u64 {
         float logit = load(logits + id);
         u32 key = key_of(logit);

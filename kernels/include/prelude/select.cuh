@@ -46,8 +46,8 @@ PRELUDE_DEVICE Run run_of_thread(u32 vocab) {
     return {first, min_u32(first + each, vocab)};
 }
 
-// Sum of x over the threads before this one; the sum over all goes to `total`. Integers, so the
-// order does not matter. Barriers inside.
+// Returns the sum of x over the threads before this one; the sum over all goes to `total`. The sums are
+// of integers, so their order does not matter. All threads call this: there are barriers inside.
 PRELUDE_DEVICE u64 block_prefix(u64 x, const SelectScratch& s, u64& total) {
     u32 lane = lane_id(), warp = warp_id();
     u64 inclusive = x;
@@ -58,7 +58,7 @@ PRELUDE_DEVICE u64 block_prefix(u64 x, const SelectScratch& s, u64& total) {
     sync_block();  // threads may still read the last result
     if (lane == WARP - 1) store(s.threads + warp, inclusive);
     sync_block();
-    // Every warp adds up all of them, a lane each.
+    // Every warp adds up the sums of all warps, one in each lane.
     u64 sum = lane < block_dim().x / WARP ? load(s.threads + lane) : 0;
     for (u32 distance = 1; distance < WARP; distance *= 2) {
         u64 before = shuffle_up_u64(sum, distance);
@@ -70,7 +70,7 @@ PRELUDE_DEVICE u64 block_prefix(u64 x, const SelectScratch& s, u64& total) {
     return before + inclusive - x;
 }
 
-// The largest x of all threads.
+// Returns the largest x of all threads.
 PRELUDE_DEVICE u64 block_max(u64 x, const SelectScratch& s) {
     sync_block();
     store(s.threads + thread_idx().x, x);
@@ -93,8 +93,8 @@ struct Cut {
     u64 at;      // total of this key
 };
 
-// The cut for `target` (at least 1, at most the total): amount(id) is what an id adds, 0 to
-// leave it out. Three passes over the row: the key's upper 11 bits, the next 11, the last 10.
+// Returns the cut for `target` (at least 1, at most the total), where an id with logit x adds amount(x),
+// 0 to leave it out. Three passes over the row: the key's upper 11 bits, the next 11, the last 10.
 template <class Amount>
 PRELUDE_DEVICE Cut select_cut(Global<const float> logits, u32 vocab, u64 target,
                               const SelectScratch& s, Amount amount) {

@@ -1,10 +1,10 @@
 // silu_mul:  a = silu(g) · u,  silu(g) = g / (1 + e^-g)      bf16 [rows, 2·width] → [rows, width]
 // gelu_mul:  a = gelu(g) · u,  gelu(g) = g / (1 + e^-2y),  y = √(2/π) · (g + 0.044715 g³)
 //
-// The latter is x / 2 · (1 + tanh y), without its cancellation.
+// gelu(g) is g / 2 · (1 + tanh y), written without the cancellation in 1 + tanh y.
 // f32 inside; the gate is rounded to bf16 before the product, as the reference's two kernels do.
 // A row of `gate_up` holds g, then u. width and strides are multiples of 8 elements; rows · width
-// is below 2^34: rows and columns are told apart in 32 bits, which a thread has time for.
+// is below 2^34, so that a thread finds its row and column by a 32-bit division, which is fast.
 //
 // Launch: 256 threads, 8 elements a thread: ⌈rows · width / 2048⌉ blocks.
 // Bound: 6 · rows · width bytes.

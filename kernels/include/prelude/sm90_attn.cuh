@@ -1,19 +1,21 @@
 // sm90_attn: attn_varlen for Hopper, by tensor copies (TMA) and products of warpgroups (wgmma)
 //
-// The same function of the same tiles, segments, spans and pages as attn_varlen.cuh, for head_dim 64
-// and 128 and tiles of 128 rows; without windows, caps, biases and whole segments.
+// Computes what attn_varlen.cuh computes, from the same tiles, segments, spans and pages, for head_dim
+// 64 and 128 and tiles of 128 rows; without windows, caps, biases and whole segments.
 //
-// - K and V come by tensor copies: a tile of keys in one box where these follow each other in the step,
-//   else per 16 keys one where those do, there or in a page, else one for each key. Keys beyond the
-//   tile's last query are boxes outside of the matrix, so zeros. k[i] and v[i]: i = 0, 1 and 4 for the
-//   step's K and V, `[step_rows, Hkv · D]`, in boxes of 16 rows, of one and of 128; 2 and 3 for pages,
-//   `[blocks · Hkv · block_size, D]`, of 16 and of one; 64 columns each.
+// - K and V come by tensor copies. A tile of keys is one box if its keys follow one another in the step;
+//   if not, 16 keys are one box if they follow one another in the step or in a page; if not, each key is
+//   a box. Keys beyond the tile's last query are boxes outside of the matrix, so zeros.
+// - The maps k[i] and v[i]: i = 0, 1 and 4 are for the step's K and V, `[step_rows, Hkv · D]`, in boxes
+//   of 16 rows, of one and of 128; 2 and 3 are for pages, `[blocks · Hkv · block_size, D]`, in boxes of
+//   16 rows and of one. Every box has 64 columns.
 // - Boxes of one row rely on the 128-byte swizzle going by addresses in shared memory, as the CUDA
 //   programming guide says for places that are no multiples of 1024 bytes.
 //
 // Tiles of 128 keys begin at absolute multiples of 128, whatever the spans are, so that a row's bits
 // are the same cached or not, chunked or not, in a tree or flat, alone or in any batch, as those of
-// attn_varlen are; they are not the bits of attn_varlen. It is chosen by GPU and never by length.
+// attn_varlen are. The bits differ from those of attn_varlen, so the GPU alone decides between the two
+// kernels, and never a length.
 //
 // Launch: any number of blocks of 384 threads, of which a multiprocessor holds one; dynamic shared
 // memory 6 · 128 rows of D elements, and 64 bytes: 196,672 or 98,368. For sm_90a alone.
@@ -23,20 +25,21 @@
 // - Unused tiles have segment NONE.
 // Bound: 4 · D · Hq · Σ(visible keys) FLOPs.
 //
-//   shared        two of Q | two stages of K | two of V | barriers
+//   shared        Q of two items | two stages of K | two stages of V | barriers
 //   warpgroup 2   one warp copies K(i) and V(i) as stages become free, of one item after the other
 //   warpgroups    64 rows each: scores and values in registers
 //   0 and 1       K(i) there ─ scores(i) ─ V(i-1) there ─ values(i-1) under way ─ softmax(i)
 //
-// So the softmax of a tile runs beside the product of the tile before with its values, and both
-// warpgroups, which begin their products in turns, beside each other (Shah et al., FlashAttention-3,
-// 2024, §3.1 and §3.2). Tiles count on from item to item: an item's first scores are computed beside
-// the last values of the item before, K and V are copied ahead over the edge between them, and Q one
-// item ahead.
+// So the softmax of a tile runs beside the product of the previous tile's weights and values, and both
+// warpgroups, which begin their products in turns, run beside each other (Shah et al., FlashAttention-3,
+// 2024, §3.1 and §3.2). Tiles are counted across items: an item's first scores are computed beside the
+// previous item's last values, K and V of the next item are copied ahead, and Q is copied one item
+// ahead.
 //
-// On an H200 (2026-11-28) with a block an item, and so nothing beside an item's beginning and end, it
-// reached 230 TFLOP/s for 16 prompts of 512 tokens, 472 for 2 of 4,096 and 514 for one of 32,768, of 32
-// heads of 128 over 8 (attn_varlen: 197, 311 and 333). As it is now it was not measured.
+// On an H200 (2026-11-28) an earlier form, with one block for each item and so nothing beside an item's
+// beginning and end, reached 230 TFLOP/s for 16 prompts of 512 tokens, 472 for 2 of 4,096 and 514 for
+// one of 32,768, with 32 heads of 128 over 8 (attn_varlen: 197, 311 and 333). The present form was not
+// measured.
 // Narrower products for a last tile of few keys were tried: with a choice between two forms nvcc 13.0
 // waits behind every product.
 #pragma once
@@ -71,34 +74,34 @@ PRELUDE_PARAMS(Sm90AttnParams, 1408, k, v, q, out, tables, segments, spans, tile
 
 namespace sm90 {
 
-constexpr u32 KEYS = 128, ROWS = 128;  // of a tile
+constexpr u32 KEYS = 128, ROWS = 128;  // of a tile: keys, and rows of queries
 constexpr u32 STAGES = 2;
 constexpr u32 BOX = 16;        // keys of a copy
-constexpr u32 COLUMNS = 64;    // of a copy: a row of 128 bytes
-constexpr u32 CONSUMERS = 8;   // warps
+constexpr u32 COLUMNS = 64;    // columns of a copy: a row of 128 bytes
+constexpr u32 CONSUMERS = 8;   // warps that compute
 constexpr u32 PRODUCER = 8;    // the warp that copies
 constexpr u32 TURN = 1;        // the named barrier of warpgroup 0's turn; 2 is of warpgroup 1's
-// Of 65,536 registers: 40 · 128 + 232 · 256 = 64,512, as 168 · 384.
+// Registers of a thread. A multiprocessor has 65,536: 40 · 128 + 232 · 256 = 64,512 = 168 · 384.
 constexpr u32 PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
-// Places in shared memory. A matrix is Dim / 64 halves of 128 rows of 64 columns.
+// Where things lie in shared memory. A matrix is Dim / 64 halves of 128 rows of 64 columns.
 template <u32 Dim>
 struct Room {
     static constexpr u32 HALVES = Dim / COLUMNS, HALF = KEYS * COLUMNS, MATRIX = KEYS * Dim;
 
-    // Of the item with this number: copied while the one before is computed.
+    // Q of the item with this number, which is copied while the previous item is computed.
     PRELUDE_DEVICE Shared<bf16> q(u32 item) const { return matrix(item % 2); }
     PRELUDE_DEVICE Shared<bf16> k(u32 stage) const { return matrix(2 + stage); }
     PRELUDE_DEVICE Shared<bf16> v(u32 stage) const { return matrix(2 + STAGES + stage); }
     PRELUDE_DEVICE Shared<u64> barriers() const { return as<u64>(matrix(2 + 2 * STAGES)); }
-    // A stage's bytes are there; its consumers are done with it.
+    // Barriers: the bytes of a stage have arrived; its consumers do not need them any more.
     PRELUDE_DEVICE Shared<u64> k_full(u32 stage) const { return barriers() + stage; }
     PRELUDE_DEVICE Shared<u64> k_free(u32 stage) const { return barriers() + (STAGES + stage); }
     PRELUDE_DEVICE Shared<u64> v_full(u32 stage) const { return barriers() + (2 * STAGES + stage); }
     PRELUDE_DEVICE Shared<u64> v_free(u32 stage) const { return barriers() + (3 * STAGES + stage); }
 
     PRELUDE_DEVICE Shared<bf16> matrix(u32 i) const { return dynamic_shared<bf16>() + i * MATRIX; }
-    // Where 8 elements of a row of a matrix are, at a multiple of 8.
+    // Returns where 8 elements of a row lie in a matrix; `column` is a multiple of 8.
     PRELUDE_DEVICE u32 chunk(u32 row, u32 column) const {
         u32 bytes = swizzled(row * 128 + column % COLUMNS * 2);
         return column / COLUMNS * HALF + bytes / 2;
@@ -111,7 +114,7 @@ struct Item {
     u32 kv_head;
 
     PRELUDE_DEVICE bool is_there() const { return tile.segment != varlen::NO_SEGMENT; }
-    // The position behind the last key that some row sees, and how many tiles of keys that makes.
+    // The position after the last key that any row sees, and the number of tiles of keys up to there.
     PRELUDE_DEVICE u32 end() const { return tile.q_pos + tile.rows; }
     PRELUDE_DEVICE u32 key_tiles() const { return div_up(end(), KEYS); }
 };
@@ -124,7 +127,7 @@ struct Items {
     PRELUDE_DEVICE explicit Items(const Sm90AttnParams& p)
         : count(live_rows(p.live, p.tiles_max) * p.kv_heads), turn(0) {}
 
-    // The next; one that is not there behind the last.
+    // Returns the next item; after the last one, an item whose is_there() is false.
     PRELUDE_DEVICE Item next(const Sm90AttnParams& p) {
         u32 blocks = grid_dim().x, own = block_idx().x;
         while (turn * blocks < count) {
@@ -151,23 +154,24 @@ struct Group {
         return item.kv_head * size + (row - query(row) * size);
     }
     PRELUDE_DEVICE bool has(const Item& item, u32 row) const { return row < item.tile.rows * size; }
-    // The position behind the last that a row sees. Rows beyond the tile see what its last query
+    // The position after the last one that a row sees. Rows beyond the tile see what its last query
     // sees; they are not stored.
     PRELUDE_DEVICE u32 visible(const Item& item, u32 row) const {
         return item.tile.q_pos + min_u32(query(row), item.tile.rows - 1) + 1;
     }
 };
 
-// Where a lane has got to among the segment's spans, which it walks in order of position.
+// The span in which a lane looks for its next key; the lane walks the segment's spans in order of
+// position.
 struct Walk {
     Span span;
-    u32 next, left;  // index of the next span, and how many are not looked at
+    u32 next, left;  // the index of the next span, and how many spans are left
     u32 kv_head;
 
     PRELUDE_DEVICE Walk(const Segment& segment, u32 kv_head)
         : span{}, next(segment.span_first), left(segment.span_count), kv_head(kv_head) {}
 
-    // Goes to the span of a position; false if there is none.
+    // Moves to the span that has a position; false if there is none.
     PRELUDE_DEVICE bool to(const Sm90AttnParams& p, u32 position) {
         while (position - span.kv_start >= span.len) {
             if (left == 0) return false;
@@ -179,12 +183,12 @@ struct Walk {
     }
 
     PRELUDE_DEVICE bool is_page() const { return span.kind != SPAN_STEP; }
-    // True if the span of the latest position has all keys from `key` to `end`.
+    // True if the present span has all keys from `key` up to `end`.
     PRELUDE_DEVICE bool has(u32 key, u32 end) const {
         return span.kv_start <= key && end <= span.kv_start + span.len;
     }
 
-    // The row of a position of the span, in the step or in the pages.
+    // Returns the row, in the step or in the pages, of a position of the present span.
     PRELUDE_DEVICE u32 row(const Sm90AttnParams& p, u32 position) const {
         if (!is_page()) return span.at + (position - span.kv_start);
         u32 block = u32(load_ro(p.tables + (span.at + (position >> lowest_one(p.block_size)))));
@@ -193,7 +197,8 @@ struct Walk {
     }
 };
 
-// Copies a tile of keys from `key` on: each lane a part of one half of the columns of 16 keys.
+// Copies a tile of keys from `key` on. Each lane copies half of 16 keys, in one half of the columns,
+// where keys are copied one by one; where they are not, one lane copies for several.
 template <u32 Dim>
 PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[5], Shared<bf16> to,
                               Shared<u64> full, Walk& walk, u32 key, u32 end) {
@@ -207,7 +212,7 @@ PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[5
         return;
     }
     bool is_page = walk.is_page();
-    // All lanes find the same.
+    // All lanes find the same here.
     if (!is_page && key + KEYS <= end && walk.has(key, key + KEYS)) {
         if (first + part == 0) tensor_copy(to, maps[4], walk.row(p, key), step_column, full);
         return;
@@ -228,12 +233,13 @@ PRELUDE_DEVICE void copy_keys(const Sm90AttnParams& p, const TensorMap (&maps)[5
     }
 }
 
-// Copies K and V of all items' tiles of keys, stage after stage. For one warp.
+// Copies K and V of all items' tiles of keys, stage after stage. One warp calls this.
 template <u32 Dim>
 PRELUDE_DEVICE void produce(const Sm90AttnParams& p, Items items, Item item) {
     constexpr u32 BYTES = Room<Dim>::MATRIX * 2;
     Room<Dim> room;
-    // One lane waits, so that none that has nothing to copy is phases behind.
+    // Only lane 0 waits, and the others follow it: a lane with nothing to copy must not fall phases
+    // behind.
     auto begin = [&](Shared<u64> free, Shared<u64> full, u32 parity) {
         if (lane_id() == 0) {
             mbarrier_wait(free, parity ^ 1);
@@ -257,11 +263,11 @@ PRELUDE_DEVICE void produce(const Sm90AttnParams& p, Items items, Item item) {
     }
 }
 
-// A lane's part of two rows, l/4 and l/4 + 8, of its warp's 16.
+// The state of the softmax that lane l holds: its part of rows l/4 and l/4 + 8 of the warp's 16.
 struct Softmax {
     float max[2];
-    float sum[2];   // of the lane's own columns
-    float keep[2];  // what sums so far are scaled by
+    float sum[2];   // over the lane's own columns
+    float keep[2];  // the factor of the sums and values so far
 
     PRELUDE_DEVICE Softmax() : max{NEG_INFINITY, NEG_INFINITY}, sum{0.0f, 0.0f}, keep{1.0f, 1.0f} {}
 
@@ -307,7 +313,7 @@ struct Softmax {
 template <u32 Dim>
 PRELUDE_DEVICE void begin_scores(float (&s)[KEYS / 8][4], Shared<const bf16> q,
                                  Shared<const bf16> k) {
-    // Rows of 128 bytes, 8 of which are 1024.
+    // Rows have 128 bytes, and 8 rows have 1024.
     u64 left = operand(q, 0, 1024), right = operand(k, 0, 1024);
     pin(s);
     wgmma_fence();
@@ -334,7 +340,7 @@ PRELUDE_DEVICE void begin_values(float (&o)[Dim / 8][4], u32 (&weights)[KEYS / 1
     wgmma_commit();
 }
 
-// Weights as wgmma takes them.
+// Rounds weights to bf16 and packs them as wgmma takes them.
 PRELUDE_DEVICE void pack(u32 (&weights)[KEYS / 16][4], const float (&s)[KEYS / 8][4]) {
     PRELUDE_UNROLL
     for (u32 j = 0; j < KEYS / 16; j++) {
@@ -404,8 +410,8 @@ PRELUDE_DEVICE void store_rows(const Sm90AttnParams& p, const Group& group, cons
     }
 }
 
-// Computes the warpgroup's 64 rows of all items. Behind each item's last tile of keys its values are
-// put off: they are computed beside the next item's first scores.
+// Computes the warpgroup's 64 rows of all items. The values of an item's last tile of keys are computed
+// beside the next item's first scores.
 template <u32 Dim>
 PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     Room<Dim> room;
@@ -442,7 +448,7 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
         if (has_rows(item)) begin_queries<Dim>(p, group, item, room.q(number));
     };
     // Waits for the warp's own rows of Q. After the next wait_for_turn, the other three warps' rows are
-    // in shared memory too, and no warp reads Q of the item before any more.
+    // in shared memory too, and no warp reads Q of the previous item any more.
     auto wait_for_queries = [&] {
         cp_async_wait<0>();
         fence_async();
@@ -454,12 +460,12 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
         wait_for_turn();
         begin_scores<Dim>(s, queries(), room.k(i % STAGES));
     };
-    // Begins the values of the tile before.
+    // Begins the values of tile i - 1.
     auto begin_values_before = [&] {
         mbarrier_wait(room.v_full((i - 1) % STAGES), (i - 1) / STAGES % 2);
         begin_values<Dim>(o, weights, room.v((i - 1) % STAGES));
     };
-    // Weighs the tile's scores.
+    // Masks and weighs the scores of tile i, whose first key is `key`.
     auto weigh = [&](u32 key) {
         release(room.k_free(i % STAGES));
         if (key + KEYS > group.visible(item, first_row)) {
@@ -476,8 +482,8 @@ PRELUDE_DEVICE void consume(const Sm90AttnParams& p, Items items, Item item) {
     begin_queries_of(item, number);
     while (item.is_there()) {
         if (!has_rows(item)) {
-            // Frees what the other warpgroup alone reads. That one is ahead by a turn, and so done with
-            // what was in these stages before.
+            // Frees stages that only the other warpgroup reads. The other warpgroup is ahead by a turn,
+            // so it does not need the previous contents of these stages any more.
             for (u32 end = i + item.key_tiles(); i < end; i++) {
                 wait_for_turn();
                 end_turn();

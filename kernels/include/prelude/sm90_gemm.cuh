@@ -1,5 +1,5 @@
 // sm90_gemm:           y[m, n]  = x[m, k] · w[n, k]ᵀ
-// sm90_gemm_add:       y[m, n] += the same, rounded once
+// sm90_gemm_add:       y[m, n] += x[m, k] · w[n, k]ᵀ, rounded once
 // sm90_gemm_silu_mul:  y[m, n]  = silu(x · w[0..n]ᵀ) · (x · w[n..2n]ᵀ)
 //
 // For Hopper, by tensor copies (TMA) and products of warpgroups (wgmma). All is bf16, sums are f32.
@@ -8,24 +8,24 @@
 // rows that count.
 //
 // Every element is summed with k ascending in steps of 16 by the same instruction, wherever its tile
-// lies: its bits depend on its row of x and its row of w alone. They are not those of gemm_mma. The
-// gated form rounds both sums to bf16 and goes on as silu_mul does: it has the bits of that kernel
-// behind sm90_gemm.
+// lies: its bits depend on its row of x and its row of w alone. The bits differ from those of gemm_mma.
+// The gated form rounds both sums to bf16 and goes on as silu_mul does: it has the bits of sm90_gemm
+// followed by silu_mul.
 //
 // Launch: a block a multiprocessor, or a tile if these are fewer; 384 threads. Dynamic shared memory is
 // stages of 48 KB, 32 or 64 KB for what is stored, and 128 bytes: 229,504, or 213,120 where tiles are
 // stored apart. For sm_90a alone.
-// Bound: 2 · m · n · k FLOPs, twice as many of the gated form.
+// Bound: 2 · m · n · k FLOPs; 4 · m · n · k for the gated form.
 //
-//   tile          128 rows of x by 256 of w, which of the gated form are 128 gates and what belongs to them
+//   tile          128 rows of x by 256 of w; in the gated form 128 gate rows and their 128 up rows
 //   block         tiles in turn: block_idx, block_idx + grid_dim, …
 //   warpgroup 2   one thread copies slabs of 64 elements of k as stages become free, also those of the
 //                 next tile while this one is stored
-//   warpgroups    64 rows each, sums of 64 × 256 in registers. A slab's products are under way while those
-//   0 and 1       before it end, whose stage is free then
-//   storing       by each warp its own 16 rows; or apart, by three warps of warpgroup 2, which compute
-//                 gates too, while the next tile is multiplied. That leaves room for three stages and not
-//                 four. Bits are the same
+//   warpgroups    64 rows each, sums of 64 × 256 in registers. A slab's products begin before those of
+//   0 and 1       the previous slab end; the previous slab's stage is free when they have ended
+//   storing       each warp stores its own 16 rows; or tiles are stored apart, by three warps of
+//                 warpgroup 2, which compute gates too, while the next tile is multiplied. That leaves
+//                 room for three stages and not four. Both ways give the same bits
 //
 // Tiles follow each other in groups of 16 rows of tiles, column by column: 132 blocks read some 2,048
 // rows of x and as many of w at a time, mostly from the L2 cache.
@@ -58,18 +58,19 @@ namespace sm90_product {
 constexpr u32 ROWS = 128, COLUMNS = 256;  // of a tile of sums
 constexpr u32 SLAB = 64;                  // elements of k of a stage: a row of 128 bytes
 constexpr u32 BOX = 128;                  // rows of a copy
-constexpr u32 GROUP = 16;                 // rows of tiles that follow one another
+constexpr u32 GROUP = 16;                 // rows of tiles that blocks go through together
 constexpr u32 CONSUMERS = 8;              // warps that multiply
 constexpr u32 PRODUCER = 8;               // the warp that copies
-constexpr u32 STORERS = 3;                // the warps behind it, where tiles are stored apart
-constexpr u32 STAGE = (ROWS + COLUMNS) * SLAB;  // elements
-// Of 65,536 registers: 56 · 128 + 224 · 256 = 64,512, as 168 · 384.
+constexpr u32 STORERS = 3;                // the warps after it, which store where tiles are stored apart
+constexpr u32 STAGE = (ROWS + COLUMNS) * SLAB;  // elements of a stage
+// Registers of a thread. A multiprocessor has 65,536: 56 · 128 + 224 · 256 = 64,512 = 168 · 384.
 constexpr u32 PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
 
-// Columns that a warp stores at once by itself, and 16-byte chunks of them a row.
+// The columns that a warp stores at once by itself, their 16-byte chunks in a row, and the chunks of
+// each lane in 16 rows.
 constexpr u32 STORED = 128, CHUNKS = STORED / 8, TURNS = 16 * CHUNKS / WARP;
 
-// Places in shared memory.
+// Where things lie in shared memory.
 template <bool Apart>
 struct Room {
     static constexpr u32 STAGES = Apart ? 3 : 4;
@@ -79,10 +80,10 @@ struct Room {
     PRELUDE_DEVICE Shared<bf16> w(u32 stage) const { return x(stage) + ROWS * SLAB; }
     PRELUDE_DEVICE Shared<bf16> kept() const { return x(STAGES); }
     PRELUDE_DEVICE Shared<u64> barriers() const { return as<u64>(kept() + ROWS * KEPT); }
-    // A stage's bytes are there; its consumers are done with it.
+    // Barriers: the bytes of a stage have arrived; its consumers do not need them any more.
     PRELUDE_DEVICE Shared<u64> full(u32 stage) const { return barriers() + stage; }
     PRELUDE_DEVICE Shared<u64> free(u32 stage) const { return barriers() + (STAGES + stage); }
-    // A warpgroup's rows of a tile are there; they are stored.
+    // Barriers: a warpgroup has put its rows of a tile into `kept`; those rows are stored.
     PRELUDE_DEVICE Shared<u64> put(u32 warpgroup) const {
         return barriers() + (2 * STAGES + warpgroup);
     }
@@ -90,8 +91,8 @@ struct Room {
         return barriers() + (2 * STAGES + 2 + warpgroup);
     }
 
-    // 8 elements of a row. A 16-byte column lies where its bits and those of the row are exclusive or:
-    // 8 rows are on different banks, and so are 8 columns.
+    // Returns where 8 elements of a row lie. The 16-byte column c lies at place c xor the row's low 3
+    // bits: 8 rows are on different banks, and so are 8 columns.
     PRELUDE_DEVICE Shared<bf16> chunk(u32 row, u32 chunk) const {
         return kept() + row * KEPT + 8 * (chunk ^ row % 8);
     }
@@ -100,14 +101,14 @@ struct Room {
 // The tiles of y.
 template <Sm90Output Output>
 struct Tiles {
-    // Columns of y of a tile.
+    // Columns of y that a tile has.
     static constexpr u32 WIDTH = Output == Sm90Output::SiluMul ? COLUMNS / 2 : COLUMNS;
     u32 rows, down, across;
 
     PRELUDE_DEVICE Tiles(const Sm90GemmParams& p, u32 rows)
         : rows(rows), down(div_up(rows, ROWS)), across(div_up(p.n, WIDTH)) {}
     PRELUDE_DEVICE u32 count() const { return down * across; }
-    // First row and column of a tile, in the order in which blocks take them.
+    // Finds the first row and column of tile `index`, in the order in which blocks take tiles.
     PRELUDE_DEVICE void at(u32 index, u32& row, u32& column) const {
         u32 first = index / (GROUP * across) * GROUP;
         u32 height = min_u32(GROUP, down - first);
@@ -117,7 +118,7 @@ struct Tiles {
     }
 };
 
-// Copies the slabs of all tiles of the block, stage after stage. For one thread.
+// Copies the slabs of all tiles of the block, stage after stage. One thread calls this.
 template <Sm90Output Output, bool Apart>
 PRELUDE_DEVICE void produce(const Sm90GemmParams& p, const Tiles<Output>& tiles) {
     Room<Apart> room;
@@ -137,10 +138,10 @@ PRELUDE_DEVICE void produce(const Sm90GemmParams& p, const Tiles<Output>& tiles)
     }
 }
 
-// Begins to multiply the warpgroup's 64 rows of x by 256 of w, of one slab.
+// Begins to multiply the warpgroup's 64 rows of x by the 256 rows of w, for one slab.
 PRELUDE_DEVICE void begin_products(float (&d)[COLUMNS / 8][4], Shared<const bf16> x,
                                    Shared<const bf16> w, bool adds) {
-    // Rows of 128 bytes, 8 of which are 1024.
+    // Rows have 128 bytes, and 8 rows have 1024.
     u64 left = operand(x, 0, 1024), right = operand(w, 0, 1024);
     pin(d);
     wgmma_fence();
@@ -151,17 +152,17 @@ PRELUDE_DEVICE void begin_products(float (&d)[COLUMNS / 8][4], Shared<const bf16
     wgmma_commit();
 }
 
-// The two bf16 of a register.
+// Return one of the two bf16 of a register as f32.
 PRELUDE_DEVICE float low_half(u32 pair) { return bit_cast<float>(pair << 16); }
 PRELUDE_DEVICE float high_half(u32 pair) { return bit_cast<float>(pair & 0xffff0000u); }
 
-// silu(gate) · up of two neighbours, rounded as silu_mul does it.
+// Returns silu(gate) · up of two neighbours, rounded as silu_mul rounds it.
 PRELUDE_DEVICE u32 gated(u32 gate, u32 up) {
     u32 s = round_pair(silu(low_half(gate)), silu(high_half(gate)));
     return round_pair(mul_rn(low_half(s), low_half(up)), mul_rn(high_half(s), high_half(up)));
 }
 
-// What a warp adds to: 16 rows of y, 256 columns.
+// What y holds before a warp adds to it: 16 rows of 256 columns.
 struct Before {
     u32x4 chunks[COLUMNS / STORED][TURNS];
 };
@@ -171,16 +172,16 @@ template <Sm90Output Output, bool Apart>
 struct Part {
     static constexpr bool ADDS = Output == Sm90Output::Add;
     const Sm90GemmParams& p;
-    u32 rows;         // of y that count
-    u32 row, column;  // the first
+    u32 rows;         // rows of y that count
+    u32 row, column;  // of the warp's first element in y
 
-    // Where chunks of 128 columns of the warp's rows lie: halves of a tile have one place for both where
-    // they are stored one after the other.
+    // Returns where a chunk of the warp's rows lies in shared memory. The two halves of a tile share one
+    // place unless tiles are stored apart, since the warp then stores one half after the other.
     static PRELUDE_DEVICE Shared<bf16> place(u32 row, u32 half, u32 chunk) {
         return Room<Apart>().chunk(16 * warp_id() + row, (Apart ? half * CHUNKS : 0) + chunk);
     }
 
-    // Calls `f(turn, row, chunk, place in y)` for the lane's chunks of a half that are there.
+    // Calls `f(turn, row, chunk, place in y)` for each chunk of the lane in a half that lies within y.
     template <class F>
     PRELUDE_DEVICE void each(u32 half, F f) const {
         PRELUDE_UNROLL
@@ -200,8 +201,8 @@ struct Part {
         }
     }
 
-    // Puts 128 columns to shared memory, of sums from d[half · 16] on: rounded, or of the gated form
-    // what comes of them if the warp stores it.
+    // Puts 128 columns into shared memory: the sums from d[half · 16] on, rounded; in the gated form,
+    // if the warp stores the tile itself, silu(gate) · up of the sums.
     PRELUDE_DEVICE void put(u32 half, const float (&d)[COLUMNS / 8][4], const Before& before) const {
         constexpr bool GATES = Output == Sm90Output::SiluMul && !Apart;
         u32 lane = lane_id();
@@ -247,7 +248,7 @@ struct Part {
     }
 };
 
-// Stores what warpgroups have put, of all tiles of the block. For the storing warps.
+// Stores what warpgroups have put into `kept`, for all tiles of the block. The storing warps call this.
 template <Sm90Output Output>
 PRELUDE_DEVICE void store_apart(const Sm90GemmParams& p, const Tiles<Output>& tiles) {
     constexpr u32 ACROSS = Tiles<Output>::WIDTH / 8;  // chunks of a row of y
@@ -292,7 +293,7 @@ PRELUDE_DEVICE void consume(const Sm90GemmParams& p, const Tiles<Output>& tiles)
         begin_products(d, room.x(stage) + warpgroup * (64 * SLAB), room.w(stage), adds);
         step++;
     };
-    // All but the newest `under_way` slabs are multiplied.
+    // Frees the stage of the newest slab whose products have ended; `under_way` newer ones have not.
     auto release = [&](u32 under_way) {
         if (lane_id() == 0) mbarrier_arrive(room.free((step - 1 - under_way) % room.STAGES));
     };

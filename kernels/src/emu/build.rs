@@ -17,7 +17,7 @@ use super::Error;
 pub struct Build {
     /// The compiler: g++ from 9 on.
     pub compiler: String,
-    /// This crate's folder, with `emu`, `include` and `src`.
+    /// The folder of this crate, with `emu`, `include` and `src`.
     pub sources: PathBuf,
     /// The folder in which objects and libraries are made and found again.
     pub cache: PathBuf,
@@ -39,7 +39,7 @@ pub enum Sanitizer {
 }
 
 impl Default for Build {
-    /// This checkout, with g++.
+    /// Returns the build of this checkout, with g++.
     fn default() -> Self {
         let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let cache = sources.join("../target/kernels-emu");
@@ -55,7 +55,7 @@ impl Default for Build {
 }
 
 impl Build {
-    /// The library's path, after compiling what has changed.
+    /// Compiles what has changed, and returns the library's path.
     pub(super) fn run(&self) -> Result<PathBuf, Error> {
         let compiler = self.compiler_version()?;
         let sources = self.files(&["emu", "src"], &["cpp", "cu"])?;
@@ -126,7 +126,7 @@ impl Build {
         command
     }
 
-    /// Also tells whether there is a compiler.
+    /// Returns the compiler's version, or an error if there is no compiler.
     fn compiler_version(&self) -> Result<Vec<u8>, Error> {
         let output = Command::new(&self.compiler).arg("--version").output();
         let output = output.map_err(|e| Error::NoCompiler {
@@ -155,7 +155,8 @@ impl Build {
         Ok(files)
     }
 
-    /// A source and what it includes in quotes, directly and through others, in a fixed order.
+    /// Returns a source and what it includes in quotes, directly and through others, in a fixed
+    /// order.
     fn included(&self, source: &Path) -> Result<Vec<PathBuf>, Error> {
         let mut found = vec![source.to_owned()];
         let mut next = 0;
@@ -241,7 +242,7 @@ fn add_file(hash: &mut Sha256, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file name: half of the hash is plenty.
+/// Returns a file name: half of the hash is plenty.
 fn name(hash: Sha256) -> String {
     let hash = hash.finalize();
     hash[..16].iter().map(|b| format!("{b:02x}")).collect()

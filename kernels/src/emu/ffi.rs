@@ -120,7 +120,7 @@ impl Symbols {
     }
 }
 
-/// A name in the library's tables.
+/// Returns a name in the library's tables.
 fn text(name: *const c_char) -> Option<String> {
     if name.is_null() {
         return None;
@@ -130,7 +130,7 @@ fn text(name: *const c_char) -> Option<String> {
     Some(name.to_string_lossy().into_owned())
 }
 
-/// One device; closed when dropped.
+/// A device of the emulation; closed when dropped.
 pub(super) struct Handle {
     device: Device,
     symbols: Arc<Symbols>,

@@ -50,7 +50,7 @@ pub enum Error {
     NoCompiler {
         /// The attempt that failed.
         program: String,
-        /// Why it failed.
+        /// The reason why the compiler did not start.
         why: String,
     },
     /// A source does not compile.
@@ -68,7 +68,7 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The reason why the file could not be used.
         why: String,
     },
     /// The library does not load.
@@ -79,7 +79,7 @@ pub enum Error {
     Fault {
         /// The kernel, what it did, where, and which thread.
         what: String,
-        /// Run it again with this one.
+        /// The schedule with which to run the kernel again.
         schedule: Schedule,
     },
     /// A copy to or from memory that was not allocated.
@@ -130,7 +130,7 @@ pub struct Extent {
     pub at: DevicePtr,
     /// The number of bytes.
     pub bytes: u64,
-    /// 1 if it may be written, else 0.
+    /// 1 if the memory may be written, else 0.
     pub writable: u32,
     /// 0.
     pub reserved: u32,
@@ -139,9 +139,9 @@ pub struct Extent {
 /// A kernel in the library.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// Its `extern "C"` name.
+    /// The kernel's `extern "C"` name.
     pub name: String,
-    /// Its parameter struct's, as the source names it.
+    /// The name of the kernel's parameter struct in the source.
     pub params: String,
     /// Most threads of a block.
     pub threads_max: u32,
@@ -150,7 +150,7 @@ pub struct Kernel {
 /// A parameter struct as C++ lays it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Its size.
+    /// The struct's size.
     pub bytes: usize,
     /// Name, offset and size of each field.
     pub fields: Vec<(String, usize, usize)>,
@@ -177,7 +177,7 @@ impl Library {
         ffi::Symbols::load(&path).map(|symbols| Self(Arc::new(symbols)))
     }
 
-    /// An empty device whose launches run in this order.
+    /// Returns an empty device whose launches run in this order.
     #[must_use]
     pub fn device(&self, schedule: Schedule) -> Device {
         Device {
@@ -186,7 +186,7 @@ impl Library {
         }
     }
 
-    /// All kernels in the library.
+    /// Returns all kernels in the library.
     #[must_use]
     pub fn kernels(&self) -> Vec<Kernel> {
         self.0.kernels()
@@ -220,7 +220,7 @@ impl Device {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The order of its launches.
+    /// Returns the order in which the device runs threads.
     #[must_use]
     pub const fn schedule(&self) -> Schedule {
         self.schedule

@@ -33,7 +33,7 @@ pub enum Function {
 }
 
 impl ActivateParams {
-    /// 8 elements a thread.
+    /// Returns a launch of one thread for every 8 elements.
     #[must_use]
     pub fn launch(&self, function: Function) -> Launch {
         let kernel = match function {

@@ -2,7 +2,7 @@ use super::attn_varlen::{is_near, padded_head_dim};
 use crate::{DevicePtr, Launch, params::params};
 
 params! {
-    /// One query whose keys and values are all in the pool.
+    /// A query whose keys and values are all in the pool.
     #[derive(PartialEq, Eq)]
     pub struct DecodeRow: 16 {
         /// Row of `q` and `out`.
@@ -17,8 +17,8 @@ params! {
 }
 
 params! {
-    /// One split of rows of [`AttnDecodeParams::rows`] that are read together: of one row, or of several
-    /// that have it in the same blocks and see all of it and more.
+    /// A split of rows of [`AttnDecodeParams::rows`] that are read together: of one row, or of several
+    /// that have the split in the same blocks and see all of it and more.
     #[derive(PartialEq, Eq)]
     pub struct DecodeItem: 16 {
         /// The first of the rows, which follow each other.
@@ -40,7 +40,7 @@ params! {
         pub q: DevicePtr,
         /// `[_, heads · D]`; may be `q`.
         pub out: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
@@ -72,7 +72,7 @@ params! {
         pub block_size: u32,
         /// Factor on q · k, above 0.
         pub scale: f32,
-        /// Positions before its own that a row sees at most, or [`super::NO_WINDOW`].
+        /// Most positions before its own that a row sees, or [`super::NO_WINDOW`].
         pub window: u32,
         /// Bound of the scaled scores, or 0.
         pub cap: f32,
@@ -85,7 +85,7 @@ params! {
 /// Query heads of a block, where each row reads for itself.
 const HEADS_PER_BLOCK: u32 = 16;
 
-/// Query heads of a block that rows may share, by the padded size of heads.
+/// Returns the query heads of a block that rows may share, by the padded size of heads.
 const fn heads_shared(padded: u32) -> u32 {
     if padded > 128 { 16 } else { 32 }
 }
@@ -94,8 +94,8 @@ impl AttnDecodeParams {
     /// Keys of a split, at absolute positions.
     pub const SPLIT_KEYS: u32 = 256;
 
-    /// Bytes of shared memory of a block for heads of this size: of all kernels of attention, those
-    /// that decode take the most. None for a `head_dim` that no kernel takes.
+    /// Returns the bytes of shared memory of a block for heads of this size: of all kernels of
+    /// attention, those that decode take the most. None for a `head_dim` that no kernel takes.
     #[must_use]
     pub const fn shared_bytes(head_dim: u32) -> Option<u32> {
         match padded_head_dim(head_dim) {
@@ -108,15 +108,15 @@ impl AttnDecodeParams {
     /// 4 warps.
     const STAGED_ROWS: u32 = 4 * 2 * 2 * 16;
 
-    /// Most rows of an item; 1 if no two rows can be read together. `group`: query heads that share a
-    /// key-value head.
+    /// Returns the most rows of an item; 1 if no two rows can be read together. `group`: query heads
+    /// that share a key-value head.
     #[must_use]
     pub fn rows_shared(group: u32, head_dim: u32) -> u32 {
         padded_head_dim(head_dim).map_or(1, |padded| (heads_shared(padded) / group).max(1))
     }
 
-    /// A block a row, key-value head and split, or one an item and key-value head. None for a `head_dim`
-    /// that no kernel takes.
+    /// Returns a launch of one block for each row, key-value head and split, or for each item and
+    /// key-value head. None for a `head_dim` that no kernel takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let near = is_near(self.window, self.cap, self.head_dim);

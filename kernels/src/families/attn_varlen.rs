@@ -5,7 +5,7 @@ params! {
     /// order.
     #[derive(PartialEq, Eq)]
     pub struct Segment: 8 {
-        /// Index of its first span.
+        /// Index of the segment's first span.
         pub span_first: u32,
         /// The number of spans.
         pub span_count: u32,
@@ -29,9 +29,9 @@ params! {
 }
 
 impl Span {
-    /// In blocks of the pool.
+    /// The kind of a span in blocks of the pool.
     pub const PAGES: u32 = 0;
-    /// Among the step's own K and V.
+    /// The kind of a span among the step's own K and V.
     pub const STEP: u32 = 1;
 }
 
@@ -39,7 +39,7 @@ params! {
     /// Queries of one segment at consecutive positions, which a block computes at once.
     #[derive(PartialEq, Eq)]
     pub struct Tile: 16 {
-        /// Their segment, or [`Tile::NO_SEGMENT`] for a tile that is not used.
+        /// The segment of the queries, or [`Tile::NO_SEGMENT`] for a tile that is not used.
         pub segment: u32,
         /// Row of `q` and `out` of the first.
         pub q_row: u32,
@@ -59,7 +59,7 @@ impl Tile {
     /// Query rows of a tile in launches with so many tiles that each multiprocessor has several.
     pub const ROWS_WIDE: u32 = 128;
 
-    /// Most queries of a tile: with the `group` heads that share a key-value head they fill
+    /// Returns the most queries of a tile: with the `group` heads that share a key-value head they fill
     /// `tile_rows` rows. None if there are more heads than rows.
     #[must_use]
     pub const fn tokens_max(group: u32, tile_rows: u32) -> Option<u32> {
@@ -84,7 +84,7 @@ params! {
         pub k_step: DevicePtr,
         /// Values, laid out as keys are.
         pub v_step: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
@@ -142,8 +142,8 @@ pub(super) fn is_near(window: u32, cap: f32, head_dim: u32) -> bool {
 }
 
 impl AttnVarlenParams {
-    /// A block a tile and key-value head. None for a `head_dim` or `tile_rows` that no kernel
-    /// takes.
+    /// Returns a launch of one block for each tile and key-value head. None for a `head_dim` or
+    /// `tile_rows` that no kernel takes.
     #[must_use]
     pub fn launch(&self) -> Option<Launch> {
         let padded = padded_head_dim(self.head_dim);
@@ -165,8 +165,8 @@ impl AttnVarlenParams {
         Some(self.launch_of(kernel, padded))
     }
 
-    /// The same where queries see whole segments, each of one span in the step's K and V. None for a
-    /// `head_dim` or `tile_rows` that no kernel takes, and with a `cap`.
+    /// Returns the launch for queries that see whole segments, each of one span in the step's K and V.
+    /// None for a `head_dim` or `tile_rows` that no kernel takes, and with a `cap`.
     #[must_use]
     pub fn launch_whole(&self) -> Option<Launch> {
         let padded = padded_head_dim(self.head_dim);
@@ -199,7 +199,7 @@ impl AttnVarlenParams {
     }
 }
 
-/// The size that a kernel for `head_dim` works with, if there is one.
+/// Returns the size that a kernel for `head_dim` works with, if there is one.
 pub(super) const fn padded_head_dim(head_dim: u32) -> Option<u32> {
     match head_dim {
         0 => None,

@@ -22,7 +22,7 @@ params! {
 const BLOCK_ELEMENTS: u32 = 2048;
 
 impl CapLogitsParams {
-    /// A block for each 2,048 elements of a row.
+    /// Returns a launch of one block for each 2,048 elements of a row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch {

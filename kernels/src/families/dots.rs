@@ -60,7 +60,7 @@ fn blocks(products: u64) -> u32 {
 }
 
 impl ClassifyParams {
-    /// A warp a (row, label).
+    /// Returns a launch of one warp for each (row, label).
     #[must_use]
     pub fn launch(&self) -> Launch {
         let products = u64::from(self.rows) * u64::from(self.labels);
@@ -69,7 +69,7 @@ impl ClassifyParams {
 }
 
 impl LabelDotsParams {
-    /// A warp a product.
+    /// Returns a launch of one warp for each product.
     #[must_use]
     pub fn launch(&self) -> Launch {
         Launch::linear("prelude_label_dots", blocks(u64::from(self.products)), 256)

@@ -44,15 +44,15 @@ pub enum GemmOutput {
 
 /// Most rows of [`GemmParams::launch_skinny`].
 const SKINNY_ROWS: u32 = 16;
-/// Rows of `w` of one of its blocks.
+/// Rows of `w` of one block of the kernels for few rows.
 const SKINNY_TILE: u32 = 16;
-/// With fewer blocks than this, more than some GPUs have multiprocessors, blocks are larger.
+/// The number of blocks, more than some GPUs have multiprocessors, below which blocks are larger.
 const SKINNY_BLOCKS: u32 = 132;
 
 /// The part of `y` that a block computes: mirrors `gemm::Tile`. The bits of `y` are the same with each.
 #[derive(Debug)]
 pub struct GemmTile {
-    /// By [`GemmOutput`].
+    /// The kernels, by [`GemmOutput`].
     kernels: [&'static str; 3],
     rows: u32,
     columns: u32,
@@ -60,14 +60,15 @@ pub struct GemmTile {
     /// Elements of `k` of a stage.
     slab: u32,
     stages: u32,
-    /// A product takes the first tile that gives its grid so many blocks. With fewer, multiprocessors
-    /// have nothing to do, and those that do wait for memory most of the time. Tiles and numbers were
-    /// chosen by measuring 19 tiles on an H100, over the shapes of Qwen3-0.6B and 4B.
+    /// The number of blocks from which on a product takes this tile: it takes the first tile that gives
+    /// its grid so many. With fewer, multiprocessors have nothing to do, and those that do wait for
+    /// memory most of the time. Tiles and numbers were chosen by measuring 19 tiles on an H100, over
+    /// the shapes of Qwen3-0.6B and 4B.
     least_blocks: u32,
 }
 
 impl GemmTile {
-    /// All tiles, from large to small.
+    /// The tiles, from large to small.
     pub const ALL: [Self; 4] = [
         Self {
             kernels: [
@@ -136,7 +137,8 @@ impl GemmTile {
 }
 
 impl GemmParams {
-    /// The kernels for few rows: 16 rows of `w` a block. None for more than 16 rows.
+    /// Returns the launch of the kernels for few rows: one block for each 16 rows of `w`. None for more
+    /// than 16 rows.
     #[must_use]
     pub const fn launch_skinny(&self, output: GemmOutput) -> Option<Launch> {
         if self.m > SKINNY_ROWS {
@@ -161,7 +163,8 @@ impl GemmParams {
         })
     }
 
-    /// A block for each tile of `y`, of a shape that follows from the size of `y` alone.
+    /// Returns a launch of one block for each tile of `y`, of a shape that follows from the size of `y`
+    /// alone.
     #[must_use]
     pub const fn launch(&self, output: GemmOutput) -> Launch {
         let mut i = 0;
@@ -176,7 +179,7 @@ impl GemmParams {
         }
     }
 
-    /// A block for each tile of `y` of this shape.
+    /// Returns a launch of one block for each tile of `y` of this shape.
     #[must_use]
     pub const fn launch_tile(&self, output: GemmOutput, tile: &GemmTile) -> Launch {
         Launch {

@@ -14,11 +14,12 @@ params! {
         pub pair_row: DevicePtr,
         /// u32 `[pairs]`: of this id; ascending.
         pub pair_id: DevicePtr,
-        /// u32 `[pairs]`: element of `out` that it goes to.
+        /// u32 `[pairs]`: the element of `out` that a pair's logit goes to.
         pub pair_out: DevicePtr,
         /// f32.
         pub out: DevicePtr,
-        /// f32 `[slabs, rows, 2]`: maximum, and sum of exponentials relative to it.
+        /// f32 `[slabs, rows, 2]`: the maximum, and the sum of exponentials relative to the
+        /// maximum.
         pub partial: DevicePtr,
         /// Number of rows that count (u32), or null for all.
         pub live: DevicePtr,
@@ -61,13 +62,13 @@ const ROWS: u32 = 64;
 const SHARED_BYTES: u32 = 2 * (SLAB + ROWS) * 72 * 2;
 
 impl LabelLogitsParams {
-    /// Blocks along the vocabulary.
+    /// Returns the number of blocks along the vocabulary.
     #[must_use]
     pub const fn slabs(&self) -> u32 {
         self.vocab.div_ceil(SLAB)
     }
 
-    /// A block a slab and 64 rows.
+    /// Returns a launch of one block for each slab and 64 rows.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch {
@@ -80,7 +81,7 @@ impl LabelLogitsParams {
 }
 
 impl LabelMergeParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_label_merge", self.rows, 256)

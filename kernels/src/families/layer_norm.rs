@@ -30,7 +30,7 @@ params! {
 }
 
 impl LayerNormParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let threads = self.width.div_ceil(8).next_multiple_of(32).min(1024);

@@ -5,7 +5,7 @@ params! {
     pub struct LogprobRow: 24 {
         /// f32 `[vocab]`.
         pub logits: DevicePtr,
-        /// First of its targets, and where in `lp` and `rank` their results go.
+        /// First of the row's targets, and where in `lp` and `rank` their results go.
         pub target_first: u32,
         /// The number of targets.
         pub target_count: u32,
@@ -34,7 +34,7 @@ params! {
         pub rank: DevicePtr,
         /// i32: likeliest tokens, best first.
         pub top_id: DevicePtr,
-        /// f32: their log-probabilities.
+        /// f32: the log-probabilities of the likeliest tokens.
         pub top_lp: DevicePtr,
         /// f32 `[rows]`: `ln Σ e^logit`; NaN if the logits are not all finite.
         pub lse: DevicePtr,
@@ -48,7 +48,7 @@ params! {
 }
 
 impl LogprobsParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_logprobs", self.rows, 1024)

@@ -3,9 +3,9 @@ use crate::{DevicePtr, Launch, params::params};
 params! {
     /// An embedding to make: an element of [`PoolParams::row`].
     pub struct PoolRow: 24 {
-        /// First of its hidden rows, in [`PoolParams::index`].
+        /// First of the row's hidden rows, in [`PoolParams::index`].
         pub first: u32,
-        /// The number of rows, at least 1; their positions ascend by one.
+        /// The number of hidden rows, at least 1; their positions ascend by one.
         pub count: u32,
         /// Position of the first: chunks of means are cut at absolute positions.
         pub first_position: u32,
@@ -86,13 +86,13 @@ params! {
 }
 
 impl PoolParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_pool", self.rows, 256)
     }
 
-    /// The same for vectors in bf16, which are not scaled to length 1.
+    /// Returns the launch for vectors in bf16, which are not scaled to length 1.
     #[must_use]
     pub const fn launch_bf16(&self) -> Launch {
         Launch::linear("prelude_pool_bf16", self.rows, 256)
@@ -100,7 +100,7 @@ impl PoolParams {
 }
 
 impl SegmentMeansParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_segment_means", self.rows, 256)

@@ -16,7 +16,7 @@ params! {
         pub q_norm: DevicePtr,
         /// `[D]`, or null.
         pub k_norm: DevicePtr,
-        /// This layer's: `[block][kv_head][block_size][D]`.
+        /// The layer's keys: `[block][kv_head][block_size][D]`.
         pub k_pages: DevicePtr,
         /// Values, laid out as keys are.
         pub v_pages: DevicePtr,
@@ -54,7 +54,8 @@ params! {
 }
 
 impl QkNormRopeStoreParams {
-    /// Half a warp a head of a token, or a warp for heads of more than 128 elements.
+    /// Returns a launch of half a warp for each head of a token, or of a warp for heads of more than
+    /// 128 elements.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let heads = u64::from(self.rows) * u64::from(self.heads + 2 * self.kv_heads);

@@ -4,14 +4,15 @@ use crate::Launch;
 /// `prelude_quant_fp8_group` and `prelude_silu_mul_fp8_group`: `scale` is f32, of groups of [`FP8_BLOCK`]
 /// elements, of which `width` is a multiple, in the order of `fp8_scales.cuh`.
 impl QuantFp8RowParams {
-    /// A block a row, 8 elements a thread.
+    /// Returns a launch of one block for each row, with one thread for every 8 elements.
     #[must_use]
     pub fn launch_groups(&self) -> Launch {
         let threads = (self.width / 8).next_multiple_of(32).clamp(32, 1024);
         Launch::linear("prelude_quant_fp8_group", self.rows, threads)
     }
 
-    /// The kernel of gates: a block a row, some 16 elements a thread.
+    /// Returns the launch of the kernel of gates: one block for each row, with one thread for some 16
+    /// elements.
     #[must_use]
     pub fn launch_silu_mul_groups(&self) -> Launch {
         let threads = self.width.div_ceil(16).next_multiple_of(32).clamp(32, 512);
@@ -21,7 +22,8 @@ impl QuantFp8RowParams {
 
 /// `prelude_rms_norm_fp8_group`: `scale` as above.
 impl RmsNormFp8RowParams {
-    /// A block a row, as many threads as `rms_norm` has: the order of its sums depends on them.
+    /// Returns a launch of one block for each row, with as many threads as `rms_norm` has: the order of
+    /// its sums depends on them.
     #[must_use]
     pub fn launch_groups(&self) -> Launch {
         Launch {

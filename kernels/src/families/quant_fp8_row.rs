@@ -18,7 +18,7 @@ params! {
         pub width: u32,
         /// Elements from one row of `x` to the next: a multiple of 8.
         pub x_stride: u32,
-        /// Nothing.
+        /// Padding, which is not read.
         pub reserved: u32,
     }
 }
@@ -52,7 +52,8 @@ params! {
 }
 
 impl RmsNormFp8RowParams {
-    /// A block a row, as many threads as `rms_norm` has: the order of its sums depends on them.
+    /// Returns a launch of one block for each row, with as many threads as `rms_norm` has: the order of
+    /// its sums depends on them.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let threads = self.width.div_ceil(8).next_multiple_of(32).min(1024);
@@ -65,8 +66,8 @@ impl RmsNormFp8RowParams {
 const SHARED_BYTES_MAX: u32 = 46 << 10;
 
 impl QuantFp8RowParams {
-    /// The kernel of gates: a block a row, some 32 elements a thread. None for rows that do not fit into
-    /// shared memory.
+    /// Returns the launch of the kernel of gates: one block for each row, with one thread for some 32
+    /// elements. None for rows that do not fit into shared memory.
     #[must_use]
     pub fn launch_silu_mul(&self) -> Option<Launch> {
         let shared_bytes = self.width.checked_mul(2)?;
@@ -81,7 +82,7 @@ impl QuantFp8RowParams {
         })
     }
 
-    /// A block a row, 8 elements a thread.
+    /// Returns a launch of one block for each row, with one thread for every 8 elements.
     #[must_use]
     pub fn launch(&self) -> Launch {
         let threads = (self.width / 8).next_multiple_of(32).clamp(32, 1024);

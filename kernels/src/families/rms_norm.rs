@@ -44,7 +44,7 @@ pub enum RmsNormForm {
 }
 
 impl RmsNormParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub fn launch(&self, form: RmsNormForm) -> Launch {
         let kernel = match form {

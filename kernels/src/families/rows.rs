@@ -94,7 +94,7 @@ params! {
 const ROWS_PER_BLOCK: u32 = 8;
 
 impl EmbedParams {
-    /// A warp a row.
+    /// Returns a launch of one warp for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_embed", self.rows.div_ceil(ROWS_PER_BLOCK), 256)
@@ -102,7 +102,7 @@ impl EmbedParams {
 }
 
 impl EmbedSumParams {
-    /// A warp a row.
+    /// Returns a launch of one warp for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         let blocks = self.rows.div_ceil(ROWS_PER_BLOCK);
@@ -111,7 +111,7 @@ impl EmbedSumParams {
 }
 
 impl GatherRowsParams {
-    /// A warp a row.
+    /// Returns a launch of one warp for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         let blocks = self.rows.div_ceil(ROWS_PER_BLOCK);

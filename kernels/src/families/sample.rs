@@ -68,9 +68,9 @@ params! {
 pub enum SampleStatus {
     /// The row has its ids.
     Sampled,
-    /// Its numbers are infinite or not numbers.
+    /// The row's logits are infinite or not numbers.
     NotFinite,
-    /// Every id is masked.
+    /// The row's masks allow no id.
     NothingAllowed,
 }
 
@@ -151,7 +151,7 @@ params! {
 const THREADS: u32 = 1024;
 
 impl AdjustParams {
-    /// A block a row; a bit an id of shared memory.
+    /// Returns a launch of one block for each row, with one bit of shared memory for each id.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch {
@@ -162,7 +162,7 @@ impl AdjustParams {
 }
 
 impl SampleParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_sample", self.rows, THREADS)
@@ -170,7 +170,7 @@ impl SampleParams {
 }
 
 impl ArgmaxParams {
-    /// A block a row.
+    /// Returns a launch of one block for each row.
     #[must_use]
     pub const fn launch(&self) -> Launch {
         Launch::linear("prelude_argmax", self.rows, THREADS)

@@ -33,14 +33,14 @@ pub enum Gate {
     Relu,
 }
 
-/// Blocks of 256 threads that work on 8 elements each.
+/// Returns the number of blocks of 256 threads that work on 8 elements each.
 pub(super) fn blocks_of_eights(rows: u32, width: u32) -> u32 {
     let vectors = u64::from(rows) * u64::from(width / 8);
     u32::try_from(vectors.div_ceil(256)).unwrap_or(u32::MAX)
 }
 
 impl SiluMulParams {
-    /// 8 elements a thread.
+    /// Returns a launch of one thread for every 8 elements.
     #[must_use]
     pub fn launch(&self, gate: Gate) -> Launch {
         let kernel = match gate {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads() {
+    fn launches_follow_head_dim_and_multiprocessors() {
         let params = Sm90AttnParams {
             tiles_max: 3,
             kv_heads: 2,

@@ -6,7 +6,8 @@ params! {
     pub struct Sm90GemmParams: 384 {
         /// [`Sm90GemmParams::tile`] of `[m, k]`.
         pub x: TensorMap,
-        /// The same of `[n, k]`, or for [`Sm90Output::SiluMul`] of `[2n, k]`: gates first.
+        /// [`Sm90GemmParams::tile`] of `[n, k]`, or for [`Sm90Output::SiluMul`] of `[2n, k]`: gates
+        /// first.
         pub w: TensorMap,
         /// `[m, n]`.
         pub y: DevicePtr,
@@ -53,8 +54,9 @@ impl Sm90GemmParams {
         }
     }
 
-    /// A block for each of a GPU's multiprocessors, but no more than there are tiles of `y`. Tiles are
-    /// stored by the warps that multiply, or apart, by others meanwhile. Bits are the same.
+    /// Returns a launch of one block for each of a GPU's multiprocessors, but no more than there are
+    /// tiles of `y`. Tiles are stored by the warps that multiply, or apart, by others meanwhile. Bits
+    /// are the same.
     #[must_use]
     pub fn launch(&self, output: Sm90Output, apart: bool, multiprocessors: u32) -> Launch {
         let [rows, sums] = TILE;
@@ -90,7 +92,7 @@ mod tests {
 
     /// Qwen3-4B's products on 132 multiprocessors.
     #[test]
-    fn blocks() {
+    fn blocks_follow_tiles_and_multiprocessors() {
         let check = |m, n, output, blocks| {
             let params = Sm90GemmParams {
                 m,

@@ -43,7 +43,7 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// The window as kernels take it.
+    /// Returns the window as kernels take it.
     pub(crate) fn window(&self) -> u32 {
         self.window.unwrap_or(prelude_kernels::families::NO_WINDOW)
     }
@@ -109,8 +109,8 @@ impl Shape {
         heads
     }
 
-    /// Output of one token over what it sees of `context`, which ends with itself: each value with its
-    /// bound.
+    /// Computes the output of one token over what it sees of `context`, which ends with the token
+    /// itself: each value with its bound.
     pub(crate) fn reference(self, query: Token, context: &[Token], near: &Near) -> Vec<(f64, f64)> {
         let before = context.len() - 1;
         let seen = near

@@ -7,7 +7,7 @@ use crate::{
     support::under_all_schedules,
 };
 
-/// Rows of texts of their own with these lengths; 0 for a row that does not count.
+/// Returns rows of texts of their own with these lengths; 0 for a row that does not count.
 fn texts(lengths: &[usize]) -> Vec<Row> {
     let row = |(text, &len): (usize, &usize)| match len {
         0 => Vec::new(),

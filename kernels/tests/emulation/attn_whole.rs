@@ -47,7 +47,7 @@ impl Step {
         Values::new(77).bf16s(self.shape.heads * numbers, -3.0, 3.0)
     }
 
-    /// Rows of output of all tokens. Fails if anything else was written.
+    /// Returns the rows of output of all tokens. Fails if anything else was written.
     fn run(&self, device: &Device) -> HashMap<(usize, usize), Vec<bf16>> {
         let shape = self.shape;
         let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
@@ -137,7 +137,7 @@ impl Step {
         results
     }
 
-    /// Output of one token, with its bounds.
+    /// Computes the output of one token, with its bounds.
     fn reference(&self, (text, len): (usize, usize), position: usize) -> Vec<(f64, f64)> {
         let shape = self.shape;
         let bias = wide(&self.bias());

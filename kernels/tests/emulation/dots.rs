@@ -7,7 +7,8 @@ use prelude_kernels::{
 
 use crate::support::{U32, Values, assert_within, launch, under_all_schedules, upload, wide};
 
-/// The product in f64, and how far a sum in f32 may be from it: 16 roundings of the magnitudes.
+/// Computes the product in f64, and how far a sum in f32 may be from it: 16 roundings of the
+/// magnitudes.
 fn dot(x: &[bf16], w: &[bf16]) -> (f64, f64) {
     let products: Vec<f64> = wide(x).iter().zip(wide(w)).map(|(x, w)| x * w).collect();
     let magnitude: f64 = products.iter().map(|p| p.abs()).sum();

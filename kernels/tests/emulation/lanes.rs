@@ -170,7 +170,7 @@ pub(crate) fn e4m3_value(bits: u8) -> f64 {
     }
 }
 
-/// By search: nearest, then even.
+/// Finds the nearest e4m3 by search: nearest, then even.
 pub(crate) fn nearest_e4m3(x: f32) -> u8 {
     // Far beyond 448 all distances would round to the same f64.
     let x = x.clamp(-1000.0, 1000.0);

@@ -8,7 +8,7 @@ use crate::support::{
 
 const EPS: f32 = 1e-6;
 
-/// A row in f64, with the bound of each number.
+/// Computes a row in f64, with the bound of each number.
 fn reference(h: &[f64], w: &[f64], b: &[f64]) -> Vec<(f64, f64)> {
     let n = h.len() as f64;
     let mean = h.iter().sum::<f64>() / n;

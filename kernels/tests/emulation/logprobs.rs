@@ -9,7 +9,7 @@ use crate::{
     support::{Values, launch, under_all_schedules, upload},
 };
 
-/// The CPU executor's log-sum-exp: f32 in 16 lanes within runs of 1,024, f64 across.
+/// Computes the CPU executor's log-sum-exp: f32 in 16 lanes within runs of 1,024, f64 across.
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0f64;

@@ -7,7 +7,8 @@ use prelude_kernels::{
 
 use crate::support::{Values, assert_untouched, launch, room_bf16, under_all_schedules, upload};
 
-/// The CPU executor's mean: chunks that start at absolute multiples of 256, in f32, in order.
+/// Computes the CPU executor's mean: chunks that start at absolute multiples of 256, in f32, in
+/// order.
 fn mean(states: &[&[bf16]], first_position: u32, column: usize) -> f32 {
     let (mut total, mut chunk) = (0.0f32, 0.0f32);
     for (i, state) in states.iter().enumerate() {

@@ -35,7 +35,7 @@ fn table(dim: usize) -> Vec<f32> {
     table
 }
 
-/// Norm and rotation of one head, with the bound of each element.
+/// Computes norm and rotation of one head, with the bound of each element.
 fn reference(x: &[f64], w: Option<&[f64]>, angles: &[f32]) -> Vec<(f64, f64)> {
     let half = x.len() / 2;
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;

@@ -14,7 +14,7 @@ use crate::{
     support::{Values, launch, room_bf16, under_all_schedules, upload},
 };
 
-/// The scale and the quotients of a row, by definition.
+/// Computes the scale and the quotients of a row, by definition.
 pub(crate) fn rounded(row: &[bf16]) -> (f32, Vec<u8>) {
     let largest = row.iter().fold(0.0, |most: f32, x| {
         let size = x.to_f32().abs();
@@ -101,7 +101,7 @@ impl Scaled {
         })
     }
 
-    /// Rows with such values, of which so many count, rounded.
+    /// Returns the rows with such values, of which so many count, rounded.
     pub(crate) fn quantise(
         self,
         device: &Device,

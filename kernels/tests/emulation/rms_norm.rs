@@ -12,7 +12,7 @@ use crate::support::{
 
 const EPS: f32 = 1e-6;
 
-/// Rows of `h` in f64, each normalised, and times `w`.
+/// Returns the rows of `h` in f64, each normalised, and times `w`.
 fn reference(h: &[f64], w: &[f64]) -> Vec<f64> {
     h.chunks_exact(w.len())
         .flat_map(|row| {

@@ -9,7 +9,7 @@ use crate::support::{Values, launch, room_bf16, under_all_schedules, upload};
 
 const VOCAB: usize = 37;
 
-/// Rows of `table` by index, NaN where there is none, unwritten from `live` on.
+/// Returns the rows of `table` by index, NaN where there is none, unwritten from `live` on.
 fn expected(table: &[bf16], width: usize, index: &[Option<usize>], live: usize) -> Vec<u16> {
     let row = |(i, at): (usize, &Option<usize>)| match at {
         _ if i >= live => vec![0xffff; width],

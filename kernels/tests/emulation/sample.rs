@@ -11,7 +11,7 @@ use prelude_kernels::{
 
 use crate::support::{Values, launch, under_all_schedules, upload};
 
-/// The CPU executor's exponential (`prelude-exec-cpu/src/kernels/elementwise.rs`).
+/// Computes the CPU executor's exponential (`prelude-exec-cpu/src/kernels/elementwise.rs`).
 pub(crate) fn exp(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.0, 88.0);
@@ -165,7 +165,7 @@ fn run(device: &Device, rows: &[(&[f32], Rules)], live: Option<u32>) -> (Vec<Vec
     (each.collect(), device.download(status, rows.len()).unwrap())
 }
 
-/// Logits with many ties: eighths, as the CPU executor's property test draws them.
+/// Returns logits with many ties: eighths, as the CPU executor's property test draws them.
 fn tied(values: &mut Values, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| (values.below(80) as f32 - 40.0) / 8.0)

@@ -10,7 +10,7 @@ use crate::support::{
     upload, wide,
 };
 
-/// The gate in f64: GELU as its definition reads.
+/// Computes the gate in f64: GELU as its definition reads.
 fn gate_of(gate: Gate, g: f64) -> f64 {
     match gate {
         Gate::Silu => g / (1.0 + (-g).exp()),

@@ -122,8 +122,8 @@ fn lengths() {
     });
 }
 
-/// As many heads as fit, and spans so short that every key is copied by itself; blocks of fewer
-/// positions than a box has rows.
+/// Attention is right with as many heads as fit into a tile, with spans so short that every key is
+/// copied by itself, and with blocks of fewer positions than a box has rows.
 #[test]
 fn depth_and_width() {
     under_all_schedules(|device| {

@@ -13,7 +13,7 @@ use prelude_kernels::{
     emu::{Build, Device, Error, Library, Sanitizer, Schedule},
 };
 
-/// The kernels, or `None` (said aloud) where there is no compiler.
+/// Returns the kernels, or `None` (said aloud) where there is no compiler.
 ///
 /// For `cargo xtask kernels emu`, environment variables choose another source tree
 /// (`PRELUDE_EMU_SOURCES`: mutation tests), a sanitizer (`PRELUDE_EMU_SANITIZE=undefined|address`)
@@ -70,7 +70,7 @@ pub(crate) fn under_all_schedules(test: impl Fn(&Device)) {
     }
 }
 
-/// Launches, and fails the test if the kernel does what it must not.
+/// Launches a kernel, and fails the test if the kernel does what it must not.
 pub(crate) fn launch<P: Params>(device: &Device, launch: Launch, params: &P) {
     if let Err(e) = device.launch(&launch, params) {
         panic!("{e}");
@@ -92,7 +92,7 @@ impl Values {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.bits() % n as u64) as usize
     }
@@ -112,12 +112,12 @@ impl Values {
     }
 }
 
-/// Memory with `values`.
+/// Allocates memory with `values`.
 pub(crate) fn upload<T: bytemuck::Pod>(device: &Device, values: &[T]) -> DevicePtr {
     device.upload(values).unwrap()
 }
 
-/// Memory for `n` values of 2 bytes, filled with NaN.
+/// Allocates memory for `n` values of 2 bytes, filled with NaN.
 pub(crate) fn room_bf16(device: &Device, n: usize) -> DevicePtr {
     device.alloc(n * 2).unwrap()
 }

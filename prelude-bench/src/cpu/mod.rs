@@ -170,9 +170,9 @@ pub fn run(config: &Config) -> Result<Report> {
 /// The model in the forms that are measured.
 struct Loaded {
     ours: Ours,
-    /// The same weights, mapped from a packed file.
+    /// The model with its weights mapped from a packed file.
     mapped: Ours,
-    /// The same weights, rounded to int8.
+    /// The model with its weights rounded to int8.
     int8: Ours,
 }
 

@@ -149,8 +149,8 @@ impl Ours {
         Ok(sum)
     }
 
-    /// A forest of `count` prompts that begin with `shared` tokens and have `own` each, all of them
-    /// new, answered by one token.
+    /// Returns a forest of `count` prompts that begin with `shared` tokens and have `own` each, all of
+    /// them new, answered by one token.
     fn prompts(&mut self, shared: u32, count: u32, own: u32) -> ForwardBatch {
         let mut batch = OneShotBatch::default();
         let mut push = |parent, context_len, len: u32| {
@@ -182,7 +182,7 @@ impl Ours {
     }
 }
 
-/// Rows that each continue `context` tokens; what their blocks hold does not change the time.
+/// Returns rows that each continue `context` tokens; what their blocks hold does not change the time.
 fn decode(rows: u32, context: u32) -> ForwardBatch {
     let blocks = context / BLOCK + 1;
     let row = |row: u32| DecodeRow {

@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    /// Installs it below `out`.
+    /// Installs the engine below `out`.
     pub(super) fn install(self, out: &Path) -> Result<()> {
         match self {
             Self::Vllm | Self::Hf => Rival::Vllm.install(out),

@@ -1,4 +1,4 @@
-//! One kept connection to a server.
+//! A kept connection to a server.
 
 use std::time::Instant;
 

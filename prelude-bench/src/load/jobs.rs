@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-/// One request: where it goes, and its body.
+/// A request: where it goes, and its body.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The path, for example `/classify`.
     pub path: &'static str,
-    /// JSON.
+    /// The body, JSON.
     pub body: Bytes,
 }
 
@@ -99,7 +99,7 @@ impl Jobs {
         self.next.load(Ordering::Relaxed).min(self.limit)
     }
 
-    /// The first `count`, without handing them out.
+    /// Returns the first `count`, without handing them out.
     #[must_use]
     pub fn first(&self, count: usize) -> Vec<Job> {
         self.jobs.iter().take(count).cloned().collect()

@@ -40,8 +40,8 @@ pub enum Arrivals {
         /// The seed of the process.
         seed: u64,
     },
-    /// One on every connection at the same moment, the next ones when all are answered. What is
-    /// timed is each such round as a whole.
+    /// A request on every connection at the same moment, the next ones when all are answered. What
+    /// is timed is each such round as a whole.
     Together,
 }
 
@@ -271,7 +271,7 @@ impl Poisson {
     }
 }
 
-/// A gap with the mean of `1 / per_second`, from 64 random bits.
+/// Returns a gap with the mean of `1 / per_second`, from 64 random bits.
 fn exponential(bits: u64, per_second: f64) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "53 bits are kept")]
     let uniform = ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64;

@@ -34,7 +34,7 @@ pub(crate) struct Reader {
 pub(crate) struct Text {
     /// The time of its arrival.
     pub(crate) at: Instant,
-    /// Its length.
+    /// The text's length.
     pub(crate) bytes: usize,
 }
 
@@ -64,7 +64,7 @@ struct Delta {
 }
 
 impl Choice {
-    /// The bytes of generated text, or the tokens where they have no text.
+    /// Returns the bytes of generated text, or the tokens where they have no text.
     fn bytes(&self) -> usize {
         let content = self.delta.as_ref().and_then(|delta| delta.content.as_ref());
         let text = self.text.as_ref().or(content).map_or(0, String::len);

@@ -80,8 +80,8 @@ impl Window {
 pub struct Streams {
     /// The times from the arrival of a counted request to its first text.
     pub first: Latencies,
-    /// Between two texts of one stream, if any of that was in the counted time. Streams that began
-    /// before it have such gaps too: a server that stalls them would otherwise have none.
+    /// The time between two texts of one stream, if any of it was in the counted time. Streams that
+    /// began before it have such gaps too: a server that stalls them would otherwise have none.
     pub gaps: Latencies,
     /// The mean time of a token behind the first of each counted stream that has more than one: what
     /// is often called TPOT.
@@ -227,13 +227,13 @@ impl Tally {
         }
     }
 
-    /// Answers with this status.
+    /// Returns the number of answers with this status.
     #[must_use]
     pub fn count(&self, status: u16) -> u64 {
         self.by_status.get(&status).map_or(0, Histogram::len)
     }
 
-    /// Answers that are neither 200 nor a refusal for load.
+    /// Returns the number of answers that are neither 200 nor a refusal for load.
     #[must_use]
     pub fn failures(&self) -> u64 {
         let bad = |&(&status, _): &(&u16, &Latencies)| status != 200 && status != 429;
@@ -276,8 +276,8 @@ impl Tally {
         self.by_status.get(&status).map_or_else(Vec::new, seconds)
     }
 
-    /// Seconds that this fraction of answers with this status took at most; NaN if there were
-    /// none.
+    /// Returns the seconds that this fraction of answers with this status took at most; NaN if there
+    /// were none.
     #[must_use]
     pub fn quantile(&self, status: u16, fraction: f64) -> f64 {
         let latencies = self.by_status.get(&status);

@@ -65,7 +65,7 @@ const WINDOWS_MS: [u32; 6] = [0, 1, 2, 5, 10, 20];
 /// Clients of the closed loop, up to the paper's 64.
 const CLIENTS: [usize; 3] = [4, 16, 64];
 
-/// Figure 5: short prompts of a closed loop, by the waiting window.
+/// Simulates figure 5: short prompts of a closed loop, by the waiting window.
 fn windows(bench: &Bench<'_>) -> Result<Section> {
     let preset = Preset::Llama70bH100x2;
     let (mut rows, mut latency, mut rates) = (Vec::new(), Vec::new(), Vec::new());
@@ -165,7 +165,7 @@ fn first_turns(
 /// Clients of Figure 6.
 const CONCURRENCY: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Figure 6: conversations in a closed loop, by the number of clients.
+/// Simulates figure 6: conversations in a closed loop, by the number of clients.
 fn concurrency(bench: &Bench<'_>) -> Result<Section> {
     let (mut rows, mut rates, mut means) = (Vec::new(), Vec::new(), Vec::new());
     let mut curves = POLICIES.map(|(name, _)| Curve {
@@ -236,7 +236,7 @@ fn concurrency(bench: &Bench<'_>) -> Result<Section> {
 /// Requests per second, from a lightly loaded engine to a nearly saturated one.
 const RATES: [f64; 5] = [3.0, 6.0, 10.0, 14.0, 16.0];
 
-/// Figure 7: first tokens after 400 ms, by the rate.
+/// Simulates figure 7: first tokens after 400 ms, by the rate.
 fn missed(bench: &Bench<'_>) -> Result<Section> {
     let (mut rows, mut fewer) = (Vec::new(), Vec::new());
     let mut curves = POLICIES.map(|(name, _)| Curve {
@@ -296,7 +296,7 @@ const ROUTES: [(&str, Router, (&str, PolicyConfig)); 5] = [
     ("laps, engines too", Router::Laps, POLICIES[1]),
 ];
 
-/// Figure 7, spatial: first tokens after 400 ms before eight engines, by router and rate.
+/// Simulates figure 7, spatial: first tokens after 400 ms before eight engines, by router and rate.
 fn missed_of_eight(bench: &Bench<'_>) -> Result<Section> {
     let mut rows = Vec::new();
     let mut curves = ROUTES.map(|(name, ..)| Curve {
@@ -419,7 +419,8 @@ fn closed_loop(bench: &Bench<'_>, router: Router, clients: usize) -> Result<Runs
     first_turns(bench, &experiment, clients, u32::MAX)
 }
 
-/// Figure 7, spatial: prompts that share nothing before eight engines, by the number of clients.
+/// Simulates figure 7, spatial: prompts that share nothing before eight engines, by the number of
+/// clients.
 fn closed_loop_of_eight(bench: &Bench<'_>) -> Result<Section> {
     let mut rows = Vec::new();
     let mut missed: [Vec<f64>; CLOSED_ROUTES.len()] = Default::default();

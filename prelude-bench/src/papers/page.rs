@@ -14,7 +14,7 @@ pub struct Page {
     pub(super) sections: Vec<(Paper, Section)>,
 }
 
-/// One table or figure of a paper, simulated.
+/// A table or figure of a paper, simulated.
 pub(super) struct Section {
     /// The number of the table or figure, and its subject.
     pub(super) title: String,

@@ -66,7 +66,7 @@ const FCFS: (&str, PolicyConfig) = ("fcfs", PolicyConfig::Fcfs);
 const MEAN: fn(&Figures) -> f64 = |f| f.latency.mean_ms / 1e3;
 const P99: fn(&Figures) -> f64 = |f| f.latency.p99_ms / 1e3;
 
-/// Figure 3: mean and P99 latency by the rate, for each workload.
+/// Simulates figure 3: mean and P99 latency by the rate, for each workload.
 fn rates(bench: &Bench<'_>) -> Result<Section> {
     let (mut rows, mut plots) = (Vec::new(), Vec::new());
     // Mean and P99 of the programming workload, and of all others.
@@ -139,7 +139,7 @@ const SIZED: [Load; 3] = [WORKLOADS[0], WORKLOADS[3], WORKLOADS[4]];
 /// The rate, in parts of the middle one.
 const SIZED_RATE: f64 = 1.1;
 
-/// Latency by the number of engines: prefixes, requests and their rate grow with it.
+/// Simulates latency by the number of engines: prefixes, requests and their rate grow with it.
 fn sizes(bench: &Bench<'_>) -> Result<Section> {
     let (mut rows, mut curves) = (Vec::new(), Vec::new());
     for (kind, middle, requests) in SIZED {
@@ -268,7 +268,7 @@ const ABLATION: [(&str, Load, Option<u32>); 3] = [
     ),
 ];
 
-/// Figure 5: what each part of Preble brings.
+/// Simulates figure 5: what each part of Preble brings.
 fn ablation(bench: &Bench<'_>) -> Result<Section> {
     let heads = ["", "mean, s", "P99, s", "busiest engine over the mean"];
     let mut tables = Vec::new();
@@ -365,7 +365,7 @@ fn uneven_rows(bench: &Bench<'_>, uneven: Uneven) -> Result<Vec<Vec<String>>> {
     Ok(of_routers.into_iter().map(row).collect())
 }
 
-/// Latency where one prefix or one engine has more to do than the others.
+/// Simulates latency where one prefix or one engine has more to do than the others.
 fn uneven(bench: &Bench<'_>) -> Result<Section> {
     let mut rows = Vec::new();
     for uneven in UNEVEN {

@@ -67,8 +67,8 @@ const SYSTEMS: [System; 4] = [
 /// The index of the paper's system, which has no bound on waiting but its score.
 const PREFILL_ONLY: usize = 2;
 
-/// The memory of an engine: what chunked prefill holds of one prompt on the paper's smallest
-/// device, which is the one nearest to the model of the time preset.
+/// Returns the memory of an engine: what chunked prefill holds of one prompt on the paper's
+/// smallest device, which is the one nearest to the model of the time preset.
 fn kv_tokens(bench: &Bench<'_>) -> Result<u64> {
     let what = "longest input of chunked prefill, L4, tokens";
     Ok(bench.printed.of(Paper::PrefillOnly, what)?.low as u64)
@@ -265,7 +265,7 @@ fn gain(bench: &Bench<'_>, runs: &[Vec<Runs>]) -> Result<Claim> {
 /// Tokens by which a request's score falls with each second that it waits (the paper's λ).
 const FAIRNESS: [u32; 5] = [1, 100, 500, 2_000, 10_000];
 
-/// Figure 11: latencies under different λ, at the all-at-once rate.
+/// Simulates figure 11: latencies under different λ, at the all-at-once rate.
 fn fairness(bench: &Bench<'_>) -> Result<Section> {
     let (kind, order) = (Kind::Posts, Order::Shuffled);
     let rate = all_at_once(bench, kind, order)?;

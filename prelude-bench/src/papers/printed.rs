@@ -30,7 +30,7 @@ impl Printed {
     }
 }
 
-/// All figures of `figures.json`.
+/// The figures of `figures.json`.
 pub(super) struct Figures(Vec<Printed>);
 
 impl Figures {
@@ -53,7 +53,7 @@ impl Figures {
     }
 }
 
-/// One figure of a paper beside ours.
+/// A figure of a paper beside ours.
 pub(super) struct Claim {
     printed: Printed,
     low: f64,

@@ -43,7 +43,7 @@ fn engine(policy: PolicyConfig, step_tokens: u32, chunk_tokens: u32) -> EngineCo
     config
 }
 
-/// A request without shared tokens, there from the beginning.
+/// Returns a request without shared tokens, there from the beginning.
 fn request(stream: u64, prompt: u32, output_tokens: u32) -> Arrival {
     let run = |stream, len| Run {
         stream,
@@ -88,7 +88,7 @@ fn timeline_waits(bench: &Bench<'_>) -> Result<Vec<Vec<[f64; 2]>>> {
     Ok(waits)
 }
 
-/// §16.5.4: a long prompt before two short ones.
+/// Simulates §16.5.4: a long prompt before two short ones.
 fn timeline(bench: &Bench<'_>) -> Result<Section> {
     let waits = timeline_waits(bench)?;
     let rows = PROMPTS.iter().enumerate().map(|(n, len)| {
@@ -158,7 +158,7 @@ fn chunk_ways() -> Vec<(String, EngineConfig)> {
     ways
 }
 
-/// §16.5.2: chunk sizes, first come, first served against turns.
+/// Simulates §16.5.2: chunk sizes, first come, first served against turns.
 fn chunks(bench: &Bench<'_>) -> Result<Section> {
     let run = |config: &EngineConfig, clients: Option<usize>| -> Result<Runs> {
         let setting = Setting {

@@ -42,9 +42,9 @@ pub struct Times {
     pub mean: f64,
     /// Half of the times are at most this.
     pub p50: f64,
-    /// Nine tenths.
+    /// The time that nine of ten do not exceed.
     pub p90: f64,
-    /// 99 of a hundred.
+    /// The time that 99 of a hundred do not exceed.
     pub p99: f64,
     /// The longest.
     pub max: f64,

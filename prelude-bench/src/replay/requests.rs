@@ -25,7 +25,7 @@ pub struct Shape {
     pub vocab_size: u32,
     /// Requests that arrive later than this, in the replay's time, are left out.
     pub within: Duration,
-    /// At most this many requests are sent.
+    /// Most requests that are sent.
     pub limit: usize,
 }
 
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// One request of a replay.
+/// A request of a replay.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The time from the start of the replay to the request's arrival.
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_refused() {
+    fn requests_that_cannot_be_sent_are_refused() {
         let check = |shape: Shape, expected: &str| {
             let error = of(&workload(), &shape).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

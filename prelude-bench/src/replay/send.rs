@@ -36,7 +36,7 @@ pub enum Fate {
     Failed(String),
 }
 
-/// One request as it went. Times count from the request's arrival.
+/// A request as it went. Times count from the request's arrival.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The place of the request in the replay.

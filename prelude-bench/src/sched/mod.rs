@@ -170,7 +170,7 @@ fn measure(
 }
 
 impl Report {
-    /// The report as tables in Markdown.
+    /// Returns the report as tables in Markdown.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::new();

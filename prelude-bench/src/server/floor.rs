@@ -36,7 +36,7 @@ impl Echo {
         })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(super) fn ask(&mut self) -> Result<()> {
         self.stream.write_all(&self.question)?;
         Ok(self.stream.read_exact(&mut self.answer)?)

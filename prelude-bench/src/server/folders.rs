@@ -127,7 +127,7 @@ impl Shape {
         })
     }
 
-    /// Names and shapes of all tensors, in the order of the file.
+    /// Returns the names and shapes of all tensors, in the order of the file.
     fn tensors(&self) -> Vec<Tensor> {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut all = vec![

@@ -67,7 +67,7 @@ const BESIDE_PLAN_MIB: f64 = 96.0;
 /// Longest start of a server: it reads a few hundred megabytes.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Measures all three.
+/// Measures all three cases.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let folder = folders::demo_with_context(session.config, CONTEXT)?;
     let mut server = Server::start(session, &folder, &[])?;
@@ -165,7 +165,7 @@ impl Server {
     }
 }
 
-/// Short requests in an open loop while a long prompt is computed.
+/// Measures short requests in an open loop while a long prompt is computed.
 fn beside_short_requests(session: &Session<'_>, server: &mut Server) -> Result<Vec<Row>> {
     let time = session.config.time;
     let short = Arc::new(Jobs::new(server.jobs(20_000, SHORT)));
@@ -218,7 +218,7 @@ fn beside_short_requests(session: &Session<'_>, server: &mut Server) -> Result<V
     ])
 }
 
-/// Several long prompts at once against one after another.
+/// Measures several long prompts at once against one after another.
 fn together(session: &Session<'_>, server: &mut Server) -> Result<Vec<Row>> {
     let (tokens, count) = TOGETHER;
     let (mut held, mut apart, mut times) = (Vec::new(), Vec::new(), Vec::new());
@@ -293,7 +293,7 @@ fn most_blocks_held(server: &Server, is_done: &AtomicBool) -> Result<f64> {
     Ok(most)
 }
 
-/// Short requests that come at once while a long prompt is computed on a bigger model.
+/// Measures short requests that come at once while a long prompt is computed on a bigger model.
 fn beside_bursts(session: &Session<'_>, server: &mut Server) -> Result<Vec<Row>> {
     let tokens = SHAPE_CONTEXT as usize - 1;
     let mut bursts = Vec::new();

@@ -74,7 +74,7 @@ pub enum Part {
 pub struct Config {
     /// Rounds of each measurement; the median counts.
     pub rounds: usize,
-    /// One measurement in one round.
+    /// The time of one measurement in one round.
     pub time: Duration,
     /// The parts to measure; all parts but the encoders if empty.
     pub parts: Vec<Part>,
@@ -103,7 +103,7 @@ const DISTINCT: usize = 200_000;
 /// The number of different requests with a long state.
 const DISTINCT_STATES: usize = 6_000;
 
-/// Measures.
+/// Measures the parts of the configuration, and returns the report.
 ///
 /// # Errors
 /// If a server does not start, or answers something else than was asked for.
@@ -233,7 +233,7 @@ fn noop_rate(session: &Session<'_>) -> Result<Row> {
     Ok(Row::new(name, Unit::PerSecond, rates))
 }
 
-/// A closed loop.
+/// Returns a closed loop.
 fn closed(connections: usize, time: Duration) -> Load {
     Load {
         connections,

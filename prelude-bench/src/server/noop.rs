@@ -52,20 +52,20 @@ impl Here {
         })
     }
 
-    /// The engine of the first model.
+    /// Returns the engine of the first model.
     pub(super) fn engine(&self) -> EngineHandle {
         self.app.models()[0].engine.clone()
     }
 }
 
-/// A demo model with its own arithmetic.
+/// Returns a demo model with its own arithmetic.
 pub(crate) fn demo(files: &EmbeddedModel) -> Result<Loaded> {
     let assets = Assets::embedded(files)?;
     let loaded = load(assets, &LoadOptions::default(), &Devices::of_machine());
     loaded.with_context(|| format!("the model {}", files.name))
 }
 
-/// A demo model, its tokenizer and template, without its arithmetic.
+/// Returns a demo model, its tokenizer and template, without its arithmetic.
 pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     let mut loaded = demo(files)?;
     // It computes no passes in slices.

@@ -38,7 +38,7 @@ struct Bar {
     target: Option<f64>,
 }
 
-/// The number in a verdict's target.
+/// Returns the number in a verdict's target.
 fn target(text: &str) -> Option<f64> {
     text.rsplit(' ').next()?.parse().ok()
 }
@@ -102,7 +102,7 @@ mod tests {
     use crate::server::{Row, Unit};
 
     #[test]
-    fn what_has_rivals_is_drawn() {
+    fn rows_with_rivals_are_drawn() {
         let mut row = Row::new("answers", Unit::Millis, vec![1.0]);
         let report = |rows| Report {
             machine: String::new(),

@@ -17,7 +17,7 @@ use crate::process::Process;
 
 const CONNECTIONS: usize = 64;
 
-/// Our rates beside those of rivals; nothing if there are none.
+/// Measures our rates beside those of rivals; returns nothing if there are no rivals.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     if session.rivals.is_empty() {
         return Ok(Vec::new());

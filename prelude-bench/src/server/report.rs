@@ -34,10 +34,10 @@ pub enum Unit {
     /// Mebibytes.
     #[serde(rename = "MiB")]
     Mebibytes,
-    /// One value in another's terms: more is better.
+    /// A value as a ratio to another: more is better.
     #[serde(rename = "ratio")]
     Ratio,
-    /// One value in another's terms: less is better.
+    /// A value as a ratio to another: less is better.
     #[serde(rename = "times")]
     Times,
 }
@@ -113,7 +113,7 @@ pub struct Rivalry {
     pub verdict: Option<Verdict>,
 }
 
-/// One line of the report.
+/// A line of the report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The name of the measured value.
@@ -143,7 +143,7 @@ impl Row {
         text
     }
 
-    /// A row of `rounds`, one value each.
+    /// Returns a row of `rounds`, one value each.
     pub(crate) fn new(name: impl Into<String>, unit: Unit, rounds: Vec<f64>) -> Self {
         let (value, spread) = summary(&rounds);
         Self {
@@ -158,7 +158,7 @@ impl Row {
         }
     }
 
-    /// A row of one value.
+    /// Returns a row of one value.
     pub(crate) fn one(name: impl Into<String>, unit: Unit, value: f64) -> Self {
         Self::new(name, unit, vec![value])
     }
@@ -208,7 +208,7 @@ impl Row {
     }
 }
 
-/// Median, and smallest and largest.
+/// Returns the median, and the smallest and largest.
 fn summary(rounds: &[f64]) -> (f64, (f64, f64)) {
     let mut sorted: Vec<f64> = rounds.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -228,7 +228,7 @@ fn summary(rounds: &[f64]) -> (f64, (f64, f64)) {
 pub struct Report {
     /// Cores and processor.
     pub machine: String,
-    /// Before and after: what else the machine did.
+    /// The load average before and after the run: what else the machine did.
     pub load_average: (String, String),
     /// The date of the run, in UTC.
     pub date: String,
@@ -243,7 +243,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The rows as text with aligned columns.
+    /// Returns the rows as text with aligned columns.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!(

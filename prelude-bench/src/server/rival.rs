@@ -59,7 +59,8 @@ pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-chec
 sys.exit(subprocess.call(pip + rest))
 "#;
 
-/// Its server looks itself up under the name that its other builds have.
+/// A script that gives the rival's server the name under which it looks itself up: that of its
+/// other builds.
 const RENAME: &str = r#"
 import pathlib, re, shutil, sysconfig
 site = pathlib.Path(sysconfig.get_paths()["purelib"])
@@ -78,13 +79,13 @@ about = re.sub(r"(?m)^Version: .*", f"Version: {version}+cpu", about, count=1)
 pub(super) enum Serve {
     /// The language model.
     Lm,
-    /// The same for embeddings: the last token's hidden state.
+    /// The language model for embeddings: the last token's hidden state.
     Embedder,
     Classifier,
 }
 
 impl Serve {
-    /// The name that requests use.
+    /// Returns the name that requests use.
     const fn model(self) -> &'static str {
         match self {
             Self::Lm | Self::Embedder => demo::LM.name,
@@ -117,7 +118,7 @@ impl Rival {
         }
     }
 
-    /// Why it cannot serve this.
+    /// Returns why the rival cannot serve this, if it cannot.
     pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
         match (self, serve) {
             (Self::LlamaCpp, Serve::Classifier) => Some("it has no classification heads"),

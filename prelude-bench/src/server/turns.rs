@@ -1,4 +1,5 @@
-//! One kind of request after another, asked of us and of rivals in turns, round after round.
+//! Measurements of one kind of request after another, asked of us and of rivals in turns, round
+//! after round.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ pub(super) enum Figure {
     Rate,
 }
 
-/// One kind of request.
+/// A kind of request.
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) jobs: Arc<Jobs>,
@@ -33,7 +34,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// A closed loop over so many connections.
+    /// Returns a closed loop over so many connections.
     pub(super) fn closed(name: &str, jobs: Jobs, connections: usize, figure: Figure) -> Self {
         let crowd = match connections {
             1 => "one connection".to_owned(),
@@ -61,7 +62,7 @@ impl Case {
         }
     }
 
-    /// Milliseconds, or requests per second, of one round.
+    /// Measures one round, in milliseconds or requests per second.
     fn ask(&self, address: &str, time: Duration) -> Result<f64> {
         let plan = Load {
             arrivals: self.arrivals,
@@ -81,7 +82,7 @@ impl Case {
     }
 }
 
-/// One of our own servers: how reports call it, if there are several, and where it listens.
+/// A server of ours: how reports call it, if there are several, and where it listens.
 pub(super) type Ours<'a> = (&'a str, &'a str);
 
 /// Rivals that run.

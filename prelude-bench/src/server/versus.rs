@@ -1,4 +1,4 @@
-//! The same requests to us and to rivals, in turns.
+//! Measurements of the same requests to us and to rivals, in turns.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(crate) fn workload(tokenizer: &Tokenizer) -> Workload<'_> {
     }
 }
 
-/// One-token answers, fifty prompts that share most of their tokens, vectors, classes, and decisions
-/// over a fresh state of 500 tokens.
+/// Measures one-token answers, fifty prompts that share most of their tokens, vectors, classes, and
+/// decisions over a fresh state of 500 tokens.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     let tokenizer = tokenizer()?;
     let make = workload(&tokenizer);
@@ -78,7 +78,7 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Fifty questions about one state of 2,000 tokens: as one request and as fifty at once.
+/// Measures fifty questions about one state of 2,000 tokens: as one request and as fifty at once.
 pub(super) fn decision(session: &mut Session<'_>) -> Result<Vec<Row>> {
     const ASK: usize = 50;
     let tokenizer = tokenizer()?;

@@ -53,7 +53,7 @@ const ASKS: &[&str] = &[
     "Who can tell me more?",
 ];
 
-/// A message of some twenty tokens that is hardly ever repeated.
+/// Returns a message of some twenty tokens that is hardly ever repeated.
 fn message(random: &mut Random) -> String {
     format!(
         "My {} of {} from {} days ago {}. {}",
@@ -81,12 +81,12 @@ fn state(random: &mut Random, tokenizer: &Tokenizer, tokens: usize) -> String {
     text
 }
 
-/// Token ids of the demo model, special ones left out.
+/// Returns token ids of the demo model, special ones left out.
 fn ids(random: &mut Random, count: usize) -> Vec<usize> {
     (0..count).map(|_| 10 + random.below(3_990)).collect()
 }
 
-/// Different yes/no questions, the same ones in every request: at most 120.
+/// Returns different yes/no questions, the same ones in every request: at most 120.
 fn questions(count: usize) -> Map<String, serde_json::Value> {
     let pairs = THINGS
         .iter()
@@ -133,14 +133,14 @@ impl Workload<'_> {
         (0..count).map(job).collect()
     }
 
-    /// One-token answers of the chat template.
+    /// Returns requests for one-token answers of the chat template.
     pub(super) fn chat(&self, count: usize) -> Jobs {
         Self::jobs(1, count, "/v1/chat/completions", |random| {
             self.turn(&format!("{}\nWhich topic?", message(random)), 1)
         })
     }
 
-    /// The same prompts, rendered by the client.
+    /// Returns the same prompts, rendered by the client.
     pub(super) fn completion(&self, count: usize) -> Jobs {
         Self::jobs(2, count, "/v1/completions", |random| {
             let prompt = format!(
@@ -152,7 +152,8 @@ impl Workload<'_> {
         })
     }
 
-    /// One-token answers to prompts of `tokens` token ids each, which share nothing.
+    /// Returns requests for one-token answers to prompts of `tokens` token ids each, which share
+    /// nothing.
     pub(super) fn ids(&self, count: usize, tokens: usize) -> Jobs {
         Self::jobs(11, count, "/v1/completions", |random| {
             json!({"model": self.lm, "prompt": ids(random, tokens), "max_tokens": 1,
@@ -160,8 +161,8 @@ impl Workload<'_> {
         })
     }
 
-    /// Requests of `prompts` prompts each, which begin with the same `shared` fresh token ids and have
-    /// `own` more: one token and its log-probability for each prompt.
+    /// Returns requests of `prompts` prompts each, which begin with the same `shared` fresh token ids
+    /// and have `own` more: one token and its log-probability for each prompt.
     pub(super) fn forest(
         &self,
         count: usize,
@@ -177,7 +178,7 @@ impl Workload<'_> {
         })
     }
 
-    /// One message to embed.
+    /// Returns one message to embed.
     pub(super) fn embed(&self, count: usize) -> Jobs {
         Self::jobs(
             8,
@@ -187,7 +188,7 @@ impl Workload<'_> {
         )
     }
 
-    /// One message to classify.
+    /// Returns one message to classify.
     pub(super) fn classify(&self, count: usize) -> Jobs {
         Self::jobs(
             3,
@@ -197,7 +198,7 @@ impl Workload<'_> {
         )
     }
 
-    /// Decisions: `ask` yes/no questions about a fresh state of `tokens` tokens.
+    /// Returns requests for decisions: `ask` yes/no questions about a fresh state of `tokens` tokens.
     pub(super) fn decide(&self, count: usize, tokens: usize, ask: usize) -> Jobs {
         let questions = questions(ask);
         Self::jobs(4 + ask as u64, count, "/v1/systemone", |random| {
@@ -218,7 +219,8 @@ impl Workload<'_> {
         Jobs::numbered(jobs, 1)
     }
 
-    /// Streamed chats about a fresh message, with answers of exactly `tokens` tokens.
+    /// Returns requests for streamed chats about a fresh message, with answers of exactly `tokens`
+    /// tokens.
     pub(super) fn stream(&self, tokens: u32) -> Jobs {
         let jobs = Self::list(9, STATES, "/v1/chat/completions", |random| {
             let content = format!("Case {NUMBER}. {}", message(random));
@@ -241,14 +243,14 @@ impl Workload<'_> {
         Jobs::numbered(jobs, 1)
     }
 
-    /// The body of a chat of one turn.
+    /// Returns the body of a chat of one turn.
     fn turn(&self, content: &str, max_tokens: u32) -> serde_json::Value {
         json!({"model": self.lm, "messages": [{"role": "user", "content": content}],
             "max_tokens": max_tokens, "temperature": 0,
             "chat_template_kwargs": {"enable_thinking": false}})
     }
 
-    /// One word each, and one token for an answer.
+    /// Returns one word each, and one token for an answer.
     pub(super) fn complete_a_word(&self) -> Jobs {
         Self::jobs(6, 100, "/v1/completions", |random| {
             let word = random.pick(WORDS);
@@ -256,7 +258,7 @@ impl Workload<'_> {
         })
     }
 
-    /// One word each.
+    /// Returns one word each.
     pub(super) fn classify_a_word(&self) -> Jobs {
         Self::jobs(7, 100, "/classify", |random| {
             let word = random.pick(WORDS);
@@ -290,7 +292,7 @@ impl Workload<'_> {
         jobs
     }
 
-    /// The same questions one by one: `ask` requests in a row about each state.
+    /// Returns the same questions one by one: `ask` requests in a row about each state.
     pub(super) fn decide_apart(&self, tokens: usize, ask: usize) -> Jobs {
         const ABOUT: usize = 60;
         let questions: Vec<_> = questions(ask).into_iter().collect();

@@ -119,7 +119,7 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Means of arrival order and of the shortest job first, in turns.
+/// Measures means of arrival order and of the shortest job first, in turns.
 fn prefill_only(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<Row>> {
     let rate = case.rate_at_once(session, model, "srjf")?;
     let mut rows = vec![case.rate_row(rate)];
@@ -144,7 +144,7 @@ fn prefill_only(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<
     Ok(rows)
 }
 
-/// Missed targets and means of arrival order, LAPS and the shortest job first, in turns.
+/// Measures missed targets and means of arrival order, LAPS and the shortest job first, in turns.
 fn laps(session: &Session<'_>, case: &Case, model: &Path) -> Result<Vec<Row>> {
     let rate = case.rate_at_once(session, model, "fcfs")?;
     let target = Duration::from_secs_f64(TARGET_SERVICES / rate);

@@ -214,7 +214,7 @@ mod tests {
 
     const PRESET: Preset = Preset::Mistral7bA6000;
 
-    /// Requests at once, with prompts of 10 tokens.
+    /// Returns requests that come at once, with prompts of 10 tokens.
     fn workload(outputs: &[u32]) -> Workload {
         let arrival = |(n, &output_tokens): (usize, &u32)| Arrival {
             at: Timestamp::ZERO,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_its_reservation_is_refused() {
+    fn a_request_beyond_its_reservation_is_refused() {
         let served = run_baseline(
             &workload(&[90, 91]),
             baseline(true, Batching::Static),

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::Workload;
 use crate::random::mix;
 
-/// The share of a workload's prompt tokens that one cache without bounds would have when each
+/// Returns the share of a workload's prompt tokens that one cache without bounds would have when each
 /// request comes after all earlier ones are done, in whole blocks of `block_size` tokens.
 ///
 /// It is a ceiling for whatever number of engines, in whatever order they work: of each block that
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_prompts_begin_with_recurs_once() {
+    fn a_common_prefix_recurs_once() {
         let check = |prompts, expected: usize| {
             assert_eq!(recurring_tokens(&workload(prompts), 16), expected);
         };

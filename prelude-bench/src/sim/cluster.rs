@@ -18,8 +18,8 @@ use super::{Arrival, Engine, EngineConfig, Record, Workload, serves::Serves};
 /// It is called in the order in which things happen. Each request is routed once, and then either
 /// finished or refused once, so a router may keep books by the index of a request.
 pub trait Route {
-    /// The engine for a request that comes now, below the number of engines; `tokens` is its
-    /// prompt spelled out. `request` is its index in the workload.
+    /// Returns the engine for a request that comes now, below the number of engines; `tokens` is
+    /// its prompt spelled out. `request` is its index in the workload.
     ///
     /// # Errors
     /// If there is none: the simulation ends then.
@@ -31,10 +31,10 @@ pub trait Route {
         tokens: &[u32],
     ) -> Result<usize>;
 
-    /// An engine is done with a request.
+    /// Notes that an engine is done with a request.
     fn finished(&mut self, now: Timestamp, engine: usize, record: &Record);
 
-    /// An engine does not take a request, which it will never be able to: as if it had not been
+    /// Notes that an engine does not take a request and never will: as if the request had not been
     /// routed.
     fn refused(&mut self, now: Timestamp, engine: usize, request: usize);
 }
@@ -249,7 +249,7 @@ mod tests {
         run.records.iter().map(|r| r.cached_tokens).sum()
     }
 
-    /// A few hundred requests of a workload.
+    /// Returns a few hundred requests of a workload.
     fn few(kind: Kind, order: Order, seed: u64) -> Workload {
         let setting = Setting {
             requests: (kind != Kind::Posts).then_some(200),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_starts_at_once() {
+    fn requests_of_one_moment_start_together() {
         let mut workload = few(Kind::Posts, Order::Grouped, 1);
         workload.arrivals.truncate(10);
         for (i, arrival) in workload.arrivals.iter_mut().enumerate() {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_engine_is_counted() {
+    fn requests_that_fit_no_engine_are_counted() {
         let mut small = config(PolicyConfig::Fcfs);
         small.kv_tokens = 2048;
         let workload = few(Kind::Toolbench, Order::Shuffled, 1);

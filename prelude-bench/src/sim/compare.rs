@@ -20,10 +20,10 @@ const COLUMNS: &[Column] = &[
     Column("busy, %", 0, |f| 100.0 * f.busy),
 ];
 
-/// A table of reports of the same workload, seeds and engines: medians over the runs, and how many
-/// times as long the first one's requests take as each other's, in the mean and at P99, within a
-/// seed: median, least and most. Short requests have at most [`super::SHORT_TOKENS`] new tokens,
-/// and a request is missed if its first token takes longer than [`super::TARGET`].
+/// Returns a table of reports of the same workload, seeds and engines: medians over the runs, and
+/// how many times as long the first one's requests take as each other's, in the mean and at P99,
+/// within a seed: median, least and most. Short requests have at most [`super::SHORT_TOKENS`] new
+/// tokens, and a request is missed if its first token takes longer than [`super::TARGET`].
 ///
 /// # Panics
 /// If they have different numbers of runs.

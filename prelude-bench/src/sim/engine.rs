@@ -38,14 +38,14 @@ pub struct EngineConfig {
     /// The factor by which the first engine of a cluster takes longer for a step than the model
     /// says, and than routers are told; 1 by default.
     pub slow_first: f64,
-    /// Its scheduler's knobs.
+    /// The knobs of the engine's scheduler.
     pub scheduler: SchedulerConfig,
 }
 
 impl EngineConfig {
-    /// An engine of this model, with the scheduler's defaults except for what the model says of
-    /// iterations, and a queue that refuses no request: a refused request has no latency, and a
-    /// report without the slowest would flatter.
+    /// Returns an engine of this model, with the scheduler's defaults except for what the model
+    /// says of iterations, and a queue that refuses no request: a refused request has no latency,
+    /// and a report without the slowest would flatter.
     #[must_use]
     pub fn new(model: impl Into<EngineModel>, policy: PolicyConfig) -> Self {
         let model = model.into();
@@ -80,7 +80,7 @@ impl EngineConfig {
         self
     }
 
-    /// The limits within which a scheduler plans for the engine.
+    /// Returns the limits within which a scheduler plans for the engine.
     fn capacity(&self) -> Capacity {
         let capacity = self.model.capacity(self.kv_tokens, self.block_size);
         Capacity {
@@ -98,7 +98,7 @@ impl EngineConfig {
 /// The outcome of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its index in the workload.
+    /// The request's index in the workload.
     pub request: usize,
     /// The time of its arrival.
     pub arrival: Timestamp,
@@ -108,11 +108,11 @@ pub struct Record {
     pub first_token: Duration,
     /// The time from arrival to the last token.
     pub latency: Duration,
-    /// Tokens of its prompt.
+    /// Tokens of the request's prompt.
     pub prompt_tokens: u64,
     /// The number of prompt tokens that the engine had in its cache.
     pub cached_tokens: u64,
-    /// Tokens that it generated.
+    /// Tokens that the request generated.
     pub output_tokens: u64,
 }
 
@@ -123,7 +123,7 @@ struct Step {
     ends: Timestamp,
 }
 
-/// One engine.
+/// A modelled engine.
 pub struct Engine {
     model: EngineModel,
     scheduler: Scheduler,
@@ -143,7 +143,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with an empty cache.
+    /// Returns an engine with an empty cache.
     ///
     /// # Errors
     /// [`ConfigError`] if the scheduler cannot be built like this.
@@ -156,7 +156,7 @@ impl Engine {
         })
     }
 
-    /// The same engine, whose steps take so many times as long as its model says.
+    /// Returns the same engine, whose steps take so many times as long as its model says.
     pub(super) const fn slowed(mut self, by: f64) -> Self {
         self.slowdown = by;
         self
@@ -317,7 +317,7 @@ impl Engine {
     }
 }
 
-/// A token for each row that samples one.
+/// Returns a token for each row that samples one.
 fn answer(step: StepId, batch: &ForwardBatch) -> StepOutput {
     let token = || SampledToken {
         token: GENERATED,
@@ -387,7 +387,7 @@ mod tests {
         records
     }
 
-    /// Milliseconds of iterations of these pieces, one after another.
+    /// Returns the milliseconds of iterations of these pieces, one after another.
     fn ms(iterations: &[&[(u32, u32)]]) -> Duration {
         let iteration = |pieces: &&[(u32, u32)]| {
             let pieces = pieces.iter();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_is_refused() {
+    fn a_request_that_never_fits_is_refused() {
         let mut engine = engine();
         let error = submit(&mut engine, 0, &arrival(0, 198_600, 1));
         assert!(error.is_err());

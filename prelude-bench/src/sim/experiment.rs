@@ -1,4 +1,4 @@
-//! One workload, one kind of engine, one router, and several seeds.
+//! An experiment: one workload, one kind of engine, one router, and several seeds.
 
 use anyhow::{Result, ensure};
 use prelude_router::{
@@ -19,7 +19,7 @@ pub enum Router {
     E2Stay,
     /// E2 with the paper's load, that of the last three minutes, in place of the work under way.
     E2Window,
-    /// Both at once: the paper's E2 without its moving and copying of prefixes.
+    /// Both parts of E2 at once: the paper's E2 without its moving and copying of prefixes.
     E2Still,
     /// One engine after another.
     RoundRobin,
@@ -30,11 +30,12 @@ pub enum Router {
     /// The longest prefix that went there, unless queues differ too much: SGLang's and vLLM's
     /// routers, with the settings of their command lines (0.3, 64, 1.5).
     CacheAware,
-    /// The same with the settings of their libraries (0.5, 32, 1.1), which look at queues sooner.
+    /// The routers of [`Self::CacheAware`] with the settings of their libraries (0.5, 32, 1.1),
+    /// which look at queues sooner.
     CacheAwareTight,
     /// The least outstanding work and uncached prefill: Dynamo, Mooncake.
     MinCost,
-    /// Each user to one engine.
+    /// Each user is bound to one engine.
     UserSticky,
     /// LAPS's pools: prompts with few uncached tokens to some engines, all others to the rest.
     Laps,
@@ -137,7 +138,7 @@ pub enum Progress {
 }
 
 impl Experiment {
-    /// Runs it.
+    /// Runs the experiment.
     ///
     /// # Errors
     /// If the workload or an engine cannot be made as asked for.

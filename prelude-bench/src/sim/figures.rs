@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// The smallest of sorted numbers that `percent` of them do not exceed; 0 of none.
+/// Returns the smallest of sorted numbers that `percent` of them do not exceed; 0 of none.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0.0)
@@ -96,7 +96,7 @@ pub struct Figures {
     pub queue: Times,
     /// Mean time to the first token of short requests ([`SHORT_TOKENS`]), in milliseconds.
     pub short_ms: f64,
-    /// The same of all others.
+    /// Mean time to the first token of all other requests, in milliseconds.
     pub long_ms: f64,
     /// Share of requests whose first token took longer than [`TARGET`].
     pub missed: f64,
@@ -181,7 +181,7 @@ impl Figures {
     }
 }
 
-/// 0 where there is nothing to compare with.
+/// Returns the ratio; 0 where there is nothing to compare with.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

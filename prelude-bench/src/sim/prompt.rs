@@ -28,7 +28,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt of these runs; those of no tokens are left out.
+    /// Returns a prompt of these runs; those of no tokens are left out.
     #[must_use]
     pub fn new(runs: impl IntoIterator<Item = Run>) -> Self {
         let mut prompt = Self::default();
@@ -51,7 +51,7 @@ impl Prompt {
         }
     }
 
-    /// The same prompt with each run shortened to this share of its length, at least one token:
+    /// Returns the prompt with each run shortened to this share of its length, at least one token:
     /// prompts that share a run still do.
     #[must_use]
     #[expect(
@@ -72,13 +72,13 @@ impl Prompt {
         }))
     }
 
-    /// The runs.
+    /// Returns the runs.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.runs.iter().map(|run| run.len).sum()
@@ -117,7 +117,7 @@ impl Prompt {
     }
 }
 
-/// The token at a place of a stream, whose name was mixed before.
+/// Returns the token at a place of a stream, whose name was mixed before.
 const fn token(stream: u64, place: u32) -> u32 {
     let hash = mix(stream ^ place as u64);
     // The upper half, scaled: a remainder would cost more than the hash.

@@ -54,7 +54,7 @@ pub struct Report {
     pub host_tokens: Option<u64>,
     /// Tokens of a KV block.
     pub block_size: u32,
-    /// Each run.
+    /// The figures of each run.
     pub runs: Vec<Figures>,
 }
 
@@ -125,7 +125,7 @@ const LINES: &[Line] = &[
 ];
 
 impl Report {
-    /// A figure over the runs.
+    /// Returns a figure over the runs.
     #[must_use]
     pub fn spread(&self, figure: fn(&Figures) -> f64) -> Spread {
         Spread::of(self.runs.iter().map(figure).collect())
@@ -194,7 +194,7 @@ impl Report {
         text
     }
 
-    /// Mean and deviation over requests: medians over the runs.
+    /// Writes the mean and the deviation over requests: medians over the runs.
     fn moments(&self, of: fn(&Requests) -> Moments, scale: f64, unit: &str) -> String {
         let median = |part: fn(Moments) -> f64| {
             let parts = self

@@ -26,8 +26,8 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// A router of this policy before engines of a kind. Each coefficient of the service time that
-    /// it believes of an engine is too high or too low by the part `time_error`, as the seed says.
+    /// Returns a router of this policy before engines of a kind. Each coefficient of the service time
+    /// that it believes of an engine is too high or too low by the part `time_error`, as the seed says.
     ///
     /// # Errors
     /// If the policy cannot run, or no service time fits the engines.
@@ -108,8 +108,8 @@ impl Route for Routed {
     }
 }
 
-/// The service time of an engine: that of its profile, or what fits to what a published model says
-/// of one prompt alone, as an engine would be profiled at start.
+/// Returns the service time of an engine: that of its profile, or what fits to what a published model
+/// says of one prompt alone, as an engine would be profiled at start.
 fn service(model: &EngineModel) -> Result<ServiceTime> {
     if let Some(measured) = model.service() {
         return Ok(measured);
@@ -134,7 +134,7 @@ fn service(model: &EngineModel) -> Result<ServiceTime> {
     })
 }
 
-/// A service time of which each coefficient is too high or too low by this part.
+/// Returns a service time of which each coefficient is too high or too low by this part.
 fn astray(service: ServiceTime, error: f64, random: &mut Random) -> ServiceTime {
     let mut off = |ms: f64| match random.below(2) {
         0 => ms * (1.0 - error),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::VOCABULARY;
 
-/// One request's part of an iteration.
+/// A request's part of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Tokens that are computed.
@@ -22,7 +22,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The last `new` of `context` tokens of a prompt.
+    /// Returns the last `new` of `context` tokens of a prompt.
     #[must_use]
     pub const fn prompt(new: u32, context: u32) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Piece {
         }
     }
 
-    /// A generation's next token, the last of `context`.
+    /// Returns a generation's next token, the last of `context`.
     #[must_use]
     pub const fn decode(context: u32) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Piece {
     }
 }
 
-/// The pieces of a batch: a segment of new tokens each, or a generation's next token. What several
-/// rows share is computed once, and is one piece.
+/// Returns the pieces of a batch: a segment of new tokens each, or a generation's next token. What
+/// several rows share is computed once, and is one piece.
 pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
     let (oneshot, prefill, decode) = batch.parts();
     let segments = oneshot.segments.iter().chain(&prefill.segments);
@@ -106,7 +106,7 @@ impl EngineModel {
         }
     }
 
-    /// Tokens whose keys and values fit into its memory.
+    /// Returns the number of tokens whose keys and values fit into the engine's memory.
     #[must_use]
     pub fn kv_tokens(&self) -> u64 {
         match self {
@@ -118,7 +118,7 @@ impl EngineModel {
         }
     }
 
-    /// Most tokens of an iteration.
+    /// Returns the most tokens of an iteration.
     #[must_use]
     pub fn chunk_tokens(&self) -> u32 {
         match self {
@@ -192,7 +192,7 @@ impl Preset {
         Duration::from_nanos((ms * 1e6) as u64)
     }
 
-    /// Tokens whose keys and values fit into its memory.
+    /// Returns the number of tokens whose keys and values fit into the engine's memory.
     #[must_use]
     pub const fn kv_tokens(self) -> u64 {
         match self {
@@ -208,8 +208,8 @@ impl Preset {
         }
     }
 
-    /// Most tokens of an iteration: the authors' chunk budget (published for Mistral; the same for
-    /// Llama is our choice), or that of our server.
+    /// Returns the most tokens of an iteration: the authors' chunk budget (published for Mistral; the
+    /// same for Llama is our choice), or that of our server.
     #[must_use]
     pub const fn chunk_tokens(self) -> u32 {
         match self {
@@ -232,7 +232,7 @@ const QWEN_4B: ServiceTime = ServiceTime {
     decode_ms: 0.02,
 };
 
-/// Preble's fit for Mistral-7B on an A6000, from the simulator that its authors published.
+/// Returns Preble's fit for Mistral-7B on an A6000, from the simulator that its authors published.
 ///
 /// Of their middle piece, `-118 + 1.25 n - 0.00256 n²` for 192 to 383 tokens, only the part that
 /// rises is used: beyond its top at 244 tokens it falls, below zero from 360 tokens on, which no
@@ -262,8 +262,8 @@ fn mistral_ms(pieces: impl Iterator<Item = Piece>) -> f64 {
     (linear + attention + long) / 0.9
 }
 
-/// Preble's fit for Llama-3-70B on two H100, which is of one request alone. Its constant, mostly
-/// reading weights, is charged once for an iteration and not for each request in it: else 50
+/// Returns Preble's fit for Llama-3-70B on two H100, which is of one request alone. Its constant,
+/// mostly reading weights, is charged once for an iteration and not for each request in it: else 50
 /// generations would take a second for a token each.
 fn llama_ms(pieces: impl Iterator<Item = Piece>) -> f64 {
     let piece_ms = |piece: Piece| {

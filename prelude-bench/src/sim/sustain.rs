@@ -75,7 +75,7 @@ fn at_rate(experiment: &Experiment, rate: f64) -> Result<Experiment> {
     Ok(experiment)
 }
 
-/// The mean that requests take alone: the median over the seeds.
+/// Returns the mean that requests take alone: the median over the seeds.
 fn alone(experiment: &Experiment) -> Result<f64> {
     let Source::Seeded {
         kind,
@@ -97,7 +97,8 @@ fn alone(experiment: &Experiment) -> Result<f64> {
     Ok(Spread::of(means).median)
 }
 
-/// A table of the highest rates that routers and policies sustain, with the first as the measure.
+/// Returns a table of the highest rates that routers and policies sustain, with the first as the
+/// measure.
 #[must_use]
 pub fn compare_sustained(found: &[(Experiment, Sustained)]) -> String {
     let Some((first, least)) = found.first() else {

@@ -51,7 +51,7 @@ pub fn read(path: &Path) -> Result<Workload> {
     Ok(Workload::new(name, arrivals))
 }
 
-/// The time between each request of a workload and the next.
+/// Returns the time between each request of a workload and the next.
 #[must_use]
 pub fn gaps(workload: &Workload) -> Vec<Duration> {
     let pairs = workload.arrivals.windows(2);
@@ -76,7 +76,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The next line that is not empty.
+    /// Returns the next line that is not empty.
     fn next(&mut self) -> Result<Option<String>> {
         while let Some(line) = self.lines.next() {
             self.number += 1;
@@ -102,7 +102,7 @@ impl<'a> Lines<'a> {
 mod tests {
     use super::*;
 
-    /// A trace read from memory.
+    /// Returns a trace read from memory.
     pub(super) fn from(name: &str, text: &str, format: fn(&mut Lines<'_>) -> Arrivals) -> Arrivals {
         format(&mut Lines::new(Path::new(name), text.as_bytes()))
     }

@@ -26,7 +26,7 @@ pub use kind::{Kind, Setting};
 pub use mixed::Gaps;
 pub use order::Order;
 
-/// One request and when it comes.
+/// A request and when it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The arrival time.
@@ -61,7 +61,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// A workload of these arrivals, which it sorts; those that come at once stay in order.
+    /// Returns a workload of these arrivals, which it sorts; those that come at once stay in order.
     #[must_use]
     pub fn new(name: impl Into<String>, mut arrivals: Vec<Arrival>) -> Self {
         arrivals.sort_by_key(|arrival| arrival.at);
@@ -73,7 +73,7 @@ impl Workload {
         }
     }
 
-    /// The same requests in a closed loop of so many clients.
+    /// Returns the same requests in a closed loop of so many clients.
     #[must_use]
     pub fn in_closed_loop(mut self, clients: usize) -> Self {
         self.name = format!("{}, closed loop of {clients}", self.name);
@@ -81,7 +81,7 @@ impl Workload {
         self
     }
 
-    /// Requests per second, from the first to the last.
+    /// Returns the number of requests per second, from the first to the last.
     #[must_use]
     pub fn rate(&self) -> f64 {
         let (Some(first), Some(last)) = (self.arrivals.first(), self.arrivals.last()) else {
@@ -92,15 +92,15 @@ impl Workload {
         (self.arrivals.len() - 1) as f64 / seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// Tokens of all prompts.
+    /// Returns the number of tokens of all prompts.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         let lens = self.arrivals.iter().map(|a| u64::from(a.prompt.len()));
         lens.sum()
     }
 
-    /// The same requests in the same order, faster or slower: as many per second as `rate` on
-    /// average.
+    /// Returns the same requests in the same order, faster or slower: as many per second as `rate`
+    /// on average.
     #[must_use]
     pub fn at_rate(mut self, rate: f64) -> Self {
         let factor = self.rate() / rate;

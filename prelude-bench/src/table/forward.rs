@@ -114,7 +114,7 @@ impl Stepper {
     }
 }
 
-/// A shared prompt of `shared` tokens (none if 0) and branches of the given lengths, each
+/// Returns a shared prompt of `shared` tokens (none if 0) and branches of the given lengths, each
 /// classified at its end.
 fn batch(shared: u32, branches: &[u32]) -> ForwardBatch {
     let mut batch = OneShotBatch::default();

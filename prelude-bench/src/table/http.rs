@@ -1,4 +1,4 @@
-//! One classification over HTTP, and the same request through the engine alone.
+//! A classification over HTTP, and the same request through the engine alone.
 
 use anyhow::{Context as _, Result};
 use prelude_core::{Head, PromptTree, RowSpec};

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::Result;
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// The name of the measured value.
@@ -62,7 +62,7 @@ pub fn run(config: TableConfig, mut progress: impl FnMut(&str)) -> Result<Vec<Ro
     Ok(rows)
 }
 
-/// The rows as text with aligned columns.
+/// Returns the rows as text with aligned columns.
 #[must_use]
 pub fn render(rows: &[Row]) -> String {
     let width = rows
@@ -125,7 +125,7 @@ fn in_turns(config: TableConfig, works: &mut [&mut dyn FnMut()]) -> Vec<Vec<f64>
     seconds
 }
 
-/// A row of `values`, one per round.
+/// Returns a row of `values`, one per round.
 fn row(name: impl Into<String>, unit: &'static str, mut values: Vec<f64>) -> Row {
     values.sort_by(f64::total_cmp);
     let spread = (values[0], values[values.len() - 1]);

@@ -9,7 +9,7 @@ use super::{Sample, ServiceTime, StepWork};
 pub struct Fitted {
     /// The fit.
     pub service: ServiceTime,
-    /// Share of the variance of prefill times that it explains, R².
+    /// Share of the variance of prefill times that the fit explains, R².
     pub r2: f64,
     /// Correlation (Pearson's) of computed tokens and time of a prefill. Where it is high (0.987
     /// for a 32B model on an A100, PrefillOnly §6.3), tokens alone order requests as time would.
@@ -26,7 +26,7 @@ pub enum FitError {
         /// The number of samples.
         samples: usize,
     },
-    /// One of them is no measurement.
+    /// A sample is no measurement.
     #[error("sample {at} computes nothing, or takes no positive number of milliseconds")]
     NoTime {
         /// The index of the sample, from 0 on.
@@ -76,7 +76,7 @@ impl Fitted {
         };
         let of_prefill = (0..prefill.len()).map(|at| fit(&without(prefill, at), decode));
         let of_decode = (0..decode.len()).map(|at| fit(prefill, &without(decode, at)));
-        // Fits that fail say nothing.
+        // A fit that fails says nothing about the error.
         let fits: Vec<_> = of_prefill.chain(of_decode).filter_map(Result::ok).collect();
         let error = |of: fn(&ServiceTime) -> f64| {
             let count = fits.len().max(1) as f64;
@@ -99,7 +99,8 @@ impl Fitted {
 fn fit(prefill: &[Sample], decode: &[Sample]) -> Result<ServiceTime, FitError> {
     let service = fit_prefill(prefill)?;
     let largest = decode.iter().map(|sample| sample.batch).max();
-    // Where many advance at once, the least of the time is the step's own.
+    // In a step with the largest batch, the step's own time is the smallest part of each row's
+    // time.
     let of_largest = decode.iter().filter(|s| Some(s.batch) == largest);
     let added = of_largest.map(|s| ((s.ms - service.base_ms) / f64::from(s.batch)).max(0.0));
     Ok(ServiceTime {
@@ -204,7 +205,7 @@ fn parts(all: &[Measured], is_memory: impl Fn(&Measured) -> bool) -> Option<(Ser
         }
     }
     let fitted = compute.solve_non_negative()?;
-    // Of no sample is memory's time the longer: the shortest is the most that it can be.
+    // If no sample is bound by memory, the shortest sample is the upper bound of the memory term.
     let shortest = all.iter().map(|s| s.ms).fold(f64::INFINITY, f64::min);
     let [floor, per_cached, _] = memory.solve_non_negative().unwrap_or([shortest, 0.0, 0.0]);
     let service = ServiceTime {
@@ -255,7 +256,7 @@ impl ServiceTime {
     }
 }
 
-/// Pearson's correlation; 0 if one of them is always the same.
+/// Returns Pearson's correlation; 0 if one of the two series is always the same.
 fn correlation(a: impl Iterator<Item = f64> + Clone, b: impl Iterator<Item = f64> + Clone) -> f64 {
     let mean = |values: &mut dyn Iterator<Item = f64>| {
         let (sum, count) = values.fold((0.0, 0.0), |(sum, count), v| (sum + v, count + 1.0));

@@ -34,7 +34,8 @@ pub struct ServiceTime {
 }
 
 impl Default for ServiceTime {
-    /// About a Mistral-7B on an A6000, the engine that Preble's authors fitted.
+    /// Returns times close to those of a Mistral-7B on an A6000, the engine that Preble's authors
+    /// fitted.
     fn default() -> Self {
         Self {
             floor_ms: 22.0,
@@ -53,7 +54,7 @@ impl Default for ServiceTime {
 pub struct BadServiceTime {
     /// The field.
     pub name: &'static str,
-    /// Its value.
+    /// The coefficient's value.
     pub value: f64,
 }
 
@@ -136,7 +137,7 @@ impl ServiceTime {
 pub struct StepWork {
     /// Tokens of prompts that are computed.
     pub tokens: f64,
-    /// Pairs of such a token and one that it attends to, itself included.
+    /// Pairs of a computed token and a token that it attends to, itself included.
     pub pairs: f64,
     /// Cached tokens that are read: by prompts, and by generations that advance.
     pub cached: f64,
@@ -145,21 +146,22 @@ pub struct StepWork {
 }
 
 impl StepWork {
-    /// The work for the last `computed` of a prompt's `tokens`, of which there are at least as
+    /// Returns the work for the last `computed` of a prompt's `tokens`, of which there are at least as
     /// many.
     #[must_use]
     pub fn prompt(computed: u32, tokens: u32) -> Self {
         let (computed, tokens) = (f64::from(computed), f64::from(tokens.max(computed)));
         Self {
             tokens: computed,
-            // The first attends to `tokens - computed + 1`, the last to `tokens`.
+            // The first computed token attends to `tokens - computed + 1` tokens, the last to
+            // `tokens`.
             pairs: computed * (2.0 * tokens - computed + 1.0) / 2.0,
             cached: tokens - computed,
             decode_rows: 0.0,
         }
     }
 
-    /// The work for the next token of a generation behind `context` tokens.
+    /// Returns the work for the next token of a generation behind `context` tokens.
     #[must_use]
     pub fn decode(context: u32) -> Self {
         Self {
@@ -169,7 +171,7 @@ impl StepWork {
         }
     }
 
-    /// The work of `count` such steps that run as one.
+    /// Returns the work of `count` steps like this one that run as one step.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         let count = f64::from(count);

@@ -19,7 +19,7 @@ pub(super) enum Layout {
     Inputs,
     Completions,
     Chat,
-    /// No endpoint with prompts that are known.
+    /// The endpoint has no prompts that are known: the body's bytes stand for them.
     Bytes,
 }
 

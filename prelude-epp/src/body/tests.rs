@@ -80,7 +80,7 @@ fn keys_follow_the_order_of_prompts() {
 }
 
 #[test]
-fn what_is_no_json_is_its_own_key() {
+fn a_body_that_is_no_json_is_its_own_key() {
     for body in [
         "",
         "{",
@@ -124,7 +124,7 @@ fn fields_beside_the_key() {
     assert_eq!(most("/v1/chat/completions", r#"{"max_tokens":-3}"#), None);
 }
 
-/// Hashes of prefixes, in granules of 32 bytes.
+/// Returns the hashes of prefixes, in granules of 32 bytes.
 fn hashes(path: &str, body: &str) -> Vec<u64> {
     let mut hasher = ByteHasher::new(Root::new("m", None, "bytes", None), 8);
     Body::new(path, body.as_bytes()).write_key(&mut hasher);

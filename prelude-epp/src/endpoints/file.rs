@@ -14,7 +14,7 @@ use super::spec::{BadEndpoint, EndpointLine};
 /// Upper bound of the size of a file of engines.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Why a file of engines cannot be used.
+/// The reason why a file of engines cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -115,7 +115,8 @@ impl FileWatch {
     /// [`FileError`], once for each change: the engines of the last good content stay.
     pub async fn next(&mut self) -> Result<Vec<EndpointLine>, FileError> {
         loop {
-            // Taken before the file is read: what is written meanwhile is seen next time.
+            // The stamp is taken before the file is read: what is written meanwhile is seen next
+            // time.
             let now = Some(stamp(&self.path));
             if now != self.seen {
                 self.seen = now;

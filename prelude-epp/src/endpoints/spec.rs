@@ -25,7 +25,7 @@ pub struct EndpointLine {
     pub pool: Option<Pool>,
 }
 
-/// Why a text names no engine.
+/// The reason why a text names no engine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadEndpoint {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings() {
+    fn lines_parse_or_are_refused() {
         let labelled = |text: &str, address: &str, kv_tokens, pool| {
             let expected = EndpointLine {
                 address: address.to_owned(),

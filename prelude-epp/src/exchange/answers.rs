@@ -56,7 +56,7 @@ pub(super) fn pick(answered: Message, addresses: String) -> ProcessingResponse {
                 set_headers: vec![header(DESTINATION, addresses.clone())],
                 remove_headers: Vec::new(),
             }),
-            // Proxies ignore it where no header is changed.
+            // Proxies ignore the field where no header is changed.
             clear_route_cache: true,
             body_mutation: None,
         }),

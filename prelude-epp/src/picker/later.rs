@@ -8,7 +8,7 @@ use prelude_router::{Finish, Router};
 /// Tokens of an answer of unknown length.
 const OUTPUT_TOKENS: u32 = 45;
 /// Upper bound of the time that an answer is taken to go on after its headers.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Upper bound of the requests that wait here; beyond it, the one that ends first has ended.
 const MAX_WAITING: usize = 1 << 20;
 
@@ -27,8 +27,8 @@ impl Later {
     ) {
         let tokens = max_output_tokens.unwrap_or(OUTPUT_TOKENS);
         let ms = decode_ms * f64::from(tokens.saturating_sub(1));
-        let time = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(LONGEST);
-        let due = now.saturating_add(time.min(LONGEST));
+        let time = Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_ANSWER_TIME);
+        let due = now.saturating_add(time.min(MAX_ANSWER_TIME));
         self.0.push(Reverse((due, id)));
     }
 

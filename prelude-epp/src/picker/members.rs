@@ -13,7 +13,7 @@ use super::{Health, Subset};
 /// An engine and its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its address.
+    /// The engine's address.
     pub address: SocketAddr,
     /// True if requests may go there.
     pub is_healthy: bool,
@@ -21,7 +21,7 @@ pub struct Member {
     pub requests: u64,
     /// Tokens that its cache is thought to hold; 0 under a policy that does not look at caches.
     pub cached_tokens: u64,
-    /// Its pool, under a policy that has pools.
+    /// The engine's pool, under a policy that has pools.
     pub pool: Option<Pool>,
 }
 
@@ -125,7 +125,7 @@ impl Members {
         is_healthy: bool,
     ) -> Result<(), BadServiceTime> {
         let id = router.join(now, spec)?;
-        // It has just joined, so it is known.
+        // The endpoint has just joined, so it is known.
         let _ = router.set_healthy(id, is_healthy);
         let is_lost = false;
         self.by_address.insert(address, Known { id, spec, is_lost });

@@ -1,4 +1,4 @@
-//! One stream: answers are made as the proxy takes them.
+//! A stream of the proxy's messages: answers are made as the proxy takes them.
 
 use std::{
     pin::Pin,

@@ -6,7 +6,7 @@ use prelude_core::{PositionLogprobs, TokenId, TokenLogprob};
 
 use crate::kernels::{Supported, simd};
 
-/// Up to this many likeliest tokens are kept sorted by insertion; more are selected and sorted.
+/// Most likeliest tokens that are kept sorted by insertion; more are selected and sorted.
 const INSERT_MAX: usize = 64;
 
 /// The constants that turn a row's logits into log-probabilities.
@@ -25,17 +25,18 @@ impl LogSoftmax {
         }
     }
 
-    /// `ln Σ e^logit`, rounded.
+    /// Returns `ln Σ e^logit`, rounded.
     pub(crate) fn log_sum_exp(self) -> f32 {
         self.log_sum_exp as f32
     }
 
-    /// The log-probability of a token with this logit: the same bits wherever it is reported.
+    /// Returns the log-probability of a token with this logit: the same bits wherever it is
+    /// reported.
     pub(crate) fn of(self, logit: f32) -> f32 {
         (f64::from(logit) - self.log_sum_exp) as f32
     }
 
-    /// The `n` likeliest tokens, best first, ties by smaller id.
+    /// Returns the `n` likeliest tokens, best first, ties by smaller id.
     pub(crate) fn top(self, logits: &[f32], n: u32) -> Vec<TokenLogprob> {
         largest(logits, n as usize)
             .into_iter()
@@ -81,7 +82,8 @@ impl<'a> Readings<'a> {
             .get_or_insert_with(|| LogSoftmax::new(self.isa, self.logits, self.max))
     }
 
-    /// The `n` likeliest tokens, best first, ties by smaller id: the head of the longest list.
+    /// Returns the `n` likeliest tokens, best first, ties by smaller id: the head of the longest
+    /// list.
     pub(crate) fn top(&mut self, n: u32) -> Vec<TokenLogprob> {
         debug_assert!(n <= self.top_max, "a longer list than was announced");
         let softmax = self.softmax();
@@ -91,7 +93,8 @@ impl<'a> Readings<'a> {
         top[..top.len().min(n as usize)].to_vec()
     }
 
-    /// The score of one prompt token. Equal tokens asked for one after the other are ranked once.
+    /// Returns the score of one prompt token. Equal tokens asked for one after the other are ranked
+    /// once.
     pub(crate) fn score(&mut self, token: TokenId, top: u32) -> PositionLogprobs {
         let logit = self.logits[token as usize];
         let rank = match self.ranked {
@@ -108,14 +111,14 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// Best first: larger logits, then smaller ids.
+/// Orders the best first: larger logits, then smaller ids.
 fn order(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     b.0.partial_cmp(&a.0)
         .expect("logits were checked to be finite")
         .then(a.1.cmp(&b.1))
 }
 
-/// The `n` largest logits with their ids, best first.
+/// Returns the `n` largest logits with their ids, best first.
 fn largest(logits: &[f32], n: usize) -> Vec<(f32, u32)> {
     let n = n.min(logits.len());
     if n == 0 {

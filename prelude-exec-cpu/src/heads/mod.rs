@@ -39,12 +39,12 @@ pub(crate) struct HeadPass<'a> {
     pub(crate) multiplier: &'a mut Multiplier,
     /// Instructions for scans over logits.
     pub(crate) isa: Supported,
-    /// One per row of the step.
+    /// The results, one for each row of the step.
     pub(crate) results: &'a mut [Option<RowOutput>],
 }
 
 impl<'a> HeadPass<'a> {
-    /// The hidden state of an output position.
+    /// Returns the hidden state of an output position.
     fn state(&self, output: u32) -> &'a [f32] {
         &self.hidden[output as usize * self.width..][..self.width]
     }

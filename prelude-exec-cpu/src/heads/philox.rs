@@ -7,7 +7,7 @@ const MULTIPLIERS: [u64; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 
-/// Four random words for a key and a counter.
+/// Returns four random words for a key and a counter.
 fn philox(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
     for round in 0..ROUNDS {
         if round > 0 {
@@ -26,7 +26,7 @@ fn philox(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
     counter
 }
 
-/// 64 random bits for a draw: key `seed`, counter `(output position, choice)`.
+/// Returns 64 random bits for a draw: key `seed`, counter `(output position, choice)`.
 pub(crate) fn draw(seed: u64, output_position: u32, choice: u32) -> u64 {
     let key = [seed as u32, (seed >> 32) as u32];
     let words = philox(key, [output_position, choice, 0, 0]);

@@ -98,7 +98,7 @@ impl HeadPass<'_> {
     }
 }
 
-/// A state cut to the wanted dimensions, then scaled if wanted.
+/// Returns a state cut to the wanted dimensions, then scaled if wanted.
 fn vector(mut state: Vec<f32>, dimensions: Option<u32>, normalise: bool) -> Vec<f32> {
     if let Some(dimensions) = dimensions {
         state.truncate(dimensions as usize);
@@ -128,7 +128,7 @@ fn finite(numbers: Vec<f32>, make: fn(Vec<f32>) -> RowOutput) -> RowOutput {
     }
 }
 
-/// The mean over positions from `first` on: sums of chunks that start at multiples of
+/// Returns the mean over positions from `first` on: sums of chunks that start at multiples of
 /// [`MEAN_CHUNK`], added in order.
 pub(crate) fn mean<'a>(
     states: impl Iterator<Item = &'a [f32]>,

@@ -1,4 +1,4 @@
-//! From logits to tokens: the definition that other executors follow.
+//! Sampling, from logits to tokens: the definition that other executors follow.
 //!
 //! In this order:
 //!
@@ -32,7 +32,7 @@ const ONE: f64 = (1u64 << 40) as f64;
 /// First look of top-p: almost always enough, and cheap to sort.
 const TOP_P_GUESS: usize = 256;
 
-/// In [`Scratch::seen`]: the token is in prompt or output.
+/// The bit of [`Scratch::seen`] that says that a token is in prompt or output.
 const SEEN: u32 = 1 << 31;
 
 /// Buffers of one worker.
@@ -50,11 +50,11 @@ pub(crate) struct Scratch {
 struct Candidate {
     id: TokenId,
     logit: f32,
-    /// Its own until [`accumulate`]d, then with those before it.
+    /// The candidate's own weight until [`accumulate`]d, then the sum with the weights before it.
     weight: u64,
 }
 
-/// Bytes of [`Scratch`].
+/// Returns the bytes of [`Scratch`].
 pub(crate) const fn scratch_bytes(vocab: usize) -> usize {
     vocab * (3 * size_of::<f32>() + size_of::<Candidate>())
 }
@@ -119,7 +119,7 @@ impl Scratch {
             .collect())
     }
 
-    /// Steps 1 to 4.
+    /// Does steps 1 to 4.
     fn change_logits(&mut self, head: &SampleHead, mask: Option<&TokenSet>) {
         let params = &*head.sampling;
         if let Some(history) = &head.history {
@@ -190,7 +190,7 @@ fn changes_logits(head: &SampleHead) -> bool {
         || head.masks_stops() && !params.stop_token_ids.is_empty()
 }
 
-/// Largest logit first, then smaller id.
+/// Orders the largest logit first, then the smaller id.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit
         .partial_cmp(&a.logit)
@@ -202,7 +202,7 @@ fn sum(candidates: &[Candidate]) -> u64 {
     candidates.iter().map(|c| c.weight).sum()
 }
 
-/// Steps 6 to 8; leaves the candidates in order of id.
+/// Does steps 6 to 8; leaves the candidates in order of id.
 fn filter(candidates: &mut Vec<Candidate>, params: &SamplingParams) {
     let k = params.top_k as usize;
     let ranked = k > 0 && k < candidates.len() || params.top_p < 1.0;
@@ -222,7 +222,7 @@ fn filter(candidates: &mut Vec<Candidate>, params: &SamplingParams) {
     }
 }
 
-/// Step 7. Selects ever larger heads of the order until one holds enough, then sorts that.
+/// Does step 7. Selects ever larger heads of the order until one holds enough, then sorts that.
 fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
     let enough = (f64::from(top_p) * sum(candidates) as f64).ceil() as u64;
     let mut guess = TOP_P_GUESS;
@@ -240,7 +240,7 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, top_p: f32) {
         running += c.weight;
         running >= enough
     });
-    // None only if rounding lifted `enough` above the sum: then all are kept.
+    // `None` only if rounding lifted `enough` above the sum: then all candidates are kept.
     if let Some(last) = last {
         candidates.truncate(last + 1);
     }
@@ -255,11 +255,11 @@ fn accumulate(candidates: &mut [Candidate]) {
     }
 }
 
-/// Step 9, on running sums.
+/// Does step 9, on running sums.
 fn pick(candidates: &[Candidate], random: u64) -> TokenId {
     let total = candidates.last().map_or(0, |last| last.weight);
     let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;
-    // Below the length: the point is below the total.
+    // The index is below the length, since the point is below the total.
     candidates[candidates.partition_point(|c| c.weight <= at)].id
 }
 
@@ -408,7 +408,7 @@ mod tests {
         all.into_iter().map(|c| c.1).collect()
     }
 
-    /// The definition, word for word.
+    /// Picks a token by the definition, word for word.
     fn pick_naively(weights: &[u64], random: u64) -> TokenId {
         let total: u64 = weights.iter().sum();
         let at = ((u128::from(random) * u128::from(total)) >> 64) as u64;

@@ -32,12 +32,12 @@ const MAX_LOGITS_BYTES: usize = 48 << 20;
 /// Most rows of a product: with 96 it runs at full speed.
 const MAX_LOGITS_ROWS: usize = 96;
 
-/// Rows of logits computed at a time.
+/// Returns the number of rows of logits computed at a time.
 pub(crate) fn logits_rows(vocab: usize) -> usize {
     (MAX_LOGITS_BYTES / (vocab * size_of::<f32>())).clamp(1, MAX_LOGITS_ROWS)
 }
 
-/// Bytes of one worker's buffers.
+/// Returns the bytes of one worker's buffers.
 pub(crate) fn worker_bytes(vocab: usize) -> usize {
     sample::scratch_bytes(vocab)
 }
@@ -47,13 +47,13 @@ pub(crate) fn worker_bytes(vocab: usize) -> usize {
 pub(crate) struct VocabularyHeads {
     /// `[rows, V]`.
     logits: Vec<f32>,
-    /// `[rows, H]`: the hidden states they are computed from.
+    /// `[rows, H]`: the hidden states that logits are computed from.
     states: Vec<f32>,
     workers: PerWorker<Scratch>,
     rows: usize,
 }
 
-/// One use of one row of logits.
+/// A use of a row of logits.
 struct Item<'a> {
     /// Index of the row.
     row: usize,
@@ -75,7 +75,7 @@ enum Want<'a> {
 }
 
 impl Item<'_> {
-    /// The sort key: by output position, then equal targets together.
+    /// Returns the sort key: by output position, then equal targets together.
     const fn order(&self) -> (u32, TokenId) {
         match self.want {
             Want::Score { target, .. } => (self.output, target),
@@ -245,7 +245,7 @@ impl HeadPass<'_> {
     }
 }
 
-/// Every use of a full row of logits.
+/// Returns every use of a full row of logits.
 fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
     for (row, planned) in layout.rows.iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::testing::sample_head;
 pub(crate) struct Node {
     pub(super) parent: Option<prop::sample::Index>,
     pub(super) tokens: Vec<u32>,
-    /// Keep its K/V where alignment allows.
+    /// True if the node's K/V are kept where alignment allows.
     pub(super) keep: bool,
 }
 
@@ -57,7 +57,8 @@ pub(crate) fn rows() -> impl Strategy<Value = Vec<Row>> {
     prop::collection::vec(row, 1..7)
 }
 
-/// One of each kind of head, over positions that end at `end` and start at `first` or later.
+/// Returns one of each kind of head, over positions that end at `end` and start at `first` or
+/// later.
 pub(crate) fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHead) {
     let end = u32::try_from(path.len()).unwrap();
     let last = end - 1..end;
@@ -111,8 +112,8 @@ pub(crate) fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHe
     }
 }
 
-/// The forest as a batch whose roots start after `cached` tokens of `prefix` (all of which lie
-/// in `prefix_blocks`), with kept segments in blocks from `next_block` on.
+/// Returns the forest as a batch whose roots start after `cached` tokens of `prefix` (all of which
+/// lie in `prefix_blocks`), with kept segments in blocks from `next_block` on.
 pub(crate) fn forest(
     nodes: &[Node],
     prefix: &[u32],

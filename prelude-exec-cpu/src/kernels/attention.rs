@@ -65,7 +65,7 @@ pub(crate) struct Scratch {
     sum: Vec<f32>,
 }
 
-/// Bytes of [`Scratch`], about.
+/// Returns about how many bytes [`Scratch`] takes.
 pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: bool) -> usize {
     let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
@@ -81,7 +81,7 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: boo
     in_panels
 }
 
-/// The instructions, if they are tiles.
+/// Returns the instructions, if they are tiles.
 fn on_tiles(backend: Backend) -> Option<Supported> {
     match backend {
         Backend::Fast {
@@ -92,7 +92,7 @@ fn on_tiles(backend: Backend) -> Option<Supported> {
     }
 }
 
-/// Tokens of a task of about `rows` rows.
+/// Returns the number of tokens of a task of about `rows` rows.
 fn block_of(shape: AttnShape, rows: usize) -> usize {
     (rows * shape.kv_heads / shape.heads).max(1)
 }
@@ -207,7 +207,7 @@ impl SegmentPart<'_> {
     }
 }
 
-/// One layer's attention for a chunk of the step's tokens.
+/// The attention of one layer for a chunk of the step's tokens.
 pub(crate) struct Attention<'a, E> {
     pub(crate) layout: &'a StepLayout,
     pub(crate) kv: &'a Kv<E>,
@@ -267,7 +267,7 @@ impl<E: KvElement> Attention<'_, E> {
         );
     }
 
-    /// Segments with tokens in the chunk.
+    /// Returns the segments with tokens in the chunk.
     fn segments(&self) -> impl Iterator<Item = &StepSegment> {
         let all = &self.layout.segments;
         let first = all.partition_point(|s| s.end() <= self.rows.start);
@@ -319,12 +319,12 @@ impl<E: KvElement> Attention<'_, E> {
         self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
     }
 
-    /// Key-value head of a task.
+    /// Returns the key-value head of a task.
     fn head(&self, tile: &TileMut<'_, f32>) -> usize {
         tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
     }
 
-    /// The row of keys and values at a location.
+    /// Returns the row of keys and values at a location.
     fn row(&self, location: KvLocation) -> &[E] {
         let width = 2 * self.kv.half;
         match location {

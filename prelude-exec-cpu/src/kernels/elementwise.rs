@@ -29,7 +29,7 @@ fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// `Σ f(x)` over 16 lanes.
+/// Returns `Σ f(x)`, summed in 16 lanes.
 #[inline(always)]
 fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -62,7 +62,7 @@ pub(super) mod exp_terms {
 }
 use exp_terms::{COEFFICIENTS, LN2_HIGH, LN2_LOW, MAGIC};
 
-/// `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, ∞ above; NaN stays.
+/// Returns `e^x` within 2 units in the last place for x in [-87, 88]; 0 below, ∞ above; NaN stays.
 /// `exp(0)` is exactly 1: reduction by ln 2 in two parts, degree 6.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
@@ -73,7 +73,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     }
 }
 
-/// [`exp`] for x of at most 88; a wrong number above.
+/// Returns [`exp`] of x for x of at most 88; a wrong number above.
 #[inline(always)]
 fn exp_to_88(x: f32) -> f32 {
     let t = x.mul_add(std::f32::consts::LOG2_E, MAGIC);
@@ -85,11 +85,11 @@ fn exp_to_88(x: f32) -> f32 {
     }
     let value = p.mul_add(r * r, r) + 1.0;
     let power = f32::from_bits((t.to_bits() << 23).wrapping_add(127 << 23));
-    // Of a smaller x the power is no power of two.
+    // For a smaller x, `power` is no power of two.
     if x < -87.0 { 0.0 } else { value * power }
 }
 
-/// bf16 bits of `x`, rounded to nearest, ties to even; NaN stays NaN.
+/// Returns the bf16 bits of `x`, rounded to nearest, ties to even; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn bf16_bits(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -208,8 +208,8 @@ pub(crate) fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) 
     }
 }
 
-/// The error function: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26,
-/// within 1.5e-7 of it.
+/// Returns the error function: Abramowitz and Stegun, Handbook of Mathematical Functions (1964),
+/// 7.1.26, within 1.5e-7 of it.
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
@@ -362,7 +362,7 @@ pub(crate) fn interleave(low: &[u16], high: &[u16], out: &mut [u32]) {
     }
 }
 
-/// The largest number, and whether all are finite.
+/// Returns the largest number, and whether all are finite.
 #[inline(always)]
 pub(crate) fn max_finite(x: &[f32]) -> (f32, bool) {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -391,7 +391,7 @@ pub(crate) fn max_finite(x: &[f32]) -> (f32, bool) {
     (max, finite)
 }
 
-/// `Σ e^(x - max)`: f32 within runs of 1024, f64 across them, in order.
+/// Returns `Σ e^(x - max)`: f32 within runs of 1024, f64 across them, in order.
 #[inline(always)]
 pub(crate) fn sum_exp(x: &[f32], max: f32) -> f64 {
     // A loop: the closure of an iterator's `sum` is not compiled for the caller's instructions, and

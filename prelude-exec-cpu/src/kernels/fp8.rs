@@ -48,18 +48,18 @@ pub(crate) const fn room_dwords(inputs: usize) -> usize {
     inputs + inputs.div_ceil(blocks::BLOCK)
 }
 
-/// Lines of a panel. `inputs` is even.
+/// Returns the number of lines of a panel. `inputs` is even.
 pub(crate) const fn panel_lines(inputs: usize) -> usize {
     inputs / 2 + 1
 }
 
-/// `x` rounded to bf16.
+/// Returns `x` rounded to bf16.
 #[inline(always)]
 fn bf16(x: f32) -> f32 {
     f32::from_bits(elementwise::bf16_bits(x) << 16)
 }
 
-/// The scale of a row: not finite if a number of the row is not, so that its results are not.
+/// Returns the scale of a row: not finite if a number of the row is not, so that its results are not.
 #[inline(always)]
 fn scale(row: &[f32]) -> f32 {
     // Bits of magnitudes are in the order of the magnitudes, then infinity, then NaN.
@@ -69,7 +69,7 @@ fn scale(row: &[f32]) -> f32 {
     f32::from_bits(bits) / LARGEST
 }
 
-/// The nearest e4m3, ties to even, of a number of at most 448 and a little; NaN stays.
+/// Returns the nearest e4m3, ties to even, of a number of at most 448 and a little; NaN stays.
 #[inline(always)]
 fn round(x: f32) -> f32 {
     // 1.5 · 2^14: adding it leaves multiples of 2^-9, the step of e4m3 below 2^-6.

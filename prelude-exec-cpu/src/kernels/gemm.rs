@@ -85,7 +85,7 @@ impl Multiplier {
         self
     }
 
-    /// The same in fp8.
+    /// Makes room for `chunk` rows of at most `widest` elements in fp8.
     pub(crate) fn with_fp8(mut self, chunk: usize, widest: usize) -> Self {
         self.rounded = Lines::zeroed(chunk * fp8::room_dwords(widest));
         self
@@ -288,8 +288,8 @@ mod tests {
     use super::*;
     use crate::{Isa, kernels::Supported};
 
-    /// Element `k` of row `i` of a matrix: -127 to 127 times 1/128, the first of each group 127, so that
-    /// every format has it exactly.
+    /// Returns element `k` of row `i` of a matrix: -127 to 127 times 1/128, the first of each group
+    /// 127, so that every format has it exactly.
     fn element(i: usize, k: usize) -> f32 {
         if k.is_multiple_of(int8::GROUP) {
             return 127.0 / 128.0;
@@ -298,7 +298,7 @@ mod tests {
         (x as f32 / 128.0 - 1.0).max(-127.0 / 128.0)
     }
 
-    /// The same for fp8: -7 to 7 times 1/8, the first of each row 7.
+    /// Returns element `k` of row `i` of a matrix for fp8: -7 to 7 times 1/8, the first of each row 7.
     fn element_fp8(i: usize, k: usize) -> f32 {
         if k == 0 {
             return 7.0 / 8.0;

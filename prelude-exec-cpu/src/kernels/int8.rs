@@ -48,7 +48,7 @@ const FLIP: u8 = if cfg!(target_arch = "aarch64") {
 /// Magnitudes up to this count as zero: their reciprocals times 127 would overflow.
 const TINY: f32 = 1e-36;
 
-/// Groups of a row.
+/// Returns the number of groups of a row.
 pub(crate) const fn groups(inputs: usize) -> usize {
     inputs.div_ceil(GROUP)
 }
@@ -58,12 +58,13 @@ pub(crate) const fn row_dwords(inputs: usize) -> usize {
     groups(inputs) + inputs.div_ceil(4)
 }
 
-/// Lines of a panel.
+/// Returns the number of lines of a panel.
 pub(crate) const fn panel_lines(inputs: usize) -> usize {
     row_dwords(inputs) + 1
 }
 
-/// Groups and dwords of weights of a panel of so many lines: the inverse of [`panel_lines`].
+/// Returns the groups and dwords of weights of a panel of so many lines: the inverse of
+/// [`panel_lines`].
 const fn of_lines(lines: usize) -> (usize, usize) {
     let groups = (lines - 1).div_ceil(GROUP_QUADS + 1);
     (groups, lines - 1 - groups)
@@ -82,7 +83,7 @@ fn scale(largest: f32) -> (f32, f32) {
     }
 }
 
-/// The largest magnitude, or a number that is not finite if there is one.
+/// Returns the largest magnitude, or a number that is not finite if there is one.
 #[inline(always)]
 fn largest(x: &[f32]) -> f32 {
     // Bits of magnitudes are in the order of the magnitudes, then infinity, then NaN.
@@ -92,7 +93,7 @@ fn largest(x: &[f32]) -> f32 {
     f32::from_bits(bits)
 }
 
-/// The low byte of `x · factor` rounded to an integer.
+/// Returns the low byte of `x · factor` rounded to an integer.
 #[inline(always)]
 fn round(x: f32, factor: f32) -> u8 {
     // 1.5 · 2^23: adding it rounds to an integer, which then sits in the low mantissa bits.
@@ -188,7 +189,7 @@ pub(crate) fn multiply(
     }
 }
 
-/// One row.
+/// Multiplies one row in portable code.
 fn scalar(row: &[u32], panel: &[u32], groups: usize, out: &mut [f32; NR]) {
     let (body, scales) = panel.split_at(panel.len() - NR);
     let (row_scales, quads) = row.split_at(groups);

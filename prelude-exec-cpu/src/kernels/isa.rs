@@ -31,7 +31,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All, the most demanding first.
+    /// The families, the most demanding first.
     pub const ALL: [Self; 7] = [
         Self::AmxBf16,
         Self::Avx512Bf16,
@@ -63,7 +63,7 @@ impl Isa {
         self == Self::Scalar || native::is_available(self)
     }
 
-    /// The fastest on this machine.
+    /// Returns the fastest family of instructions on this machine.
     ///
     /// Decided by what the processor is and the system permits, not by a measurement, so that a
     /// machine computes the same bits after every start. A sandbox that denies tiles makes it
@@ -89,7 +89,7 @@ pub(crate) struct Supported {
 }
 
 impl Supported {
-    /// `None` if the machine lacks it.
+    /// Returns the family if the machine has it, else `None`.
     pub(crate) fn new(isa: Isa) -> Option<Self> {
         isa.is_available().then(|| Self {
             isa,
@@ -97,7 +97,7 @@ impl Supported {
         })
     }
 
-    /// The family of instructions.
+    /// Returns the family of instructions.
     pub(crate) const fn isa(self) -> Isa {
         self.isa
     }
@@ -109,7 +109,7 @@ impl Supported {
         self.byte_products
     }
 
-    /// The same family on a machine without byte products.
+    /// Returns the same family on a machine without byte products.
     #[cfg(test)]
     pub(crate) const fn without_byte_products(self) -> Self {
         Self {

@@ -32,13 +32,13 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
 
     /// Rounds a row.
     fn round(isa: Supported, x: &[f32], out: &mut [Self]);
-    /// The exact value.
+    /// Returns the exact value.
     fn widen(self) -> f32;
     /// Writes a key to column `lane` of a panel `[head_dim / PER_DWORD][64]`.
     fn pack_key(key: &[Self], lane: usize, panel: &mut [u32]);
     /// Writes up to 64 values to the rows of panels `[64 / PER_DWORD][64]` of 64 components each.
     fn pack_values(isa: Supported, values: &[&[Self]], panels: &mut [u32]);
-    /// The bits of bf16 numbers.
+    /// Returns the bits of bf16 numbers.
     ///
     /// # Panics
     /// If these are none.
@@ -186,7 +186,7 @@ pub(crate) enum KvStore {
 }
 
 impl KvStore {
-    /// Zeroed; the system provides pages when they are first written.
+    /// Allocates a zeroed pool; the system provides pages when they are first written.
     pub(crate) fn new(
         dtype: CpuDtype,
         layers: usize,
@@ -215,14 +215,14 @@ impl KvStore {
     }
 }
 
-/// One layer's keys and values of all tokens of a step.
+/// The keys and values of one layer, of all tokens of a step.
 pub(crate) enum StepKv {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
 }
 
 impl KvStore {
-    /// Room for a step of its own of `tokens` tokens.
+    /// Allocates the keys and values of a step of `tokens` tokens, apart from the pool.
     pub(crate) fn step_of(&self, tokens: usize) -> Result<StepKv, Error> {
         match self {
             Self::F32(kv) => Ok(StepKv::F32(zeroed(tokens * 2 * kv.half)?)),

@@ -33,14 +33,14 @@ impl Lines {
         Self { memory, len }
     }
 
-    /// Grows to at least `len`; what it held is lost if it does.
+    /// Grows to at least `len`; the contents are lost if the lines grow.
     pub(crate) fn fit(&mut self, len: usize) {
         if self.len < len {
             *self = Self::zeroed(len);
         }
     }
 
-    /// Dwords.
+    /// Returns the number of dwords.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -54,7 +54,8 @@ fn heap(len: usize) -> Memory {
     Memory::Heap { data, base }
 }
 
-/// `None` for a small one, or if the system refuses: then the heap may have room.
+/// Maps memory of the system; returns `None` for a small size, or if the system refuses: then the heap
+/// may have room.
 fn mapped(len: usize) -> Option<Memory> {
     if len < MAPPED_LEN {
         return None;

@@ -48,7 +48,7 @@ pub(crate) enum Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows without the first `n` dwords.
+    /// Returns the rows without the first `n` dwords.
     pub(crate) fn skip(self, n: usize) -> Self {
         match self {
             Self::Bf16(a) => Rows::<'a>::Bf16(&a[n..]),

@@ -6,7 +6,7 @@ use prelude_models::Activation;
 /// are more accurate than one running sum.
 const LANES: usize = 8;
 
-/// `Σ a · b`.
+/// Returns `Σ a · b`.
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let (a, a_tail) = a.as_chunks::<LANES>();
@@ -73,7 +73,8 @@ pub(crate) fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) 
     }
 }
 
-/// The error function by its series of positive terms: `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
+/// Returns the error function by its series of positive terms:
+/// `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
 fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return x.signum();
@@ -105,8 +106,8 @@ pub(crate) fn activate(x: &mut [f32], f: Activation) {
     }
 }
 
-/// Attention of one query head over `keys` and `values`, one row per visible position; `score`
-/// makes the score of a row of its product with the query.
+/// Computes attention of one query head over `keys` and `values`, one row per visible position;
+/// `score` makes a row's score from its product with the query.
 pub(crate) fn attend(
     q: &[f32],
     keys: &[&[f32]],

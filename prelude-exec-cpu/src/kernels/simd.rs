@@ -119,10 +119,9 @@ pub(crate) fn bf16_pairs(isa: Supported, x: &[f32], out: &mut [u32]) {
     }
 }
 
-/// One step of the running softmax of up to [`MR`] rows: turns a tile's scores into weights, as
-/// [`elementwise::softmax_rows`] does, updates the running `max` and `sum` of each row, and returns
-/// the factors for what was accumulated under the old maxima; `None` for a row in which no score
-/// counts.
+/// Does one step of the running softmax of up to [`MR`] rows: turns a tile's scores into weights, as
+/// [`elementwise::softmax_rows`] does, updates the running `max` and `sum` of each row, and returns the
+/// factors for what was accumulated under the old maxima; `None` for a row in which no score counts.
 #[inline]
 pub(crate) fn softmax_tile(
     isa: Supported,

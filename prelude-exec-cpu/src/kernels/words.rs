@@ -10,13 +10,13 @@ use super::lines::Lines;
 /// file.
 #[derive(Clone, Debug)]
 pub(crate) enum Words {
-    /// Memory of their own.
+    /// Memory of the words' own.
     Own(Arc<Lines>),
     /// A part of a file. The bytes start at a multiple of a page, and are whole dwords.
     File {
         /// The file.
         map: Arc<Mmap>,
-        /// The bytes of the file that they are.
+        /// The bytes of the file that the words are.
         bytes: Range<usize>,
     },
 }

@@ -43,7 +43,7 @@ const SAMPLE_BYTES: usize = 64;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PackedUse {
-    /// No folder is named.
+    /// The configuration names no folder.
     Off,
     /// The model was given in memory, so nothing tells when it changes. It was packed as usual.
     InMemory,

@@ -88,7 +88,7 @@ fn every_storage_form_is_mapped_with_the_same_bits() {
     }
 }
 
-/// The same settings without a folder.
+/// Returns these settings without a folder for packed weights.
 fn small_of(config: &CpuConfig) -> CpuConfig {
     CpuConfig {
         packed_dir: None,

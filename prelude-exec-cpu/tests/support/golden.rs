@@ -51,7 +51,7 @@ impl Golden {
         self.recorded.f32(name).is_some()
     }
 
-    /// Indices or ids listed in `golden.json`.
+    /// Returns the indices or ids listed in `golden.json`.
     pub(crate) fn list(&self, key: &str) -> Vec<usize> {
         let list = self.recorded.document()[key].as_array().unwrap();
         list.iter().map(|v| v.as_u64().unwrap() as usize).collect()

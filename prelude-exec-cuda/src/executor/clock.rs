@@ -7,12 +7,12 @@ use crate::{
     memory::{event::Point, space::Space},
 };
 
-/// Both ends of a step.
+/// The two ends of a step.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// In front of all that it queued.
+    /// The point in front of all that the step queued.
     pub(super) start: Point,
-    /// Behind all that it queued.
+    /// The point behind all that the step queued.
     pub(super) end: Point,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct DeviceClock {
 }
 
 impl DeviceClock {
-    /// A clock for steps of which so many are outstanding.
+    /// Returns a clock for steps of which so many are outstanding.
     ///
     /// # Errors
     /// The driver's.
@@ -38,7 +38,8 @@ impl DeviceClock {
             })
         };
         Ok(Self {
-            // One more is kept behind.
+            // One more pair of ends than outstanding steps: that of the latest collected step is
+            // kept.
             spare: (0..=depth).map(ends).collect::<Result<_, Error>>()?,
             latest: None,
             time: DeviceTime::default(),
@@ -57,9 +58,12 @@ impl DeviceClock {
     /// # Panics
     /// If more steps are outstanding than it is for.
     pub(super) fn begin(&mut self) -> Result<Ends, Error> {
-        let ends = self.spare.last().expect("one for each step, and one more");
+        let ends = self
+            .spare
+            .last()
+            .expect("there are ends for each step, and one more");
         ends.start.record()?;
-        Ok(self.spare.pop().expect("it was just seen"))
+        Ok(self.spare.pop().expect("`last` returned these ends"))
     }
 
     /// Adds a step that has ended, and the time since the one before it. What the driver does not say

@@ -49,7 +49,7 @@ pub(super) fn foreseen(
     shapes
 }
 
-/// The counts of a step of a token for each of `rows` sequences.
+/// Returns the counts of a step of a token for each of `rows` sequences.
 fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
     let (tiles, decode, keys) = match plan.decode_as_segments {
         true => (rows, 0, 0),
@@ -67,7 +67,7 @@ fn decoding(plan: PlanConfig, rows: usize, keys: u32) -> StepCounts {
     }
 }
 
-/// The counts of a step of a prompt of so many tokens that is read at its end.
+/// Returns the counts of a step of a prompt of so many tokens that is read at its end.
 fn prompt(plan: PlanConfig, tokens: usize) -> StepCounts {
     StepCounts {
         tokens,
@@ -94,7 +94,7 @@ impl CudaExecutor {
         Ok(())
     }
 
-    /// Captures one shape, if one is worth it. Returns true if it did.
+    /// Captures one shape, if there is one worth capturing. Returns true if it did.
     pub(super) fn prepare_one(&mut self, is_idle: bool) -> bool {
         // Places are found in the host's buffers of the next step.
         let depth = self.capacity.pipeline_depth as usize;
@@ -111,12 +111,12 @@ impl CudaExecutor {
             return false;
         };
         let captured = self.capture(wanted);
-        // Nothing else than a lost GPU is an error here, which the next step tells.
+        // Only a lost GPU is an error here, and the next step reports it.
         let _ = self.note(captured.map_err(Into::into));
         true
     }
 
-    /// Captures a shape; one that cannot be is remembered as such.
+    /// Captures a shape; a shape that cannot be captured is remembered as such.
     ///
     /// # Errors
     /// [`Error::DeviceLost`].
@@ -130,8 +130,8 @@ impl CudaExecutor {
         let captured = ready.and_then(|()| self.capture_plan(shape));
         match captured {
             Err(lost @ Error::DeviceLost { .. }) => Err(lost),
-            // Nothing of it has run. Where a driver or a library cannot be captured, steps are
-            // slower and no less right.
+            // No kernel of the shape has run. Where a driver or a library cannot be captured, steps
+            // are slower and no less right.
             Err(_) => {
                 self.graphs.refuse(shape);
                 Ok(())
@@ -147,7 +147,7 @@ impl CudaExecutor {
         self.ops.defer_heads();
         let queued = self.model.forward(&mut self.ops, &self.plan);
         self.ops.deferred_heads();
-        // The copy reads the host's buffer, which the next step writes.
+        // Waits, since the copy reads the host's buffer, which the next step writes.
         let waited = self.ops.space.synchronize("a step without contents");
         queued.and(waited)?;
         self.ops.lay_out(&self.plan)
@@ -162,7 +162,7 @@ impl CudaExecutor {
             ops.defer_heads();
             let queued = model.forward(ops, plan);
             let heads = ops.deferred_heads();
-            // Ended whatever happened in it: the stream can do nothing else before.
+            // The capture is ended whatever happened in it: the stream can do nothing else before.
             let graph = ops.launcher.end_capture();
             queued?;
             Ok((graph?, heads))

@@ -49,7 +49,7 @@ pub(super) struct DenseRoom {
 }
 
 impl DenseRoom {
-    /// Room for the modules of a model; none if it has none.
+    /// Allocates room for the modules of a model; returns `None` if the model has no modules.
     pub(super) fn new(space: &Space, model: &ModelConfig) -> Result<Option<Self>, Error> {
         if model.dense.is_empty() {
             return Ok(None);
@@ -66,12 +66,12 @@ impl DenseRoom {
         }))
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         2 * self.states[0].bytes()
     }
 
-    /// Room for `rows` vectors of `width` numbers in one of the two buffers.
+    /// Returns room for `rows` vectors of `width` numbers in one of the two buffers.
     fn view(&self, which: usize, rows: usize, width: usize) -> Result<View<bf16>, Error> {
         if rows > GROUP || width > self.stride {
             let what = format!("no room for {rows} vectors of {width} numbers behind a pooling");
@@ -81,7 +81,7 @@ impl DenseRoom {
         Ok(all.columns(0..width))
     }
 
-    /// The place of vectors that are pooled: `[rows, width]`.
+    /// Returns the place of vectors that are pooled: `[rows, width]`.
     pub(super) fn pooled(&self, rows: usize, width: usize) -> Result<View<bf16>, Error> {
         self.view(0, rows, width)
     }

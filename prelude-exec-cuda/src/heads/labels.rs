@@ -82,7 +82,7 @@ impl Labels {
         })
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.partial.bytes()
     }

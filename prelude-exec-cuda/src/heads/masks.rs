@@ -12,7 +12,7 @@ use prelude_models::step::{StepLayout, StepRow};
 /// The lists of one row.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Masks {
-    /// If present, no other id may be chosen.
+    /// The only ids that may be chosen, if present.
     pub(super) allowed: Option<Arc<[TokenId]>>,
     /// Ids that must not be chosen.
     pub(super) masked: Arc<[TokenId]>,
@@ -21,7 +21,7 @@ pub(super) struct Masks {
 /// The lists of a step's sampling rows, by row.
 pub(super) type AllMasks = BTreeMap<usize, Masks>;
 
-/// [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
+/// Returns [`AllMasks`] of a step, for a vocabulary of `vocab` ids.
 pub(super) fn masks(layout: &StepLayout, vocab: usize) -> AllMasks {
     let rows = layout.rows.iter().enumerate();
     let answered = rows.filter(|(_, row)| row.refused.is_none());

@@ -116,13 +116,13 @@ impl Heads {
         })
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         let dense = self.dense.as_ref().map_or(0, DenseRoom::bytes);
         self.results.bytes() + self.labels.bytes() + self.logits.bytes() + dense
     }
 
-    /// Room for what another step leaves.
+    /// Allocates room for the results of another step.
     pub(crate) fn spare(&self, space: &Space) -> Result<StepResults, Error> {
         Ok(StepResults {
             results: self.results.spare(space)?,
@@ -177,14 +177,14 @@ impl Heads {
         self.classes.begin(layout, results, metadata)?;
         self.labels.begin(layout, results, metadata)?;
         self.logits.begin(layout, seen, &masks, results, metadata)?;
-        // Last, with room of their own: a result for each token.
+        // Results of each token come last, with room of their own.
         let results = &mut self.results;
         self.token_vectors.begin(layout, results, metadata)?;
         self.token_classes.begin(layout, results, metadata)
     }
 
-    /// Sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`, with the
-    /// bound of its logits, or 0.
+    /// Launches sampling, label scores and log-probabilities. `hidden`: `[P, H]`; `head`: `[V, H]`,
+    /// with the bound of its logits, or 0.
     pub(crate) fn vocabulary(
         &mut self,
         launcher: &mut Launcher,
@@ -201,7 +201,7 @@ impl Heads {
             .launch(launcher, products, metadata, results, hidden, head)
     }
 
-    /// Embeddings, those of rows by way of `dense`. `hidden`: `[P, H]`.
+    /// Launches embeddings, those of rows by way of `dense`. `hidden`: `[P, H]`.
     pub(crate) fn pooling(
         &mut self,
         launcher: &mut Launcher,
@@ -245,7 +245,7 @@ impl Heads {
         self.results.send()
     }
 
-    /// Every row's result, once the copy has been waited for.
+    /// Returns every row's result; the copy to the host must have ended.
     pub(crate) fn take(&mut self, layout: &StepLayout) -> Vec<RowOutput> {
         let mut outputs = Vec::with_capacity(layout.rows.len());
         for (i, row) in layout.rows.iter().enumerate() {
@@ -282,7 +282,7 @@ impl Heads {
     }
 }
 
-/// Rows of one kind that may be answered, with their indices among the step's rows.
+/// Returns the rows of one kind that may be answered, with their indices among the step's rows.
 fn rows(
     layout: &StepLayout,
     wanted: fn(&OutputHead) -> bool,
@@ -313,7 +313,7 @@ fn finite(numbers: impl Iterator<Item = f32>, make: fn(Vec<f32>) -> RowOutput) -
     }
 }
 
-/// A count or an index as the metadata has it.
+/// Returns a count or an index as the metadata has it.
 fn word(n: usize) -> u32 {
     u32::try_from(n).expect("configuration bounds what a step counts")
 }

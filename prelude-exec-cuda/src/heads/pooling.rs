@@ -31,7 +31,7 @@ use crate::{
 /// results; a row for which there is no room then fails alone, the longest first.
 #[derive(Debug, Default)]
 struct ResultIndex {
-    /// For each row of the step, its results in order.
+    /// The results of each row of the step, in order.
     of_row: BTreeMap<usize, Vec<u32>>,
     /// Results in all.
     len: usize,
@@ -72,7 +72,7 @@ impl ResultIndex {
         refused
     }
 
-    /// The words of a row's results in `part`, in order; each has `width` words, of which the
+    /// Returns the words of a row's results in `part`, in order; each has `width` words, of which the
     /// first `len` are read.
     fn parts(&self, row: usize, part: Part, width: usize, len: usize) -> Option<Vec<Part>> {
         let places = self.of_row.get(&row)?;
@@ -113,21 +113,21 @@ pub(super) struct Pooled {
     /// `[places, width]`, of which each row uses its first dimensions.
     out: Option<(Part, usize)>,
     places: ResultIndex,
-    /// For each row of the step, how much of each result it reads.
+    /// The number of dimensions that each row of the step reads of each result.
     dimensions: BTreeMap<usize, usize>,
 }
 
 /// The things that have a result each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Each row.
+    /// A result for each row.
     Rows,
-    /// Each token of each row.
+    /// A result for each token of each row.
     Tokens,
 }
 
 impl Scope {
-    /// Results of `width` words for which there is room.
+    /// Returns the number of results of `width` words for which there is room.
     fn room(self, results: &Results, width: usize) -> usize {
         let words = match self {
             Self::Rows => results.room(),
@@ -165,7 +165,7 @@ impl Pooled {
         Self::new(self.hidden, self.projected, self.of)
     }
 
-    /// The length of a vector before it is cut.
+    /// Returns the length of a vector before it is cut.
     fn width(&self) -> usize {
         self.projected.unwrap_or(self.hidden)
     }
@@ -323,7 +323,7 @@ impl Pooled {
         }
     }
 
-    /// One vector per token.
+    /// Returns one vector for each token of the row.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
         let vector = |part| results.floats(part).collect();
         Some(self.parts(row)?.into_iter().map(vector).collect())
@@ -415,7 +415,7 @@ impl Classes {
         }
     }
 
-    /// One list of logits per token.
+    /// Returns one list of logits for each token of the row.
     pub(super) fn read_all(&self, row: usize, results: &Results) -> Option<Vec<Vec<f32>>> {
         let logits = |part| results.floats(part).collect();
         Some(self.parts(row)?.into_iter().map(logits).collect())

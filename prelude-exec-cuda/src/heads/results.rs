@@ -36,7 +36,8 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// `token_words` beside `bytes`, for results of each token.
+    /// Allocates `bytes` for results, and `token_words` words beside them for results of each
+    /// token.
     pub(crate) fn new(space: &Space, bytes: usize, token_words: usize) -> Result<Self, Error> {
         let words = bytes / 4;
         let all_words = words.next_multiple_of(ALIGN) + token_words;
@@ -49,7 +50,7 @@ impl Results {
         })
     }
 
-    /// Host memory to [`Results::exchange`].
+    /// Allocates host memory for [`Results::exchange`].
     pub(crate) fn spare(&self, space: &Space) -> Result<Pinned, Error> {
         space.pinned("results", 4 * self.all_words)
     }
@@ -59,12 +60,12 @@ impl Results {
         std::mem::swap(&mut self.host, host);
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.device.bytes()
     }
 
-    /// All words on the device, as the kernels that read ids of the step before take them.
+    /// Returns all words on the device, as the kernels that read ids of the step before take them.
     pub(crate) fn all(&self) -> View<i32> {
         self.device.view(0, 1, self.all_words)
     }
@@ -74,12 +75,12 @@ impl Results {
         self.used = 0;
     }
 
-    /// Words that parts may still take.
+    /// Returns the number of words that parts may still take.
     pub(crate) const fn room(&self) -> usize {
         self.words - self.used
     }
 
-    /// Words that results of each token may still take; others come first.
+    /// Returns the number of words that results of each token may still take; others come first.
     pub(crate) const fn token_room(&self) -> usize {
         self.all_words - self.used
     }
@@ -104,7 +105,7 @@ impl Results {
         Some(Part { at, len })
     }
 
-    /// A part on the device, as rows.
+    /// Returns a part on the device, as rows.
     pub(crate) fn view<T: Pod>(&self, part: Part, rows: usize) -> View<T> {
         let width = part.len.checked_div(rows).unwrap_or(0);
         self.device.view(part.at * 4, rows, width)
@@ -121,7 +122,7 @@ impl Results {
         self.device.download(&mut self.host, self.used * 4)
     }
 
-    /// Words of a part, once the copy has been waited for.
+    /// Returns the words of a part, once the copy has been waited for.
     pub(crate) fn words(&self, part: Part) -> impl Iterator<Item = u32> {
         let bytes = &self.host.bytes()[part.at * 4..(part.at + part.len) * 4];
         bytes

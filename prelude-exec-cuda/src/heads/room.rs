@@ -22,12 +22,12 @@ const WORD: usize = size_of::<u32>();
 /// The bytes that a row takes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Need<'a> {
-    /// Bytes, with a list that it may share.
+    /// Bytes with a list that the row may share.
     all: usize,
-    /// Bytes without it.
+    /// Bytes without that list.
     own: usize,
     row: usize,
-    /// Allowed tokens: rows of one request share theirs, and it is sent once.
+    /// The allowed tokens by their list: rows of one request share a list, which is sent once.
     shared: Option<(usize, &'a [TokenId])>,
 }
 
@@ -77,7 +77,7 @@ fn refused(
     refused
 }
 
-/// Most bytes that a row's part of every array takes.
+/// Returns the most bytes that a row's part of every array takes.
 fn need<'a>(
     layout: &StepLayout,
     index: usize,
@@ -122,7 +122,7 @@ fn need<'a>(
     }
 }
 
-/// Most bytes between arrays.
+/// Returns the most bytes between arrays.
 fn padding(layout: &StepLayout, group_rows: usize) -> usize {
     let (mut over_vocab, mut of_logits) = (0usize, 0usize);
     for row in &layout.rows {
@@ -159,7 +159,7 @@ mod tests {
         testing::{checkpoint, small},
     };
 
-    /// Why rows are refused, with 40 KiB of metadata. The step itself must run.
+    /// Returns why rows are refused, with 40 KiB of metadata. The step itself must run.
     fn refusals(batch: ForwardBatch) -> Vec<Option<&'static str>> {
         let config = CudaConfig {
             metadata_bytes: 40 << 10,
@@ -199,7 +199,7 @@ mod tests {
         ForwardBatch::Decode(batch)
     }
 
-    /// One prompt of 100 tokens that all heads read.
+    /// Returns one prompt of 100 tokens that all heads read.
     fn prompt(heads: impl IntoIterator<Item = (std::ops::Range<u32>, OutputHead)>) -> ForwardBatch {
         let tokens: Vec<u32> = (0..100).collect();
         ForwardBatch::OneShot(batches::prompt(&tokens, heads.into_iter().collect()))

@@ -28,7 +28,7 @@ pub(crate) struct Attention {
     pub(crate) q: View<bf16>,
     /// `[n, Hq · D]`.
     pub(crate) out: View<bf16>,
-    /// This layer's keys and values in the pool, a row for each block; none if nothing is kept.
+    /// The layer's keys and values in the pool, a row for each block; none if nothing is kept.
     pub(crate) pages: Option<(View<bf16>, View<bf16>)>,
     pub(crate) block_size: usize,
     /// Block tables, `[1, _]`.
@@ -51,7 +51,7 @@ pub(crate) struct Prompts {
     pub(crate) tiles: View<Tile>,
     /// Rows of a tile: [`Tile::ROWS`] or [`Tile::ROWS_WIDE`].
     pub(crate) tile_rows: u32,
-    /// True if `sm90_attn` is to compute it.
+    /// True if `sm90_attn` is to compute attention.
     pub(crate) on_hopper: bool,
 }
 
@@ -92,7 +92,7 @@ impl Attention {
         Ok(())
     }
 
-    /// The addresses of the pages, and what a launch reads of them.
+    /// Returns the addresses of the pages, and what a launch reads of them.
     fn pages(&self) -> ([DevicePtr; 2], Vec<Access>) {
         match self.pages {
             Some((k, v)) => {
@@ -103,7 +103,7 @@ impl Attention {
         }
     }
 
-    /// Distances on either side that have a number of their own.
+    /// Returns the number of distances on either side that have a number of their own.
     fn bias_reach(&self, kernel: &'static str) -> Result<usize, Error> {
         let Some(bias) = self.bias else {
             return Ok(0);
@@ -117,13 +117,13 @@ impl Attention {
         Ok(numbers / 2)
     }
 
-    /// The window and the cap as kernels take them.
+    /// Returns the window and the cap as kernels take them.
     fn near(&self) -> (u32, f32) {
         let cap = self.shape.soft_cap.unwrap_or(0.0);
         (self.window.unwrap_or(NO_WINDOW), cap)
     }
 
-    /// Attention of prompts.
+    /// Launches attention of prompts.
     pub(crate) fn prompts(&self, launcher: &mut Launcher, on: Prompts) -> Result<(), Error> {
         const KERNEL: &str = "attn_varlen";
         self.check(KERNEL)?;
@@ -183,7 +183,7 @@ impl Attention {
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
     }
 
-    /// The lists that a launch for prompts reads.
+    /// Returns the lists that a launch for prompts reads.
     pub(super) fn prompt_reads(&self, on: Prompts) -> Vec<Access> {
         let (_, mut reads) = self.pages();
         reads.extend([
@@ -199,7 +199,7 @@ impl Attention {
         reads
     }
 
-    /// Attention of decode rows: splits, then their combination if there are several.
+    /// Launches attention of decode rows: splits, then their combination if there are several.
     pub(crate) fn decode(&self, launcher: &mut Launcher, on: Decode) -> Result<(), Error> {
         const KERNEL: &str = "attn_decode";
         self.check(KERNEL)?;

@@ -66,7 +66,7 @@ unsafe impl Send for CudaGraph {}
 #[derive(Clone, Copy, Debug)]
 struct Kernel {
     function: sys::CUfunction,
-    /// Dynamic shared memory that it may have.
+    /// Dynamic shared memory that the kernel may have.
     shared_bytes_max: u32,
 }
 
@@ -244,11 +244,11 @@ impl CudaLauncher {
             .map_err(|e| failed("cuLaunchKernel", e))
     }
 
-    /// From here on what this thread queues on the stream is kept and not run.
+    /// Begins a capture: what this thread queues on the stream from here on is kept and not run.
     pub(crate) fn begin_capture(&self) -> Result<(), Error> {
         self.context.bind()?;
-        // This thread's other calls may not break it, such as those that look at free memory of
-        // another; other threads' do not matter.
+        // In this mode only other calls of this thread can break the capture, not those of other
+        // threads.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is the context's, and no capture is under way: `end_capture` ends
         // every one.

@@ -56,7 +56,7 @@ pub(crate) enum ProductOutput {
 }
 
 impl ProductOutput {
-    /// Some of the rows.
+    /// Returns some of the rows.
     pub(crate) fn slice(self, rows: Range<usize>) -> Self {
         match self {
             Self::Write(y) => Self::Write(y.slice(rows)),
@@ -70,11 +70,11 @@ impl ProductOutput {
 #[cfg(feature = "measure")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProductCounts {
-    /// By the library.
+    /// Products by the library.
     pub library: u64,
-    /// By `gemm_mma`, or by `sm90_gemm` in its place.
+    /// Products by `gemm_mma`, or by `sm90_gemm` in its place.
     pub own: u64,
-    /// By `gemm_skinny`, which few rows always are where bits may differ.
+    /// Products by `gemm_skinny`, which few rows always are where bits may differ.
     pub skinny: u64,
 }
 
@@ -111,7 +111,8 @@ pub(crate) struct Products {
 }
 
 impl Products {
-    /// cuBLASLt if it can be had and the configuration permits; what it cannot is no error.
+    /// Opens cuBLASLt if it can be had and the configuration permits; a library that is missing is no
+    /// error.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] for its workspace.
@@ -160,7 +161,7 @@ impl Products {
         }
     }
 
-    /// The library for every number of rows.
+    /// Returns products that take the library for every number of rows.
     #[cfg(test)]
     pub(super) fn library_alone(lt: Lt) -> Self {
         Self {
@@ -178,7 +179,7 @@ impl Products {
         &self.engine
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         self.lt.as_ref().map_or(0, Lt::bytes)
     }
@@ -243,8 +244,8 @@ impl Products {
         self.counts
     }
 
-    /// The library and a product as it takes it, where it is used and the product lies well: for
-    /// measuring its algorithms.
+    /// Returns the library and a product as the library takes it, where the library is used and the
+    /// product lies well: for measuring algorithms.
     ///
     /// # Errors
     /// [`Error::Launch`] if the operands do not fit each other.
@@ -259,14 +260,14 @@ impl Products {
         Ok(self.with_library(product.call()))
     }
 
-    /// The library, where it is used, and a product.
+    /// Returns the library, where it is used, and a product.
     #[cfg(feature = "measure")]
     pub(super) fn with_library(&mut self, call: Call) -> Option<(&mut Lt, Call)> {
         self.lt.as_mut().map(|lt| (lt, call))
     }
 
-    /// The logits of a router: `x · wᵀ` by our own kernels. `x`: `[m, k]`; `w`: `[experts, k]`; `y`:
-    /// `[m, experts]`.
+    /// Computes the logits of a router: `x · wᵀ` by our own kernels. `x`: `[m, k]`; `w`:
+    /// `[experts, k]`; `y`: `[m, experts]`.
     ///
     /// # Errors
     /// [`Error::Launch`].
@@ -328,8 +329,8 @@ impl Products {
         Ok(())
     }
 
-    /// The kernel for Hopper, if every number of rows goes to it: one algorithm, as in deterministic
-    /// mode.
+    /// Returns the kernel for Hopper, if every number of rows goes to it: one algorithm, as in
+    /// deterministic mode.
     fn for_all_rows(
         &self,
         form: GemmOutput,
@@ -341,7 +342,8 @@ impl Products {
             .filter(|_| is_alone && HopperProducts::takes(form, w.rows(), bias))
     }
 
-    /// The kernel for Hopper, if gates of a product of so many rows are computed with it at once.
+    /// Returns the kernel for Hopper, if gates of a product of so many rows are computed with it at
+    /// once.
     ///
     /// In deterministic mode that has the bits of [`Self::multiply`] and the gate behind it. Beside the
     /// library it has other bits, and is for products of [`GATED_ROWS`] rows and more.
@@ -477,7 +479,7 @@ impl Product {
         })
     }
 
-    /// The product as the library takes it.
+    /// Returns the product as the library takes it.
     const fn call(&self) -> Call {
         Call {
             form: self.form,
@@ -501,7 +503,7 @@ pub(super) struct Part {
     pub(super) access: Access,
 }
 
-/// The use of a product, and its output.
+/// Returns the use of a product, and its output.
 pub(super) fn output_part(output: ProductOutput) -> (GemmOutput, Part) {
     match output {
         ProductOutput::Write(y) => (GemmOutput::Write, part(y)),

@@ -17,13 +17,13 @@ use crate::{Error, memory::view::View};
 /// Rows of the head that one block of `label_logits` reads.
 const SLAB_ROWS: usize = 256;
 
-/// Slabs of a vocabulary.
+/// Returns the number of slabs of a vocabulary.
 pub(crate) const fn label_slabs(vocab: usize) -> usize {
     vocab.div_ceil(SLAB_ROWS)
 }
 
-/// Embeddings. `rows`: `[1, R]`, which read `index`; `index`: `[1, _]`, rows of `hidden`; `out`:
-/// `[R, H]`.
+/// Pools the vectors of rows. `rows`: `[1, R]`, which read `index`; `index`: `[1, _]`, rows of
+/// `hidden`; `out`: `[R, H]`.
 pub(crate) fn pool(
     launcher: &mut Launcher,
     rows: View<PoolRow>,
@@ -50,7 +50,8 @@ pub(crate) fn pool(
     launcher.launch(&params.launch(), &params, &reads, &[access("out", out)])
 }
 
-/// The same for vectors that products follow, in bf16 and not scaled to length 1. `out`: `[R, H]`.
+/// Pools the vectors of rows that products follow: in bf16, and not scaled to length 1. `out`:
+/// `[R, H]`.
 pub(crate) fn pool_bf16(
     launcher: &mut Launcher,
     rows: View<PoolRow>,
@@ -133,7 +134,8 @@ pub(crate) fn classify(
     launcher.launch(&params.launch(), &params, &reads, &[access("out", out)])
 }
 
-/// Single products, bounded by the cap of `table` if it is above 0. `rows`, of `hidden`, and `ids`, of `table`: `[1, n]`; `out`: `[1, n]`.
+/// Computes single products, bounded by the cap of `table` if it is above 0. `rows`, of `hidden`, and
+/// `ids`, of `table`: `[1, n]`; `out`: `[1, n]`.
 pub(crate) fn label_dots(
     launcher: &mut Launcher,
     rows: View<u32>,

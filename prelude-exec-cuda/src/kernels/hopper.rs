@@ -28,7 +28,8 @@ pub(crate) fn takes(model: &ModelConfig) -> bool {
 }
 
 impl Attention {
-    /// Attention of prompts, as [`Attention::prompts`] has it, of tiles of [`Tile::ROWS_WIDE`] rows.
+    /// Launches attention of prompts as [`Attention::prompts`] does, of tiles of [`Tile::ROWS_WIDE`]
+    /// rows.
     pub(super) fn prompts_on_hopper(
         &self,
         launcher: &mut Launcher,
@@ -70,7 +71,7 @@ impl Attention {
         launcher.launch(&launch, &params, &reads, &[access("out", self.out)])
     }
 
-    /// The boxes that keys, or values, are copied in: of the step's and of the pages'.
+    /// Returns the boxes that keys, or values, are copied in: of the step's and of the pages'.
     fn boxes(
         &self,
         launcher: &Launcher,
@@ -147,7 +148,7 @@ mod tests {
 
     /// The kernel is launched where it is asked for, and refused what it does not have.
     #[test]
-    fn launches() {
+    fn the_kernel_is_launched_or_refused_by_shape() {
         let check = |head_dim, tile_rows, window, expected: &str| {
             let text = launch(head_dim, tile_rows, window).unwrap_or_else(|why| why);
             assert!(text.contains(expected), "{text}");

@@ -21,7 +21,7 @@ const KERNEL: &str = "sm90_gemm";
 /// Multiprocessors of the device that computes nothing: those of an H200.
 #[cfg(feature = "emu")]
 const RECORDED: u32 = 132;
-/// The same of the emulation: so few that blocks have several tiles.
+/// Multiprocessors of the emulation: so few that blocks have several tiles.
 #[cfg(feature = "emu")]
 const EMULATED: u32 = 3;
 
@@ -138,7 +138,7 @@ impl HopperProducts {
     }
 }
 
-/// The boxes that a factor is copied in.
+/// Returns the boxes that a factor is copied in.
 fn map(launcher: &Launcher, of: View<bf16>) -> Result<TensorMap, Error> {
     let [rows, width, stride] = [of.rows(), of.width(), of.stride()].map(|n| n as u64);
     launcher.tensor_map(Sm90GemmParams::tile(of.ptr(), rows, width, stride))
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn launches() {
+    fn the_kernel_is_launched_or_refused_by_shape() {
         let check = |form, w_rows, n, expected: &str| {
             let text = product(form, w_rows, n);
             assert!(text.contains(expected), "{text}");

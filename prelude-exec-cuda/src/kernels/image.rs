@@ -24,7 +24,8 @@ const BUILT_BY: i32 = 13;
 #[derive(Debug)]
 pub(crate) struct Images {
     config: CudaConfig,
-    /// In the order in which they are asked; what cannot be opened says why.
+    /// The places of images in the order in which they are asked; a place that cannot be opened says
+    /// why.
     built: Vec<Result<prelude_kernels::Images, String>>,
 }
 
@@ -137,7 +138,8 @@ fn cached_or<T>(
     Ok(loaded)
 }
 
-/// `sm_90a` for Hopper, whose special instructions need the `a`.
+/// Returns the compiler's name of a GPU's architecture: `sm_90a` for Hopper, whose special instructions
+/// need the `a`.
 fn target((major, minor): (i32, i32)) -> String {
     let special = if (major, minor) == (9, 0) { "a" } else { "" };
     format!("sm_{major}{minor}{special}")
@@ -155,7 +157,7 @@ fn image_name(family: &Family, target: &str, compiler: &str) -> String {
     format!("{}-{target}-{hash}.cubin", family.name)
 }
 
-/// PTX must end in a zero byte; one more behind other images does no harm.
+/// Ends an image in a zero byte, as PTX must; one more behind other images does no harm.
 fn terminated(mut image: Vec<u8>) -> Vec<u8> {
     if image.last() != Some(&0) {
         image.push(0);

@@ -34,12 +34,12 @@ const EMULATED_MULTIPROCESSORS: u32 = 3;
 /// Runs kernels.
 #[derive(Debug)]
 pub(crate) enum Launcher {
-    /// On a GPU.
+    /// Kernels run on a GPU.
     Cuda(Box<CudaLauncher>),
-    /// On the host, checked. A launch ends before the call returns.
+    /// Kernels run on the host, checked. A launch ends before the call returns.
     #[cfg(feature = "emu")]
     Emu(Arc<prelude_kernels::emu::Device>, Option<Vec<Kept>>),
-    /// Nowhere: writes them down. While capturing, counts them.
+    /// Kernels do not run: launches are written down. While capturing, counts them.
     #[cfg(feature = "emu")]
     Record(Arc<Recording>, Option<usize>),
 }
@@ -47,9 +47,9 @@ pub(crate) enum Launcher {
 /// Launches that were captured, to be queued again as one.
 #[derive(Debug)]
 pub(crate) enum Graph {
-    /// On a GPU.
+    /// A graph of a GPU.
     Cuda(CudaGraph),
-    /// In the emulation, which runs them one after the other.
+    /// The launches that the emulation runs one after the other.
     #[cfg(feature = "emu")]
     Emu(Vec<Kept>),
     /// The number of launches that were written down.
@@ -73,7 +73,7 @@ pub(crate) struct Access {
     is_aligned: bool,
 }
 
-/// The memory of a view, as a launch touches it.
+/// Returns the memory of a view, as a launch touches it.
 pub(crate) fn access<T: Pod>(name: &'static str, view: View<T>) -> Access {
     Access {
         name,
@@ -156,7 +156,7 @@ impl Launcher {
         }
     }
 
-    /// From here on launches are kept and not run.
+    /// Begins a capture: launches from here on are kept and not run.
     ///
     /// # Errors
     /// The driver's.
@@ -193,8 +193,8 @@ impl Launcher {
     pub(crate) fn replay(&mut self, graph: &Graph) -> Result<(), Error> {
         match (self, graph) {
             (Self::Cuda(cuda), Graph::Cuda(graph)) => cuda.replay(graph),
-            // Without extents: what a launch may touch has grown or shrunk since, as block tables
-            // do. It is within the device's buffers.
+            // Launches are kept without extents: what a launch may touch has grown or shrunk since,
+            // as block tables do. It is within the device's buffers.
             #[cfg(feature = "emu")]
             (Self::Emu(device, _), Graph::Emu(launches)) => launches.iter().try_for_each(|kept| {
                 device
@@ -283,7 +283,7 @@ fn emulate<P: Params>(
         .map_err(|e| Error::launch(launch.kernel, e.to_string()))
 }
 
-/// A line that says what is launched on what.
+/// Returns a line that says what is launched on what.
 #[cfg(feature = "emu")]
 fn text<P: Params>(recording: &Recording, launch: &Launch, params: &P) -> String {
     let mut line = format!("{} <<<", launch.kernel);

@@ -61,7 +61,7 @@ fn check(kernel: &'static str, holds: bool, otherwise: &'static str) -> Result<(
     }
 }
 
-/// A count as kernels take it.
+/// Returns a count as kernels take it.
 ///
 /// # Panics
 /// Beyond 2³²: configuration keeps every buffer's rows and widths far below.

@@ -40,7 +40,7 @@ impl Status {
     }
 }
 
-/// One function each: its field, its symbol, its arguments.
+/// Declares the functions of the library: for each its field, its symbol, its arguments.
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($argument:ty),* $(,)?);)*) => {
         #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Or the name of the first that is missing.
+            /// Finds all functions, or returns the name of the first that is missing.
             fn of(library: &Handle) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -111,7 +111,7 @@ impl Nvrtc {
         let handle = libs::handle(&found).map_err(|e| wrong(format!("unknown ({e})")))?;
         let functions = Functions::of(&handle);
         let functions = functions.map_err(|symbol| Error::LibrarySymbol { name, symbol })?;
-        // Never closed: the functions are in it.
+        // The library is never closed: the functions are in it.
         std::mem::forget(handle);
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both outlive the call.
@@ -129,12 +129,12 @@ impl Nvrtc {
         })
     }
 
-    /// Its version, such as `12.9`.
+    /// Returns the library's version, such as `12.9`.
     pub(crate) fn version(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
-    /// Its file.
+    /// Returns the library's file.
     pub(crate) fn path(&self) -> &std::path::Path {
         &self.path
     }
@@ -160,7 +160,9 @@ impl Nvrtc {
         }
         let (texts_at, names_at) = (pointers(&texts), pointers(&names));
         let options_at = pointers(&options);
-        let count = |list: &[CString]| c_int::try_from(list.len()).expect("a few");
+        let count = |list: &[CString]| {
+            c_int::try_from(list.len()).expect("the number of headers and options fits c_int")
+        };
         let mut handle = ptr::null_mut();
         // SAFETY: the strings and the arrays of their addresses outlive the call, which copies them.
         unsafe {
@@ -216,7 +218,7 @@ impl Compiled<'_> {
         Ok(image)
     }
 
-    /// The beginning of what the compiler says about the source.
+    /// Returns the beginning of what the compiler says about the source.
     fn log(&self) -> String {
         let mut bytes = 0;
         // SAFETY: the program exists, and `bytes` outlives the call.

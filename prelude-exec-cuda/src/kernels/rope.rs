@@ -27,7 +27,7 @@ pub(crate) struct QkNormRopeStore {
     pub(crate) eps: f32,
     /// Added to the weights of both norms.
     pub(crate) offset: f32,
-    /// This layer's keys and values in the pool, a row for each block; none if no token is kept.
+    /// The layer's keys and values in the pool, a row for each block; none if no token is kept.
     pub(crate) pages: Option<(View<bf16>, View<bf16>)>,
     pub(crate) block_size: usize,
     /// Second copies of K and V of these rows, for steps of several chunks: `[n, Hkv · D]` each.

@@ -65,7 +65,8 @@ impl Adjust {
     }
 }
 
-/// The largest of each row of `logits`, ties to the smaller id. `ids`, `status`: `[1, rows]`.
+/// Finds the id of the largest number in each row of `logits`, ties to the smaller id. `ids`,
+/// `status`: `[1, rows]`.
 pub(crate) fn argmax(
     launcher: &mut Launcher,
     logits: View<f32>,

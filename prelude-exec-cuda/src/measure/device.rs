@@ -128,7 +128,7 @@ impl Device {
         })
     }
 
-    /// Makes weights for its operations.
+    /// Makes weights for the device's operations.
     ///
     /// # Errors
     /// If kernels that round matrices cannot be loaded.
@@ -168,7 +168,7 @@ pub(crate) fn write(ops: &mut CudaOps, tensor: &ArenaTensor, values: &[bf16]) ->
     ops.space.settle()
 }
 
-/// All rows of a tensor, row-major.
+/// Returns all rows of a tensor, row-major.
 ///
 /// # Errors
 /// The driver's.
@@ -204,7 +204,7 @@ impl CudaOps {
         Ok(tensor)
     }
 
-    /// All rows of a tensor of the step, row-major, after everything queued so far.
+    /// Returns all rows of a tensor of the step, row-major, after everything queued so far.
     ///
     /// # Errors
     /// The driver's.

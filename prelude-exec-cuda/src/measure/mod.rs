@@ -49,12 +49,12 @@ pub struct Facts {
     pub multiprocessors: u32,
     /// Version of CUDA that the driver supports.
     pub driver: String,
-    /// All of its memory.
+    /// The GPU's memory, all of it.
     pub total_bytes: u64,
 }
 
 impl Target {
-    /// The GPU of a configuration, its images and its libraries.
+    /// Opens the GPU of a configuration, its images and its libraries.
     ///
     /// # Errors
     /// [`Error::NoDriver`] and its like.
@@ -63,13 +63,13 @@ impl Target {
         Ok(Self(TargetKind::Gpu(context, Box::new(config.clone()))))
     }
 
-    /// The emulation.
+    /// Returns the emulation.
     #[must_use]
     pub const fn emulated(device: Arc<prelude_kernels::emu::Device>) -> Self {
         Self(TargetKind::Emulated(device))
     }
 
-    /// The device that computes nothing.
+    /// Returns the device that computes nothing.
     #[must_use]
     pub fn recorded() -> Self {
         Self(TargetKind::Recorded(Arc::default()))
@@ -96,7 +96,7 @@ impl Target {
         })
     }
 
-    /// Bytes that are free, where memory has a limit.
+    /// Returns the bytes that are free, where memory has a limit.
     ///
     /// # Errors
     /// The driver's.
@@ -112,7 +112,7 @@ impl Target {
         self.launcher().map(drop)
     }
 
-    /// Times of `repetitions` copies of `bytes` bytes from one buffer to another on the device.
+    /// Times `repetitions` copies of `bytes` bytes from one buffer to another on the device.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or the driver's.
@@ -141,7 +141,7 @@ impl Target {
         })
     }
 
-    /// The configuration that the GPU was opened with; the default elsewhere.
+    /// Returns the configuration that the GPU was opened with; the default elsewhere.
     fn config(&self) -> CudaConfig {
         match &self.0 {
             TargetKind::Gpu(_, config) => (**config).clone(),
@@ -171,8 +171,8 @@ pub fn memory_plan(
     Ok(ops.memory(weights_bytes))
 }
 
-/// Times of `repetitions` calls of `queue` with a running number, as the GPU notes them of what the
-/// calls queue; it is called some more times first. Elsewhere as the host's clock has them.
+/// Times `repetitions` calls of `queue` with a running number, as the GPU notes the times of what the
+/// calls queue; `queue` is called some more times first. Elsewhere as the host's clock has them.
 ///
 /// # Errors
 /// `queue`'s, or the driver's.

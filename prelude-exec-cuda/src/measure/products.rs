@@ -19,7 +19,7 @@ use crate::{
     memory::view::View,
 };
 
-/// `x · wᵀ` by `gemm_mma`, in f32 as it was summed. `x`: `[m, k]`, `w`: `[n, k]`; `[m, n]`.
+/// Computes `x · wᵀ` by `gemm_mma`, in f32 as it was summed. `x`: `[m, k]`, `w`: `[n, k]`; `[m, n]`.
 ///
 /// # Errors
 /// [`Error::Launch`] if the shapes do not fit, or the driver's.
@@ -35,7 +35,7 @@ pub fn product_f32(ops: &mut CudaOps, x: &ArenaTensor, w: &Weight) -> Result<Vec
     Ok(values)
 }
 
-/// `x · wᵀ` as the executor computes logits: by the library where that is used.
+/// Computes `x · wᵀ` as the executor computes logits: by the library where that is used.
 ///
 /// # Errors
 /// The errors of [`product_f32`].
@@ -72,7 +72,7 @@ impl CudaOps {
 pub struct WeightCycle(usize);
 
 impl WeightCycle {
-    /// The next one.
+    /// Returns the next item.
     ///
     /// # Panics
     /// If there is none.
@@ -113,7 +113,7 @@ enum Rows {
 }
 
 impl Rows {
-    /// The rows `x` as `weight` is multiplied with them: rounded, if it is.
+    /// Returns the rows `x` as `weight` is multiplied with them: rounded, if it is.
     fn of(ops: &mut CudaOps, x: View<bf16>, weight: &Weight) -> Result<Self, Error> {
         match weight.fp8() {
             Some((w, _)) => ops.rounded(x, w.scaling).map(Self::Fp8),
@@ -121,7 +121,7 @@ impl Rows {
         }
     }
 
-    /// The library, where it is used, and the product with `weight`.
+    /// Returns the library, where it is used, and the product with `weight`.
     fn call<'a>(
         self,
         ops: &'a mut CudaOps,
@@ -161,9 +161,9 @@ impl Rows {
 /// Times of a product by the library's algorithms.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// By the one that its heuristic names first, if that is right.
+    /// The time by the algorithm that the library's heuristic names first, if that is right.
     pub first: Option<Times>,
-    /// By the fastest of those that are right.
+    /// The time by the fastest of the algorithms that are right.
     pub best: Option<Times>,
     /// The number of candidates.
     pub candidates: usize,
@@ -265,7 +265,7 @@ impl Tuner {
         self.plans.len()
     }
 
-    /// The plan file for the GPU, driver and library that were measured; `None` if none was.
+    /// Returns the plan file for the GPU, driver and library that were measured; `None` if none was.
     #[must_use]
     pub fn file(&self) -> Option<String> {
         let machine = self.machine.as_ref()?;
@@ -291,7 +291,7 @@ impl Tuner {
 }
 
 impl CudaOps {
-    /// Some rows of what `multiply` makes of `y` filled with [`BEFORE`].
+    /// Returns some rows of what `multiply` makes of `y`, which is filled with [`BEFORE`] first.
     fn result(
         &mut self,
         operands: &Operands<'_>,
@@ -314,7 +314,7 @@ impl CudaOps {
     }
 }
 
-/// Rows spread over all of `m`, the first and the last among them.
+/// Returns rows spread over all of `m`, the first and the last among them.
 fn compared_rows(m: usize) -> Vec<usize> {
     let mut rows: Vec<usize> = match m {
         0 => vec![],

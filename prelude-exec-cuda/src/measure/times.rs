@@ -33,8 +33,8 @@ pub struct Times {
     pub is_host_bound: bool,
 }
 
-/// Times of `repetitions` calls of `queue` with a running number: on a GPU with some more calls to
-/// warm up; elsewhere as the host's clock has them, which says nothing.
+/// Times `repetitions` calls of `queue` with a running number: on a GPU with some more calls to
+/// warm up; elsewhere by the host's clock, which says nothing.
 ///
 /// # Errors
 /// `queue`'s, or the driver's.
@@ -58,7 +58,7 @@ pub(super) fn times(
     on(GpuStream::new(context, &filler), repetitions, queue)
 }
 
-/// One run: `repetitions` times `each` calls between two points.
+/// Times one run: `repetitions` times `each` calls between two points.
 fn run<S: Stream>(
     stream: &mut S,
     copies: usize,
@@ -197,7 +197,7 @@ mod tests {
 
     /// However much longer launches take than kernels do.
     #[test]
-    fn what_the_gpu_takes_is_measured_and_not_what_the_host_does() {
+    fn the_gpu_s_time_is_measured_and_not_the_host_s() {
         for (launch_s, kernel_s) in [(5e-6, 1e-6), (5e-6, 15e-6), (30e-6, 2e-6), (5e-6, 3e-3)] {
             let (times, called) = measure(launch_s, kernel_s, 12);
             assert!(!times.is_host_bound, "{launch_s} and {kernel_s}");

@@ -58,7 +58,7 @@ impl Region {
 }
 
 impl Arena {
-    /// An arena for steps of `step_bytes`, and for passes of `pass_bytes` in sum.
+    /// Returns an arena for steps of `step_bytes`, and for passes of `pass_bytes` in sum.
     pub(crate) fn new(space: &Space, step_bytes: usize, pass_bytes: usize) -> Result<Self, Error> {
         // Also a tensor without rows begins in front of the end, whose offset means a region.
         let step_bytes = (step_bytes + 1).next_multiple_of(ALIGN);
@@ -70,17 +70,17 @@ impl Arena {
         })
     }
 
-    /// Bytes of the part for steps, and of the part for passes.
+    /// Returns the bytes of the part for steps, and of the part for passes.
     pub(crate) const fn bytes(&self) -> (usize, usize) {
         (self.step_bytes, self.buffer.bytes() - self.step_bytes)
     }
 
-    /// Bytes that a `[rows, width]` tensor takes.
+    /// Returns the bytes that a `[rows, width]` tensor takes.
     pub(crate) const fn room(rows: usize, width: usize) -> usize {
         (rows * stride(width) * size_of::<bf16>()).next_multiple_of(ALIGN)
     }
 
-    /// The whole buffer: a place to work in while there are no steps.
+    /// Returns the whole buffer, a place to work in while there are no steps.
     pub(crate) const fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -184,7 +184,7 @@ impl Arena {
         std::mem::swap(&mut self.region, region);
     }
 
-    /// All rows of a tensor.
+    /// Returns all rows of a tensor.
     ///
     /// # Panics
     /// For a tensor of a pass whose slice does not run.
@@ -193,7 +193,7 @@ impl Arena {
         rows.columns(0..t.width())
     }
 
-    /// Byte of the buffer at which a tensor begins.
+    /// Returns the byte of the buffer at which a tensor begins.
     fn at(&self, t: &ArenaTensor) -> usize {
         match t.offset().checked_sub(self.step_bytes) {
             None => t.offset(),
@@ -226,7 +226,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Byte of the buffer at which a row begins.
+    /// Returns the byte of the buffer at which a row begins.
     ///
     /// # Panics
     /// If there is no such row.
@@ -252,7 +252,7 @@ impl Arena {
         self.buffer.write(at, bytemuck::cast_slice(to))
     }
 
-    /// One row of a tensor. What fills it has been waited for.
+    /// Returns one row of a tensor. What fills it has been waited for.
     ///
     /// # Errors
     /// The driver's.
@@ -264,7 +264,7 @@ impl Arena {
         Ok(values)
     }
 
-    /// All elements of a tensor, row-major. What fills it has been waited for.
+    /// Returns all elements of a tensor, row-major. What fills it has been waited for.
     ///
     /// # Errors
     /// The driver's.
@@ -279,7 +279,7 @@ impl Arena {
     }
 }
 
-/// Elements from one row of a tensor to the next.
+/// Returns the number of elements from one row of a tensor to the next.
 const fn stride(width: usize) -> usize {
     width.next_multiple_of(ROW_ALIGN)
 }

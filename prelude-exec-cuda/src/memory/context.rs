@@ -1,4 +1,4 @@
-//! One GPU: its primary context and the stream that everything runs on.
+//! A GPU: its primary context and the stream that everything runs on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) shared_bytes: u32,
     /// Version of CUDA that the driver supports.
     pub(crate) driver: String,
-    /// All of its memory.
+    /// The GPU's memory, all of it.
     pub(crate) total_bytes: u64,
 }
 
@@ -162,12 +162,12 @@ impl Context {
         unsafe { ctx::set_current(self.context) }.map_err(|e| failed("cuCtxSetCurrent", e))
     }
 
-    /// The stream that everything runs on.
+    /// Returns the stream that everything runs on.
     pub(crate) const fn stream(&self) -> sys::CUstream {
         self.stream
     }
 
-    /// Bytes of free memory.
+    /// Returns the bytes of free memory.
     pub(crate) fn free_bytes(&self) -> Result<u64, Error> {
         self.bind()?;
         let (free, _) = mem_get_info().map_err(|e| failed("cuMemGetInfo", e))?;
@@ -212,7 +212,7 @@ impl Drop for Context {
     }
 }
 
-/// An error of waiting.
+/// Returns an error of waiting.
 pub(crate) fn lost(what: &'static str, error: Error) -> Error {
     match error {
         Error::Driver { code, .. } => Error::DeviceLost { code, kernel: what },
@@ -220,7 +220,7 @@ pub(crate) fn lost(what: &'static str, error: Error) -> Error {
     }
 }
 
-/// The error of a driver's call: errors after which the context is of no more use are
+/// Returns the error of a driver's call: errors after which the context is of no more use are
 /// [`Error::DeviceLost`].
 pub(crate) fn failed(call: &'static str, error: DriverError) -> Error {
     let code = libs::describe(error);

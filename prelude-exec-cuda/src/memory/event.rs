@@ -25,7 +25,7 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// A point that no stream has passed.
+    /// Returns a point that no stream has passed.
     ///
     /// # Errors
     /// The driver's.
@@ -64,7 +64,7 @@ impl Event {
         }
     }
 
-    /// Seconds from an earlier point. The stream has been waited for.
+    /// Returns the seconds from an earlier point. The stream has been waited for.
     ///
     /// # Errors
     /// The driver's, if it has passed one of them not yet.
@@ -98,9 +98,9 @@ impl Drop for Event {
 /// The beginning or the end of a step.
 #[derive(Debug)]
 pub(crate) enum Point {
-    /// In the stream of a GPU.
+    /// A point in the stream of a GPU.
     Gpu(Event),
-    /// Where there is no GPU, steps end before the call that queues them: the host's time.
+    /// The host's time where there is no GPU: steps end before the call that queues them.
     #[cfg(feature = "emu")]
     Host(Cell<Instant>),
     /// The time that a test sets: what it counts up to, in milliseconds, at the next points.
@@ -112,7 +112,7 @@ pub(crate) enum Point {
 }
 
 impl Point {
-    /// A point of the host's time.
+    /// Returns a point of the host's time.
     #[cfg(feature = "emu")]
     pub(super) fn host() -> Self {
         Self::Host(Cell::new(Instant::now()))
@@ -140,7 +140,7 @@ impl Point {
         }
     }
 
-    /// The time from an earlier point. The stream has passed both.
+    /// Returns the time from an earlier point. The stream has passed both.
     ///
     /// # Errors
     /// The driver's.

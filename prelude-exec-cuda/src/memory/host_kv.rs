@@ -22,7 +22,7 @@ pub(crate) struct HostKv {
 }
 
 impl HostKv {
-    /// As many blocks as `bytes` holds; `None` if that is 0.
+    /// Allocates as many blocks as `bytes` holds; returns `None` if that is 0.
     ///
     /// # Errors
     /// [`Error::Config`] if not even one block fits; [`Error::OutOfMemory`].
@@ -45,12 +45,12 @@ impl HostKv {
         }))
     }
 
-    /// Number of host blocks.
+    /// Returns the number of host blocks.
     pub(crate) const fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Bytes of host memory.
+    /// Returns the bytes of host memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory.bytes().len() as u64
     }

@@ -25,27 +25,27 @@ pub(crate) struct KvShape {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) block_size: usize,
-    /// Without the trash page.
+    /// The number of blocks, without the trash page.
     pub(crate) blocks: usize,
 }
 
 impl KvShape {
-    /// Elements of one token's keys (or values) in one layer.
+    /// Returns the number of elements of one token's keys (or values) in one layer.
     pub(crate) const fn row_len(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 
-    /// Elements of one block's keys (or values) in one layer.
+    /// Returns the number of elements of one block's keys (or values) in one layer.
     const fn block_len(&self) -> usize {
         self.block_size * self.row_len()
     }
 
-    /// Bytes of one block: keys and values of all layers.
+    /// Returns the bytes of one block: keys and values of all layers.
     pub(crate) const fn block_bytes(&self) -> u64 {
         (2 * self.layers * self.block_len() * size_of::<bf16>()) as u64
     }
 
-    /// Bytes of the pool.
+    /// Returns the bytes of the pool.
     pub(crate) const fn bytes(&self) -> u64 {
         (self.blocks as u64 + 1) * self.block_bytes()
     }
@@ -72,8 +72,8 @@ impl KvPool {
         self.shape
     }
 
-    /// The bytes at which the parts of a block lie in the pool, keys and values of each layer apart,
-    /// and at which they lie one behind the other.
+    /// Returns the bytes at which the parts of a block lie in the pool, keys and values of each layer
+    /// apart, and at which they lie one behind the other.
     fn parts(shape: KvShape, block: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
         assert!(block < shape.blocks, "block {block} of {}", shape.blocks);
         let bytes = shape.block_len() * size_of::<bf16>();
@@ -113,7 +113,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// Keys and values of a layer, a row for each block, the trash page last.
+    /// Returns the keys and values of a layer, a row for each block, the trash page last.
     ///
     /// # Panics
     /// If there is no such layer.

@@ -42,7 +42,7 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// Its file for a major version of CUDA, as callers know it.
+    /// Returns the library's file for a major version of CUDA, as callers know it.
     #[must_use]
     pub(crate) const fn file(self, major: i32) -> &'static str {
         match (self, major) {
@@ -53,8 +53,8 @@ impl Library {
         }
     }
 
-    /// Start of the names of files that the library itself opens and that must lie beside it: names
-    /// go on with the minor version, which the library's own name does not tell.
+    /// Returns the start of the names of files that the library itself opens and that must lie beside
+    /// it: names go on with the minor version, which the library's own name does not tell.
     fn companion(self, major: i32) -> Option<String> {
         match self {
             Self::CublasLt => None,
@@ -62,8 +62,8 @@ impl Library {
         }
     }
 
-    /// Its files in a folder, in the order in which they must be opened: companions first. `None`
-    /// where one is missing, so that no half of a version is opened.
+    /// Returns the library's files in a folder, in the order in which they must be opened: companions
+    /// first. `None` where one is missing, so that no half of a version is opened.
     fn files(self, folder: &Path, major: i32) -> Option<Vec<PathBuf>> {
         let library = folder.join(self.file(major));
         if !library.exists() {
@@ -87,7 +87,7 @@ impl Library {
 /// An opened library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Its file, or its name where the system's loader found it.
+    /// The library's file, or its name where the system's loader found it.
     pub(crate) path: PathBuf,
     /// The major version in its name.
     pub(crate) major: i32,
@@ -156,7 +156,7 @@ pub(crate) fn handle(found: &Found) -> Result<Handle, String> {
     unsafe { Handle::open(Some(&found.path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())
 }
 
-/// Folders that may hold libraries.
+/// Returns the folders that may hold libraries.
 fn candidates(folders: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     folders
         .iter()
@@ -187,7 +187,7 @@ fn open_all(files: &[PathBuf]) -> bool {
     })
 }
 
-/// The version of CUDA that the driver supports, if there is a driver that says it.
+/// Returns the version of CUDA that the driver supports, if there is a driver that says it.
 fn driver_version() -> Option<i32> {
     // SAFETY: opens the driver's library, as any CUDA program does.
     if !unsafe { driver::sys::is_culib_present() } {
@@ -207,7 +207,7 @@ type ElapsedTime = unsafe extern "C" fn(
     driver::sys::CUevent,
 ) -> driver::sys::CUresult;
 
-/// The driver's function for the time between two events; none if there is no driver.
+/// Returns the driver's function for the time between two events; none if there is no driver.
 pub(super) fn elapsed_time() -> Option<ElapsedTime> {
     static FUNCTION: OnceLock<Option<ElapsedTime>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
@@ -259,7 +259,7 @@ pub(crate) fn start_driver() -> Result<String, Error> {
     }
 }
 
-/// The name of a driver's error. Does not ask the driver, which may be what is broken.
+/// Returns the name of a driver's error. Does not ask the driver, which may be what is broken.
 pub(crate) fn describe(error: driver::DriverError) -> String {
     format!("{:?}", error.0)
 }

@@ -11,10 +11,10 @@ use super::{
 };
 use crate::Error;
 
-/// Every array starts at a multiple of this many bytes.
+/// The multiple of bytes at which every array starts.
 const ALIGN: usize = 16;
 
-/// One array among the metadata.
+/// An array among the metadata.
 #[derive(Debug)]
 pub(crate) struct Field<T> {
     offset: usize,
@@ -58,7 +58,7 @@ impl Metadata {
         })
     }
 
-    /// Host memory to [`Metadata::exchange`].
+    /// Allocates host memory for [`Metadata::exchange`].
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -71,7 +71,7 @@ impl Metadata {
         std::mem::swap(&mut self.host, host);
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(crate) const fn bytes(&self) -> usize {
         self.device.bytes()
     }
@@ -81,7 +81,8 @@ impl Metadata {
         self.used = 0;
     }
 
-    /// Bytes that arrays may still take, each rounded up by at most [`Metadata::PADDING`].
+    /// Returns the bytes that arrays may still take, each rounded up by at most
+    /// [`Metadata::PADDING`].
     pub(crate) fn room(&self) -> usize {
         self.host.bytes().len() - self.used
     }
@@ -134,12 +135,12 @@ impl Metadata {
         self.device.upload(&self.host, self.used)
     }
 
-    /// An array on the device, as one row.
+    /// Returns an array on the device, as one row.
     pub(crate) fn view<T: Pod>(&self, field: Field<T>) -> View<T> {
         self.device.view(field.offset, 1, field.len)
     }
 
-    /// A part of an array on the device, as one row.
+    /// Returns a part of an array on the device, as one row.
     pub(crate) fn part<T: Pod>(&self, field: Field<T>, range: std::ops::Range<usize>) -> View<T> {
         self.view(field).columns(range)
     }

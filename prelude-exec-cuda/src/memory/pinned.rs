@@ -19,7 +19,7 @@ enum Memory {
         start: *mut u8,
         bytes: usize,
     },
-    /// For what stands in for a GPU.
+    /// Memory of the host for a device that stands in for a GPU.
     #[cfg(feature = "emu")]
     Plain(Box<[u8]>),
 }
@@ -28,8 +28,8 @@ enum Memory {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Memory that the driver locks. Flags 0: write-combined memory, which some bindings ask for,
-    /// is slow to read.
+    /// Allocates memory that the driver locks. Flags 0: write-combined memory, which some bindings
+    /// ask for, is slow to read.
     pub(super) fn locked(context: Arc<Context>, name: &str, bytes: usize) -> Result<Self, Error> {
         context.bind()?;
         // SAFETY: freed once, in `drop`.

@@ -30,7 +30,7 @@ pub(crate) enum Space {
     /// The emulation's: filled with NaN, and checked.
     #[cfg(feature = "emu")]
     Emu(Arc<emu::Device>),
-    /// Nowhere: addresses have names and nothing behind them.
+    /// There is no memory: addresses have names and nothing behind them.
     #[cfg(feature = "emu")]
     Virtual(Arc<Recording>),
 }
@@ -95,7 +95,7 @@ impl Space {
         })
     }
 
-    /// Host memory that copies may run from and to.
+    /// Allocates host memory that copies may run from and to.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -119,7 +119,7 @@ impl Space {
         }
     }
 
-    /// A point in what steps queue, to be waited for.
+    /// Returns a point in what steps queue, to be waited for.
     ///
     /// # Errors
     /// The driver's.
@@ -143,7 +143,7 @@ impl Space {
         }
     }
 
-    /// Bytes that are free, where there is a limit.
+    /// Returns the bytes that are free, where there is a limit.
     pub(crate) fn free_bytes(&self) -> Result<Option<u64>, Error> {
         match self {
             Self::Cuda(context) => context.free_bytes().map(Some),
@@ -166,12 +166,12 @@ impl Buffer {
         self.bytes
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the buffer's first byte.
     pub(crate) const fn start(&self) -> DevicePtr {
         DevicePtr(self.address)
     }
 
-    /// `rows · width` elements from a byte offset on.
+    /// Returns `rows · width` elements from a byte offset on.
     ///
     /// # Panics
     /// If they are not within the buffer, or the offset is not aligned for `T`.

@@ -28,8 +28,8 @@ impl<T> Clone for View<T> {
 impl<T> Copy for View<T> {}
 
 impl<T: Pod> View<T> {
-    /// `rows · width` elements from `address` on. The caller, in this module's parent, knows that
-    /// they are within one buffer.
+    /// Returns `rows · width` elements from `address` on. The caller, in this module's parent,
+    /// knows that they are within one buffer.
     pub(super) const fn new(address: u64, rows: usize, width: usize) -> Self {
         Self {
             address,
@@ -57,7 +57,7 @@ impl<T: Pod> View<T> {
         self.stride
     }
 
-    /// Some of the rows.
+    /// Returns some of the rows.
     ///
     /// # Panics
     /// If they are not within it.
@@ -74,7 +74,7 @@ impl<T: Pod> View<T> {
         }
     }
 
-    /// Some of the columns, with the same stride.
+    /// Returns some of the columns, with the same stride.
     ///
     /// # Panics
     /// If they are not within it.
@@ -91,7 +91,7 @@ impl<T: Pod> View<T> {
         }
     }
 
-    /// Bytes from the first element to behind the last.
+    /// Returns the bytes from the first element to behind the last.
     pub(crate) const fn span(&self) -> Range<u64> {
         let elements = match self.rows {
             0 => 0,

@@ -24,7 +24,7 @@ impl CudaOps {
         }
     }
 
-    /// Attention of a chunk, as far as `distances` let it see.
+    /// Launches attention of a chunk, as far as `distances` let it see.
     pub(super) fn attend(
         &mut self,
         inputs: &StepPlan,

@@ -28,7 +28,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// For a model, and such passes.
+    /// Computes the sizes for a model and for such passes.
     pub(crate) fn new(
         model: &ModelConfig,
         config: &CudaConfig,
@@ -78,18 +78,18 @@ impl Sizes {
     }
 }
 
-/// Bytes of the region of a pass with so many tokens and at most so many output positions.
+/// Returns the bytes of the region of a pass with so many tokens and at most so many output positions.
 pub(super) fn pass_room(model: &ModelConfig, tokens: usize, outputs: usize) -> usize {
     let outputs = outputs.min(tokens / 2);
     kept_room(model, tokens, outputs, &Arena::room) + own_kv_room(model, tokens)
 }
 
-/// Bytes of one layer's keys and values of a step's own tokens.
+/// Returns the bytes of one layer's keys and values of a step's own tokens.
 fn own_kv_room(model: &ModelConfig, tokens: usize) -> usize {
     2 * Arena::room(tokens, model.num_key_value_heads * model.head_dim)
 }
 
-/// Maximum, sum and output of one split.
+/// Returns the bytes of the maximum, the sum and the output of one split.
 pub(super) const fn partial_row_bytes(shape: AttnShape) -> usize {
     (shape.head_dim + 2) * size_of::<f32>()
 }

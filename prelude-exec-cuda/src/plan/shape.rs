@@ -29,8 +29,8 @@ const SPLITS_MIN: usize = 4;
 /// Blocks for each key-value head that a larger shape may launch beside twice those of its own.
 const BLOCKS_SPARE: usize = 64;
 
-/// All that a step's launches depend on, up to its heads: steps of one shape differ in the
-/// contents of their metadata alone.
+/// The shape of a step, which is all that its launches depend on, up to its heads: steps of one shape
+/// differ in the contents of their metadata alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StepShape {
     pub(crate) tokens: usize,
@@ -135,7 +135,7 @@ impl StepShape {
     }
 }
 
-/// Most queries of a tile.
+/// Returns the most queries of a tile.
 pub(super) fn tile_tokens(group: usize, tile_rows: u32) -> usize {
     let group = u32::try_from(group).unwrap_or(u32::MAX);
     Tile::tokens_max(group, tile_rows).map_or(1, |n| n as usize)

@@ -26,7 +26,7 @@ const NONE: u32 = u32::MAX;
 /// Rows of a run that have a split in the same blocks, or one that does not see all of it.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// The first of its rows in the run.
+    /// The first of the class's rows in the run.
     first: usize,
     count: usize,
     /// The place for the next row of the group.
@@ -38,9 +38,9 @@ struct Class {
 pub(super) struct Sharing {
     /// Runs of rows that have all splits so far in the same blocks.
     runs: Vec<Range<usize>>,
-    /// Those of them that have the next split in the same blocks too.
+    /// The parts of these runs that have the next split in the same blocks too.
     longer: Vec<Range<usize>>,
-    /// Splits of each row that it shares.
+    /// The splits that each row shares with others.
     shared: Vec<u32>,
     classes: Vec<Class>,
     /// The class of each row of a run.

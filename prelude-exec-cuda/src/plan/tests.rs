@@ -107,9 +107,9 @@ fn check(batch: &ForwardBatch, config: PlanConfig) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
     None,
-    /// Its own.
+    /// The plan's own shape.
     Own,
-    /// One that serves it and has room for more of everything that it may.
+    /// A shape that serves the plan and has more room than the plan needs, wherever it may.
     Larger,
 }
 

@@ -152,7 +152,7 @@ enum Happens {
     Delivered,
     Lost,
     Twice,
-    /// It comes after the next one that is delivered.
+    /// The message comes after the next one that is delivered.
     Late,
     Restart,
     Reconnect,
@@ -237,7 +237,7 @@ proptest! {
         prop_assert_eq!(known, truth);
     }
 
-    /// With a short replay, or none, it never knows a block that the engine has dropped.
+    /// With a short replay, or none, a reader never knows a block that the engine has dropped.
     #[test]
     fn a_reader_never_knows_what_is_not_there(
         story in proptest::collection::vec((happens(), any::<u64>(), any::<bool>()), 0..60),

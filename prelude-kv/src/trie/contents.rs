@@ -1,4 +1,4 @@
-//! All blocks of a trie as events, for a reader who has missed some.
+//! The blocks of a trie as events, for a reader who has missed some.
 
 use prelude_core::{BlockId, KvEvent, StoredBlocks};
 
@@ -35,7 +35,7 @@ impl PrefixTrie {
             hashes: path.iter().map(|&block| hash(block)).collect(),
             parent: (parent != NO_PARENT).then(|| hash(parent)),
             tokens: tokens.copied().collect(),
-            // Only blocks that start a prompt have one.
+            // Only blocks that start a prompt have a salt.
             salt: self.salts.get(&path[0]).cloned(),
         }
     }

@@ -192,7 +192,7 @@ fn byte_size(shape: &[u64], bits: usize) -> Option<u64> {
     bits.is_multiple_of(8).then_some(bits / 8)
 }
 
-/// Tensors must follow each other without gap or overlap and fill `data`.
+/// Checks that tensors follow each other without gap or overlap and fill `data`.
 fn check_tiling(entries: &mut [Entry], data: Range<usize>) -> Result<(), String> {
     entries.sort_by_key(|e| (e.bytes.start, e.bytes.end));
     let mut at = data.start;

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Error, json};
 
-/// Tensor name to shard file name, every file name a plain one.
+/// Reads the shard file of each tensor by its name, every file name a plain one.
 pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<BTreeMap<String, String>, Error> {
     let wrong = |what: String| Error::Index {
         file: file.to_owned(),

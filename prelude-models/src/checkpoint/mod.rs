@@ -126,7 +126,7 @@ pub struct CheckpointFiles<'a> {
 /// The files of a module `Dense` in memory.
 #[derive(Clone, Debug)]
 pub struct DenseFiles<'a> {
-    /// Name of its folder.
+    /// Name of the module's folder.
     pub folder: &'a str,
     /// `config.json`.
     pub config: &'a [u8],
@@ -187,7 +187,7 @@ impl Checkpoint {
         )
     }
 
-    /// A checkpoint whose files are in memory.
+    /// Returns a checkpoint whose files are in memory.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::open`].
@@ -222,7 +222,7 @@ impl Checkpoint {
         )
     }
 
-    /// A checkpoint of `config.json` and `model.safetensors` alone, in memory.
+    /// Returns a checkpoint of `config.json` and `model.safetensors` alone, in memory.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::open`].
@@ -272,26 +272,26 @@ impl Checkpoint {
         })
     }
 
-    /// The checked content of `config.json`.
+    /// Returns the checked content of `config.json`.
     #[must_use]
     pub const fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// End tokens and sampling defaults.
+    /// Returns the end tokens and sampling defaults.
     #[must_use]
     pub const fn generation(&self) -> &GenerationConfig {
         &self.generation
     }
 
-    /// The purpose of the model.
+    /// Returns the purpose of the model.
     #[must_use]
     pub const fn kind(&self) -> &ModelKind {
         &self.kind
     }
 
-    /// The tokens whose logits are the score of a text, if the files say that the language model is
-    /// a cross-encoder.
+    /// Returns the tokens whose logits are the score of a text, if the files say that the language
+    /// model is a cross-encoder.
     #[must_use]
     pub const fn logit_score(&self) -> Option<LogitScore> {
         self.logit_score
@@ -303,13 +303,14 @@ impl Checkpoint {
         &self.warnings
     }
 
-    /// The source of the chat template in a GGUF file. Other checkpoints have theirs beside the weights.
+    /// Returns the source of the chat template in a GGUF file. Other checkpoints have theirs beside the
+    /// weights.
     #[must_use]
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
     }
 
-    /// Names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
@@ -326,7 +327,7 @@ impl Checkpoint {
         self.tensors.values().map(|(_, e)| e.bytes.len()).sum()
     }
 
-    /// The tensor `name`, borrowed: one that is not stored in a form that is widened.
+    /// Returns the tensor `name`, borrowed: one that is not stored in a form that is widened.
     ///
     /// # Errors
     /// [`Error::NoTensor`]; [`Error::DType`] if it is not bf16, f16 or f32.
@@ -346,8 +347,8 @@ impl Checkpoint {
         }
     }
 
-    /// The tensor `name`, widened if it is stored in such a form. Then it is computed anew at each
-    /// call.
+    /// Returns the tensor `name`, widened if it is stored in such a form. Then it is computed anew at
+    /// each call.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::tensor`].
@@ -415,7 +416,7 @@ impl Checkpoint {
         Ok((&self.files[*file], entry))
     }
 
-    /// The identities of the files that hold the tensors; `None` if one was given in memory.
+    /// Returns the identities of the files that hold the tensors; `None` if one was given in memory.
     #[must_use]
     pub fn weight_files(&self) -> Option<Vec<&FileIdentity>> {
         let identities = self.files.iter().map(|file| match &file.bytes {
@@ -509,8 +510,8 @@ fn open_weights(folder: &Path) -> Result<Weights, Error> {
     Ok((files, tensors))
 }
 
-/// Every tensor lies in the shard that the index names, and the shards hold no others: shards of
-/// two different savings in one folder would otherwise load as a model that never existed.
+/// Checks that every tensor lies in the shard that the index names, and that the shards hold no others:
+/// shards of two different savings in one folder would otherwise load as a model that never existed.
 fn check_index(
     file: &str,
     map: &BTreeMap<String, String>,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::DType;
 
-/// One tensor of a file.
+/// A tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -20,16 +20,16 @@ pub(super) struct Entry {
 /// An element type as named by the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// One that Prelude computes with.
+    /// A type that Prelude computes with.
     Float(DType),
-    /// One that is widened to such numbers when the tensor is read.
+    /// A type that is widened to such numbers when the tensor is read.
     Quantised(Quantised),
     /// Another one: legal in a file, refused when the tensor is asked for.
     Other(&'static str),
 }
 
 impl Stored {
-    /// The type's name in messages.
+    /// Returns the type's name in messages.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Float(_) => "float",
@@ -43,7 +43,7 @@ impl Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Quantised {
     pub(super) form: Form,
-    /// The element type that it is widened to.
+    /// The element type that the tensor is widened to.
     pub(super) dtype: DType,
 }
 

@@ -16,7 +16,7 @@ const CONFIG: &str = r#"{"architectures":["Qwen3ForSequenceClassification"],"hid
     "intermediate_size":6,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,
     "head_dim":2,"vocab_size":5,"max_position_embeddings":16,"id2label":{"0":"a","1":"b","2":"c"}}"#;
 
-/// Shapes of a tiny classifier's tensors.
+/// Returns the shapes of a tiny classifier's tensors.
 fn shapes() -> BTreeMap<String, Vec<usize>> {
     let layer = "model.layers.0.";
     let mut shapes = BTreeMap::from([

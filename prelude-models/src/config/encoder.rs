@@ -177,7 +177,7 @@ fn positions(fields: &Fields<'_>, family: EncoderFamily) -> Result<(usize, usize
 fn layer_norm_eps(fields: &Fields<'_>, family: EncoderFamily) -> Result<f32, Error> {
     let (name, default) = match family {
         EncoderFamily::ModernBert => ("norm_eps", 1e-5),
-        // Transformers reads none.
+        // Transformers reads no epsilon of DistilBERT.
         EncoderFamily::DistilBert => return Ok(1e-12),
         _ => ("layer_norm_eps", 1e-12),
     };

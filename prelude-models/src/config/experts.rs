@@ -10,7 +10,7 @@ const EXPERTS_MAX: usize = 1 << 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExpertsConfig {
-    /// Number of experts of a layer that has them.
+    /// Number of experts of a layer that has experts.
     pub count: usize,
     /// Width of an expert.
     pub intermediate_size: usize,

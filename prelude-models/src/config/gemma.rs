@@ -15,7 +15,7 @@ pub struct GemmaConfig {
     pub attention_cap: Option<f32>,
     /// Bound of the logits, if there is one.
     pub logit_cap: Option<f32>,
-    /// In layers with a window, the tokens on either side that a token sees; none behind it where
+    /// The tokens on either side that a token sees in layers with a window; none behind it where
     /// attention is causal.
     pub window: u32,
     /// True for each layer whose tokens see a window.

@@ -27,7 +27,7 @@ impl GraniteConfig {
         }
         let factor = |name| {
             let is_factor = |x: f64| (1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&x);
-            // Transformers' default.
+            // The default is that of transformers.
             Ok(fields.number(name, "above 0", is_factor)?.unwrap_or(1.0))
         };
         let logits_scaling: f64 = factor("logits_scaling")?;
@@ -43,15 +43,15 @@ impl GraniteConfig {
         }))
     }
 
-    /// Factor on rows of the embedding matrix where hidden states are divided by the residual
-    /// multiplier: then each half of a layer adds its result as it is.
+    /// Returns the factor on rows of the embedding matrix where hidden states are divided by the
+    /// residual multiplier: then each half of a layer adds its result as it is.
     #[must_use]
     pub fn embed_scale(&self) -> f32 {
         (self.embedding_multiplier / self.residual_multiplier) as f32
     }
 
-    /// The epsilon of norms of hidden states that are divided by the residual multiplier: with it
-    /// the norms are those of the states themselves.
+    /// Returns the epsilon of norms of hidden states that are divided by the residual multiplier:
+    /// with it the norms are those of the states themselves.
     #[must_use]
     pub fn eps(&self, eps: f32) -> f32 {
         (f64::from(eps) / (self.residual_multiplier * self.residual_multiplier)) as f32

@@ -105,7 +105,7 @@ pub(super) fn rope(
     rope_of(fields, of, None, positions)
 }
 
-/// The same, with the set `named` instead of that in `rope_parameters` if there is one.
+/// Reads a rotation, from the set `named` instead of that in `rope_parameters` if there is one.
 pub(super) fn rope_of(
     fields: &Fields<'_>,
     of: RopeFields,

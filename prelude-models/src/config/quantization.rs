@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fp8Scales {
-    /// One scale for a matrix, or one for each of its rows.
+    /// A scale for the whole matrix, or one for each of its rows.
     Whole,
     /// A scale for each block of so many rows and columns.
     Blocks([usize; 2]),

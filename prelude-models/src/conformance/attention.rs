@@ -67,8 +67,8 @@ const LAYERS: usize = 2;
 const OUTPUT_F32: f64 = 2e-5;
 const OUTPUT_BF16: f64 = 0.04;
 
-/// `qk_norm_rope_store` and `attention`: single prompts around tile and block edges, trees, cached
-/// prefixes that end inside blocks, chunks that continue in their own block, decode rows, all of
+/// Checks `qk_norm_rope_store` and `attention`: single prompts around tile and block edges, trees,
+/// cached prefixes that end inside blocks, chunks that continue in their own block, decode rows, all of
 /// them in one step; and, if demanded, the same bits for the same tokens in all of these.
 ///
 /// # Panics
@@ -77,8 +77,8 @@ pub fn attention<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) ->
     attention_of_heads(demands, |_| true, open);
 }
 
-/// The same of heads whose size `takes` says yes to, for devices that have a way of their own for
-/// these.
+/// Checks attention of the heads whose size `takes` says yes to, for devices that have a way of their
+/// own for such heads.
 ///
 /// # Panics
 /// If the device is wrong, or if there are no such heads.
@@ -109,7 +109,7 @@ pub fn attention_of_heads<D: ConformanceDevice>(
     }
 }
 
-/// The same with windows and with bounded scores.
+/// Checks attention with windows and with bounded scores.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -211,7 +211,7 @@ fn shared_steps() -> Vec<ForwardBatch> {
     ]
 }
 
-/// A long root, children that end at and beside tile edges, grandchildren, two children deep.
+/// Returns a long root, children that end at and beside tile edges, grandchildren, two children deep.
 fn three_levels() -> ForwardBatch {
     let mut forest = Forest::default();
     let root = forest.root(52);
@@ -271,7 +271,7 @@ fn cached_steps() -> Vec<ForwardBatch> {
     ]
 }
 
-/// Rows of one new token each, given as (context length, block table).
+/// Returns rows of one new token each, given as (context length, block table).
 fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
     let mut batch = DecodeBatch::default();
     for &(context_len, table) in rows {
@@ -291,7 +291,7 @@ fn decode(rows: &[(u32, &[BlockId])]) -> DecodeBatch {
     batch
 }
 
-/// A token id; rows of q, k and v follow from it.
+/// Returns a token id; rows of q, k and v follow from it.
 fn id(salt: usize, position: u32) -> u32 {
     (count(salt) * 131 + position * 17) % count(VOCAB)
 }
@@ -373,7 +373,7 @@ impl Forest {
 /// Keys and values of one position, all heads.
 type KeyValue = (Vec<f64>, Vec<f64>);
 
-/// One case on one device, with the twin's own pool.
+/// A case on a device, with the twin's own pool.
 struct LayerRun {
     precision: Precision,
     shape: AttnShape,
@@ -385,7 +385,7 @@ struct LayerRun {
     pool: HashMap<(usize, BlockId, u32), KeyValue>,
 }
 
-/// Not 1, so that a factor left out shows.
+/// A factor that is not 1, so that leaving it out shows.
 const SCALING: f32 = 1.125;
 
 impl LayerRun {
@@ -406,8 +406,8 @@ impl LayerRun {
         }
     }
 
-    /// The fused row of a token: a function of its id, position and layer, so that the same token
-    /// in another batch has the same row.
+    /// Returns the fused row of a token: a function of its id, position and layer, so that the same
+    /// token in another batch has the same row.
     fn row(&self, token: &Token, layer: usize) -> Vec<f32> {
         let seed = (token.id as usize * MAX_POSITIONS + token.position) * LAYERS + layer;
         let mut values = Values::new(self.precision, 1000 + seed as u64);
@@ -449,7 +449,7 @@ impl LayerRun {
         open(&spec)
     }
 
-    /// Rows of q after rotation and of outputs, per layer.
+    /// Returns the rows of q after rotation and of outputs, per layer.
     fn device_step<D: ConformanceDevice>(
         &self,
         device: &mut D,
@@ -556,7 +556,7 @@ impl LayerRun {
         }
     }
 
-    /// A head after its norm: the first, of q, or the second, of k.
+    /// Returns a head after its norm: the first, of q, or the second, of k.
     fn normed(&self, head: &[f32], which: usize) -> Vec<f64> {
         match &self.norms {
             Some(norms) => naive::rms_norm(&wide(head), &wide(&norms[which]), f64::from(EPS)),
@@ -578,7 +578,7 @@ impl LayerRun {
         (k.collect(), wide(v))
     }
 
-    /// All query heads of a token, and the magnitudes that each element is made of.
+    /// Returns all query heads of a token, and the magnitudes that each element is made of.
     fn query(&self, token: &Token, layer: usize) -> (Vec<f64>, Vec<f64>) {
         let row = self.row(token, layer);
         let d = self.shape.head_dim;
@@ -592,7 +592,7 @@ impl LayerRun {
         (q, magnitudes)
     }
 
-    /// Output row of a token and the bound on its elements' errors.
+    /// Computes the output row of a token and the bound on its elements' errors.
     fn attend(
         &self,
         q: &[f64],

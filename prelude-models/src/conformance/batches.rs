@@ -7,7 +7,7 @@ use prelude_core::{
     SegmentIdx,
 };
 
-/// The greedy head, which lists the likeliest tokens if asked for.
+/// Returns the greedy head, which lists the likeliest tokens if asked for.
 #[must_use]
 pub fn greedy(top_logprobs: Option<u32>) -> SampleHead {
     SampleHead {
@@ -21,7 +21,7 @@ pub fn greedy(top_logprobs: Option<u32>) -> SampleHead {
     }
 }
 
-/// A transient segment at the start of a prompt.
+/// Returns a transient segment at the start of a prompt.
 #[must_use]
 pub const fn root(tokens: Range<u32>) -> Segment {
     Segment {
@@ -33,7 +33,7 @@ pub const fn root(tokens: Range<u32>) -> Segment {
     }
 }
 
-/// One prompt and its outputs with the positions that each reads.
+/// Returns one prompt and its outputs with the positions that each reads.
 ///
 /// # Panics
 /// If the prompt has 2³² tokens.

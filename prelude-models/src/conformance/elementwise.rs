@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Ops, WeightLoader, naive};
 
-/// `rms_norm`, `silu_mul`, `embed` and `gather_rows`.
+/// Checks `rms_norm`, `silu_mul`, `embed` and `gather_rows`.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -113,8 +113,8 @@ fn silu_mul<D: ConformanceDevice>(
     }
 }
 
-/// A batch of one segment of `rows` tokens and a second root of one token, so that positions and
-/// tokens differ. Its output positions are read in another order than they come in.
+/// Returns a batch of one segment of `rows` tokens and a second root of one token, so that
+/// positions and tokens differ. Its output positions are read in another order than they come in.
 fn two_roots(rows: usize) -> OneShotBatch {
     let ids = (0..rows).map(|i| match i {
         0 => VOCAB - 1,

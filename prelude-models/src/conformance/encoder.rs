@@ -18,8 +18,8 @@ use crate::{
     naive::{self, layout::lay_out},
 };
 
-/// `embed_sum`, `layer_norm`, `activate`, `activate_mul`, `segment_means`, and `attention` over whole
-/// segments, by distance too.
+/// Checks `embed_sum`, `layer_norm`, `activate`, `activate_mul`, `segment_means`, and `attention` over
+/// whole segments, by distance too.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -185,7 +185,7 @@ fn activate_mul<D: ConformanceDevice>(
     }
 }
 
-/// Two products behind a pooling, the first with a bias and tanh, and a cut behind them.
+/// Checks two products behind a pooling, the first with a bias and tanh, and a cut behind them.
 fn dense_modules<D: ConformanceDevice>(
     precision: Precision,
     width: usize,
@@ -285,7 +285,7 @@ fn dense_modules<D: ConformanceDevice>(
     );
 }
 
-/// The first output lies in the last prompt, and one prompt has none.
+/// Checks means of segments: the first output lies in the last prompt, and one prompt has none.
 fn segment_means<D: ConformanceDevice>(
     precision: Precision,
     width: usize,
@@ -357,7 +357,8 @@ enum Near {
     Bias(usize),
 }
 
-/// Two prompts, the second of which has words of both types.
+/// Returns prompts of these lengths, whose words after the middle are of the second type, and each
+/// token with its position.
 fn prompts(lens: &[usize]) -> (OneShotBatch, Vec<(TokenId, usize)>) {
     let mut batch = OneShotBatch::EMPTY;
     let mut tokens = Vec::new();
@@ -446,7 +447,7 @@ fn embed_sum<D: ConformanceDevice>(
     }
 }
 
-/// Prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
+/// Checks prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
 /// nothing else.
 fn attention<D: ConformanceDevice>(
     precision: Precision,

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{Expert, ExpertRoom, ExpertsConfig, Ops, Routing, WeightLoader, naive};
 
-/// `experts_add`: one expert for each token, some, and all; shares as they are and divided by their
-/// sum; and, if demanded, the same bits for a row in any company.
+/// Checks `experts_add`: one expert for each token, some, and all; shares as they are and divided
+/// by their sum; and, if demanded, the same bits for a row in any company.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -39,7 +39,7 @@ struct Case {
 }
 
 impl Case {
-    /// The sum behind the experts' work on `rows` of `x`.
+    /// Runs the experts on `rows` of `x`, and returns the sum that they were added to.
     fn run<D: ConformanceDevice>(
         &self,
         weights: &Weights,

@@ -16,7 +16,7 @@ const LAYERS: usize = 2;
 const VOCAB: usize = 600;
 const BLOCK: usize = 128;
 
-/// A Qwen3 of two layers with random weights.
+/// Returns a Qwen3 of two layers with random weights.
 ///
 /// # Panics
 /// If it is not read as a checkpoint: a defect.
@@ -26,7 +26,7 @@ pub fn checkpoint() -> Checkpoint {
     Checkpoint::from_bytes(&config, weights).expect("the checkpoint is well formed")
 }
 
-/// Its `config.json` and `model.safetensors`.
+/// Returns the checkpoint's `config.json` and `model.safetensors`.
 #[must_use]
 pub fn files() -> (Vec<u8>, Vec<u8>) {
     let config = json!({
@@ -56,7 +56,7 @@ pub fn files() -> (Vec<u8>, Vec<u8>) {
     (config.to_string().into_bytes(), weights())
 }
 
-/// `model.safetensors`.
+/// Returns the content of `model.safetensors`.
 fn weights() -> Vec<u8> {
     let mut file = File::default();
     let embeddings = (0..VOCAB * HIDDEN).map(|i| unit(1, i));
@@ -87,7 +87,7 @@ fn weights() -> Vec<u8> {
     file.bytes()
 }
 
-/// A number in -1..1, a function of seed and place.
+/// Returns a number in -1..1, a function of seed and place.
 fn unit(seed: usize, i: usize) -> f32 {
     let mixed = ((seed as u64) << 32 | i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bits = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
@@ -121,8 +121,8 @@ impl File {
         self.add_bf16(name, &[width], (0..width).map(|i| 1.0 + 0.3 * unit(2, i)));
     }
 
-    /// A matrix of numbers between 16 and 448 with either sign, and scales by which no element is larger
-    /// than an eighth.
+    /// Adds a matrix of numbers between 16 and 448 with either sign, and scales by which no element is
+    /// larger than an eighth.
     fn add_fp8(&mut self, name: &str, rows: usize, columns: usize, seed: usize) {
         let byte = |i: usize| {
             let x = unit(100 + seed, i);

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{Ops, WeightLoader, naive};
 
-/// `embed` with a scale, `norm` with an offset, `rms_norm_add`, `attention_by_distance` over causal
-/// contexts, soft caps of attention and of logits.
+/// Checks `embed` with a scale, `norm` with an offset, `rms_norm_add`, `attention_by_distance` over
+/// causal contexts, soft caps of attention and of logits.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -61,8 +61,8 @@ fn scaled_embeddings<D: ConformanceDevice>(
     }
 }
 
-/// A norm's weight as Gemma stores it, some of it near 0, where a sum rounded to bf16 would show; and
-/// the sum in f64.
+/// Returns a norm's weight as Gemma stores it, some of it near 0, where a sum rounded to bf16 would
+/// show; and the sum in f64.
 fn stored_weight(values: &mut Values, width: usize) -> (Vec<f32>, Vec<f64>) {
     let weight = values.many(width, -0.3, 0.3);
     let sum = wide(&weight).into_iter().map(|w| 1.0 + w).collect();
@@ -111,7 +111,8 @@ fn norms_with_offset<D: ConformanceDevice>(
     }
 }
 
-/// The rows lie inside a taller tensor: the sum is indexed by token, the input by chunk row.
+/// Checks norms that are added to rows inside a taller tensor: the sum is indexed by token, the input
+/// by chunk row.
 fn norms_added<D: ConformanceDevice>(
     precision: Precision,
     rows: usize,

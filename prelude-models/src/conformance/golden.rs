@@ -19,13 +19,13 @@ const MAX_FACTOR: f64 = 2.0;
 /// Factor on the reference's own mean bf16 error, within which results must stay.
 const MEAN_FACTOR: f64 = 1.5;
 
-/// The folder in the sources with a model's recorded outputs.
+/// Returns the folder in the sources with a model's recorded outputs.
 #[must_use]
 pub fn folder(name: &str) -> PathBuf {
     sources().join("golden").join(name)
 }
 
-/// The folder in the sources with a model's checkpoint.
+/// Returns the folder in the sources with a model's checkpoint.
 #[must_use]
 pub fn model_folder(name: &str) -> PathBuf {
     match name.starts_with("demo-") {
@@ -34,7 +34,7 @@ pub fn model_folder(name: &str) -> PathBuf {
     }
 }
 
-/// The names of all models with recorded outputs in the sources, sorted.
+/// Returns the names of all models with recorded outputs in the sources, sorted.
 ///
 /// # Panics
 /// If fewer than six are there.
@@ -66,9 +66,9 @@ pub struct Golden {
 /// A prompt whose outputs were recorded.
 #[derive(Clone, Debug)]
 pub struct GoldenPrompt {
-    /// Its row in arrays with a row for each prompt.
+    /// The prompt's row in arrays with a row for each prompt.
     pub index: usize,
-    /// Row of its first token in arrays with a row for each token.
+    /// Row of the prompt's first token in arrays with a row for each token.
     pub offset: usize,
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -94,7 +94,7 @@ impl Golden {
         })
     }
 
-    /// The content of `golden.json`.
+    /// Returns the content of `golden.json`.
     #[must_use]
     pub const fn document(&self) -> &Value {
         &self.document
@@ -244,7 +244,7 @@ impl Differences {
         Ok(())
     }
 
-    /// The mean difference; 0 if nothing was compared.
+    /// Returns the mean difference; 0 if nothing was compared.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.count.max(1) as f64
@@ -292,7 +292,7 @@ pub struct GoldenComparison<'g> {
 }
 
 impl<'g> GoldenComparison<'g> {
-    /// A comparison with nothing compared yet.
+    /// Returns a comparison with nothing compared yet.
     #[must_use]
     pub fn new(golden: &'g Golden) -> Self {
         let none = Differences::default();
@@ -413,7 +413,8 @@ impl<'g> GoldenComparison<'g> {
         Ok(())
     }
 
-    /// The mean of a prompt's token vectors and the last of them are embeddings.
+    /// Compares the mean of a prompt's token vectors, and the last of them, with the recorded
+    /// embeddings.
     fn add_vectors(&mut self, prompt: &GoldenPrompt, rows: &[Vec<f32>]) -> Result<(), Mismatch> {
         let width = rows[0].len();
         let sum = |at: usize| rows.iter().map(|row| row[at]).sum::<f32>();
@@ -444,7 +445,7 @@ impl<'g> GoldenComparison<'g> {
         Ok(())
     }
 
-    /// A prompt's row of an array whose rows are `width` wide.
+    /// Returns a prompt's row of an array whose rows are `width` wide.
     fn row(&self, array: &str, prompt: &GoldenPrompt, width: usize) -> Result<Vec<f32>, Mismatch> {
         let all = self.golden.f32(&format!("f32.{array}"));
         let (all, _) = all.ok_or_else(|| Mismatch(format!("no `{array}`")))?;

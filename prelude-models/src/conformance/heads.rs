@@ -23,13 +23,14 @@ mod vectors;
 const HIDDEN: usize = 72;
 /// Two rows of the head that are equal bit for bit, so that their logits tie.
 const TWINS: (usize, usize) = (17, 200);
-/// On top of the error of logits: exponentials and a logarithm of a sum of them.
+/// The error of exponentials and of the logarithm of their sum, on top of the error of logits.
 const LOG_SUM_EXP: f64 = 2e-6;
 /// Standard deviations by which a frequency may miss: 1 in 10^7 draws of a case would fail by
 /// chance, and draws are seeded, so that a device that passes always does.
 const SIGMAS: f64 = 5.5;
 
-/// `vocabulary_heads`, `pooling_heads` and `class_heads`, and how their results are returned.
+/// Checks `vocabulary_heads`, `pooling_heads` and `class_heads`, and how their results are
+/// returned.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -47,7 +48,7 @@ pub fn heads<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D) 
     heads.each_token(&open);
 }
 
-/// Heads that want logits, with logits that are bounded.
+/// Checks heads that want logits, with logits that are bounded.
 ///
 /// # Panics
 /// If the device is wrong.
@@ -88,7 +89,7 @@ impl Logits {
         .expect("some token is allowed")
     }
 
-    /// Twice the largest bound: closer than that, two logits may swap.
+    /// Returns twice the largest bound: closer than that, two logits may swap.
     fn slack(&self) -> f64 {
         2.0 * self.bound.iter().copied().fold(0.0, f64::max)
     }
@@ -113,7 +114,7 @@ fn sample(sampling: SamplingParams) -> SampleHead {
     }
 }
 
-/// The tokens that a constraint lets come.
+/// Returns the tokens that a constraint lets come.
 fn only(ids: &[u32]) -> Option<Arc<dyn TokenMask>> {
     Some(Arc::new(TokenSet::from_ids(ids.iter().copied(), id(VOCAB))))
 }
@@ -125,7 +126,7 @@ fn greedy_with_top(top: u32) -> OutputHead {
     })
 }
 
-/// A row that reads `positions` of the first segment.
+/// Returns a row that reads `positions` of the first segment.
 fn row(positions: std::ops::Range<usize>, head: OutputHead) -> OutputRow {
     OutputRow {
         segment: SegmentIdx(0),
@@ -134,7 +135,7 @@ fn row(positions: std::ops::Range<usize>, head: OutputHead) -> OutputRow {
     }
 }
 
-/// A prompt of `tokens` tokens and the rows to read off it.
+/// Returns a prompt of `tokens` tokens and the rows to read off it.
 fn batch(tokens: usize, rows: Vec<OutputRow>) -> ForwardBatch {
     ForwardBatch::OneShot(OneShotBatch {
         rows,
@@ -155,7 +156,7 @@ impl Heads {
         }
     }
 
-    /// Hidden states of `tokens` tokens; that of token 0 points at the twins.
+    /// Returns hidden states of `tokens` tokens; that of token 0 points at the twins.
     fn hidden(&self, tokens: usize) -> Vec<f32> {
         let mut values = Values::new(self.demands.precision, 31);
         let mut h = values.many(tokens * HIDDEN, -2.0, 2.0);
@@ -204,7 +205,7 @@ impl Heads {
         })
     }
 
-    /// One-shot results of rows over one prompt of the states `h`.
+    /// Returns the one-shot results of rows over one prompt of the states `h`.
     fn rows<D: ConformanceDevice>(
         &self,
         open: &impl Fn(&Spec) -> D,
@@ -331,7 +332,7 @@ impl Heads {
         assert_eq!(entries[0].rank, 1, "a tie's rank counts larger logits only");
     }
 
-    /// A row whose numbers are not finite fails alone.
+    /// Checks that a row whose numbers are not finite fails alone.
     fn non_finite_rows<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
         let clean = self.hidden(4);
         let mut h = clean.clone();
@@ -396,7 +397,7 @@ impl Heads {
         }
     }
 
-    /// One-shot, prefill and decode rows come back in their own parts, in order.
+    /// Checks that one-shot, prefill and decode rows come back in their own parts, in order.
     fn parts_of_a_mixed_step<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
         let h = self.hidden(3 + 2 + 2);
         let mut prefill = one_segment(&[1; 2]);
@@ -476,7 +477,8 @@ fn check_logprob(what: &str, token: u32, got: f32, logits: &Logits) {
     );
 }
 
-/// `top` lists distinct tokens, best first, ties by id, none of them unlikelier than one left out.
+/// Checks that `top` lists distinct tokens, best first, ties by id, none of them unlikelier than
+/// one left out.
 fn check_top(what: &str, top: &[TokenLogprob], wanted: usize, logits: &Logits) {
     assert_eq!(
         top.len(),

@@ -1,4 +1,4 @@
-//! One table of cases that every implementation of [`Ops`] passes.
+//! The table of cases that every implementation of [`Ops`] passes.
 //!
 //! An executor's tests implement [`ConformanceDevice`] and call the suites, once per kernel
 //! path and precision. Each case computes something with the device and again with naive twins in
@@ -52,10 +52,10 @@ pub type Body<'b, O> = dyn for<'a> FnMut(&mut O, &<O as Ops>::Inputs<'a>) + 'b;
 pub trait ConformanceDevice {
     /// The operations under test.
     type Ops: Ops;
-    /// Makes weights for them.
+    /// Makes weights for the operations.
     type Loader: WeightLoader<Weight = <Self::Ops as Ops>::Weight>;
 
-    /// A loader, as at start.
+    /// Returns a loader, as at start.
     fn loader(&mut self) -> Self::Loader;
 
     /// Runs one step as the executor does: lays out `batch`, calls `body` in place of a model,
@@ -69,7 +69,7 @@ pub trait ConformanceDevice {
     /// Fills a tensor with `rows · width` values, row-major.
     fn write(ops: &mut Self::Ops, tensor: &mut <Self::Ops as Ops>::Tensor, values: &[f32]);
 
-    /// All `rows · width` values of a tensor, row-major.
+    /// Returns all `rows · width` values of a tensor, row-major.
     fn read(ops: &mut Self::Ops, tensor: &<Self::Ops as Ops>::Tensor) -> Vec<f32>;
 }
 
@@ -116,7 +116,7 @@ const U16: f64 = 1.0 / (1u64 << 8) as f64;
 const SUM: f64 = 16.0 * U32;
 
 impl Precision {
-    /// Bound on the error of storing `roundings` intermediates or results in the activation type,
+    /// Bounds the error of storing `roundings` intermediates or results in the activation type,
     /// relative to their magnitude.
     fn stored(self, roundings: f64) -> f64 {
         match self {
@@ -132,7 +132,7 @@ const ROWS: [usize; 4] = [1, 3, 17, 65];
 /// Widths that no vector width divides, and one that all do.
 const WIDTHS: [usize; 8] = [56, 72, 80, 96, 152, 184, 192, 200];
 
-/// A spec with room to spare for `tokens` tokens in one step and tensors of `arena_elements`.
+/// Returns a spec with room to spare for `tokens` tokens in one step and tensors of `arena_elements`.
 fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -> Spec {
     let count = |n: usize| u32::try_from(n).expect("cases are small");
     Spec {
@@ -203,12 +203,12 @@ const SMALL_SHAPE: AttnShape = AttnShape {
     soft_cap: None,
 };
 
-/// A batch of one transient segment of `ids`, read nowhere.
+/// Returns a batch of one transient segment of `ids`, read nowhere.
 fn one_segment(ids: &[u32]) -> OneShotBatch {
     batches::prompt(ids, vec![])
 }
 
-/// A step of one token: cases without tokens of their own run in it.
+/// Returns a step of one token: cases without tokens of their own run in it.
 fn idle() -> ForwardBatch {
     ForwardBatch::OneShot(one_segment(&[0]))
 }

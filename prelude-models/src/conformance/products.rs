@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{MlpRoom, Norm, Ops, TensorView, WeightLoader, naive};
 
-/// `linear` and `linear_add`: every width as input and as output, fused parts, biases; and
+/// Checks `linear` and `linear_add`: every width as input and as output, fused parts, biases; and
 /// `norm_linear` and `mlp_add` over inner widths that tiles divide and that they do not.
 ///
 /// # Panics
@@ -35,7 +35,7 @@ pub fn products<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> 
     }
 }
 
-/// `norm_linear` and `mlp_add` against the operations that they stand for.
+/// Checks `norm_linear` and `mlp_add` against the operations that they stand for.
 fn mlp<D: ConformanceDevice>(
     demands: Demands,
     (rows, hidden, inner): (usize, usize, usize),
@@ -231,7 +231,7 @@ impl Case {
             .expect("a matrix loads")
     }
 
-    /// Sums of magnitudes, to which the error of a sum is relative.
+    /// Returns the sums of magnitudes, to which the error of a sum is relative.
     fn magnitudes(&self, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
         let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
         naive::linear(&abs(x), &abs(w), &abs(bias))

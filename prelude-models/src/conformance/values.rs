@@ -24,18 +24,18 @@ impl Values {
         z ^ (z >> 31)
     }
 
-    /// A number in `low..high`, exact in the device's type.
+    /// Returns a number in `low..high`, exact in the device's type.
     pub(super) fn one(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.bits() >> 40) as f32 / (1u64 << 24) as f32;
         self.exact(low + (high - low) * unit)
     }
 
-    /// `n` of them.
+    /// Returns `n` numbers in `low..high`.
     pub(super) fn many(&mut self, n: usize, low: f32, high: f32) -> Vec<f32> {
         (0..n).map(|_| self.one(low, high)).collect()
     }
 
-    /// The nearest number that the device's type holds.
+    /// Returns the nearest number that the device's type holds.
     pub(super) fn exact(&self, value: f32) -> f32 {
         match self.precision {
             Precision::F32 => value,
@@ -44,7 +44,7 @@ impl Values {
     }
 }
 
-/// Widened.
+/// Returns the values as f64.
 pub(super) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| f64::from(v)).collect()
 }

@@ -211,7 +211,7 @@ fn norm_parts(checkpoint: &Checkpoint, prefix: &str) -> [&'static str; 2] {
     }
 }
 
-/// Names and shapes of all tensors that [`Encoder::load`] reads.
+/// Returns the names and shapes of all tensors that [`Encoder::load`] reads.
 fn expected(
     config: &ModelConfig,
     encoder: &EncoderConfig,
@@ -284,8 +284,8 @@ fn check_tensors(
         kind,
         (prefix, norm_parts(checkpoint, prefix)),
     );
-    // Old checkpoints hold the numbers of positions. A bare body's pooler and heads that predict
-    // words are read by neither embeddings nor classes.
+    // Old checkpoints hold the numbers of positions. Neither embeddings nor classes read a bare
+    // body's pooler or heads that predict words.
     const UNREAD: [&str; 6] = [
         "cls.",
         "lm_head.",

@@ -40,7 +40,7 @@ impl EncoderFamily {
         })
     }
 
-    /// The beginning of the names of the family's architectures.
+    /// Returns the beginning of the names of the family's architectures.
     const fn name(self) -> &'static str {
         match self {
             Self::Bert => "Bert",
@@ -71,7 +71,7 @@ impl EncoderFamily {
         }
     }
 
-    /// The beginning of the names of the body's tensors where a head is saved with it.
+    /// Returns the beginning of the names of the body's tensors where a head is saved with it.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Bert => "bert.",
@@ -82,7 +82,7 @@ impl EncoderFamily {
         }
     }
 
-    /// The activation between the two products of the head that classifies texts. ModernBERT's
+    /// Returns the activation between the two products of the head that classifies texts. ModernBERT's
     /// configuration has its own.
     pub(crate) const fn head_activation(self) -> Activation {
         match self {
@@ -91,7 +91,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of the two products of the head that classifies texts.
+    /// Returns the names of the two products of the head that classifies texts.
     pub(crate) const fn head_names(self) -> [&'static str; 2] {
         match self {
             Self::Bert => ["bert.pooler.dense", "classifier"],
@@ -103,7 +103,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of a layer's parts; ModernBERT's are not among them.
+    /// Returns the names of a layer's parts; ModernBERT's are not among them.
     pub(crate) const fn layer_names(self) -> LayerNames {
         match self {
             Self::Bert | Self::Roberta | Self::XlmRoberta | Self::ModernBert => LayerNames {
@@ -140,7 +140,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Names of the shape's fields in `config.json`.
+    /// Returns the names of the shape's fields in `config.json`.
     pub(crate) const fn fields(self) -> ShapeFields {
         match self {
             Self::DistilBert => ShapeFields {

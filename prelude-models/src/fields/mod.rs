@@ -42,7 +42,7 @@ pub enum Effect {
     Refused(&'static [&'static str]),
     /// Loading refuses every value for which the note does not hold.
     Checked,
-    /// No value changes an answer.
+    /// The field changes no answer, whatever its value.
     NoEffect,
     /// The field is ignored with a warning.
     Warned,
@@ -56,7 +56,7 @@ pub struct Field {
     pub file: &'static str,
     /// The fields' names.
     pub names: &'static [&'static str],
-    /// The effect of their values.
+    /// The effect of the fields' values.
     pub effect: Effect,
     /// The meaning of the fields, or the reason for the effect.
     pub note: &'static str,

@@ -179,7 +179,7 @@ pub(crate) struct NaiveOps {
 }
 
 impl NaiveOps {
-    /// A device whose layers work on `chunk` tokens at a time.
+    /// Returns a device whose layers work on `chunk` tokens at a time.
     pub(crate) fn new(chunk: usize, fault: Option<Fault>) -> Self {
         Self {
             chunk,

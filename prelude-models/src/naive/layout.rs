@@ -13,20 +13,20 @@ pub(crate) enum KvOrigin {
     Token(usize),
 }
 
-/// One token of a step.
+/// A token of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) id: TokenId,
     pub(crate) position: usize,
     /// Sources of positions `0..=position`; the last is the token itself.
     pub(crate) context: Vec<KvOrigin>,
-    /// The first token of its segment, and the token after the last one.
+    /// The first token of the token's segment, and the token after the last one.
     pub(crate) segment: Range<usize>,
-    /// The place in which its keys and values are kept.
+    /// The place in which the token's keys and values are kept.
     pub(crate) kept: Option<(BlockId, u32)>,
 }
 
-/// All tokens of a batch: one-shot, prefill, decode.
+/// Returns all tokens of a batch: one-shot, prefill, decode.
 pub(crate) fn lay_out(batch: &ForwardBatch, block_size: u32) -> Vec<Token> {
     let (oneshot, prefill, decode) = batch.parts();
     let mut tokens = Vec::new();
@@ -97,7 +97,8 @@ fn cached(blocks: &[BlockId], len: u32, block_size: u32) -> Vec<KvOrigin> {
         .collect()
 }
 
-/// Block and offset of a position, `blocks[0]` being the block number `base` of its sequence.
+/// Returns the block and the offset of a position, `blocks[0]` being the block number `base` of its
+/// sequence.
 fn place(blocks: &[BlockId], position: u32, base: u32, block_size: u32) -> (BlockId, u32) {
     let block = blocks[(position / block_size - base) as usize];
     (block, position % block_size)

@@ -7,14 +7,15 @@ pub(crate) mod layout;
 
 use crate::{Activation, Routing};
 
-/// `x / sqrt(mean(x²) + eps) · weight`.
+/// Returns `x / sqrt(mean(x²) + eps) · weight`.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     let mean_square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean_square + eps).sqrt();
     x.iter().zip(weight).map(|(v, w)| v * scale * w).collect()
 }
 
-/// `W · x + bias` with `w` `[out, in]`, `in` being the length of `x`. An empty bias is none.
+/// Returns `W · x + bias` with `w` `[out, in]`, `in` being the length of `x`. An empty bias is
+/// none.
 pub(crate) fn linear(x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
     w.chunks_exact(x.len())
         .enumerate()
@@ -38,13 +39,13 @@ pub(crate) fn rotate(head: &[f64], position: usize, inv_freq: &[f32], scaling: f
     out
 }
 
-/// A number bounded to `±cap`, if there is a cap.
+/// Returns a number bounded to `±cap`, if there is a cap.
 pub(crate) fn soft_cap(x: f64, cap: Option<f32>) -> f64 {
     cap.map_or(x, |cap| f64::from(cap) * (x / f64::from(cap)).tanh())
 }
 
-/// The number that head `head` adds to the score of a query and a key, by their positions. `bias`:
-/// `[heads · (2 R + 1)]`.
+/// Returns the number that head `head` adds to the score of a query and a key, by their positions.
+/// `bias`: `[heads · (2 R + 1)]`.
 pub(crate) fn distance_bias(bias: &[f64], heads: usize, head: usize, q: usize, k: usize) -> f64 {
     let of_head = &bias[bias.len() / heads * head..][..bias.len() / heads];
     let reach = (of_head.len() / 2) as i64;
@@ -52,7 +53,7 @@ pub(crate) fn distance_bias(bias: &[f64], heads: usize, head: usize, q: usize, k
     of_head[(distance + reach) as usize]
 }
 
-/// The average of rows, weighted by the softmax of their scores.
+/// Returns the average of rows, weighted by the softmax of their scores.
 pub(crate) fn average(scores: &[f64], values: &[&[f64]]) -> Vec<f64> {
     let width = values[0].len();
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -80,7 +81,8 @@ pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], eps: f64) -> V
         .collect()
 }
 
-/// The error function by its series of positive terms: `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
+/// Returns the error function by its series of positive terms:
+/// `2/√π · e^(-x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!!`.
 pub(crate) fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return x.signum();
@@ -93,7 +95,7 @@ pub(crate) fn erf(x: f64) -> f64 {
     std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
 }
 
-/// One number of an activation.
+/// Returns one number of an activation.
 pub(crate) fn activate(x: f64, f: Activation) -> f64 {
     match f {
         Activation::Gelu => x / 2.0 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
@@ -106,7 +108,7 @@ pub(crate) fn activate(x: f64, f: Activation) -> f64 {
     }
 }
 
-/// `silu(gate) · up` of a row `[gate, up]`.
+/// Returns `silu(gate) · up` of a row `[gate, up]`.
 pub(crate) fn silu_mul(gate_up: &[f64]) -> Vec<f64> {
     let (gate, up) = gate_up.split_at(gate_up.len() / 2);
     gate.iter()
@@ -115,7 +117,7 @@ pub(crate) fn silu_mul(gate_up: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// The experts that work on a token and their shares, in order of their numbers.
+/// Returns the experts that work on a token and their shares, in order of their numbers.
 pub(crate) fn route(logits: &[f64], routing: Routing) -> Vec<(usize, f64)> {
     let lse = log_sum_exp(logits);
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -132,13 +134,13 @@ pub(crate) fn route(logits: &[f64], routing: Routing) -> Vec<(usize, f64)> {
     chosen.into_iter().zip(shares).collect()
 }
 
-/// `ln Σ exp(z)`.
+/// Returns `ln Σ exp(z)`.
 pub(crate) fn log_sum_exp(z: &[f64]) -> f64 {
     let top = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     top + z.iter().map(|v| (v - top).exp()).sum::<f64>().ln()
 }
 
-/// Sum of products.
+/// Returns the sum of products.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| x * y).sum()
 }

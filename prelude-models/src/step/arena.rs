@@ -15,19 +15,19 @@ pub struct ArenaTensor {
 }
 
 impl ArenaTensor {
-    /// Byte of the arena at which the tensor begins.
+    /// Returns the byte of the arena at which the tensor begins.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Elements per row.
+    /// Returns the number of elements per row.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.width
@@ -62,7 +62,7 @@ pub struct ArenaCursor {
 }
 
 impl ArenaCursor {
-    /// An empty arena of these bytes; offsets are numbers of them.
+    /// Returns an empty arena of these bytes; offsets are numbers of them.
     #[must_use]
     pub const fn new(bytes: Range<usize>) -> Self {
         let start = bytes.start;

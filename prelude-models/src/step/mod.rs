@@ -74,13 +74,13 @@ pub struct StepSegment {
 }
 
 impl StepSegment {
-    /// Index after the last token.
+    /// Returns the index after the last token.
     #[must_use]
     pub const fn end(&self) -> usize {
         self.first + self.len
     }
 
-    /// Position after the last token.
+    /// Returns the position after the last token.
     ///
     /// # Panics
     /// If the segment has 2³² tokens, which validation refuses.
@@ -340,13 +340,13 @@ impl StepLayout {
         self.slots.fill(NO_SLOT);
     }
 
-    /// Number of positions of a KV block.
+    /// Returns the number of positions of a KV block.
     #[must_use]
     pub const fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Index of the first decode row's segment.
+    /// Returns the index of the first decode row's segment.
     #[must_use]
     pub fn first_decode_segment(&self) -> usize {
         self.segments.len() - self.row_counts[2]
@@ -391,7 +391,7 @@ impl StepLayout {
     }
 }
 
-/// A count of a step's things, which validation keeps far below 2³¹.
+/// Returns a count of a step's things, which validation keeps far below 2³¹.
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("a step's counts fit u32")
 }

@@ -10,7 +10,7 @@ use prelude_core::Timestamp;
 use crate::prompt::Root;
 
 /// Most outputs that are remembered: the mean of fewer is as good.
-const MOST: usize = 1 << 16;
+const MAX_REMEMBERED: usize = 1 << 16;
 
 /// Lengths of the outputs of the window.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ impl Outputs {
         }
     }
 
-    /// Output tokens of a request, as far as is known: its own limit if that is at most one,
-    /// which is no decoding; else the mean of those with the same root.
+    /// Returns the output tokens of a request, as far as is known: the request's limit if that is
+    /// at most one, which is no decoding; else the mean of requests with the same root.
     pub(super) fn expected(&self, root: Root, most: Option<u32>) -> f64 {
         let mean = || {
             let sum = self.sums.get(&root);
@@ -47,7 +47,7 @@ impl Outputs {
     }
 
     pub(super) fn note(&mut self, now: Timestamp, root: Root, tokens: u32) {
-        // Outputs of one token are of requests that say so.
+        // A request of one output token says so itself, so it tells nothing of others.
         if tokens <= 1 {
             return;
         }
@@ -59,7 +59,7 @@ impl Outputs {
 
     pub(super) fn advance(&mut self, now: Timestamp) {
         while let Some(&(at, root, tokens)) = self.recent.front()
-            && (now.saturating_since(at) >= self.span || self.recent.len() > MOST)
+            && (now.saturating_since(at) >= self.span || self.recent.len() > MAX_REMEMBERED)
         {
             self.recent.pop_front();
             if let Some((sum, count)) = self.sums.get_mut(&root) {

@@ -51,7 +51,7 @@ impl Load {
         self.requests -= u64::from(entry.request.is_some());
     }
 
-    /// Share of decoding in its load.
+    /// Returns the share of decoding in the endpoint's load.
     pub(super) fn decode_ratio(&self) -> f64 {
         self.decode.0 as f64 / self.sum.0.max(1) as f64
     }
@@ -91,7 +91,7 @@ impl Window {
         at.ok().map(|at| &mut self.loads[at])
     }
 
-    /// An endpoint joins, with the least load of all: it gets what is new, but not everything.
+    /// Adds an endpoint with the least load of all: it gets what is new, but not everything.
     pub(super) fn join(&mut self, now: Timestamp, endpoint: EndpointId) {
         let least = self.loads.iter().map(|l| l.sum).min().unwrap_or_default();
         self.loads.push(Load {
@@ -141,8 +141,8 @@ impl Window {
         }
     }
 
-    /// A request went to another endpoint than was said, where it costs as much. Returns it as it
-    /// was before.
+    /// Moves a request's cost to the endpoint that it went to in place of the one that was said.
+    /// Returns the entry as it was before.
     pub(super) fn serve(&mut self, request: RequestId, endpoint: EndpointId) -> Option<Entry> {
         let mut recent = self.entries.iter().enumerate().rev();
         let (at, &was) = recent.find(|(_, e)| e.request == Some(request))?;

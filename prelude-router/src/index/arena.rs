@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-/// In place of a number: there is none.
+/// The number that stands for no value.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// Values that keep their numbers until they are taken out.

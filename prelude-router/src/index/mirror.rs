@@ -12,7 +12,7 @@ use crate::endpoint::EndpointId;
 pub(super) struct Mirror {
     pub(super) endpoint: EndpointId,
     pub(super) list: List,
-    /// In granules.
+    /// The granules that the cache holds.
     pub(super) resident: u64,
     pub(super) capacity: u64,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Evictable {
 }
 
 impl Index {
-    /// An endpoint whose cache holds `capacity` granules, none of them yet.
+    /// Adds an endpoint whose cache holds `capacity` granules, none of them yet.
     pub(crate) fn join(&mut self, endpoint: EndpointId, capacity: u64) {
         let joined = Mirror {
             endpoint,
@@ -42,7 +42,7 @@ impl Index {
     /// keeps it.
     pub(crate) fn leave(&mut self, endpoint: EndpointId) {
         let at = self.mirror(endpoint);
-        // From the old end of all nodes, so that children go before their parents.
+        // Goes from the oldest node on, so that children go before their parents.
         let mut id = self.recent.oldest;
         while id != NONE {
             let next = self.nodes[id].links.newer;
@@ -61,7 +61,8 @@ impl Index {
         self.mirrors.remove(at);
     }
 
-    /// [`Index::remove`] without merging: that could take out the node that comes next.
+    /// Removes a node as [`Index::remove`] does, without merging: that could take out the node that
+    /// comes next.
     fn remove_alone(&mut self, id: u32) {
         self.abandon(id);
         self.recent.unlink(&mut self.nodes, id);
@@ -172,8 +173,8 @@ impl Index {
 
     /// Removes what an endpoint has nothing of any more, of the nodes that end at `leaf`.
     fn drop_empty(&mut self, endpoint: EndpointId, leaf: NodeId) {
-        // From the leaf on, so that children go before their parents. Where the endpoint still
-        // has something, it has of all nodes before, too.
+        // Goes from the leaf on, so that children go before their parents. An endpoint that still
+        // holds some of a node holds some of all nodes before it, too.
         let mut id = leaf.0;
         while id != NONE {
             let parent = self.nodes[id].parent;
@@ -308,7 +309,7 @@ impl Index {
         self.remove(id);
     }
 
-    /// The holdings of a node of which the first `at` granules became the node `upper`.
+    /// Splits the holdings of a node whose first `at` granules became the node `upper`.
     pub(super) fn split_holdings(&mut self, id: u32, upper: u32, at: u32) {
         let holdings = self.nodes[id].holdings.clone();
         for (endpoint, lower) in holdings {
@@ -333,7 +334,7 @@ impl Index {
                     let place = self.nodes[id].place(endpoint);
                     self.nodes[id]
                         .holdings
-                        .remove(place.expect("it has just been there"));
+                        .remove(place.expect("the node holds this endpoint's holding"));
                     self.holdings.take(lower);
                 }
             }

@@ -46,7 +46,7 @@ impl Node {
         self.start as usize + self.hashes.len()
     }
 
-    /// The holding of an endpoint.
+    /// Returns the holding of an endpoint.
     pub(super) fn holding(&self, endpoint: EndpointId) -> Option<u32> {
         let at = self.place(endpoint).ok()?;
         Some(self.holdings[at].1)
@@ -72,7 +72,7 @@ pub(super) struct Holding {
     pub(super) cached: u32,
     /// The number of requests of the window that went to the endpoint through the node.
     pub(super) window: u32,
-    /// In the list of what its cache holds, if that is anything.
+    /// The holding's place in the list of what the endpoint's cache holds, if that is anything.
     pub(super) links: Links,
 }
 

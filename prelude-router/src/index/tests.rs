@@ -22,7 +22,8 @@ fn hashes(prompt: &[u8]) -> Vec<u64> {
 #[derive(Default)]
 struct Twin {
     requests: VecDeque<(EndpointId, Vec<u64>, NodeId)>,
-    /// By endpoint and hash: when it was used last, and how deep it is in its prompt.
+    /// For each endpoint and granule's hash: when the granule was used last, and how deep it is in its
+    /// prompt.
     cached: BTreeMap<(EndpointId, u64), (u64, usize)>,
     /// The granules before a granule.
     parents: BTreeMap<u64, u64>,
@@ -357,7 +358,7 @@ fn evicts_what_was_used_least_lately_from_its_end() {
 }
 
 #[test]
-fn what_another_prompt_needs_is_kept_when_room_is_short() {
+fn a_prefix_that_a_new_prompt_needs_is_kept_when_room_is_short() {
     let mut index = Index::new(16, 0);
     let id = EndpointId(0);
     index.join(id, 100);

@@ -12,12 +12,12 @@ use super::Pool;
 use crate::config::LapsConfig;
 
 /// The weight of an endpoint's backlog in its pressure, `α`.
-const BACKLOG: f64 = 1.0;
+const BACKLOG_WEIGHT: f64 = 1.0;
 /// The weight of the share of late answers, `β`.
-const LATE: f64 = 1.0;
+const LATE_WEIGHT: f64 = 1.0;
 /// The weight of the share of busy time, `γ`: an endpoint that computes is worth more than one that
 /// only has a queue.
-const BUSY: f64 = 0.5;
+const BUSY_WEIGHT: f64 = 0.5;
 
 /// The state of an endpoint over the last control period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -33,7 +33,8 @@ pub(super) struct Signals {
 impl Signals {
     /// Returns the pressure of the endpoint, `ψ`.
     fn pressure(&self) -> f64 {
-        BACKLOG * self.backlog + LATE * self.late_share - BUSY * self.busy_share
+        BACKLOG_WEIGHT * self.backlog + LATE_WEIGHT * self.late_share
+            - BUSY_WEIGHT * self.busy_share
     }
 }
 
@@ -138,7 +139,7 @@ mod tests {
         Timestamp::from_nanos(ms * 1_000_000)
     }
 
-    /// A pool of endpoints with these backlogs, all of which may move.
+    /// Returns a pool of endpoints with these backlogs, all of which may move.
     fn pool(backlogs: &[f64]) -> PoolState {
         let signals = backlogs.iter().map(|&backlog| Signals {
             backlog,

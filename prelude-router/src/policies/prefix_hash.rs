@@ -1,4 +1,5 @@
-//! By the beginning of the prompt: consistent hashing with bounded loads (Mirrokni et al., 2018).
+//! Routing by the beginning of the prompt: consistent hashing with bounded loads (Mirrokni et al.,
+//! 2018).
 
 use prelude_core::Timestamp;
 
@@ -30,7 +31,7 @@ impl Policy for PrefixHash {
     fn pick(&mut self, _: Timestamp, fleet: &Fleet, query: &Query<'_>) -> Choice {
         let granules = (self.config.tokens / query.granule_tokens).max(1) as usize;
         let prefix = query.granules.get(..granules).unwrap_or(query.granules);
-        // What is shorter than a granule differs in nothing.
+        // Prompts shorter than a granule all have the hash of their root.
         let hash = mix(prefix.last().copied().unwrap_or(query.root.0));
 
         let total: u64 = query
@@ -45,7 +46,7 @@ impl Policy for PrefixHash {
         let fits = around.filter_map(|(_, id)| fleet.position(*id)).find(|at| {
             query.eligible.contains(at) && fleet.endpoints()[*at].outstanding().requests < most
         });
-        // Somebody has less than the mean, so somebody fits.
+        // Some endpoint has less than the mean load, so some endpoint fits.
         by_rule(fleet, query, fits.unwrap_or(query.eligible[0]))
     }
 

@@ -1,4 +1,4 @@
-//! One endpoint after the other.
+//! Routing to one endpoint after the other.
 
 use prelude_core::Timestamp;
 

@@ -1,4 +1,4 @@
-//! Each user to one endpoint; users to endpoints in turn.
+//! Routing of each user to one endpoint; users are bound to endpoints in turn.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -187,7 +187,7 @@ fn who_really_served_is_charged() {
 }
 
 #[test]
-fn what_never_ends_ends_by_itself() {
+fn requests_that_never_end_time_out() {
     let mut router = with(
         RouterConfig {
             policy: PolicyConfig::RoundRobin,

@@ -50,14 +50,14 @@ impl Fit {
     /// Learns from one measurement, and returns the service time now. One that no engine can have
     /// is passed over, and so is what the floor hides.
     pub(crate) fn learn(&mut self, config: &FitConfig, sample: Sample) -> ServiceTime {
-        // Eleven days, and no sum of squares that is not a number.
+        // The upper bound is eleven days: no sum of squares overflows.
         let is_time = sample.ms > self.profile.floor_ms && sample.ms < 1e9;
         if sample.computed == 0 || !is_time {
             return self.applied;
         }
         let bounds = self.profile.compute_coefficients();
         let mut terms = sample.prefill_work().compute_terms();
-        // What the endpoint lacks, it lacks for good.
+        // A coefficient that is 0 in the endpoint's profile stays 0.
         terms
             .iter_mut()
             .zip(bounds)
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The grid on which an engine is profiled.
+    /// Returns the grid on which an engine is profiled.
     fn grid(of: ServiceTime) -> Vec<Sample> {
         let lens = (1..=16).map(|n| n * 1000);
         let pairs = lens.flat_map(|n| (0..n).step_by(1000).map(move |cached| (n - cached, n)));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_always_the_same_does_not_make_the_rest_uncertain() {
+    fn equal_samples_do_not_make_the_rest_uncertain() {
         let config = FitConfig::default();
         let mut fit = Fit::new(TRUE);
         let same = Sample {

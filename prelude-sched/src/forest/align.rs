@@ -105,7 +105,7 @@ pub(super) fn choose(
 /// The pieces cut where moved ones begin.
 struct Parts<'a> {
     lifts: &'a Lifts,
-    /// Every part: of which piece, and its positions.
+    /// The parts: the piece that each is of, and its positions.
     parts: Vec<(usize, Range<u32>)>,
     /// The parts of each piece: a range of `parts`.
     ranges: Vec<Range<usize>>,
@@ -211,7 +211,9 @@ pub(super) fn apply(
             // The piece that had the tokens: this one, or one above it.
             let mut source = &pieces[*piece];
             while source.start > position {
-                source = &pieces[source.parent.expect("it starts further left")];
+                source = &pieces[source
+                    .parent
+                    .expect("a piece that starts behind a position of its prompt has a parent")];
             }
             let next = end.min(source.end);
             let at = source.tokens.start as usize - first + (position - source.start) as usize;

@@ -24,13 +24,13 @@ pub(crate) struct Kept {
 /// A segment with whole blocks that a step keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptSegment {
-    /// The row for which it is computed, in the order of [`Forest::add`].
+    /// The row for which the segment is computed, in the order of [`Forest::add`].
     pub(crate) row: usize,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) after: After,
-    /// The number of blocks of its prompt before its own.
+    /// The number of blocks of the segment's prompt before the segment's own.
     pub(crate) before: usize,
-    /// Its blocks: a range of [`Kept::blocks`].
+    /// The segment's blocks: a range of [`Kept::blocks`].
     pub(crate) blocks: Range<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Kept {
 /// The predecessor of kept blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// This block, held by the step; or nothing.
+    /// The predecessor is a cached block, held by the step; `None`: there is no predecessor.
     Cached(Option<BlockId>),
     /// The last block of this earlier segment, an index of [`Kept::segments`].
     Segment(usize),
@@ -83,9 +83,9 @@ pub(crate) enum After {
 /// The rows that would find the beginning of a segment in the cache if it were kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Readers {
-    /// Rows of this step, or waiting for room, of whose prompts it is a prefix.
+    /// The number of rows of this step, or waiting for room, whose prompts begin with the segment's.
     pub(super) rows: u32,
-    /// Positions before this one serve one of them.
+    /// The position before which the segment serves one of these rows.
     pub(super) until: u32,
 }
 
@@ -104,14 +104,14 @@ pub(crate) struct Emitted {
 pub(super) struct Piece {
     /// The piece above; `None` for one that follows a cached prefix.
     pub(super) parent: Option<usize>,
-    /// The cached prefix at its root.
+    /// The cached prefix at the piece's root.
     pub(super) prefix: usize,
     /// Positions `start..end` of a prompt.
     pub(super) start: u32,
     pub(super) end: u32,
-    /// Its tokens, a range of the batch's.
+    /// The piece's tokens, a range of the batch's.
     pub(super) tokens: Range<u32>,
-    /// The row for which it is computed.
+    /// The row for which the piece is computed.
     pub(super) owner: usize,
 }
 

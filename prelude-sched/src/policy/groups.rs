@@ -38,11 +38,11 @@ impl Groups {
     }
 }
 
-/// The group of a prompt of which so much is cached.
+/// Returns the group of a prompt of which so much is cached.
 pub(crate) fn group_of(prompt: PromptSize) -> u32 {
     let tenths = u64::from(GROUPS) * u64::from(prompt.cached) / u64::from(prompt.tokens);
     u32::try_from(tenths)
-        .expect("no more is cached than there is")
+        .expect("a prompt has no more cached tokens than tokens")
         .max(1)
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn group_of(prompt: PromptSize) -> u32 {
 #[derive(Debug, Default)]
 struct Line {
     places: Places<Place, Levels>,
-    /// True if a step has started any of them since the last plan.
+    /// True if a step has started any of the requests since the last plan.
     has_started: bool,
 }
 
@@ -91,7 +91,8 @@ type Level = BTreeMap<u32, Group>;
 struct Group {
     /// The members in order of arrival.
     line: BTreeSet<(Timestamp, RequestId)>,
-    /// Steps that started requests of this class since the last that started one of these.
+    /// Steps that started requests of this class since the last step that started one of the
+    /// group's.
     passed_over: u32,
     has_started: bool,
 }
@@ -129,7 +130,7 @@ impl Line {
         });
     }
 
-    /// The first `places` in line.
+    /// Returns the first `places` requests in line.
     fn first(&self, places: usize) -> Vec<RequestId> {
         let mut line = Vec::new();
         for level in self.places.orders().0.values() {
@@ -143,7 +144,7 @@ impl Line {
     }
 }
 
-/// The first `places` of one priority: each group's part of them, woven into each other.
+/// Returns the first `places` of one priority: each group's part of them, woven into each other.
 fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
     let sizes: BTreeMap<u32, usize> = level.iter().map(|(&g, of)| (g, of.line.len())).collect();
     let parts = parts(&sizes, places);
@@ -162,7 +163,10 @@ fn first_of(level: &Level, places: usize) -> Vec<RequestId> {
         .collect();
     // The urgent group may have no part in so few places.
     if let Some(number) = urgent.filter(|number| parts[number] == 0) {
-        let &(_, request) = level[&number].line.first().expect("it is not empty");
+        let &(_, request) = level[&number]
+            .line
+            .first()
+            .expect("a level has only groups with members");
         line.push((false, 0, 0, request));
     }
     line.sort_unstable();
@@ -181,7 +185,9 @@ pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32
     remainders.sort_unstable();
     let given: usize = parts.values().sum();
     for (_, g) in remainders.into_iter().rev().take(places - given) {
-        *parts.get_mut(&g).expect("it has a size") += 1;
+        *parts
+            .get_mut(&g)
+            .expect("every group with a remainder has a part") += 1;
     }
     let mut left = 0;
     for (g, part) in &mut parts {
@@ -195,8 +201,9 @@ pub(crate) fn parts(sizes: &BTreeMap<u32, usize>, places: usize) -> BTreeMap<u32
     parts
 }
 
-/// The group whose ten steps end first, if one of the groups would otherwise not get its place in
-/// time: each step gives one for sure, so the k-th to end must have more than k steps left.
+/// Returns the group whose ten steps end first, if one of the groups would otherwise not get its
+/// place in time: each step gives one for sure, so the k-th to end must have more than k steps
+/// left.
 fn urgent(level: &Level) -> Option<u32> {
     let left = |group: &Group| (GROUPS - 1).saturating_sub(group.passed_over);
     let mut ends: Vec<(u32, u32)> = level.iter().map(|(&g, of)| (left(of), g)).collect();

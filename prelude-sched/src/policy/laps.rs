@@ -63,7 +63,7 @@ pub struct Laps {
     shares: Shares,
     costs: StepCosts,
     window: Window,
-    /// The latest plan, which becomes a step or not, and those that did.
+    /// The latest plan, which becomes a step or not, and the plans that became steps.
     proposed: Option<(StepId, Proposal)>,
     running: BTreeMap<StepId, Proposal>,
     /// The class whose turn came to nothing in the last step for want of blocks: the other class is
@@ -74,7 +74,7 @@ pub struct Laps {
 /// The class of a request by how much there is to compute: little or much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Length {
-    /// Less than what a step's memory traffic hides.
+    /// Prompts whose computing takes less time than a step's memory traffic.
     Short,
     /// More.
     Long,
@@ -95,7 +95,7 @@ struct Proposal {
     now: Timestamp,
     length: Length,
     had_work: [bool; 2],
-    /// Short requests there, if they were to go.
+    /// The number of short requests that waited, if the plan was for them to go.
     depth: Option<u32>,
 }
 
@@ -228,7 +228,7 @@ impl Laps {
         self.length_of(u64::from(prompt.tokens), prompt.context)
     }
 
-    /// The class whose turn it is.
+    /// Returns the class whose turn it is.
     fn turn(
         &self,
         view: &QueueView<'_>,
@@ -249,7 +249,7 @@ impl Laps {
         Some(turn.unwrap_or_else(|| self.shares.next()))
     }
 
-    /// The class of the request that has been overdue for longest, of those that can start.
+    /// Returns the class of the request that has been overdue for longest, of those that can start.
     fn overdue(&self, view: &QueueView<'_>, budget: StepBudget) -> Option<Length> {
         let oneshot = view.oneshot().next();
         let decode = view.decode().next().filter(|_| budget.seqs > 0);
@@ -260,7 +260,7 @@ impl Laps {
         Some(self.places[longest.request].length)
     }
 
-    /// The class of the first that can meet its deadline, but not if it sits out a step.
+    /// Returns the class of the first that can meet its deadline, but not if it sits out a step.
     fn urgent(&self, view: &QueueView<'_>) -> Option<Length> {
         let now = view.now();
         let rests = view.unfinished().iter().filter_map(|prompt| {
@@ -338,7 +338,7 @@ impl Laps {
             let mut waiting = view.oneshot().chain(view.decode());
             let is_lone = waiting.all(|other| other.request == place.key.request);
             if view.is_idle() && is_lone && view.unfinished().is_empty() {
-                // It delays no other, so it may run in one step and needs no blocks.
+                // The request delays no other, so it may run in one step and needs no blocks.
                 (plan.enough_tokens, plan.chunk_tokens) = (None, None);
             }
             let grant = |granted: bool| granted.then_some(budget.grant(place.key.request));

@@ -176,11 +176,11 @@ pub struct Unfinished {
     pub request: RequestId,
     /// The number of tokens that no step has taken up and that were not cached.
     pub tokens: u32,
-    /// The number of tokens before those: the context of the next chunk.
+    /// The number of tokens before `tokens`: the context of the next chunk.
     pub context: u32,
     /// The time of the request's arrival.
     pub arrival: Timestamp,
-    /// The deadline of its answer.
+    /// The deadline of the request's answer.
     pub deadline: Option<Timestamp>,
 }
 
@@ -191,9 +191,9 @@ pub struct StepTime {
     pub step: StepId,
     /// The time since the step was planned, or since the step before it ended if that was later.
     pub took: Duration,
-    /// Tokens of prompts that it computed.
+    /// Tokens of prompts that the step computed.
     pub prompt_tokens: u64,
-    /// Tokens that it generated beside them.
+    /// Tokens that the step generated beside prompts.
     pub decode_rows: u32,
 }
 
@@ -236,8 +236,8 @@ pub struct Plan {
     /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.
     /// What cannot be split is computed whole.
     pub chunk_tokens: Option<u32>,
-    /// If the step has nothing in it, the policy would rather wait for more than take up what
-    /// waits, and is asked again at this time, if nothing happens before.
+    /// The time at which the policy is asked again, if nothing happens before: for a step that has
+    /// nothing in it, the policy would rather wait for more requests than take up what waits.
     pub wait_until: Option<Timestamp>,
 }
 
@@ -246,6 +246,6 @@ pub struct Plan {
 pub struct Grant {
     /// The request.
     pub request: RequestId,
-    /// Most tokens that its newly started work may compute in this step.
+    /// Most tokens that the request's newly started work may compute in this step.
     pub tokens: u32,
 }

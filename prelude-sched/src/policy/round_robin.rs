@@ -32,7 +32,7 @@ struct Progress {
     /// The tokens before the next chunk of each prompt: their sum alone would not tell a prompt that
     /// got on beside one that began again.
     contexts: Vec<u32>,
-    /// The time of the first plan after its last chunk.
+    /// The time of the first plan after the prompt's last chunk.
     advanced: Timestamp,
 }
 

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{Cost, Turn};
 
-/// One-shot requests by priority, then by `cost - fairness * time waited`, the lowest first
-/// (PrefillOnly §6.3: shortest job first with continuous calibration). Generations are admitted as
-/// [`Fcfs`] does.
+/// The policy that takes one-shot requests by priority, then by `cost - fairness * time waited`, the
+/// lowest first (PrefillOnly §6.3: shortest job first with continuous calibration). Generations are
+/// admitted as [`Fcfs`] does.
 ///
 /// The cost is the time that the request takes by the executor's [`ServiceTime`], where that was
 /// measured, and else its tokens to compute, the paper's proxy of it. Either leaves out what is in
@@ -92,17 +92,17 @@ struct Place {
 }
 
 impl Place {
-    /// Requests that have the same prefix go with it. Those without a cached prefix have nothing to
-    /// share.
+    /// Returns the turn, the priority and the cached prefix: requests that have all of these in common
+    /// go together. Those without a cached prefix have nothing to share.
     fn group(&self) -> Option<(Turn, i64, BlockHash)> {
         Some((self.key.turn, self.key.priority, self.prefix?))
     }
 }
 
 impl Srjf {
-    /// With a waiter's score falling by `fairness` tokens per second, and steps that are full
-    /// enough with `saturation` tokens. Requests count by the time that they take if `service` says
-    /// it.
+    /// Returns a policy in which a waiter's score falls by `fairness` tokens per second, and steps are
+    /// full enough with `saturation` tokens. Requests count by the time that they take if `service`
+    /// says it.
     #[must_use]
     pub fn new(fairness: u32, saturation: u32, service: Option<ServiceTime>) -> Self {
         let token_cost = service.map_or(1, |service| {
@@ -121,7 +121,7 @@ impl Srjf {
         }
     }
 
-    /// Lower runs first.
+    /// Returns the score of a request: the lowest score runs first.
     fn score(&self, cost: &Cost, arrival: Timestamp) -> u128 {
         let waited = u128::from(self.fairness) * u128::from(arrival.as_nanos());
         let cost = self
@@ -154,8 +154,8 @@ impl Srjf {
         }
     }
 
-    /// The first in line, then those that share its cached prefix as far as the step has room for
-    /// them before it is full enough, then the others.
+    /// Returns the first in line, then those that share its cached prefix as far as the step has room
+    /// for them before it is full enough, then the others.
     fn line(&self) -> impl Iterator<Item = RequestId> {
         let ahead = self.ahead();
         let rank: BTreeSet<Key> = ahead.iter().copied().collect();
@@ -165,7 +165,7 @@ impl Srjf {
         line.map(|key| key.request)
     }
 
-    /// The first in line and those that go with it.
+    /// Returns the first in line and those that go with it.
     fn ahead(&self) -> Vec<Key> {
         let orders = self.places.orders();
         let Some(first) = orders.all.first() else {

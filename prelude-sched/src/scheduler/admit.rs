@@ -17,9 +17,9 @@ use crate::{
 pub(super) enum Admission {
     /// The sequence holds its prefix, and its first chunk is planned.
     Admitted,
-    /// Another computes the next block of its prefix.
+    /// Another prompt computes the next block of the sequence's prefix.
     Deferred,
-    /// Its prompt does not fit the blocks that are left.
+    /// The sequence's prompt does not fit the blocks that are left.
     Blocked,
 }
 
@@ -101,7 +101,10 @@ impl Scheduler {
             if left == 0 || self.running_decode >= self.max_seqs {
                 return Admission::Deferred;
             }
-            let live = self.requests.get_mut(&id).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&id)
+                .expect("a request that waits is live");
             let Some(mut waiting) = live.decode.pop_front() else {
                 return Admission::Admitted;
             };
@@ -115,13 +118,19 @@ impl Scheduler {
             let outcome = self.hold_prefix(draft, &mut seq, &mut waiting.held);
             if outcome == Admission::Admitted {
                 waiting.next += 1;
-                let live = self.requests.get_mut(&id).expect("it waits");
+                let live = self
+                    .requests
+                    .get_mut(&id)
+                    .expect("a request that waits is live");
                 live.waiting_choices -= 1;
-                // Its siblings have their own patience.
+                // Each choice of the request has a patience of its own.
                 waiting.held = Held::default();
             }
             if waiting.next < waiting.n {
-                let live = self.requests.get_mut(&id).expect("it waits");
+                let live = self
+                    .requests
+                    .get_mut(&id)
+                    .expect("a request that waits is live");
                 live.decode.push_front(waiting);
             }
             if outcome != Admission::Admitted {
@@ -136,13 +145,16 @@ impl Scheduler {
         seq.start_constraint(draft.now);
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
-        let live = self.requests.get_mut(&seq.request).expect("it waited");
+        let live = self
+            .requests
+            .get_mut(&seq.request)
+            .expect("a request that is being admitted is live");
         live.seqs.insert(id);
         self.short_of_blocks.remove(&live.key.age());
         if seq.choice == 0 {
             live.usage.cached_tokens += u64::from(seq.computed);
         }
-        // What waited with the request waits with the sequence now.
+        // The request's tokens now wait as tokens of the sequence.
         self.queued_uncached -= live.take_up(u64::from(seq.unplanned()));
         self.seqs.insert(id, seq);
         self.start(draft, id, left);
@@ -197,7 +209,7 @@ impl Scheduler {
             self.cache.release_all(found.into_blocks());
             return Admission::Blocked;
         }
-        // The blocks that it needs may be loaded as well as computed.
+        // Blocks that the sequence needs may be loaded as well as computed.
         let known = known + (self.cache).load_behind(&mut found, salt.as_ref(), &tokens, most);
         self.counters.prefix_query_tokens += tokens.len() as u64;
         self.counters.prefix_hit_tokens += (known * block_size) as u64;

@@ -45,7 +45,10 @@ impl Scheduler {
         if at > 0 && result.is_ok() {
             return Err(UnknownStep(step));
         }
-        let step = self.in_flight.remove(at).expect("it was found just now");
+        let step = self
+            .in_flight
+            .remove(at)
+            .expect("`position` found the step");
         if result.is_ok() {
             let took = self.pace.note(step.planned, now, step.mask_wait);
             let waiting = Waiting {
@@ -108,14 +111,15 @@ impl Scheduler {
         }
         let chunks = step.chunks.iter().map(|(tag, _)| tag);
         for tag in chunks.chain(&step.decode) {
-            // Also if it was preempted meanwhile: the request had work in the step.
+            // The request ends also if the sequence was preempted meanwhile: the request had work
+            // in the step.
             if let Some(request) = self.seqs.get(&tag.seq).map(|seq| seq.request) {
                 self.finish(now, request, failed(), events);
             }
         }
     }
 
-    /// The executor is gone: nothing that is in flight will come back.
+    /// Fails all requests: the executor is gone, and nothing that is in flight will come back.
     fn fail_all(&mut self, now: Timestamp, step: Step, why: &str, events: &mut Vec<Event>) {
         self.in_flight.push_front(step);
         for mut step in std::mem::take(&mut self.in_flight) {
@@ -193,7 +197,7 @@ impl Scheduler {
         let live = self
             .requests
             .get_mut(&request)
-            .expect("it was looked up just now");
+            .expect("the caller looked the request up");
         live.usage.cached_tokens -= u64::from(cached);
         live.usage.computed_tokens -= u64::from(computed);
         live.oneshot.push_front(WaitingRow {
@@ -264,7 +268,7 @@ impl Scheduler {
         let live = self
             .requests
             .get_mut(&request)
-            .expect("it was looked up just now");
+            .expect("the caller looked the request up");
         let output = checked(live.head(row), output);
         match (live.head(row), output) {
             (Head::Generate(g), RowOutput::Sampled(tokens)) => {
@@ -272,7 +276,8 @@ impl Scheduler {
                 let constraint = g.constraint.clone();
                 live.usage.output_tokens += tokens.len() as u64;
                 for (choice, token) in (0..).zip(tokens) {
-                    // The budget is one token, so whatever it is, the generation is over.
+                    // The output budget is one token, so the generation is over, whatever the token
+                    // is.
                     let complete = || {
                         let constraint = constraint.as_ref()?;
                         lone.complete(constraint, token.token)
@@ -325,7 +330,7 @@ impl Scheduler {
         };
         let (request, row) = (seq.request, seq.row);
         let live = &self.requests[&request];
-        // Where an answer that comes in pieces ends.
+        // The position at which an answer that comes in pieces ends.
         let end = match (live.head(row), &output) {
             (Head::PromptLogprobs { positions, .. }, RowOutput::Logprobs { .. }) => {
                 Some(positions.end - 1)
@@ -432,7 +437,7 @@ impl Scheduler {
             .get_mut(&request)
             .expect("a sequence's request is live");
         live.seqs.remove(&tag.seq);
-        // Here and not with each token: a step would look up the request of each sequence.
+        // Counted here and not with each token: a step would look up the request of each sequence.
         live.usage.output_tokens += made;
         live.usage.cache_write_tokens += written;
         self.answered(now, request, events);
@@ -476,7 +481,7 @@ impl LoneTokens {
 
 const WRONG_KIND: &str = "the executor answered with another kind of output";
 
-/// The sequence of a tag, unless it is gone or was preempted since.
+/// Returns the sequence of a tag, unless it is gone or was preempted since.
 fn current(seqs: &mut Sequences, tag: SeqTag) -> Option<&mut Sequence> {
     seqs.get_mut(&tag.seq).filter(|seq| seq.epoch == tag.epoch)
 }

@@ -88,7 +88,8 @@ impl Scheduler {
         self.requests.get(&id).map(|live| live.started.is_some())
     }
 
-    /// The request that goes first in each queue, one-shot and generations, since it is overdue.
+    /// Returns the request that goes first in each queue, one-shot and generations, since it is
+    /// overdue.
     pub(crate) fn turns(&self) -> [Option<TurnOf>; 2] {
         [&self.oneshot, &self.decode].map(|queue| {
             let (key, waiting) = queue.first()?;
@@ -100,7 +101,7 @@ impl Scheduler {
         })
     }
 
-    /// The number of sequences admitted so far.
+    /// Returns the number of sequences admitted so far.
     pub(crate) const fn admitted(&self) -> u64 {
         self.next_seq
     }

@@ -33,11 +33,11 @@ enum Taken {
 pub(super) struct Candidate {
     pub(super) request: RequestId,
     pub(super) waiting: WaitingRow,
-    /// First position that must be computed for it.
+    /// First position that must be computed for the row.
     needed: u32,
-    /// The number of blocks of its cached prefix.
+    /// The number of blocks of the row's cached prefix.
     pub(super) cached: u32,
-    /// True if one step must compute it: its head wants all hidden states at once, attention sees
+    /// True if one step must compute the row: its head wants all hidden states at once, attention sees
     /// the whole prompt, or the pool cannot hold it.
     is_unsplittable: bool,
 }
@@ -58,7 +58,8 @@ impl Scheduler {
         if draft.left() == 0 && !plan.oneshot.is_empty() {
             draft.passed_over_at = Some(draft.oneshot_tokens());
         }
-        // Beside prompts that go on in chunks: those must not keep the first in line out.
+        // The limit counts from here, so that prompts that go on in chunks do not keep the first
+        // row in line out.
         let begun = draft.oneshot_tokens();
         let enough = plan.enough_tokens.unwrap_or(u32::MAX);
         draft.enough_tokens = draft.enough_tokens.min(begun.saturating_add(enough));
@@ -90,7 +91,10 @@ impl Scheduler {
         });
         let left_behind: Vec<_> = left_behind.take(MAX_MISSES).collect();
         for (request, row) in left_behind {
-            let live = self.requests.get_mut(&request).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&request)
+                .expect("a request that waits is live");
             let needed = live.first_needed(row);
             let cached = live.find_prompt(row, &self.cache);
             let prompt = live.prompt(row, cached);
@@ -125,7 +129,10 @@ impl Scheduler {
                 }
             }
         }
-        let live = self.requests.get_mut(&id).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&id)
+            .expect("a request that waits is live");
         for waiting in missed.into_iter().rev() {
             live.oneshot.push_front(waiting);
         }
@@ -193,7 +200,7 @@ impl Scheduler {
         let has_pass =
             spot.new_tokens > draft.room && self.fits_pass(plan, live.head(row.waiting.row), len);
         if is_long && (whole || has_pass) {
-            // It waits for a step or a pass of its own, not for room.
+            // The row waits for a step or a pass of its own, not for room.
             return Taken::Missed;
         }
         if is_long && left > 0 && draft.passed_over_at.is_none() {
@@ -231,7 +238,10 @@ impl Scheduler {
         if !is_stored || draft.starved || !self.short_of_blocks.is_empty() {
             return;
         }
-        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&row.request)
+            .expect("a request that waits is live");
         let tokens = live.whole_prompt(row.waiting.row);
         let (salt, most) = (live.prompts.salt.as_ref(), row.needed as usize);
         let mut found = self.cache.match_prefix(salt, &tokens, most);
@@ -276,12 +286,15 @@ impl Scheduler {
             return Taken::Missed;
         }
         let job = Job::Chunked { needed: row.needed };
-        let live = self.requests.get_mut(&row.request).expect("it waits");
+        let live = self
+            .requests
+            .get_mut(&row.request)
+            .expect("a request that waits is live");
         let salt = live.prompts.salt.clone();
         let prompt = live.whole_prompt(row.waiting.row);
         let (id, index) = (row.request, row.waiting.row);
         let mut seq = Sequence::new(id, index, 0, job, salt, prompt, self.next_seq);
-        // It has waited for its leaders already.
+        // The row has waited for its leaders already.
         let outcome = self.hold_prefix(draft, &mut seq, &mut Held::default());
         match outcome {
             Admission::Admitted => {
@@ -327,7 +340,10 @@ impl Scheduler {
         let may_run = alone || ((delays_no_other || !self.was_alone) && row.is_unsplittable);
         let planned = may_run && self.take_long(draft, &mut row);
         if !planned {
-            let live = self.requests.get_mut(&first.request).expect("it waits");
+            let live = self
+                .requests
+                .get_mut(&first.request)
+                .expect("a request that waits is live");
             live.oneshot.push_front(row.waiting);
         }
         self.requeue(first.request);

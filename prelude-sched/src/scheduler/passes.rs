@@ -43,7 +43,8 @@ impl Scheduler {
         draft.slice = Some(PassSlice {
             pass: pass.id,
             begin: begins.then(|| std::mem::take(&mut draft.oneshot)),
-            layer_tokens: u32::try_from(layer_tokens).expect("a slice is chosen to fit"),
+            layer_tokens: u32::try_from(layer_tokens)
+                .expect("a slice takes milliseconds, so it has fewer than 2^32 layer tokens"),
             keeps: pass.keeps,
             abandoned: std::mem::take(&mut self.abandoned),
         });
@@ -87,7 +88,10 @@ impl Scheduler {
             match self.join_pass(draft, plan, &mut row, (&mut tokens, &mut outputs)) {
                 true => {}
                 false => {
-                    let live = self.requests.get_mut(&id).expect("it waits");
+                    let live = self
+                        .requests
+                        .get_mut(&id)
+                        .expect("a request that waits is live");
                     live.oneshot.push_front(row.waiting);
                     break;
                 }
@@ -178,7 +182,8 @@ impl Scheduler {
         if reads > *outputs || !self.fits_pass(plan, head, len) {
             return false;
         }
-        // A cached prefix holds blocks until the pass ends: not those that an overdue request needs.
+        // A cached prefix holds its blocks until the pass ends, so the pass must not take blocks
+        // that an overdue request needs.
         let key = self.oneshot.placed(live.key);
         if row.cached > 0 && self.refuse_blocks(draft, key, BlockUse::Pass).is_some() {
             return false;

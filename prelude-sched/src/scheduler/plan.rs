@@ -34,7 +34,7 @@ pub(super) enum PolicyMode {
 struct Survey {
     /// Generations that decode.
     decoding: usize,
-    /// Blocks that they hold.
+    /// Blocks that the sequences hold.
     blocks: usize,
     /// Prompts that have chunks left, oldest first.
     unfinished: Vec<(SeqId, Unfinished)>,
@@ -87,7 +87,7 @@ impl Scheduler {
         let mut draft = Draft::new(id, now, forest, (tokens, room), may_defer);
         draft.decode.rows.reserve(decoding);
         draft.record.decode.reserve(decoding);
-        // Some take one more.
+        // Some decode rows take one more block.
         draft.decode.block_ids.reserve(blocks + decoding);
         let is_idle = self.in_flight.is_empty() && decoding == 0;
         let mut plan = self.ask_policy(now, tokens, &unfinished, is_idle, mode);
@@ -107,7 +107,8 @@ impl Scheduler {
             self.plan_shared(&mut draft, &plan, rooms, events);
             is_alone = draft.is_empty() && !sits_out && self.plan_slice(&mut draft, &plan);
         }
-        // Rows of shared steps are due after a long prompt, however many steps they sat out with it.
+        // Rows of shared steps are due after a long prompt, in however many steps they sat out
+        // while it ran.
         if !sits_out {
             self.was_alone = is_alone;
         }
@@ -154,10 +155,13 @@ impl Scheduler {
         let patience = Duration::from_millis(u64::from(self.config.mask_patience_ms));
         let hidden = self.pace.hides();
         let mut waiting = Vec::new();
-        // Those that lost their blocks may resume and be sampled in one step; but no row is to
-        // wait for one of them, which may not get blocks, while others run.
+        // Preempted sequences may resume and be sampled in one step; but no row is to wait for a
+        // preempted sequence, which may not get blocks, while others run.
         for id in self.running.values().chain(self.preempted.values()) {
-            let seq = self.seqs.get_mut(id).expect("it lives");
+            let seq = self
+                .seqs
+                .get_mut(id)
+                .expect("running and preempted sequences are live");
             let wait = seq.mask_wait(now, hidden);
             seq.is_skipped = wait.is_some();
             waiting.extend(wait.map(|wait| (*id, wait)));
@@ -171,7 +175,10 @@ impl Scheduler {
         };
         for (id, wait) in waiting {
             if id == oldest || (!may_defer && wait.due <= due) {
-                let seq = self.seqs.get_mut(&id).expect("it lives");
+                let seq = self
+                    .seqs
+                    .get_mut(&id)
+                    .expect("running and preempted sequences are live");
                 seq.is_skipped = false;
             }
         }
@@ -214,7 +221,7 @@ impl Scheduler {
         mode: PolicyMode,
     ) -> Plan {
         let is_empty = self.oneshot.is_empty() && self.decode.is_empty() && unfinished.is_empty();
-        // Who follows costs is told of whatever has ended, too.
+        // A policy that follows costs is asked even then: it is told of whatever has ended.
         if is_empty && self.watch.is_none() {
             return Plan::default();
         }

@@ -59,8 +59,8 @@ impl Scheduler {
                         self.plan_chunk(draft, id, left);
                     }
                 }
-                // Preempted just now by an older one; or its step is in flight; or it sits out, or
-                // is paused.
+                // The sequence was preempted just now by an older one, or its step is in flight, or
+                // it sits out, or it is paused.
                 SeqState::Waiting | SeqState::Decoding | SeqState::Prefilling { .. } => {}
             }
         }
@@ -81,7 +81,7 @@ impl Scheduler {
             self.starve(draft);
             return;
         }
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let Job::Decode(generate) = &seq.job else {
             unreachable!("only generations decode");
         };
@@ -121,7 +121,7 @@ impl Scheduler {
     ) -> bool {
         let needed = (position / self.capacity.block_size) as usize + 1;
         loop {
-            let seq = self.seqs.get_mut(&id).expect("it runs");
+            let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
             if seq.blocks.len() >= needed {
                 return true;
             }
@@ -140,14 +140,14 @@ impl Scheduler {
 
     /// Takes all blocks from a sequence. It is computed again later, tokens so far included.
     fn preempt(&mut self, id: SeqId, events: &mut Vec<Event>) {
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let mut written = 0;
         if self.config.enable_prefix_caching {
             written = seq.publish_all(&mut self.cache, &mut self.leaders);
         }
         let planned = seq.len() - seq.unplanned();
         seq.vacate(&mut self.cache, &mut self.leaders);
-        // All of it again.
+        // All tokens of the sequence have to be computed again.
         self.unplanned += u64::from(planned);
         self.running.remove(&seq.seniority);
         self.preempted.insert(seq.seniority, id);
@@ -165,7 +165,7 @@ impl Scheduler {
     /// there are blocks to be had without preemption.
     pub(super) fn plan_chunk(&mut self, draft: &mut Draft, id: SeqId, most: u32) {
         let block_size = self.capacity.block_size;
-        let seq = self.seqs.get_mut(&id).expect("it runs");
+        let seq = self.seqs.get_mut(&id).expect("a running sequence is live");
         let SeqState::Prefilling { next } = seq.state else {
             unreachable!("only prompts are chunked");
         };
@@ -269,7 +269,7 @@ impl Scheduler {
             }
             Job::Chunked { needed } => {
                 let live = &self.requests[&seq.request];
-                // Not again what was answered before a preemption.
+                // Positions that were answered before a preemption are not answered again.
                 let fresh = computed.start.max(*needed)..computed.end;
                 if let Some((positions, head)) =
                     row::output_of(live.head(seq.row), &seq.prompt, &fresh, Attention::Causal)

@@ -38,8 +38,8 @@ impl Scheduler {
         if self.config.enable_prefix_caching {
             reserved.uncached -= live.cached_tokens(&self.cache);
             if let Some(row) = live.next_row() {
-                // Here, so that no step has to hash the prompts of all that came since the one
-                // before.
+                // Hashed here, so that no step has to hash the prompts of all requests that came
+                // since the step before.
                 live.hashes(row);
             }
         }
@@ -72,7 +72,7 @@ impl Scheduler {
         let available = u64::from(self.capacity.num_blocks);
         let attention = self.capacity.attention;
         let positions = match &spec.head {
-            // The last token is never run.
+            // The last generated token is never run, so it takes no position.
             Head::Generate(g) if spec.head.class() == ExecutionClass::Decode => {
                 u64::from(prompt) + u64::from(g.max_tokens) - 1
             }

@@ -68,7 +68,7 @@ impl Rig {
         }
     }
 
-    /// With at most `tokens` in a step.
+    /// Makes a rig with at most `tokens` tokens in a step.
     fn small(tokens: u32) -> Self {
         Self::new(
             SchedulerConfig {
@@ -142,7 +142,7 @@ impl Rig {
         found.expect("the request has finished")
     }
 
-    /// Tokens of a choice.
+    /// Returns the tokens of a choice.
     fn tokens(&self, id: u64, of: u32) -> Vec<u32> {
         let token = |event: &Event| match event {
             Event::Token {
@@ -156,7 +156,7 @@ impl Rig {
         self.events.iter().filter_map(token).collect()
     }
 
-    /// Ids in order of finishing.
+    /// Returns the ids in order of finishing.
     fn order(&self) -> Vec<u64> {
         let finished = |event: &Event| match event {
             Event::Finished { request, .. } => Some(request.0),

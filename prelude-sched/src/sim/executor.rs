@@ -27,7 +27,7 @@ pub(crate) struct CostModel {
 }
 
 impl Default for CostModel {
-    /// A small model on a small device.
+    /// Returns a small model on a small device.
     fn default() -> Self {
         Self {
             step_us: 500.0,
@@ -114,7 +114,7 @@ pub(super) enum Fault {
 struct Writes(Vec<(usize, Slot)>);
 
 impl SimExecutor {
-    /// An executor with empty memory.
+    /// Returns an executor with empty memory.
     #[must_use]
     pub(crate) fn new(capacity: Capacity) -> Self {
         let slots = capacity.num_blocks as usize * capacity.block_size as usize;
@@ -165,7 +165,7 @@ impl SimExecutor {
         output
     }
 
-    /// All stores come before all loads, and both before what the step writes.
+    /// Makes the copies: all stores come before all loads, and both before what the step writes.
     fn copy(&mut self, copies: &KvCopies) {
         let block_size = self.capacity.block_size as usize;
         let slots = |block: usize| block * block_size..(block + 1) * block_size;
@@ -179,8 +179,8 @@ impl SimExecutor {
         }
     }
 
-    /// A slice reads the cached blocks of its pass and, while it keeps, writes all that it keeps:
-    /// each layer has keys and values of its own there.
+    /// Runs a slice, which reads the cached blocks of its pass and, while the pass keeps, writes
+    /// all blocks that the pass keeps: each layer has keys and values of its own there.
     fn run_slice(&mut self, step: StepId, slice: &PassSlice) -> StepOutput {
         let (batch, left) = self.passes.remove(&slice.pass).expect("it has begun");
         let mut writes = Writes::default();
@@ -236,7 +236,7 @@ impl SimExecutor {
         }
     }
 
-    /// The state after each token of a forest.
+    /// Returns the state after each token of a forest.
     fn run_forest(&mut self, batch: &OneShotBatch, writes: &mut Writes) -> Vec<u64> {
         let mut states = vec![0; batch.tokens.len()];
         for segment in &batch.segments {
@@ -270,7 +270,8 @@ impl SimExecutor {
         states
     }
 
-    /// The state after `len` positions read from blocks, each checked to follow the one before.
+    /// Returns the state after `len` positions read from blocks, each checked to follow the one
+    /// before.
     fn read_context(&mut self, blocks: &[BlockId], len: u32) -> u64 {
         let mut state = START;
         for position in 0..len {
@@ -360,7 +361,7 @@ impl SimExecutor {
         batch.rows.iter().map(read).collect()
     }
 
-    /// A history must spell the very prefix whose state is sampled from.
+    /// Checks that a history spells the very prefix whose state is sampled from.
     fn check_history(&self, head: &OutputHead, state: u64) {
         if let OutputHead::Sample(sample) = head
             && let Some(history) = &sample.history

@@ -13,8 +13,8 @@ use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet
 
 use super::{random::mix, twin};
 
-/// From each place about a third of the ids lead on; now and then a place is the last, or a dead
-/// end.
+/// A constraint by places: about a third of the ids lead on from each place; now and then a place
+/// is the last, or a dead end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hops {
     pub(super) vocab_size: u32,

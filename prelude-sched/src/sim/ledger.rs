@@ -179,7 +179,7 @@ impl Account {
         }
     }
 
-    /// A request that is done got exactly what it gets alone.
+    /// Checks that a request that is done got exactly what it gets alone.
     fn check_whole(&self, twin: &Twin) {
         for (row, (account, answer)) in self
             .rows
@@ -219,7 +219,7 @@ impl Account {
         }
     }
 
-    /// A request that ended early got a beginning of what it gets alone.
+    /// Checks that a request that ended early got a beginning of what it gets alone.
     fn check_partial(&self, twin: &Twin) {
         if self
             .rows

@@ -23,7 +23,7 @@ impl CheckedSrjf {
         }
     }
 
-    /// The cost of a request, and the cost that a token counts as: nanoseconds, or tokens.
+    /// Returns the cost of a request, and that of one token: in nanoseconds or in tokens.
     fn costs(&self, cost: &Cost) -> (u64, u64) {
         let Some(service) = &self.service else {
             return (cost.tokens, 1);
@@ -36,7 +36,7 @@ impl CheckedSrjf {
         )
     }
 
-    /// All that wait for a one-shot row and that the policy has heard of, in order.
+    /// Returns all that wait for a one-shot row and that the policy has heard of, in order.
     fn line(&self, view: &QueueView<'_>) -> Vec<RequestId> {
         let cost = |w: &Waiting| view.cost(w.request).expect("it waits for a row");
         let now = i128::from(view.now().as_nanos());

@@ -13,12 +13,12 @@ use crate::{FinishReason, row};
 /// The state of the imagined model after no tokens.
 pub(super) const START: u64 = 0x5eed;
 
-/// The state after one more token.
+/// Returns the state after one more token.
 pub(super) const fn after(state: u64, token: TokenId) -> u64 {
     mix(state, token as u64 + 1)
 }
 
-/// The state after all of `tokens`.
+/// Returns the state after all of `tokens`.
 pub(super) fn after_all(tokens: &[TokenId]) -> u64 {
     tokens
         .iter()
@@ -95,7 +95,7 @@ fn draw(sample: &SampleHead, choice: u32, state: u64, vocab_size: u32) -> Option
     })
 }
 
-/// A number that every f32 holds exactly.
+/// Returns a number that every f32 holds exactly.
 fn number(state: u64, salt: u64) -> f32 {
     (mix(state, salt) >> 44) as f32
 }

@@ -17,7 +17,7 @@ pub(crate) struct LongestWaits {
     pub(crate) overdue_steps: u64,
     /// The most steps without such work for which the request that had the turn did not get on.
     pub(crate) turn_steps: u64,
-    /// The number of such steps that is allowed.
+    /// The number of such steps (`turn_steps`) that is allowed.
     pub(crate) turn_steps_max: u64,
 }
 
@@ -39,7 +39,7 @@ struct Unstarted {
     id: RequestId,
     arrival: Timestamp,
     is_overdue: bool,
-    /// The steps since it was.
+    /// The steps since the request became overdue.
     steps: u64,
 }
 

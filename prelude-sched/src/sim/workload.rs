@@ -24,7 +24,7 @@ pub(crate) enum Arrivals {
         /// Most requests in a burst.
         size: u32,
     },
-    /// One by one at this interval, without a pause.
+    /// Requests arrive one by one at this interval, without a pause.
     Steady {
         /// Time between two arrivals.
         interval_us: f64,
@@ -60,27 +60,27 @@ pub(crate) struct Workload {
     pub(crate) max_rows: u32,
     /// True if priorities vary.
     pub(crate) priorities: bool,
-    /// One in so many requests has a deadline; 0: none has.
+    /// The number of requests of which one has a deadline; 0: none has.
     pub(crate) deadline_every: u64,
     /// Most requests are these, if there are any.
     pub(crate) steady: Option<Steady>,
-    /// Ids and lengths stay within it.
+    /// The limits that ids and lengths stay within.
     pub(crate) capacity: Capacity,
 }
 
 /// Short one-shot requests over one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Steady {
-    /// The tokens that all of them start with.
+    /// The tokens that all of these requests start with.
     pub(crate) prefix: Vec<TokenId>,
-    /// Most tokens after it, at least 1.
+    /// Most tokens after the prefix, at least 1.
     pub(crate) max_suffix: u32,
-    /// One in so many requests is another.
+    /// The number of requests of which one is of another kind.
     pub(crate) others_every: u64,
 }
 
 impl Workload {
-    /// A random mix for a capacity.
+    /// Returns a random mix for a capacity.
     #[must_use]
     pub(crate) fn random(random: &mut Random, capacity: Capacity) -> Self {
         let longest = capacity.max_context_len - 1;
@@ -104,7 +104,7 @@ impl Workload {
         }
     }
 
-    /// A random request. It is well formed; whether it fits is the scheduler's to say.
+    /// Returns a random request. It is well formed; whether it fits is the scheduler's to say.
     pub(crate) fn request(&self, random: &mut Random, id: RequestId, now: Timestamp) -> Request {
         if let Some(steady) = &self.steady
             && !random.one_in(steady.others_every)
@@ -188,7 +188,8 @@ impl Workload {
         prompt
     }
 
-    /// A tree whose nodes each continue an earlier one: rows end inside each other's prompts.
+    /// Returns a tree whose nodes each continue an earlier one: rows end inside each other's
+    /// prompts.
     fn chain(&self, random: &mut Random, rows: u32) -> (PromptTree, Vec<NodeIdx>) {
         let mut tree = PromptTree::new();
         let longest = self.capacity.max_context_len - 1;

@@ -123,14 +123,15 @@ struct World {
     cost: CostModel,
     workload: Workload,
     arrivals: Arrivals,
-    /// One in so many steps fails, one in so many requests is aborted; 0: none.
+    /// The number of steps of which one fails; 0: none.
     fault_every: u64,
+    /// The number of requests of which one is aborted; 0: none.
     abort_every: u64,
     max_rows: u32,
     max_tokens: u32,
     max_oneshot_tokens: u32,
     max_idle: Duration,
-    /// Since when the policy has left the device idle.
+    /// The time since which the policy has left the device idle.
     idle_since: Option<Timestamp>,
     next_arrival: Timestamp,
     arriving: u32,
@@ -320,7 +321,8 @@ impl World {
         assert!(again.is_err(), "completed twice");
     }
 
-    /// After every call: events into the ledger, and the scheduler's books against a recount.
+    /// Enters events into the ledger, and checks the scheduler's books against a recount: after
+    /// every call.
     fn settle(&mut self) {
         for event in std::mem::take(&mut self.events) {
             let word = match &event {
@@ -347,7 +349,7 @@ impl World {
         }
     }
 
-    /// A step stays within its budget, unless it is one long prompt alone.
+    /// Checks that a step stays within its budget, unless it is one long prompt alone.
     fn check_budgets(&mut self, batch: &ForwardBatch) {
         let (oneshot, prefill, decode) = batch.parts();
         let chunks = oneshot.segments.iter().chain(&prefill.segments);

@@ -92,7 +92,7 @@ enum Sent<'a> {
 }
 
 impl Sent<'_> {
-    /// The bytes that are written, a piece at a time.
+    /// Returns the bytes that are written, a piece at a time.
     fn pieces(&self) -> Vec<Vec<u8>> {
         match self {
             Self::One(pieces) => pieces

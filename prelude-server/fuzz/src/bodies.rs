@@ -136,7 +136,7 @@ pub enum Change<'a> {
 /// A body for some endpoint.
 #[derive(Arbitrary, Debug)]
 pub enum Asked<'a> {
-    /// One that is right, changed at places that are found by going down from the top.
+    /// A valid body, changed at places that are found by going down from the top.
     Changed {
         which: u8,
         elsewhere: Option<u8>,
@@ -148,7 +148,7 @@ pub enum Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The path and the bytes.
+    /// Returns the path and the bytes.
     pub fn request(&self, names: &[String]) -> (&'static str, Vec<u8>) {
         let of = |which: u8| &RIGHT[usize::from(which) % RIGHT.len()];
         match self {
@@ -222,7 +222,7 @@ impl Name<'_> {
 }
 
 impl Leaf<'_> {
-    /// The value that it stands for.
+    /// Returns the value that it stands for.
     pub fn value(&self, names: &[String]) -> Value {
         match self {
             Self::Null => Value::Null,

@@ -25,7 +25,7 @@ const SCRIPT: &str = "I think.</think>\n\nYes.<tool_call>\n{\"name\": \"f\", \"a
     </tool_call><tool_call>{\"name\":\"g\",\"arguments\":[]}</tool_call> <tool_call>\n{\"name\": <think>\
     <tool_call></tool_call></think> 漢字 🙂 é x</s>\n\n[1, {\"a\": 2}] ab ba <|im_end|> no <|im_start|>";
 
-/// A demo model under another name, computed by nothing.
+/// Returns a demo model under another name, computed by nothing.
 ///
 /// # Errors
 /// The error of the engine's configuration.
@@ -167,8 +167,8 @@ impl Says {
         }
     }
 
-    /// The script from the place that seed and choice name, for requests that sample; for others
-    /// what follows the last token in it. Whatever is masked gives way to what is not.
+    /// Returns the script from the place that seed and choice name, for requests that sample; for
+    /// others what follows the last token in it. Whatever is masked gives way to what is not.
     fn sample(&self, token: u32, position: u32, head: &SampleHead) -> RowOutput {
         let sampling = &head.sampling;
         let mut sampled = Vec::new();

@@ -63,7 +63,7 @@ impl World {
         Self::try_new(config, &EngineConfig::default()).expect("the engine's defaults are right")
     }
 
-    /// The same with engines of one's own configuration.
+    /// Returns a world whose engines have a configuration of one's own.
     ///
     /// # Errors
     /// The reason for which the answer is wrong.
@@ -88,7 +88,8 @@ impl World {
         })
     }
 
-    /// Everything on that a request may ask for: templates of its own, tools, reasoning.
+    /// Returns a world with everything on that a request may ask for: templates of its own, tools,
+    /// reasoning.
     pub fn open() -> Self {
         Self::new(ServerConfig {
             trust_request_template: true,
@@ -98,7 +99,7 @@ impl World {
         })
     }
 
-    /// Everything off.
+    /// Returns a world with everything off that a request may ask for.
     pub fn closed() -> Self {
         Self::new(ServerConfig {
             escape_special_tokens: true,
@@ -106,7 +107,7 @@ impl World {
         })
     }
 
-    /// Asks, checks the answer, and checks that nothing of the request is left.
+    /// Sends a request, checks the answer, and checks that nothing of the request is left.
     pub fn ask(&self, path: &str, body: Vec<u8>) {
         let answer = async {
             let answer = self.app.answer("POST", path, body);

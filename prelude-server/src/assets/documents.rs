@@ -154,13 +154,13 @@ impl TokenizerConfig {
         Ok(())
     }
 
-    /// The special token of this name (`eos_token` and so on), if it is set.
+    /// Returns the special token of this name (`eos_token` and so on), if it is set.
     #[must_use]
     pub fn token(&self, name: &str) -> Option<&str> {
         self.special_tokens.get(name).map(String::as_str)
     }
 
-    /// All special tokens that are set, by name.
+    /// Returns all special tokens that are set, by name.
     pub fn special_tokens(&self) -> impl Iterator<Item = (&str, &str)> {
         self.special_tokens.iter().map(|(k, v)| (*k, v.as_str()))
     }
@@ -172,7 +172,7 @@ fn has_class(normalizer: &Value, class: &str) -> bool {
     normalizer["type"] == class || parts.is_some_and(|all| all.iter().any(|n| n["type"] == class))
 }
 
-/// One template, or a list of named ones of which `default` is taken.
+/// Reads one template, or a list of named ones of which `default` is taken.
 fn chat_template(value: Option<&Value>) -> Result<Option<String>, LoadError> {
     let wrong = |what: &str| LoadError::Document {
         file: TOKENIZER_CONFIG,
@@ -191,7 +191,8 @@ fn chat_template(value: Option<&Value>) -> Result<Option<String>, LoadError> {
     }
 }
 
-/// Special tokens by name: the text, or an object that describes an added token.
+/// Returns the special tokens by name: each is given as text, or as an object that describes an added
+/// token.
 fn special_tokens(map: &Map<String, Value>) -> BTreeMap<&'static str, String> {
     let token = |name: &&'static str| {
         let value = map.get(*name)?;
@@ -201,7 +202,7 @@ fn special_tokens(map: &Map<String, Value>) -> BTreeMap<&'static str, String> {
     SPECIAL_TOKENS.iter().filter_map(token).collect()
 }
 
-/// A length in tokens; `None` for what no text is as long as.
+/// Reads a length in tokens; `None` for a length that no text has.
 pub(super) fn length(value: &Value) -> Option<u32> {
     let length = value.as_f64().filter(|n| *n >= 1.0)?;
     #[expect(
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths() {
+    fn lengths_are_read() {
         let check = |json: &str, expected| {
             let value: Value = serde_json::from_str(json).unwrap();
             assert_eq!(length(&value), expected, "{json}");
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn templates() {
+    fn chat_templates_are_read() {
         let check = |json: &str, expected: Result<Option<&str>, &str>| {
             let got = TokenizerConfig::from_json(json.as_bytes());
             match (got, expected) {

@@ -9,7 +9,7 @@ use prelude_engine::EngineError;
 use prelude_text::{template::TemplateError, tokenizer::TokenizerError};
 use thiserror::Error;
 
-/// Why a model could not be loaded.
+/// The reason why a model could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -32,13 +32,13 @@ pub enum LoadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A file does not say what it should.
     #[error("{file} {what}")]
     Document {
-        /// Its name.
+        /// The file's name.
         file: &'static str,
         /// The fault.
         what: String,

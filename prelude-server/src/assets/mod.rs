@@ -70,8 +70,8 @@ impl Assets {
         Self::open_cached(folder, None)
     }
 
-    /// [`Assets::open`], with a folder where compiled tokenizers are kept from one start to the
-    /// next. A folder that cannot be written to is a warning.
+    /// Opens a model's files as [`Assets::open`] does, with a folder where compiled tokenizers are
+    /// kept from one start to the next. A folder that cannot be written to is a warning.
     ///
     /// # Errors
     /// The same as of [`Assets::open`].
@@ -208,7 +208,7 @@ pub fn read_template(path: &Path) -> Result<String, LoadError> {
     })
 }
 
-/// The bytes of a file, or `None` if it does not exist.
+/// Returns the bytes of a file, or `None` if it does not exist.
 fn read(folder: &Path, file: &str) -> Result<Option<Vec<u8>>, LoadError> {
     let path = folder.join(file);
     match fs::read(&path) {
@@ -225,7 +225,7 @@ fn text(file: &'static str, bytes: Vec<u8>) -> Result<String, LoadError> {
     })
 }
 
-/// `matryoshka_dimensions` of `config.json`, which [`Checkpoint`] has no use for.
+/// Reads `matryoshka_dimensions` of `config.json`, which [`Checkpoint`] has no use for.
 fn matryoshka(folder: &Path) -> Result<Vec<u32>, LoadError> {
     let Some(bytes) = read(folder, "config.json")? else {
         return Ok(Vec::new());
@@ -247,13 +247,13 @@ pub fn is_gguf_file(path: &Path) -> bool {
     Checkpoint::is_gguf(path) && path.is_file()
 }
 
-/// The name of a file without its extension.
+/// Returns the name of a file without its extension.
 fn file_name(path: &Path) -> String {
     let name = path.file_stem();
     name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
 }
 
-/// The last component of the folder's real path, so that `.` has a name too.
+/// Returns the last component of the folder's real path, so that `.` has a name too.
 fn folder_name(folder: &Path) -> String {
     let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     real.file_name()

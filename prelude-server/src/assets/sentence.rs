@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipelines() {
+    fn settings_of_sentence_transformers_are_read() {
         let read = |json: &str| SentenceConfig::from_json(Some(json.as_bytes()), None);
         let config = read(
             r#"{"prompts":{"query":"Instruct: x\nQuery:","document":"","other":null},

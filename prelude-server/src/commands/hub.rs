@@ -104,7 +104,7 @@ fn revision_of(text: Option<&str>) -> Result<Revision, Failure> {
     Ok(parsed.unwrap_or_default())
 }
 
-/// `prelude pull`.
+/// Runs the command `prelude pull`.
 pub(crate) fn pull(args: &PullArgs) -> Result<(), Failure> {
     let model = HubModel {
         repo: args.name.parse().map_err(|e: BadName| failure(&e.into()))?,

@@ -155,7 +155,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The settings in effect where `config` is the file that a flag names.
+    /// Returns the settings in effect where `config` is the file that a flag names.
     pub(crate) fn settings(&self, config: Option<&Path>) -> Result<Settings, Failure> {
         Settings::read(config.or(self.config.as_deref()), &self.variables)
     }
@@ -174,7 +174,7 @@ impl Settings {
         let mut table = toml::Table::new();
         if let Some(path) = path {
             let text = std::fs::read_to_string(path).map_err(|e| wrong(&path.display(), &e))?;
-            // As a whole first: its errors name lines.
+            // The file is read as a whole first: its errors name lines.
             toml::from_str::<Self>(&text).map_err(|e| wrong(&path.display(), &e))?;
             table = toml::from_str(&text).map_err(|e| wrong(&path.display(), &e))?;
         }
@@ -184,7 +184,7 @@ impl Settings {
             .map_err(|e| wrong(&"the settings", &e))?;
         for (name, value) in variables {
             put(&mut table, name, value);
-            // One by one, so that an error names the variable.
+            // Variables are merged one by one, so that an error names the variable.
             let merged = table.clone().try_into();
             settings = merged.map_err(|e| wrong(&format_args!("PRELUDE_{name}"), &e))?;
         }
@@ -194,7 +194,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The configuration of the HTTP edge, with the tables it is made of.
+    /// Returns the configuration of the HTTP edge, with the tables it is made of.
     pub(crate) fn server_config(&self) -> ServerConfig {
         ServerConfig {
             limits: self.limits.clone(),
@@ -373,7 +373,7 @@ impl Source {
         }
     }
 
-    /// The name under which the model is known: its folder, or its own.
+    /// Returns the name under which the model is known: its folder, or its own.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Folder(path) => path.display().to_string(),
@@ -383,7 +383,7 @@ impl Source {
         }
     }
 
-    /// `tokenizers` is the folder of compiled tokenizers, if there is one.
+    /// Opens the model's files; `tokenizers` is the folder of compiled tokenizers, if there is one.
     pub(crate) fn assets(&self, tokenizers: Option<&Path>) -> Result<Assets, LoadError> {
         match self {
             Self::Folder(path) => Assets::open_cached(path, tokenizers),
@@ -405,7 +405,7 @@ impl Source {
     }
 }
 
-/// A line for the person who runs the program.
+/// Writes a line for the person who runs the program.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     // A closed stream is no reason to fail.
     let _ = writeln!(io::stderr().lock(), "{line}");

@@ -267,20 +267,20 @@ impl Flags<'_> {
 /// A model to be served.
 #[derive(Debug)]
 pub(crate) struct ToServe {
-    /// The place of its files.
+    /// The place of the model's files.
     pub(crate) source: Source,
-    /// The options of loading it. Those of several models have a name.
+    /// The options of loading the model. Those of several models have a name.
     pub(crate) options: LoadOptions,
-    /// Further names by which requests may ask for it.
+    /// Further names by which requests may ask for the model.
     pub(crate) aliases: Vec<String>,
-    /// The device that it runs on.
+    /// The device that the model runs on.
     pub(crate) devices: Devices,
     /// The profile in its settings, and whether the profile is for this model alone.
     pub(crate) profile: Option<(Profile, bool)>,
 }
 
 impl ToServe {
-    /// The name by which the model is known before it is loaded.
+    /// Returns the name by which the model is known before it is loaded.
     pub(crate) fn name(&self) -> String {
         match &self.options.name {
             Some(name) => name.clone(),
@@ -469,7 +469,7 @@ mod tests {
         arguments.iter().map(PathBuf::from).collect()
     }
 
-    /// The names that are served, or the refusal.
+    /// Returns the names that are served, or the refusal.
     fn names(arguments: &[&str], text: &str) -> Result<Vec<String>, String> {
         chosen(arguments, text, &ModelArgs::default())
             .map(|chosen| chosen.iter().map(ToServe::name).collect())
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_chosen_among_is_refused() {
+    fn models_that_cannot_be_told_apart_are_refused() {
         let check = |arguments: &[&str], text, part: &str| {
             let refusal = names(arguments, text).unwrap_err();
             assert!(refusal.contains(part), "{part:?} in {refusal}");

@@ -19,7 +19,7 @@ use crate::{
 /// Inputs of one request: enough to fill steps, few enough to show results as they come.
 const CHUNK: usize = 256;
 
-/// One model in service, without a port.
+/// A model in service, without a port.
 struct Asker {
     app: Arc<App>,
     runtime: tokio::runtime::Runtime,
@@ -53,7 +53,7 @@ impl Asker {
         })
     }
 
-    /// Asks, and prints the body or what `show` makes of it.
+    /// Sends a request, and prints the answer's body or what `show` makes of it.
     fn ask(
         &self,
         path: &str,
@@ -109,7 +109,7 @@ fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Source, Failure> {
     }
 }
 
-/// `prelude classify`.
+/// Runs the command `prelude classify`.
 pub(crate) fn classify(args: &ClassifyArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let demo = match args.labels.is_empty() {
@@ -144,7 +144,7 @@ pub(crate) fn classify(args: &ClassifyArgs, environment: &Environment) -> Result
     Ok(())
 }
 
-/// A line for each text: probability, class, text.
+/// Returns a line for each text: probability, class, text.
 fn show_classes(answer: &Value, texts: &[String]) -> String {
     let mut out = String::new();
     for (item, text) in items(answer, "data").zip(texts) {
@@ -156,7 +156,7 @@ fn show_classes(answer: &Value, texts: &[String]) -> String {
     out
 }
 
-/// `prelude complete`.
+/// Runs the command `prelude complete`.
 pub(crate) fn complete(args: &CompleteArgs, environment: &Environment) -> Result<(), Failure> {
     let (texts, common) = prompts(args)?;
     let asker = Asker::new(&common, environment, demo::LM)?;
@@ -202,7 +202,7 @@ fn prompts(args: &CompleteArgs) -> Result<(Vec<String>, OneShotArgs), Failure> {
     Ok((args.prompts.clone(), common))
 }
 
-/// `prelude embed`: a line of numbers for each text.
+/// Runs the command `prelude embed`, which prints a line of numbers for each text.
 pub(crate) fn embed(args: &EmbedArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let mut common = args.common.clone();
@@ -228,7 +228,7 @@ fn show_vectors(answer: &Value) -> String {
     out
 }
 
-/// `prelude rerank`: a line for each text, the most relevant first.
+/// Runs the command `prelude rerank`, which prints a line for each text, the most relevant first.
 pub(crate) fn rerank(args: &RerankArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let mut common = args.common.clone();
@@ -254,7 +254,7 @@ pub(crate) fn rerank(args: &RerankArgs, environment: &Environment) -> Result<(),
     })
 }
 
-/// `prelude decide`.
+/// Runs the command `prelude decide`.
 pub(crate) fn decide(args: &DecideArgs, environment: &Environment) -> Result<(), Failure> {
     let path = &args.request;
     let body = if path.as_os_str() == "-" {
@@ -273,7 +273,7 @@ pub(crate) fn decide(args: &DecideArgs, environment: &Environment) -> Result<(),
     asker.ask("/v1/systemone", body, show_decisions)
 }
 
-/// A line for each question: its id, the answer, how sure.
+/// Returns a line for each question: its id, the answer, how sure.
 fn show_decisions(answer: &Value) -> String {
     let mut out = String::new();
     for (id, answer) in answer["answers"].as_object().into_iter().flatten() {
@@ -301,7 +301,7 @@ fn show_decisions(answer: &Value) -> String {
     out
 }
 
-/// `prelude tokenize`. Needs the model's files, not its weights.
+/// Runs the command `prelude tokenize`. Needs the model's files, not its weights.
 pub(crate) fn tokenize(args: &TokenizeArgs, environment: &Environment) -> Result<(), Failure> {
     let texts = texts::read(&args.texts)?;
     let settings = environment.settings(None)?;

@@ -88,7 +88,7 @@ fn write(path: &Path, found: &Profile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bar of the time that is left, on a terminal.
+/// Returns a bar of the time that is left, on a terminal.
 fn progress(budget: Duration) -> Result<ProgressBar, Failure> {
     let bar = ProgressBar::new(millis(budget));
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:30} measuring steps");
@@ -100,7 +100,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The measured steps beside what the fit says of them, and the fit.
+/// Returns the measured steps beside what the fit says of them, and the fit.
 fn table(profile: &Profile, fitted: &Fitted) -> String {
     let mut text = format!("{} on {}\n\n", profile.model, profile.executor);
     let service = &profile.service;

@@ -65,7 +65,7 @@ struct Response<'a> {
     body: &'a RawValue,
 }
 
-/// Why a line was not asked.
+/// The reason why a line was not asked.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct NeverRan {
     code: &'static str,
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &RunBatchArgs, environment: &Environment) -> Result<u8, 
     let output = OutputFile::open(&args.output, input_file.as_ref(), args.resume);
     let (output, done) = output.map_err(unusable)?;
     let (app, engines) = load(args, environment).map_err(unusable)?;
-    // What was there is touched only now that the requests can be answered.
+    // The file that was there is touched only now that the requests can be answered.
     let mut output = output.start().map_err(unusable)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -210,7 +210,7 @@ impl Batch {
         Ok(counts)
     }
 
-    /// A line as what is to be asked.
+    /// Reads a line as a job to ask.
     fn read(
         &self,
         line: &[u8],
@@ -304,7 +304,7 @@ impl Batch {
             return Ok(());
         }
         if let Some(&first) = missing.first() {
-            // In the order of the input, nothing may stand where a later run puts a line.
+            // In the order of the input, no line may stand where a later run puts a missing one.
             lines.keep_before(first);
         }
         lines.finish(output)?;
@@ -338,7 +338,7 @@ impl Batch {
     }
 
     fn line(&self, output: &Output<'_>) -> Vec<u8> {
-        let mut line = serde_json::to_vec(output).expect("its keys are strings");
+        let mut line = serde_json::to_vec(output).expect("the keys of an output are strings");
         line.push(b'\n');
         line
     }
@@ -371,7 +371,7 @@ fn read_line(
         return Ok(None);
     }
     if len as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
-        // The rest is passed over, a piece at a time.
+        // The rest of the line is passed over, a piece at a time.
         loop {
             let buffered = input.fill_buf().map_err(wrong)?;
             let end = buffered.iter().position(|&b| b == b'\n');
@@ -429,7 +429,7 @@ impl Lines {
     }
 }
 
-/// One write for each line: what is whole in the file was answered.
+/// Writes a line by one call: every whole line in the file is then an answered one.
 fn write(output: &mut dyn Write, line: &[u8]) -> Result<(), Failure> {
     output
         .write_all(line)
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_was_refused_still_counts() {
+    fn refusals_of_an_earlier_run_still_count() {
         let (counts, _) = run(false, &[("a", true), ("b", false)]);
         let counts = counts.unwrap();
         assert_eq!((counts.answered, counts.skipped), (1, 2));

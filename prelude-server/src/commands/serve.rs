@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Fai
         .build()
         .map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
     let served = runtime.block_on(serve(args, settings, keys, &environment.otel));
-    // Told to stop while it loads, the program does not wait for that.
+    // If the program is told to stop while it loads, it does not wait for the loading.
     runtime.shutdown_background();
     served
 }
@@ -78,7 +78,7 @@ fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Fai
     }
     models::put(&args.models, &mut settings.models)?;
     let settings = with_flags(settings, args)?;
-    // Flags say times too.
+    // Checked here, since flags say times too.
     let checked = settings.server_config().validate();
     checked.map_err(|e| Failure::new(Code::Usage, e))?;
     Ok(settings)
@@ -130,7 +130,7 @@ fn keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
         (None, None) => Ok(ApiKeys::default()),
         (Some(key), None) => {
             if key.trim().is_empty() {
-                // An empty secret must not pass for one.
+                // An empty secret must not pass for a key.
                 let message = "--api-key is empty; leave it out to serve without a key";
                 return Err(Failure::new(Code::Usage, message));
             }
@@ -179,7 +179,7 @@ async fn serve(
         let message = "cors_origins must list origins, not `*`, where keys are configured";
         return Err(Failure::new(Code::Usage, message));
     }
-    // Before anything else can fail: a program without CUDA cannot do what it was asked to.
+    // Checked before anything else can fail: a program without CUDA cannot do what it was asked to.
     let flags = models::Flags {
         model: &args.model_args,
         generation_config: args.generation_config,
@@ -194,9 +194,12 @@ async fn serve(
     let server = Server::bind(&app)
         .await
         .map_err(|e| bind_failure(&e, &settings.server))?;
-    let address = server
-        .local_addr()
-        .map_err(|e| Failure::new(Code::Failed, format_args!("no address: {e}")))?;
+    let address = server.local_addr().map_err(|e| {
+        Failure::new(
+            Code::Failed,
+            format_args!("cannot tell the address it listens on: {e}"),
+        )
+    })?;
     let is_hub = |model: &models::ToServe| matches!(model.source, Source::Hub(_));
     if chosen.iter().any(is_hub) {
         say(format_args!(
@@ -214,7 +217,7 @@ async fn serve(
     let engines = tokio::select! {
         loaded = loading => loaded
             .map_err(|e| Failure::new(Code::Failed, format_args!("loading failed: {e}")))??,
-        // Told to stop: a download goes on from here the next time.
+        // The program was told to stop: a download goes on from here the next time.
         _ = &mut serving => return Ok(()),
     };
     for (publisher, engine) in publishers.into_iter().zip(&engines) {
@@ -280,10 +283,12 @@ fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {
     Failure::new(Code::Failed, message)
 }
 
-/// The first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads the keys again.
+/// Watches signals: the first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads
+/// the keys again.
 fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
     let listen = |kind| -> Result<Signal, Failure> {
-        signal(kind).map_err(|e| Failure::new(Code::Failed, format_args!("no signals: {e}")))
+        signal(kind)
+            .map_err(|e| Failure::new(Code::Failed, format_args!("cannot watch signals: {e}")))
     };
     let mut terminate = listen(SignalKind::terminate())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
@@ -340,7 +345,8 @@ fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration)
     ));
 }
 
-/// The page, and three requests to copy: a class, a typed decision, one token.
+/// Prints the address of the page, and three requests to copy: a class, a typed decision, one
+/// token.
 fn suggest(address: SocketAddr) {
     let bold = |text: &str| match on_terminal() {
         true => format!("\x1b[1m{text}\x1b[0m"),

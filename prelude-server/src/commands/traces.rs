@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_passed_over_is_refused() {
+    fn variables_that_would_be_ignored_are_refused() {
         let check = |variable: (&str, &str)| {
             let refusal = found(&[AT, variable]).unwrap_err();
             assert!(refusal.contains(variable.0), "{refusal}");

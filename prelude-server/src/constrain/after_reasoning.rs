@@ -7,9 +7,9 @@ use prelude_core::{Constraint, MatchState, Matcher, TokenId, TokenMask, TokenSet
 /// The marks at which a model's reasoning begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reasoning {
-    /// The token that opens it; `None` if the prompt has it.
+    /// The token that opens reasoning; `None` if the prompt has it.
     pub(crate) open: Option<TokenId>,
-    /// The token that closes it.
+    /// The token that closes reasoning.
     pub(crate) close: TokenId,
 }
 
@@ -56,7 +56,7 @@ impl Constraint for AfterReasoning {
 struct Way {
     reasoning: Reasoning,
     free: Arc<TokenSet>,
-    /// At its beginning until reasoning is over.
+    /// The matcher of the constraint, which stays at its beginning until reasoning is over.
     inner: Box<dyn Matcher>,
     place: Place,
 }

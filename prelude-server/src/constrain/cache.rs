@@ -44,7 +44,10 @@ impl<T: Clone> Cache<T> {
             return;
         }
         while self.entries.len() >= self.max || self.bytes > self.max_bytes - bytes {
-            let oldest = self.entries.pop_front().expect("what is too much is kept");
+            let oldest = self
+                .entries
+                .pop_front()
+                .expect("a cache above its bounds has entries");
             self.bytes -= oldest.bytes;
         }
         self.push(Entry { key, value, bytes });

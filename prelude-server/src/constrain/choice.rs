@@ -1,5 +1,5 @@
-//! One of several texts, as a trie of the options' own tokenisations: no second spelling of an
-//! option, and an exact bound on its length.
+//! The language of one of several texts, as a trie of the options' own tokenisations: no second
+//! spelling of an option, and an exact bound on its length.
 
 use std::sync::{Arc, OnceLock};
 
@@ -32,8 +32,8 @@ struct Node {
 }
 
 impl Choice {
-    /// The options that can be said in at least `min_tokens` tokens. `ends` are offered where one
-    /// option is another's beginning.
+    /// Returns the options that can be said in at least `min_tokens` tokens. `ends` are offered
+    /// where one option is another's beginning.
     ///
     /// # Errors
     /// The rule that the options break, if there is no such option or two are the same tokens.
@@ -97,7 +97,7 @@ impl Choice {
         })
     }
 
-    /// Tokens of the longest option.
+    /// Returns the number of tokens of the longest option.
     pub(super) fn longest(&self) -> u32 {
         self.longest
     }
@@ -206,7 +206,7 @@ mod tests {
         assert!(choice(&[&[1], &[]], 0).is_err());
     }
 
-    /// The bytes that the trie holds on the heap.
+    /// Returns the bytes that the trie holds on the heap.
     fn bytes(choice: &Choice) -> usize {
         let Trie {
             nodes,

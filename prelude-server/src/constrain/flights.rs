@@ -22,12 +22,12 @@ use super::{
     source::{Failure, Refusal},
 };
 
-/// Made at the same time.
-const THREADS: usize = 2;
-/// Different ones that may wait for one of the threads.
-const WAITING: usize = 64;
-/// Kept of each kind; values by their bytes as well.
-const KEPT: usize = 1_024;
+/// Most values that are made at the same time.
+const MAX_COMPILING: usize = 2;
+/// Most different values that may wait to be made.
+const MAX_WAITING: usize = 64;
+/// Most values, and most refusals, that are kept; values are bounded by their bytes as well.
+const MAX_KEPT: usize = 1_024;
 /// Refusals are a key and a few words.
 const REFUSAL_BYTES: usize = 256;
 
@@ -124,16 +124,16 @@ impl<T: Send + Sync + 'static> Flights<T> {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             shelf: Arc::new(Mutex::new(Shelf {
-                made: Cache::new(KEPT, max_bytes),
-                refused: Cache::new(KEPT, KEPT * REFUSAL_BYTES),
+                made: Cache::new(MAX_KEPT, max_bytes),
+                refused: Cache::new(MAX_KEPT, MAX_KEPT * REFUSAL_BYTES),
                 in_flight: HashMap::new(),
             })),
-            permits: Arc::new(Semaphore::new(THREADS)),
-            waiting: Arc::new(Semaphore::new(WAITING)),
+            permits: Arc::new(Semaphore::new(MAX_COMPILING)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
         }
     }
 
-    /// The values that are known already.
+    /// Returns the values that are known already.
     pub(super) fn kept(&self, key: &Key) -> Option<Result<Arc<T>, Refusal>> {
         lock(&self.shelf).kept(key)
     }
@@ -215,7 +215,8 @@ impl<T: Send + Sync + 'static> Flights<T> {
                 flight.stages.send_replace(Stage::Over(outcome));
             };
             let builder = thread::Builder::new().name("prelude-grammar".to_owned());
-            // Without a thread the closure is dropped, and with it the stages.
+            // If no thread starts, the closure is dropped, and with it the stages, which ends the
+            // flight.
             let _ = builder.stack_size(STACK_BYTES).spawn(begin);
         });
         Ok(found)
@@ -256,7 +257,7 @@ impl<T> Shelf<T> {
     }
 }
 
-/// A flight's place on the shelf, which it leaves in any case.
+/// A flight's place on the shelf, which the flight leaves in any case.
 struct Arrival<T> {
     shelf: Arc<Mutex<Shelf<T>>>,
     key: Key,
@@ -264,7 +265,8 @@ struct Arrival<T> {
 }
 
 impl<T> Arrival<T> {
-    /// True if all requests that waited for it have left; it is no longer stored then.
+    /// Returns true if all requests that waited for the value have left; the value is no longer
+    /// stored then.
     fn is_unwanted(&self) -> bool {
         let mut shelf = lock(&self.shelf);
         let unwanted = self.flight.stages.receiver_count() == 0;
@@ -334,7 +336,7 @@ mod tests {
 
     type Made = Result<(usize, usize), Refusal>;
 
-    /// Work that waits for a word, and the word.
+    /// Returns work that waits for a word, and the sender of the word.
     fn gated(value: usize) -> (mpsc::Sender<()>, impl FnOnce(&Stop) -> Made) {
         let (go, gate) = mpsc::channel();
         let work = move |_: &Stop| {
@@ -378,7 +380,7 @@ mod tests {
     async fn a_thread_that_does_not_come_free_is_not_waited_for() {
         let flights = flights();
         let mut held = Vec::new();
-        for n in 0..THREADS {
+        for n in 0..MAX_COMPILING {
             let (go, work) = gated(n);
             held.push(go);
             let flights = Arc::clone(&flights);
@@ -428,7 +430,10 @@ mod tests {
     async fn values_that_no_request_waits_for_are_not_made() {
         let flights = flights();
         let permits = Arc::clone(&flights.permits);
-        let all = permits.acquire_many_owned(THREADS as u32).await.unwrap();
+        let all = permits
+            .acquire_many_owned(MAX_COMPILING as u32)
+            .await
+            .unwrap();
         let made = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&made);
         let wanted = tokio::spawn({
@@ -450,7 +455,7 @@ mod tests {
         }
         assert_eq!(made.load(Ordering::Relaxed), 0);
         drop(all);
-        assert_eq!(flights.waiting.available_permits(), WAITING);
+        assert_eq!(flights.waiting.available_permits(), MAX_WAITING);
     }
 
     #[tokio::test]

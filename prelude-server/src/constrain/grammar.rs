@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 100;
 /// continuation that comes to need more ends with `abort`.
 const STATE_BYTES_MAX: usize = 1 << 30;
 
-/// One model's compiled grammars, and what is needed to compile more.
+/// The compiled grammars of one model, and what is needed to compile more.
 pub(crate) struct Grammars {
     factory: OnceLock<Result<Arc<ParserFactory>, String>>,
     threads: OnceLock<Arc<MaskThreads>>,
@@ -57,7 +57,7 @@ impl Grammars {
         }
     }
 
-    /// The constraint for a language. `ends` are offered where a text may end.
+    /// Returns the constraint for a language. `ends` are offered where a text may end.
     ///
     /// # Errors
     /// 400 naming `param`, 429 if too many wait already.
@@ -96,7 +96,7 @@ impl Grammars {
         let compiled = outcome.map_err(|failure| answer(failure, context, param, language))?;
         let threads = self.threads.get_or_init(|| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
-            let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("at most 8");
+            let threads = u32::try_from((cores / 2).clamp(1, 8)).expect("the number is at most 8");
             Arc::new(MaskThreads::start(threads))
         });
         let vocab_size = context.vocab_size;
@@ -125,7 +125,7 @@ impl Grammars {
             || vocabulary::factory(context.tokenizer, context.vocab_size, bytes).map(Arc::new);
         let factory = match self.factory.get() {
             Some(factory) => factory,
-            // As long as encoding a long text.
+            // Making the factory takes as long as encoding a long text.
             None => {
                 let init = || self.factory.get_or_init(make);
                 context.encoder.run(usize::MAX, init).await?
@@ -199,7 +199,7 @@ impl Constraint for Grammar {
     }
 }
 
-/// One continuation's way.
+/// The place of one continuation in a grammar.
 struct Place {
     compiled: Arc<Compiled>,
     threads: Arc<MaskThreads>,

@@ -23,7 +23,7 @@ pub(super) fn refused(text: &str) -> Option<&'static str> {
     refused
 }
 
-/// The schemas that a grammar holds.
+/// Returns the schemas that a grammar holds.
 pub(super) fn schemas(text: &str) -> Vec<Value> {
     let mut schemas = Vec::new();
     walk(text, |part| {
@@ -69,7 +69,8 @@ fn walk(text: &str, mut visit: impl FnMut(Part<'_>)) {
     }
 }
 
-/// Bytes of a literal that begins and ends with `quote`; of the quote alone if it has no end.
+/// Returns the bytes of a literal that begins and ends with `quote`; of the quote alone if it has no
+/// end.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     let end = text[1..].char_indices().find(|&(_, c)| {
@@ -84,7 +85,7 @@ fn line(text: &str) -> usize {
     text.find('\n').unwrap_or(text.len())
 }
 
-/// Bytes of `<name>`, or of `<`.
+/// Returns the bytes of `<name>`, or of `<`.
 fn special(text: &str) -> usize {
     let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
     match end {
@@ -98,7 +99,7 @@ fn word(text: &str) -> usize {
     text.find(|c| !inside(c)).unwrap_or(text.len())
 }
 
-/// Without blanks, line breaks and comments in front.
+/// Skips blanks, line breaks and comments in front.
 fn skipped(text: &str) -> &str {
     let text = text.trim_start();
     match text.starts_with('#') || text.starts_with("//") {
@@ -107,7 +108,7 @@ fn skipped(text: &str) -> &str {
     }
 }
 
-/// `%name`, with the JSON that follows where the name says that some does.
+/// Returns the JSON that follows `%name`, where the name says that some does, and the length of both.
 fn directive(text: &str) -> (Option<Value>, usize) {
     let name = 1 + word(&text[1..]);
     if !matches!(&text[..name], "%json" | "%regex" | "%llguidance") {
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_not_be_honoured_is_found() {
+    fn options_that_would_not_be_honoured_are_found() {
         for text in [
             "start: a\na[temperature=0.5]: /x+/",
             "start: a\na[lazy, temperature = 1]: /x+/",
@@ -142,7 +143,7 @@ b: %json {"type": "string", "\u0078-guidance": {}}"#,
     }
 
     #[test]
-    fn what_only_looks_like_it_is_not() {
+    fn texts_that_only_look_like_options_are_allowed() {
         for text in [
             "start: temperature\ntemperature: NUM \"=\" NUM",
             "start: \"[temperature=1]\" /temperature=/ // temperature=1\n# temperature=1",

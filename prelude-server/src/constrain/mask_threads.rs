@@ -90,7 +90,7 @@ impl Drop for Kept {
     }
 }
 
-/// A job's part of what there is to compute.
+/// The time of a job, which is part of the backlog until this value is dropped.
 struct Counted {
     backlog_ns: Arc<AtomicU64>,
     ns: u64,
@@ -110,7 +110,7 @@ impl Job {
             promise,
             counted,
         } = self;
-        // Unless the request is gone.
+        // The set is computed only if the request is still there.
         if Arc::strong_count(&promise.0) > 1 {
             let began = Instant::now();
             let set = work();
@@ -121,7 +121,7 @@ impl Job {
     }
 }
 
-/// The tokens that may come next; `ends` where the text may end.
+/// Returns the tokens that may come next; `ends` where the text may end.
 pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSet> {
     let accepts = matcher.is_accepting().ok()?;
     let mut words: Vec<u32> = match matcher.compute_mask() {
@@ -133,7 +133,7 @@ pub(super) fn next_tokens(matcher: &mut Matcher, ends: &[u32]) -> Option<TokenSe
             }
             words
         }
-        // Where nothing can follow, that is an error too.
+        // The library also returns an error where nothing can follow.
         Err(_) if accepts => Vec::new(),
         Err(_) => return None,
     };
@@ -164,8 +164,8 @@ impl fmt::Debug for MaskThreads {
 }
 
 impl MaskThreads {
-    /// Starts `threads` of them. If none can be started, masks are computed where they are asked
-    /// for.
+    /// Starts `threads` threads that compute masks. If none can be started, masks are computed
+    /// where they are asked for.
     pub(super) fn start(threads: u32) -> Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
@@ -181,7 +181,7 @@ impl MaskThreads {
                 }
             };
             let builder = thread::Builder::new().name(format!("prelude-mask-{i}"));
-            // Without any, sending fails.
+            // If no thread starts, sending a job fails.
             let _ = builder.stack_size(STACK_BYTES).spawn(work);
         }
         Self {

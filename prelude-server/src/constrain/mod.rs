@@ -73,7 +73,7 @@ pub(crate) struct ConstraintContext<'a> {
 /// The parts of a request that constrain its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    /// The language that they belong to.
+    /// The language that answers belong to.
     pub(crate) ask: Option<&'a Ask>,
     /// Reasoning that may come before a text in that language.
     pub(crate) reasoning: Option<Reasoning>,
@@ -111,7 +111,7 @@ pub(crate) async fn build(
     Ok(Some(made))
 }
 
-/// The constraint for a language.
+/// Returns the constraint for a language.
 ///
 /// # Errors
 /// The same as of [`build`].

@@ -1,4 +1,4 @@
-//! In place of `grammar.rs` in builds without the feature `llguidance`.
+//! The stand-in for `grammar.rs` in builds without the feature `llguidance`.
 
 use std::sync::Arc;
 

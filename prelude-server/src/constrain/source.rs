@@ -26,7 +26,7 @@ use super::{
 
 /// A grammar, ready to be walked.
 pub(super) struct Compiled {
-    /// At the beginning, with the lexer tables that the first mask took.
+    /// A matcher at the beginning of the grammar, with the lexer tables that the first mask took.
     pub(super) matcher: Mutex<Matcher>,
     /// The tokens that may come first, without the end tokens.
     pub(super) first: TokenSet,
@@ -36,11 +36,11 @@ pub(super) struct Compiled {
     pub(super) mask_cost: Arc<MaskCost>,
 }
 
-/// Why there is none.
+/// The reason why there is no compiled grammar.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Refused(Refusal),
-    /// No thread had time for it.
+    /// No thread had time for the grammar.
     Busy,
     NoThread,
 }
@@ -48,7 +48,7 @@ pub(super) enum Failure {
 /// The lasting fault of a grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The rule that it, or the field named, breaks.
+    /// The rule that the grammar, or the field named, breaks.
     Invalid {
         must: String,
         param: Option<String>,
@@ -147,7 +147,7 @@ impl Source {
         within.iter().try_for_each(bounds::check_schema)
     }
 
-    /// The grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
+    /// Returns the grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
     /// between two of its parts.
     pub(super) fn compile(
         self,
@@ -253,7 +253,7 @@ fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory, stop: &Stop) -> R
 }
 
 impl Kind {
-    /// The outcome of a grammar, without the library's words, which may quote the grammar.
+    /// Returns the outcome of a grammar, without the library's words, which may quote the grammar.
     fn refusal(self, error: &str, text: &str) -> Refusal {
         let limits = [
             "fuel",
@@ -281,7 +281,7 @@ impl Kind {
         }
     }
 
-    /// The rule for texts of this kind.
+    /// Returns the rule for texts of this kind.
     pub(super) fn must(self) -> &'static str {
         match self {
             Self::Regex => {
@@ -295,7 +295,7 @@ impl Kind {
     }
 }
 
-/// A message without the regular expression that it may quote, plainly or as Rust would.
+/// Returns a message without the regular expression that it may quote, plainly or as Rust would.
 fn unquoted(error: &str, regex: &str) -> String {
     if regex.is_empty() {
         return error.to_owned();
@@ -304,13 +304,13 @@ fn unquoted(error: &str, regex: &str) -> String {
     error.replace(&escaped, "").replace(regex, "")
 }
 
-/// The keywords that the library names as not implemented. They are keywords of the standard.
+/// Returns the keywords that the library names as not implemented. They are keywords of the standard.
 fn keywords(error: &str) -> Option<&str> {
     let (_, rest) = error.split_once("Unimplemented keys: [")?;
     rest.split_once(']').map(|(names, _)| names)
 }
 
-/// Without anchors at both ends: the whole text has to match anyway.
+/// Removes anchors at both ends: the whole text has to match anyway.
 fn unanchored(regex: &str) -> &str {
     let inner = regex.strip_prefix('^').unwrap_or(regex);
     let Some(body) = inner.strip_suffix('$') else {

@@ -44,7 +44,7 @@ struct StructuredOutputs<'a> {
     /// A regular expression of what may stand between parts of JSON, besides nothing; by default
     /// a blank, or a line's end with up to 16 blanks of indentation.
     whitespace_pattern: Option<Text<'a>>,
-    /// Only false: schemas are enforced as they are written.
+    /// Only false is allowed: schemas are enforced as they are written.
     disable_additional_properties: Option<bool>,
     /// Has no effect: there is one implementation.
     #[expect(dead_code, reason = "clients of vLLM send it")]
@@ -93,7 +93,7 @@ pub(crate) struct Ask {
 /// A language of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Language {
-    /// One of these.
+    /// The texts are these options.
     Choice(Vec<String>),
     /// Whole texts that match.
     Regex(String),
@@ -110,7 +110,7 @@ pub(crate) enum Language {
 pub(crate) struct Json {
     /// An object or a boolean.
     pub(crate) schema: Value,
-    /// Between any two parts.
+    /// The white space between any two parts.
     pub(crate) whitespace: Whitespace,
 }
 
@@ -131,7 +131,7 @@ impl Whitespace {
     /// [`Whitespace::Formatted`] as a regular expression.
     const FORMATTED: &str = r"[ \t]|\r?\n[ \t]{0,16}";
 
-    /// The schema with this white space, as `llguidance` is told of it.
+    /// Returns the schema with this white space, as `llguidance` is told of it.
     pub(crate) fn within(&self, schema: Value) -> Value {
         let mut schema = match schema {
             Value::Bool(true) => serde_json::json!({}),
@@ -167,14 +167,14 @@ impl From<Value> for Language {
 /// A grammar of calls, and what of the request it was made from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Calls {
-    /// In Lark's syntax.
+    /// The grammar in Lark's syntax.
     pub(crate) grammar: String,
     /// The schemas in each field, for messages.
     pub(crate) schemas: Vec<(String, Value)>,
 }
 
 impl Ask {
-    /// The field that holds the language's text, if it is another.
+    /// Returns the field that holds the language's text, if it is another.
     pub(crate) fn text_param(&self) -> &'static str {
         match self.language {
             Language::Calls(_) => "tools",
@@ -282,7 +282,7 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
     Ok(options)
 }
 
-/// A schema, or the text of one.
+/// Reads a schema, which may come as JSON or as the text of JSON.
 fn schema_of(value: Value, param: &'static str, depth: usize) -> Result<Value, ApiError> {
     let value = match value {
         Value::String(text) => wire::parse_text(&text, depth, param)?.0,

@@ -10,16 +10,16 @@ use llguidance::{
 };
 use prelude_text::tokenizer::Tokenizer;
 
-/// No token: the end is ours to offer.
+/// The id of no token, which stands for the end token: the server offers the end itself.
 const NO_TOKEN: TokenId = TokenId::MAX;
 
 /// Upper bound of a lexer state's memory: four bytes for each of up to 256 classes of bytes, and
 /// the expressions that it stands for.
 const LEXER_STATE_BYTES: usize = 2 << 10;
 
-/// The limits of a parser, of which lexer states take nearly all the memory: they are bounded by
-/// `state_bytes`, in a compiled grammar and in each continuation that it constrains. A mask takes
-/// about ten milliseconds at most. What needs more is refused, or ends with `abort`.
+/// Returns the limits of a parser, of which lexer states take nearly all the memory: they are
+/// bounded by `state_bytes`, in a compiled grammar and in each continuation that it constrains. A
+/// mask takes about ten milliseconds at most. What needs more is refused, or ends with `abort`.
 fn limits(state_bytes: usize) -> ParserLimits {
     ParserLimits {
         max_lexer_states: (state_bytes / LEXER_STATE_BYTES).max(1),
@@ -30,11 +30,11 @@ fn limits(state_bytes: usize) -> ParserLimits {
         // A row takes time quadratic in its items.
         step_max_items: 16_000,
         max_items_in_row: 2_000,
-        // Each takes a kilobyte.
+        // Each unit takes a kilobyte.
         max_grammar_size: 40_000,
-        // Would run through the whole vocabulary for every large lexeme.
+        // The setting would run through the whole vocabulary for every large lexeme.
         precompute_large_lexemes: false,
-        // Errors would quote the grammar.
+        // Verbose errors would quote the grammar.
         verbose_errors: false,
     }
 }
@@ -52,7 +52,7 @@ impl TokenizerEnv for Vocabulary {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// The model chooses how it spells what is forced.
+    /// Returns false: the model chooses how it spells text that the grammar forces.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

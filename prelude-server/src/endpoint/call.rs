@@ -1,4 +1,4 @@
-//! One call of an endpoint, and its answer.
+//! A call of an endpoint, and its answer.
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -32,7 +32,7 @@ pub struct Asking {
     pub inline: Option<Duration>,
 }
 
-/// One request on its way: its id, its reservation, and the facts that may be written to the log.
+/// A request on its way: its id, its reservation, and the facts that may be written to the log.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// The state that all requests share.
@@ -76,8 +76,8 @@ pub(crate) struct Inference {
 }
 
 impl Call {
-    /// A call that did not come over a connection: one-shot commands, programs that hold the server
-    /// in their process, and tests.
+    /// Returns a call that did not come over a connection: one-shot commands, programs that hold the
+    /// server in their process, and tests.
     ///
     /// # Errors
     /// 429 if the queue is full.
@@ -147,7 +147,7 @@ impl Call {
         }
         let mut unknown = fields.unknown.count;
         for (name, raw) in fields.rest() {
-            // To go on would let through what the caller wants kept out.
+            // Ignoring the field would let through what the caller wants kept out.
             if name == "escape_special_tokens" && raw.trim() == "true" {
                 return Err(ApiError::special_tokens_not_kept_apart());
             }
@@ -249,7 +249,7 @@ pub(crate) fn enter(
     match endpoint.needs {
         Needs::Queue => {
             let reservation = app.admission.enter(declared)?;
-            // What may generate has to be read first.
+            // The class of a request that may generate is known only once the request was read.
             if !endpoint.generates {
                 reservation.set_class(ExecutionClass::OneShot)?;
             }
@@ -296,7 +296,7 @@ pub(crate) enum Reply {
         /// The file.
         body: &'static str,
     },
-    /// There is nothing to say.
+    /// The status alone, without a body.
     Empty,
     /// Server-sent events.
     Stream(EventStream),

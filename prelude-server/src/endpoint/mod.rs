@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
     pub(crate) other_dialect: Option<Dialect>,
     /// The group in the API's description.
     pub(crate) group: &'static str,
-    /// One sentence in the API's description.
+    /// What the endpoint does, in one sentence of the API's description.
     pub(crate) summary: &'static str,
     /// The schema of a request's body, if there is one.
     pub(crate) request: Option<fn(&mut SchemaGenerator) -> Schema>,
@@ -62,7 +62,7 @@ pub(crate) type Bodies = Vec<(&'static str, Schema)>;
 pub(crate) enum Needs {
     /// The endpoint needs nothing: it answers in every phase.
     Nothing,
-    /// Models and their tokenizers.
+    /// The endpoint needs models and their tokenizers.
     Models,
     /// Room in the queue: the endpoint makes an engine work.
     Queue,
@@ -73,9 +73,9 @@ pub(crate) enum Needs {
 pub(crate) enum Access {
     /// Callers with a key, where the server has keys.
     Key,
-    /// All callers.
+    /// All callers may use the endpoint.
     Open,
-    /// All callers, unless the server protects its metrics.
+    /// All callers may use the endpoint, unless the server protects its metrics.
     Metrics,
 }
 
@@ -108,7 +108,7 @@ impl Endpoint {
         }
     }
 
-    /// The endpoint's path, as metrics and logs name it whatever alias was used.
+    /// Returns the endpoint's path, as metrics and logs name it whatever alias was used.
     pub(crate) const fn route(&self) -> &'static str {
         self.paths[0]
     }
@@ -129,17 +129,17 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// The schema of a request or response.
+/// Returns the schema of a request or response.
 pub(crate) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// One JSON body.
+/// Returns one JSON body.
 pub(crate) fn json<T: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
     vec![("application/json", generator.subschema_for::<T>())]
 }
 
-/// One of two JSON bodies.
+/// Returns one of two JSON bodies.
 pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerator) -> Bodies {
     let of = [
         generator.subschema_for::<A>(),
@@ -148,9 +148,10 @@ pub(crate) fn either<A: JsonSchema, B: JsonSchema>(generator: &mut SchemaGenerat
     vec![("application/json", schemars::json_schema!({ "anyOf": of }))]
 }
 
-/// A JSON body, or server-sent events that each hold a `chunk`.
+/// Returns a JSON body, or server-sent events that each hold a `chunk`.
 pub(crate) fn events<T: JsonSchema>(generator: &mut SchemaGenerator, chunk: &str) -> Bodies {
-    // Of no type: to some tools a stream is one text, to others each event is an object.
+    // The schema has no type: to some tools a stream is one text, to others each event is an
+    // object.
     let mut schema = schemars::json_schema!({});
     let what = format!(
         "Events `data: {chunk}`, one for each piece of the answer, the last `data: [DONE]`."
@@ -165,7 +166,7 @@ fn no_body(_: &mut SchemaGenerator) -> Bodies {
     Vec::new()
 }
 
-/// Seconds since 1970, for `created`.
+/// Returns the seconds since 1970, for `created`.
 pub(crate) fn unix_seconds() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
     // A clock before 1970 is wrong by more than we can mend.

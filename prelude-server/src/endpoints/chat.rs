@@ -56,7 +56,7 @@ pub(crate) struct AnswerFields {
     /// False leaves out reasoning that the server tells from the content.
     include_reasoning: Option<bool>,
     logprobs: Option<bool>,
-    /// Only with `logprobs`.
+    /// Likeliest tokens to report at each position, only with `logprobs`.
     top_logprobs: Option<CountOrAll>,
     add_special_tokens: Option<bool>,
 }
@@ -117,7 +117,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     // Without a limit the answer may fill the context, of which at least one token is left.
     input::check_length("messages", ids.len(), u64::from(output), model)?;
     params.check_prompt(ids.len())?;
-    let left = model.max_model_len - u32::try_from(ids.len()).expect("its length was checked");
+    let left = model.max_model_len
+        - u32::try_from(ids.len()).expect("`check_length` bounds the prompt by the context");
     let max_tokens = max_tokens.unwrap_or(left);
     params.check_budget(max_tokens)?;
     if let Some(top) = params.prompt_logprobs {
@@ -208,7 +209,7 @@ struct Message<'a> {
     content: Option<Option<Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
-    /// The same, for clients that know the older name.
+    /// The same text as `reasoning`, for clients that know the older name.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -316,7 +317,8 @@ impl Chat {
             }
         }
         if is_whole {
-            // Nothing but calls: no content; nothing at all: an empty one.
+            // An answer of calls alone has no content; an answer of nothing at all has an empty
+            // one.
             let none = (message.tool_calls.is_empty()).then_some(Cow::Borrowed(""));
             message.content.get_or_insert(none);
         }
@@ -419,7 +421,8 @@ impl Speaker for Chat {
         events.push(&body);
     }
 
-    /// The first chunk of all has the prompt's scores.
+    /// Returns when a choice's text goes out: its first chunk has the prompt's scores, so it waits
+    /// for them.
     fn readiness(&self, index: usize) -> Readiness {
         match self.run.prompt_of(index).is_scored() {
             true => Readiness::WithText,

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_requests_are_refused_by_field() {
         let check = |body: Value, expected| refused(demos(), PATH, &body, expected);
         let lm = |labels: Value| json!({"model": "demo-lm", "input": "x", "labels": labels});
         check(lm(json!(null)), (400, "missing_field", Some("labels")));

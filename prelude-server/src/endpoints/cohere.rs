@@ -94,7 +94,7 @@ enum VectorType {
     Base64,
     /// A bit for each number, 1 if it is above 0; the first is the highest of its byte, less 128.
     Binary,
-    /// The same as numbers from 0 to 255.
+    /// A bit for each number as in `Binary`; the bytes are numbers from 0 to 255.
     Ubinary,
 }
 

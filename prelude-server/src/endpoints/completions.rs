@@ -148,7 +148,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     completion.reply().await
 }
 
-/// Texts as they came; ids are decoded later. Empty unless texts are echoed.
+/// Returns the texts as they came; ids are decoded later. Empty unless texts are echoed.
 fn echo_texts<'a>(options: &Options, prompts: &[Prompt<'a>]) -> Vec<Option<Cow<'a, str>>> {
     if !options.echo {
         return Vec::new();
@@ -343,7 +343,8 @@ impl Speaker for Completion {
         events.push(&self.body(Vec::new(), Some(Some(self.run.usage_body()))));
     }
 
-    /// An echo goes out at once, unless the prompt's scores go with it.
+    /// Returns when a choice's text goes out: an echo at once, unless the prompt's scores go with
+    /// it.
     fn readiness(&self, index: usize) -> Readiness {
         match (self.options.echo, self.run.prompt_of(index).is_scored()) {
             (_, false) => Readiness::Wait,

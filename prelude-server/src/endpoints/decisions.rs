@@ -282,7 +282,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     Ok(reply(&model.name, &questionnaire, &values, &decided))
 }
 
-/// The questions, and what each one's answers are called.
+/// Returns the questions, and what each one's answers are called.
 fn questions(
     list: Vec<QuestionFields<'_>>,
 ) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
@@ -339,7 +339,7 @@ fn question<'a>(
     Ok((named, values))
 }
 
-/// A list of 2 to `max` entries.
+/// Checks that a list has 2 to `max` entries, and returns it.
 fn listed<T>(list: Option<Vec<T>>, path: String, max: usize) -> Result<Vec<T>, ApiError> {
     match list {
         None => Err(ApiError::missing_field(path)),
@@ -568,7 +568,7 @@ mod tests {
         ])
     }
 
-    /// The same questions as System One asks them give the same numbers, bit for bit.
+    /// Questions have the same answers, bit for bit, in System One's dialect.
     #[test]
     fn answers_are_those_of_the_other_dialect() {
         let body = json!({"model": "demo-lm", "input": STATE, "questions": questions(),

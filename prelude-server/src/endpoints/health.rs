@@ -76,13 +76,13 @@ pub(crate) struct Version {
     features: &'static [&'static str],
 }
 
-/// In service or not, in the status alone.
+/// Answers whether the server is in service, in the status alone.
 pub(crate) fn health(call: &Call) -> Result<Reply, ApiError> {
     call.app.healthy()?;
     Ok(Reply::Empty)
 }
 
-/// The same, with what is served, or how far its download is.
+/// Answers whether the server is in service, with what is served, or how far its download is.
 pub(crate) fn ready(call: &Call) -> Result<Reply, ApiError> {
     call.app
         .healthy()
@@ -122,11 +122,11 @@ pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
     Ok(Reply::Empty)
 }
 
-/// The version of the program.
+/// Answers with the version of the program.
 pub(crate) fn version() -> Reply {
     Reply::json(&Version {
         version: env!("CARGO_PKG_VERSION"),
-        // Set where this was built, or by the build script.
+        // The environment variable is set where the program is built, or by the build script.
         commit: option_env!("PRELUDE_COMMIT").filter(|commit| !commit.is_empty()),
         features: executor::FEATURES,
     })

@@ -29,7 +29,7 @@ pub(crate) const METRICS: Endpoint = Endpoint {
     })
 };
 
-/// All metrics of the process.
+/// Answers with all metrics of the process.
 pub(crate) fn metrics(call: &Call) -> Reply {
     let app = &call.app;
     let engines = app.models().iter().map(|model| Engine {
@@ -224,7 +224,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         let labels = format!("block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
         vec![(labels, Value::Count(1))]
     })),
-    // Gateways read it of every server with these names.
+    // Gateways read this metric of every server whose metrics have vLLM's names.
     (Gauge, "vllm:lora_requests_info", "Adapters in use; none are served.", Engines(|e| {
         let labels = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
         vec![(labels.to_owned(), Value::Count(e.model.created))]
@@ -282,7 +282,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         let s = e.scheduler();
         by_class(s.oneshot_tokens, s.prefill_tokens + s.decode_tokens)
     })),
-    // Prompts of generations share over time alone, through the cache.
+    // Prompts of generations share tokens only over time, through the cache.
     (Counter, "prelude:shared_tokens_total",
         "Prompt tokens that another row of the same step computed.",
         Engines(|e| by_class(e.scheduler().shared_tokens, 0))),
@@ -413,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn series_have_the_format_of_prometheus() {
         let mut histogram = engine::Histogram::new(&[1.0, 2.5]);
         histogram.observe(2.0);
         let mut text = String::new();

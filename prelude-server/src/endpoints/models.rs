@@ -50,7 +50,7 @@ pub(crate) struct Described<'a> {
     permission: [(); 0],
     kind: &'static str,
     tasks: Vec<&'static str>,
-    /// Of a classifier of tokens, the classes in the order of the numbers that `/pooling` gives each
+    /// The classes of a classifier of tokens, in the order of the numbers that `/pooling` gives each
     /// token.
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<&'a [String]>,
@@ -64,7 +64,7 @@ struct Brief<'a> {
     release_date: String,
 }
 
-/// All models.
+/// Answers with all models.
 ///
 /// # Errors
 /// 503 while loading.
@@ -84,7 +84,7 @@ pub(crate) fn list(call: &Call) -> Result<Reply, ApiError> {
     }))
 }
 
-/// One model.
+/// Answers with one model.
 ///
 /// # Errors
 /// 404, 503 while loading.
@@ -119,7 +119,7 @@ fn brief<'a>(model: &'a ServedModel, name: &'a str) -> Brief<'a> {
     }
 }
 
-/// The day, as `YYYY-MM-DD`.
+/// Returns the day as `YYYY-MM-DD`.
 fn date(unix_seconds: u64) -> String {
     i64::try_from(unix_seconds)
         .ok()
@@ -127,7 +127,8 @@ fn date(unix_seconds: u64) -> String {
         .map_or_else(String::new, |t| t.strftime("%Y-%m-%d").to_string())
 }
 
-/// Names may hold a `/`, which clients send as `%2F`. What is not an escape stays as it is.
+/// Decodes a name, which may hold a `/` that clients send as `%2F`. What is not an escape stays as it
+/// is.
 fn percent_decode(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn dates() {
+    fn seconds_become_dates() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(1_790_000_000), "2026-09-21");
     }

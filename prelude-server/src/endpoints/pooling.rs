@@ -151,7 +151,7 @@ enum Pooled {
     Classify,
 }
 
-/// `task`, or the kind's own.
+/// Returns the task that the request names, or else that of the model's kind.
 fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), ApiError> {
     let (own, own_unit) = match model.kind {
         ModelKind::Classifier | ModelKind::Reward => (Pooled::Classify, Unit::Texts),

@@ -201,7 +201,7 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
     }
 }
 
-/// All dialects but TEI's.
+/// Answers a rerank request in any dialect but TEI's.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
     let request: RerankRequest<'_> = call.read_fields(fields)?;
@@ -215,7 +215,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     if documents.is_empty() {
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
-    // Zero asks for all, as no number does.
+    // Zero asks for all results, as leaving the number out does.
     let top_n = asked
         .top_n
         .or(asked.top_k)
@@ -278,7 +278,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     })
 }
 
-/// TEI's dialect.
+/// Answers a rerank request in TEI's dialect.
 async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     // The other dialects' fields, and those for which TEI has names of its own.
@@ -324,7 +324,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     Ok(Reply::json(&results.collect::<Vec<_>>()))
 }
 
-/// Indices and scores by falling score, ties by index.
+/// Returns the indices and scores by falling score, ties by index.
 fn ranked(judged: &Judged, activation: bool, top_n: Option<usize>) -> Vec<(usize, f64)> {
     let mut ranked: Vec<_> = judged.scores(activation).into_iter().enumerate().collect();
     // Stable, so equal scores stay in the order of their documents.
@@ -431,7 +431,7 @@ mod tests {
         testing::{Golden, answer, app, ask, demos, embedded, golden, options, refused},
     };
 
-    /// The demo language model as a reranker, with its own template or one of the test's.
+    /// Returns the demo language model as a reranker, with its own template or one of the test's.
     fn reranker(template: Option<&str>) -> Arc<App> {
         let mut loaded = embedded(
             &demo::LM,
@@ -552,7 +552,7 @@ mod tests {
         }
     }
 
-    /// As the routers of SGLang and of vLLM ask and read the answer.
+    /// The routers of SGLang and of vLLM send `rid` and read a list.
     #[test]
     fn a_request_with_rid_is_answered_by_a_list() {
         let body = |more: Value| {
@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_requests_are_refused_by_field() {
         let check = |path: &str, body: Value, reason: &str, param: &str| {
             refused(qwen3(), path, &body, (400, reason, Some(param)));
         };

@@ -192,7 +192,7 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     let name = common.model.as_deref();
     let model = call.app.model_of(name, Task::Score, can)?;
     let apply_softmax = fields.apply_softmax.unwrap_or(false);
-    // Logits come of a classification head without softmax alone.
+    // Only a classification head without softmax gives logits.
     let activated = model.has_vocabulary() || apply_softmax;
     request.judge.check_unused(activated)?;
     let wanted = match model.has_vocabulary() {
@@ -338,8 +338,8 @@ fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: b
     })
 }
 
-/// Probabilities over the labels, or over the vocabulary; of a classification head what its
-/// activation makes of its logits, or the logits.
+/// Returns the probabilities over the labels, or over the vocabulary; of a classification head what
+/// its activation makes of its logits, or the logits.
 fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
     match output {
         RowOutput::LabelScores(scores) if apply_softmax => Some(softmax(&scores.logits)),
@@ -397,8 +397,8 @@ impl ScoredLabels {
     }
 }
 
-/// `labels` of a model that has classes: which of them to score, all if there are none. Token ids
-/// name no class; clients that send them to every model get all classes.
+/// Returns which classes `labels` name, of a model that has classes; `None` if all are to be
+/// scored. Token ids name no class; clients that send them to every model get all classes.
 fn classes(
     names: Option<Vec<String>>,
     model: &ServedModel,
@@ -421,7 +421,7 @@ fn classes(
     Ok(Some(places.collect::<Result<_, _>>()?))
 }
 
-/// `label_token_ids`, or `labels` of one token each.
+/// Returns the ids of `label_token_ids`, or of `labels` of one token each.
 fn labels(
     ids: Option<Vec<TokenId>>,
     texts: Option<Vec<String>>,
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn wrong_requests_are_refused_by_field() {
         let check = |body: Value, expected| refused(demos(), PATH, &body, expected);
         let ok = json!({"query": "q", "items": ["i"], "labels": ["yes"]});
         let with = |name: &str, value: Value| {
@@ -622,7 +622,7 @@ mod tests {
     /// Joined, these would be gigabytes of ids; encoded with every item, hours of text. The tests
     /// end at all because nothing is joined before its length was looked at.
     #[test]
-    fn what_would_grow_by_joining_is_refused_unjoined() {
+    fn inputs_that_would_grow_by_joining_are_refused_unjoined() {
         let rows = demos().config.limits.rows as usize;
         let check = |query: Value, items: Value, first: bool, expected| {
             let body = json!({"query": query, "items": items, "item_first": first, "label_token_ids": [1]});

@@ -50,7 +50,8 @@ const STEPS_MAX: usize = 200;
 
 fn changes(generator: &mut SchemaGenerator) -> Bodies {
     let event = generator.subschema_for::<Changes<'static>>();
-    // Of no type: to some tools a stream is one text, to others each event is an object.
+    // The schema has no type: to some tools a stream is one text, to others each event is an
+    // object.
     let mut schema = schemars::json_schema!({ "x-event": event });
     let what = "Events `data: StatusChanges`, at most four a second, as long as the client listens. \
                 The first has the latest steps.";

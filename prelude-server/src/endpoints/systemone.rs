@@ -213,8 +213,8 @@ mod tests {
         }
     }
 
-    /// Its nodes are the tokens that are computed, and the way to a question's end is the prompt of
-    /// that question alone.
+    /// The forest's nodes are the tokens that are computed, and the path to a question's end is the
+    /// prompt of that question alone.
     #[test]
     fn the_forest_is_what_is_computed() {
         let ask_forest = |questions: &Value, labels: &str| {

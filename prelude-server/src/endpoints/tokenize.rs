@@ -65,7 +65,7 @@ pub(crate) struct TextFields<'a> {
     /// One text, or a list of texts and then a list of results.
     prompt: Option<OneOrMany<Text<'a>>>,
     add_special_tokens: Option<bool>,
-    /// Each token's text beside its id.
+    /// True to get each token's text beside its id.
     return_token_strs: Option<bool>,
 }
 
@@ -85,7 +85,7 @@ request! {
     ];
 }
 
-/// Text or messages to ids.
+/// Answers with the ids of texts or messages.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -131,7 +131,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     call.encode(body.len(), encode_all).await?
 }
 
-/// A list has no more texts than a request has rows.
+/// Checks that a list has no more texts than a request may have rows.
 fn check_rows(call: &Call, texts: usize) -> Result<(), ApiError> {
     let (rows, max) = (texts as u64, call.app.config.limits.rows);
     if rows > max {
@@ -147,7 +147,7 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// One text, or a list of texts and then a list of results.
+    /// Reads one text, or a list of texts.
     fn texts(prompt: Option<OneOrMany<Text<'a>>>) -> Result<Self, ApiError> {
         match prompt {
             None => Err(ApiError::missing_field("prompt")),
@@ -162,7 +162,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Tokens as text; part of a character prints as U+FFFD, an id beyond the tokenizer's as nothing.
+/// Returns the tokens as text; part of a character prints as U+FFFD, an id beyond the tokenizer's
+/// as nothing.
 fn strings<'m>(model: &'m ServedModel, ids: &[TokenId]) -> Vec<Cow<'m, str>> {
     let text = |&id: &TokenId| model.tokenizer.id_to_text(id);
     ids.iter().map(text).collect()
@@ -185,7 +186,7 @@ pub(crate) struct DetokenizeRequest<'a> {
     skip_special_tokens: Option<bool>,
 }
 
-/// Ids to text.
+/// Answers with the text of ids.
 ///
 /// # Errors
 /// 400 naming the field.
@@ -225,7 +226,7 @@ pub(crate) struct Info<'a> {
     max_model_len: u32,
 }
 
-/// The properties of a tokenizer that evaluation harnesses ask for.
+/// Answers with the properties of a tokenizer that evaluation harnesses ask for.
 ///
 /// # Errors
 /// 503 while loading.

@@ -54,7 +54,7 @@ impl Server {
         })
     }
 
-    /// The bound address, with the port that the system chose if 0 was asked for.
+    /// Returns the bound address, with the port that the system chose if 0 was asked for.
     ///
     /// # Errors
     /// The system's.
@@ -85,7 +85,8 @@ impl Server {
             }
         }
         close(&app, &free, listener);
-        // Until all connections are closed. A client that does not take its last bytes loses them.
+        // Waits until all connections are closed. A client that does not take its last bytes loses
+        // them.
         let _ = tokio::time::timeout(LAST_BYTES, free.acquire_many(max)).await;
         if app.engine_lost() {
             Ended::EngineLost
@@ -98,11 +99,11 @@ impl Server {
 /// Closes a listener, and accepts every connection that the system has accepted for it: closing it
 /// alone would reset them. Their requests are refused; clients that come later find no listener.
 fn close(app: &Arc<App>, free: &Arc<Semaphore>, listener: TcpListener) {
-    // Asked directly: the runtime may not know the last ones yet.
+    // The listener is asked directly: the runtime may not know the last connections yet.
     let Ok(listener) = listener.into_std() else {
         return;
     };
-    // It does not block: without another connection it fails.
+    // `accept` does not block: without another connection it fails.
     while let Ok((stream, _)) = listener.accept() {
         let stream = stream
             .set_nonblocking(true)

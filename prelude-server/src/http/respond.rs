@@ -190,7 +190,8 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
 
 /// Prints milliseconds with three decimal places.
 fn millis(duration: Duration) -> String {
-    // Whole numbers: printing a fraction takes far more code, which no cache holds after a step.
+    // Whole microseconds: printing a fraction takes far more code, which no cache holds after a
+    // step.
     let us = (duration.as_nanos() + 500) / 1000;
     format!("{}.{:03}", us / 1000, us % 1000)
 }

@@ -152,7 +152,7 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
         return Err(ApiError::uri_too_long(limits.uri_bytes));
     }
     let headers = &parts.headers;
-    // Each with a colon, a blank and a line break.
+    // Each header has a colon, a blank and a line break.
     let bytes: usize = headers
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4)
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn media_types() {
+    fn only_json_media_types_are_accepted() {
         let check = |name: header::HeaderName, value: &'static str, expected: bool| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static(value));

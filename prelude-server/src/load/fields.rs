@@ -21,11 +21,11 @@ use crate::{ApiKeys, App, ServerConfig, testing};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Base {
     Lm,
-    /// Its special tokens are in a file of their own.
+    /// A language model whose special tokens are in a file of their own.
     LmWithMap,
     Classifier,
     Embedder,
-    /// A cross-encoder of one class, which only the workspace has, as those below.
+    /// A cross-encoder of one class, which only the workspace has, as the models below.
     Reward,
     /// A classifier with a window.
     Mistral,
@@ -71,12 +71,12 @@ const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
 
-/// All names in reach of a template.
+/// A template that prints all names in its reach.
 const TEMPLATE: &str = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}\
     {{ cls_token }}{{ mask_token }}{% for m in messages %}{{ m.content }}{% endfor %}";
 
 impl Base {
-    /// The base in which the fields of a file are changed.
+    /// Returns the base in which the fields of a file are changed.
     fn of(file: &str) -> Self {
         match file {
             CONFIG => Self::Classifier,
@@ -205,7 +205,7 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
         };
         let document = documents.entry(file).or_insert_with(|| json!({}));
         match document.as_array_mut() {
-            // Of modules.json the last module's.
+            // In modules.json the field of the last module is changed.
             Some(list) => list.last_mut().unwrap()[name] = value.clone(),
             None => document[name] = value.clone(),
         }
@@ -503,7 +503,7 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
     }
 }
 
-/// A value beside those that are allowed.
+/// Returns a value beside those that are allowed.
 fn other_than(allowed: &[&str]) -> Value {
     match allowed {
         ["true"] => json!(false),
@@ -515,7 +515,7 @@ fn other_than(allowed: &[&str]) -> Value {
     }
 }
 
-/// A value of the kind that the reference writes, or any at all.
+/// Returns a value of the kind that the reference writes, or any at all.
 fn harmless(file: &str, name: &str) -> Value {
     match (file, name) {
         (TOKENIZER, "version") => json!("1.0"),

@@ -11,7 +11,7 @@ use crate::endpoint::{Bodies, Endpoint, Needs};
 
 const SCHEMAS: &str = "/components/schemas";
 
-/// The whole document.
+/// Returns the whole document.
 pub(crate) fn document(endpoints: &[&Endpoint]) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|s| {
         s.definitions_path = SCHEMAS.into();
@@ -69,7 +69,7 @@ pub(crate) fn document(endpoints: &[&Endpoint]) -> Value {
     })
 }
 
-/// `/v1/models/*` with a name for what the star stands for.
+/// Returns a path such as `/v1/models/*` with a name for what the star stands for.
 fn template(path: &str) -> String {
     path.replace('*', "{id}")
 }
@@ -135,7 +135,7 @@ fn parameters(endpoint: &Endpoint) -> Value {
     list.into()
 }
 
-/// The answer to a HEAD has no body.
+/// Removes the bodies of an operation: the answer to a HEAD has none.
 fn without_bodies(operation: &mut Value) {
     let responses = operation["responses"].as_object_mut();
     for response in responses.into_iter().flat_map(Map::values_mut) {
@@ -145,7 +145,7 @@ fn without_bodies(operation: &mut Value) {
     }
 }
 
-/// The description of the document itself.
+/// Returns the description of the document itself.
 pub(crate) fn of_itself(_: &mut SchemaGenerator) -> Bodies {
     vec![(JSON, schemars::json_schema!({ "type": "object" }))]
 }

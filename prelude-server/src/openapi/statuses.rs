@@ -36,7 +36,7 @@ struct ErrorObject {
     reason: String,
 }
 
-/// The same on the System One routes.
+/// The body of an error on the System One routes.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
@@ -73,7 +73,7 @@ struct ValidationDetail {
     r#type: String,
 }
 
-/// The same to a request with `texts` on the rerank routes.
+/// The body of an error to a request with `texts` on the rerank routes.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
@@ -96,7 +96,7 @@ fn named(schema: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{schema}") })
 }
 
-/// The body that an endpoint's errors have.
+/// Returns the body that an endpoint's errors have.
 fn error_schema(endpoint: &Endpoint) -> Value {
     let of = |dialect| match dialect {
         Dialect::OpenAi => named("ErrorResponse"),
@@ -109,7 +109,7 @@ fn error_schema(endpoint: &Endpoint) -> Value {
     }
 }
 
-/// Every status that a route may be answered with.
+/// Returns every status that a route may be answered with.
 pub(super) fn responses(endpoint: &Endpoint, answer: Bodies) -> Value {
     let mut responses = Map::new();
     let mut headers = vec!["X-Request-Id"];
@@ -242,7 +242,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Every header by name.
+/// Returns every header by name.
 pub(super) fn headers() -> Value {
     let mut headers = Map::new();
     let id = json!({

@@ -13,7 +13,7 @@ fn paths() -> impl Iterator<Item = (&'static Endpoint, &'static str)> {
     ENDPOINTS.iter().flat_map(move |endpoint| of(endpoint))
 }
 
-/// Names of the fields that a request's body may have.
+/// Returns the names of the fields that a request's body may have.
 fn fields(endpoint: &Endpoint) -> Vec<String> {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|s| s.inline_subschemas = true)
@@ -72,7 +72,7 @@ fn operations_have_names_of_their_own_and_references_lead_somewhere() {
     assert!(names.len() > paths().count(), "{names:?}");
 }
 
-/// Requests that are right, one for each way in which an endpoint is asked.
+/// Returns requests that are right, one for each way in which an endpoint is asked.
 fn right(endpoint: &Endpoint) -> Vec<Value> {
     let messages = json!([{"role": "user", "content": "a"}]);
     match endpoint.route() {

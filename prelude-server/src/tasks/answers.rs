@@ -63,7 +63,7 @@ impl Answers<'_, '_> {
             for len in encoded.lens() {
                 check_length(self.field, len, 0, model)?;
             }
-            let first = first.expect("there is a prompt");
+            let first = first.expect("a request has at least one text to ask about");
             let trie = label_trie(escaping, budget, first, self.answers, self.open)?;
             budget.rows(self.prompts * trie.num_rows())?;
             budget.numbers(self.prompts * self.answers.len())?;

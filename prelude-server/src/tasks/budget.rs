@@ -100,7 +100,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_added_is_bounded() {
+    fn added_tokens_are_bounded() {
         let limits = Limits {
             queued_tokens: 10,
             ..Limits::default()

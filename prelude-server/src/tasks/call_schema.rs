@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 /// The place of the parameters' schema in the call's.
 const PLACE: &str = "#/properties/arguments";
 
-/// A call of the function `name` as a schema: `{"name": .., "arguments": ..}`. References within
-/// the parameters go on meaning what they meant when those were a schema of their own.
+/// Returns a call of the function `name` as a schema: `{"name": .., "arguments": ..}`. References
+/// within the parameters go on meaning what they meant when those were a schema of their own.
 pub(super) fn of(name: &Value, parameters: &Value) -> Value {
     let mut parameters = match parameters {
         Value::Object(schema) => schema.clone(),
@@ -41,9 +41,9 @@ fn move_references(schema: &mut Map<String, Value>) {
                     *to = format!("{PLACE}{pointer}");
                 }
             }
-            // Values, not schemas.
+            // The values of these keywords are data, not schemas.
             ("enum" | "const" | "default" | "examples", _) => {}
-            // Their keys are names, not keywords.
+            // The keys of these keywords' objects are names, not keywords.
             (
                 "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
                 | "dependencies",
@@ -54,10 +54,11 @@ fn move_references(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A schema, a list of them, or a keyword's value that a reference may point into.
+/// Moves the references in a schema, in a list of schemas, or in a keyword's value that a reference
+/// may point into.
 fn in_value(value: &mut Value) {
     match value {
-        // A document of its own: its references start there.
+        // A schema with an id is a document of its own: its references start there.
         Value::Object(schema) if schema.get("$id").is_some_and(Value::is_string) => {}
         Value::Object(schema) => move_references(schema),
         Value::Array(schemas) => schemas.iter_mut().for_each(in_value),
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_stays() {
+    fn values_that_are_no_references_stay() {
         for schema in [
             json!({"properties": {"$ref": {"const": "#"}}}),
             json!({"const": {"$ref": "#"}, "default": {"$ref": "#"}}),

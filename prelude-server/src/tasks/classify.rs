@@ -222,7 +222,7 @@ async fn by_labels<'m>(
         for len in prompts.lens() {
             check_length("input", len, 0, model)?;
         }
-        let trie = trie_behind(first.expect("there are texts"))?;
+        let trie = trie_behind(first.expect("a request has at least one text"))?;
         budget.rows(texts.len() * trie.num_rows())?;
         budget.numbers(texts.len() * labels.len())?;
         let tries = iter::repeat(&trie);

@@ -62,7 +62,7 @@ pub(crate) struct Conversation {
     messages: Vec<Value>,
     /// Functions that the model may call.
     pub(crate) tools: Tools,
-    /// The same as the template is given them.
+    /// The functions that the model may call, as the template is given them.
     shown_tools: Option<Vec<Value>>,
     documents: Option<Vec<Value>>,
     add_generation_prompt: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Rendered {
 }
 
 impl Rendered {
-    /// The text that was read.
+    /// Returns the text that was read.
     pub(crate) fn into_text(self, model: &ServedModel) -> String {
         match self.is_cut {
             true => model.tokenizer.decode(&self.ids, false),
@@ -102,11 +102,11 @@ impl Rendered {
     }
 }
 
-/// In place of the length of what a request's own template prints: too long for the thread that
-/// reads requests.
+/// The bytes that count where a request's own template prints an unknown number: too many for the
+/// thread that reads requests.
 const UNKNOWN: usize = 1 << 20;
 
-/// The bytes of all texts in `value`.
+/// Returns the bytes of all texts in `value`.
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -165,7 +165,7 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// Marks whatever of people's would be taken for a special token.
+    /// Marks whatever in people's texts would be taken for a special token.
     fn escape(&mut self, escaper: &Escaper) -> Result<(), ApiError> {
         let lists = [&self.messages[..]]
             .into_iter()
@@ -187,8 +187,8 @@ impl Conversation {
         Ok(())
     }
 
-    /// About how much text there is to print and encode: the more, the less it is done in between
-    /// other work. What a request's own template prints is not known beforehand.
+    /// Returns about how much text there is to print and encode: the more, the less it is done in
+    /// between other work. What a request's own template prints is not known beforehand.
     pub(crate) fn bytes(&self) -> usize {
         let lists = [
             Some(&self.messages),
@@ -203,7 +203,7 @@ impl Conversation {
         told
     }
 
-    /// The prompt's ids, so many of them as `truncation` keeps. On the encode pool.
+    /// Returns the prompt's ids, so many of them as `truncation` keeps. On the encode pool.
     ///
     /// # Errors
     /// 400 `template_error`; 400 if nothing of the messages would be left.

@@ -165,7 +165,7 @@ impl Options {
 /// The answers, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Decided {
-    /// In the order of the questions.
+    /// The answers, in the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
     /// Distinct tokens of the prompts: the state once, however many questions.
     pub(crate) tokens: u64,
@@ -297,8 +297,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Prompts of a question. Yes/no and the digits of a scale mean what they say; only a choice's
-    /// list can be turned.
+    /// Returns the number of prompts of a question. Yes/no and the digits of a scale mean what they
+    /// say; only a choice's list can be turned.
     fn turns(named: &NamedQuestion<'_>, options: &Options) -> usize {
         let criteria = &named.question.criteria;
         match criteria {
@@ -307,7 +307,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of the options' names, where they are what is answered.
+    /// Returns the bytes of the options' names, where they are what is answered.
     fn name_bytes(named: &NamedQuestion<'_>, options: &Options) -> usize {
         match (&named.question.criteria, options.labels) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
@@ -436,7 +436,8 @@ fn encode(
                 let user = named
                     .question
                     .user_turn(&questionnaire.state, rotation, labels);
-                // Whatever of it is not the caller's has no special tokens.
+                // The user turn's own words have no special tokens, so escaping changes the
+                // caller's text alone.
                 let user = json!({"role": "user", "content": escaping.text(&user)});
                 let system =
                     { system.iter() }.map(|text| json!({"role": "system", "content": text}));

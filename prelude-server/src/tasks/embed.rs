@@ -93,9 +93,9 @@ impl VectorFields<'_> {
 /// The parts of a text that have a vector, or classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Each text as a whole.
+    /// A result for each text as a whole.
     Texts,
-    /// Each token of each text.
+    /// A result for each token of each text.
     Tokens,
 }
 
@@ -234,7 +234,7 @@ fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiE
         (None, Some(name), None) => named(name, "prompt_name"),
         (None, None, Some("query" | "search_query")) => named("query", "input_type"),
         (None, None, Some("document" | "passage" | "search_document")) => {
-            // As sentence-transformers looks for it.
+            // The names that sentence-transformers looks for.
             let names = ["document", "passage", "corpus"];
             let prompt = names.iter().find_map(|name| model.prompts.get(*name));
             Ok(prompt.cloned().unwrap_or_default())

@@ -47,14 +47,15 @@ impl<'m> Escaping<'m> {
         Ok(Self { model, escapes })
     }
 
-    /// Special tokens are taken for what they spell, wherever they come from.
+    /// Returns an escaping that leaves texts as they are: special tokens in them are taken for what
+    /// they spell, wherever they come from.
     #[cfg(test)]
     pub(crate) const fn none(model: &'m ServedModel) -> Self {
         let escapes = None;
         Self { model, escapes }
     }
 
-    /// A text of people's, to be put into a prompt.
+    /// Returns a text of people's, to be put into a prompt.
     pub(crate) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self
             .escapes
@@ -122,7 +123,7 @@ impl<'m> Escaping<'m> {
     }
 }
 
-/// The model's tokenizer does not allow it.
+/// Returns the error for a tokenizer by which special tokens cannot be escaped.
 pub(crate) fn cannot_escape() -> ApiError {
     let message = "special tokens cannot be escaped here: this model's tokenizer does not keep \
         them apart from the text beside them";

@@ -46,7 +46,7 @@ impl Guard {
         let source = model.template.as_ref().map_or("", |of| of.source());
         let names = |name: &&str| source.contains(*name);
         if CATEGORIES.iter().all(names) {
-            // Before any text of a caller's stands in it.
+            // The codes are read from a prompt without any caller's text.
             let codes = codes(&user_turn(model, "")?);
             if !codes.is_empty() {
                 return Ok(Some(Self::Categories(codes)));

@@ -39,9 +39,9 @@ pub(crate) struct Form {
 /// A guideline that a text may violate.
 #[derive(Debug)]
 pub(crate) struct Guideline<'a> {
-    /// Its name in answers, and in the template if it is the model's own.
+    /// The guideline's name in answers, and in the template if it is the model's own.
     pub(crate) name: &'a str,
-    /// Its words; `None` is the guideline that the model knows by this name.
+    /// The guideline's words; `None` is the guideline that the model knows by this name.
     pub(crate) text: Option<Cow<'a, str>>,
 }
 
@@ -56,7 +56,8 @@ const RISKS: [&str; 7] = [
     "unethical_behavior",
 ];
 
-/// All forms. The first whose words a template has is meant.
+/// The forms in which models are asked about a guideline. The first whose words a template has is
+/// meant.
 static FORMS: [Form; 3] = [
     // Granite Guardian 3.3, which may reason before it answers; asked not to, it says so.
     Form {

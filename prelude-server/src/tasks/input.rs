@@ -24,7 +24,7 @@ use crate::{
 const KINDS: &str =
     "a string, a list of strings, a list of token ids or a list of lists of token ids";
 
-/// One prompt or input as it came. `Debug` prints its length.
+/// A prompt or an input as it came. `Debug` prints its length.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Prompt<'a> {
     /// Text, to be encoded.
@@ -136,8 +136,7 @@ pub(crate) struct InputFields<'a> {
     input: Option<Prompts<'a>>,
     /// True by default for texts; a rendered conversation has its own special tokens.
     add_special_tokens: Option<bool>,
-    /// For embeddings: true if they have length 1. For classes: true for probabilities, false for
-    /// logits.
+    /// Embeddings: true scales vectors to length 1. Classes: true gives probabilities, false logits.
     pub(crate) use_activation: Option<bool>,
 }
 
@@ -418,7 +417,7 @@ fn encode_each(
     Ok(encoded)
 }
 
-/// About how much text there is to encode.
+/// Returns about how much text there is to encode.
 fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
     let bytes = prompts.iter().map(|prompt| match prompt {
         Prompt::Text(text) => text.len().saturating_add(before.len()),

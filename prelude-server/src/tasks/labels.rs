@@ -96,12 +96,12 @@ fn split_template(template: &str) -> Result<(&str, &str), ApiError> {
     }
 }
 
-/// A prompt of one user turn, up to where the answer begins, with thinking off.
+/// Returns a prompt of one user turn, up to where the answer begins, with thinking off.
 pub(crate) fn user_turn(model: &ServedModel, content: &str) -> Result<String, ApiError> {
     prompt(model, &[json!({"role": "user", "content": content})])
 }
 
-/// A prompt up to where the answer begins, with thinking off.
+/// Returns a prompt up to where the answer begins, with thinking off.
 pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
     let template = model.template.as_ref();
     let template = template.expect("a model that serves this task has a template");

@@ -109,7 +109,7 @@ fn check_role<'m>(message: &'m mut Map<String, Value>, pointer: &str) -> Result<
     }
 }
 
-/// The text of parts, which are separated by a line break as other servers do it.
+/// Returns the text of parts, which are separated by a line break as other servers do it.
 fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
     let text = |(index, part): (usize, &Value)| -> Result<String, ApiError> {
         let path = format!("{pointer}/{index}");
@@ -126,8 +126,8 @@ fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
     Ok(texts?.join("\n"))
 }
 
-/// The text of a conversation up to the end of its final message's content, so that the model goes
-/// on with it.
+/// Returns the text of a conversation up to the end of its final message's content, so that the model
+/// goes on with it.
 ///
 /// The content's end is marked before rendering: what the template prints behind it may hold the
 /// same words.
@@ -196,7 +196,7 @@ pub(crate) fn around<'t>(
     Ok((before, behind))
 }
 
-/// A word that no message holds.
+/// Returns a word that no message holds.
 fn unused_mark(messages: &[Value]) -> String {
     let all = Value::from(messages.to_vec()).to_string();
     let marks = (0u32..).map(|i| format!("PRELUDE_END_OF_CONTENT_{i}_"));

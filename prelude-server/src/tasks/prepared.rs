@@ -40,7 +40,7 @@ pub(crate) struct Expected {
 /// An output that is computed at the end of a prompt.
 #[derive(Clone, Copy, Debug)]
 enum Output<'t> {
-    /// One row.
+    /// A row that one head computes.
     Head(&'t Head),
     /// The rows of a trie of labels behind the prompt.
     Labels(&'t LabelTrie),
@@ -137,7 +137,7 @@ impl Prepared {
 /// The outputs of a request, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Computed<T> {
-    /// One for each row, in order.
+    /// The outputs, one for each row, in order.
     pub(crate) outputs: Vec<T>,
     /// The number of prompt tokens that the client is told.
     pub(crate) tokens: u64,
@@ -214,7 +214,7 @@ pub(crate) fn trie_scores(output: RowOutput) -> Option<RowScores> {
     }
 }
 
-/// A prompt that no tree can hold.
+/// Returns the error for a prompt that no tree can hold.
 fn of_tree(field: &'static str, error: &TreeError) -> ApiError {
     let must = match error {
         TreeError::EmptyNode { .. } => "not be empty: it has no tokens",

@@ -249,7 +249,10 @@ fn prompts(
         if last.as_ref().is_none_or(|(of, _)| !ptr::eq(*of, whole)) {
             last = Some((whole, capped(model, whole, query_cap)));
         }
-        let query: &str = &last.as_ref().expect("set above").1;
+        let query: &str = &last
+            .as_ref()
+            .expect("the branch above sets it for the first pair")
+            .1;
         let mut document = capped(model, document, options.max_tokens_per_doc);
         if let Some(truncation) = &options.truncation {
             // Rendered prompts bring their special tokens with them.

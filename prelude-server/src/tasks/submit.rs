@@ -180,7 +180,7 @@ fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSp
     let text: String = text.chars().take(LOGGED_CHARS).collect();
     let id = call.named.get().unwrap_or(&call.request_id);
     let (tokens, prompts) = (tree.prompt_len(first.node), rows.len());
-    // Escaped: it stays one line.
+    // The text is escaped, so it stays one line.
     log::line(format_args!(
         "prompt id={id} rows={prompts} tokens={tokens} text={text:?}"
     ));
@@ -248,7 +248,8 @@ pub(crate) struct PromptTokensDetails {
 }
 
 impl UsageBody {
-    /// Each prompt counted once, and what the engine knows of the cache, if it has said so.
+    /// Returns the usage: each prompt counted once, and what the engine knows of the cache, if it
+    /// has said so.
     pub(crate) fn new(prompt_tokens: u64, completion_tokens: u64, usage: Option<&Usage>) -> Self {
         Self {
             prompt_tokens,

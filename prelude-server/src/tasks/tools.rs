@@ -22,7 +22,7 @@ const TOOLS_MAX: usize = 128;
 pub(crate) struct Tools {
     /// Functions, as given; empty if they are hidden from the model.
     tools: Vec<Value>,
-    /// Indices of those of which one must be called; empty if none must.
+    /// Indices of the functions of which one must be called; empty if none must.
     forced: Vec<usize>,
     /// True if there may be more than one call.
     pub(crate) parallel: bool,
@@ -90,7 +90,7 @@ impl Tools {
         Ok(())
     }
 
-    /// The tools as the template is given them.
+    /// Returns the tools as the template is given them.
     pub(crate) fn shown(&self) -> Option<&[Value]> {
         (!self.tools.is_empty()).then_some(&*self.tools)
     }
@@ -100,7 +100,7 @@ impl Tools {
         !self.tools.is_empty()
     }
 
-    /// The constraint that makes the answer a call, if one is forced.
+    /// Returns the constraint that makes the answer a call, if one is forced.
     pub(crate) fn forced(&self) -> Option<Ask> {
         (!self.forced.is_empty()).then(|| Ask {
             param: "tool_choice",
@@ -142,14 +142,15 @@ impl Tools {
 pub(crate) enum Mind {
     /// A call of a tool may begin.
     Free,
-    /// The prompt has begun for it.
+    /// The prompt has begun reasoning for the model.
     Thinking,
-    /// The prompt has finished for it.
+    /// The prompt has finished reasoning for the model.
     Done,
 }
 
 impl Mind {
-    /// By the prompt's end, since earlier turns may quote anything.
+    /// Returns the state of reasoning at the prompt's end: earlier turns may quote anything, so
+    /// they do not count.
     pub(crate) fn at_end_of(prompt: &str) -> Self {
         let prompt = prompt.trim_end();
         if prompt.ends_with(THINK) {
@@ -201,8 +202,8 @@ impl Tools {
     }
 }
 
-/// The reasoning that a constrained answer may begin with, and how an answer's reasoning is told
-/// from the rest: not at all, or by whether it has begun with it.
+/// Returns the reasoning that a constrained answer may begin with, and how an answer's reasoning is
+/// told from the rest: not at all, or by whether it has begun with it.
 fn thinking(
     told: bool,
     mind: Mind,

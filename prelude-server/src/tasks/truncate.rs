@@ -37,9 +37,9 @@ impl TruncationFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
-    /// Its beginning.
+    /// The beginning of the prompt is cut off.
     Left,
-    /// Its end.
+    /// The end of the prompt is cut off.
     Right,
 }
 
@@ -129,7 +129,7 @@ impl Truncation {
         }))
     }
 
-    /// The same, keeping no more than `limit` tokens.
+    /// Returns this truncation with a limit of at most `limit` tokens.
     pub(crate) fn within(self, limit: usize) -> Self {
         Self {
             keep: self.keep.min(limit),
@@ -173,11 +173,11 @@ impl Truncation {
         let mut place = 0..;
         let mut of_texts = 0..;
         ids.retain(|_| {
-            let place = place.next().expect("it has no end");
+            let place = place.next().expect("an open range has no end");
             if spared.iter().any(|range| range.contains(&place)) {
                 return true;
             }
-            let of_texts = of_texts.next().expect("it has no end");
+            let of_texts = of_texts.next().expect("an open range has no end");
             match self.side {
                 Side::Left => of_texts >= over,
                 Side::Right => of_texts < texts - over,
@@ -226,7 +226,7 @@ fn nothing_left(field: &str, around: usize) -> ApiError {
     ApiError::invalid_value("truncate_prompt_tokens", must)
 }
 
-/// At most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
+/// Returns at most `keep` tokens of `text`, as text. Part of a character at the cut is dropped.
 pub(crate) fn cut_text<'t>(
     model: &ServedModel,
     text: &'t str,
@@ -247,7 +247,7 @@ pub(crate) fn cut_text<'t>(
 fn ids_to_cut(model: &ServedModel, text: &str, keep: usize, side: Side) -> Vec<TokenId> {
     match side {
         Side::Left => model.tokenizer.encode(text, false),
-        // One more tells that there are more.
+        // One token more tells whether there are more.
         Side::Right => model.tokenizer.encode_prefix(text, keep.saturating_add(1)),
     }
 }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_around_a_text_is_spared() {
+    fn text_around_a_cut_text_is_spared() {
         let model = demos().model(None).unwrap();
         let text = "word ".repeat(50);
         let around = |text: &str| Ok(model.tokenizer.count(&format!("<a>{text}<b>"), false));

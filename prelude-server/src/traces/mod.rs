@@ -43,15 +43,15 @@ pub(crate) use queue::Counts;
 pub(crate) struct Ended<'a> {
     /// The time at which the request's head had arrived.
     pub(crate) arrival: Instant,
-    /// The path of its endpoint, if there is one.
+    /// The path of the request's endpoint, if there is one.
     pub(crate) route: Option<&'static str>,
-    /// The status of its answer; 499 if the client left.
+    /// The status of the request's answer; 499 if the client left.
     pub(crate) status: u16,
-    /// Its id.
+    /// The request's id.
     pub(crate) id: &'a str,
-    /// The served name of its model.
+    /// The served name of the request's model.
     pub(crate) model: Option<&'a str>,
-    /// Its class, once it was built.
+    /// The request's class, once the request was built.
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,

@@ -31,9 +31,9 @@ const COMPANY_WAIT: Duration = Duration::from_secs(1);
 /// The spans by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// The collector took them.
+    /// Spans that the collector took.
     pub(crate) exported: u64,
-    /// The collector did not answer, or refused them.
+    /// Spans that the collector refused or did not answer.
     pub(crate) failed: u64,
     /// The queue was full.
     pub(crate) dropped: u64,
@@ -103,8 +103,8 @@ impl SpanProcessor for Queue {
         }
     }
 
-    // These two are called by the provider of tracers alone, which would block its caller; a server
-    // awaits `flush` instead.
+    // Only the provider of tracers calls these two functions, and it would block its caller; a
+    // server awaits `flush` instead.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }
@@ -154,7 +154,7 @@ impl<E: SpanExporter> Task<E> {
 
     /// Sends the spans that are in the queue, and then says so.
     async fn send_all(&mut self, done: oneshot::Sender<()>) {
-        // Those that come meanwhile are not waited for.
+        // Spans that come meanwhile are not waited for.
         for _ in 0..QUEUED_SPANS {
             if self.batch.len() >= BATCH_SPANS {
                 self.send().await;

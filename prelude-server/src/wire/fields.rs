@@ -34,7 +34,8 @@ pub(crate) fn check_text(body: &[u8], max_depth: usize) -> Result<&str, ApiError
     Ok(text)
 }
 
-/// One pass over the bytes; strings are skipped. Malformed text is left for the parser to find.
+/// Checks how deep a text nests, in one pass over the bytes; strings are skipped. Malformed text is
+/// left for the parser to find.
 fn check_depth(text: &str, max_depth: usize) -> Result<(), ApiError> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for &byte in text.as_bytes() {
@@ -74,9 +75,9 @@ pub(crate) struct Fields<'a> {
 /// Fields that no type of a request has, of objects inside the body.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown {
-    /// The number of them.
+    /// The number of unknown fields.
     pub(crate) count: u64,
-    /// The JSON pointer of one of them.
+    /// The JSON pointer of one of the unknown fields.
     pub(crate) first: Option<String>,
 }
 
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_named_by_offset() {
+    fn bytes_that_are_not_utf8_are_named_by_offset() {
         let error = check_text(b"{\"s\":\"\xff\"}", 64).unwrap_err();
         assert_eq!(error.reason(), "invalid_json");
         assert!(error.message().contains("offset 6"));

@@ -740,7 +740,7 @@ fn a_failed_step_fails_its_requests_alone() {
 /// Each of `n` choices repeats its prompt: what that makes is bounded, and nothing is computed
 /// for what is refused.
 #[test]
-fn what_an_answer_repeats_is_bounded() {
+fn repeated_prompts_of_an_answer_are_bounded() {
     let limits = prelude_server::Limits {
         echo_bytes: 1_000,
         ..prelude_server::Limits::default()

@@ -408,7 +408,7 @@ fn constraints_compose() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_refused() {
+fn constraints_that_cannot_be_enforced_are_refused() {
     let server = TestServer::demo();
     let check = |fields: Value, reason, param| refused(&server, &fields, reason, param);
     check(

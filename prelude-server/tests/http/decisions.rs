@@ -47,7 +47,7 @@ fn usage(tokens: u64) -> Value {
 }
 
 #[test]
-fn classes() {
+fn classes_are_answered() {
     let server = TestServer::demo();
     let mut probs = vec!["number"; 77];
     for path in ["/classify", "/v1/classify"] {
@@ -78,7 +78,7 @@ fn classes() {
 }
 
 #[test]
-fn scores() {
+fn scores_are_answered() {
     let server = TestServer::demo();
     let row = ["number"; 2];
     check(
@@ -165,7 +165,7 @@ fn typed_decisions() {
 
 /// A state is never cut; and what is not about the request's form is said in one object.
 #[test]
-fn what_else_a_decision_is_refused_with() {
+fn decisions_are_refused_in_one_object() {
     let server = TestServer::demo();
     let question = json!({"a": {"type": "noul"}});
     let refused = |state: &str, model: &str, status: u16, reason: &str, error_type: &str| {
@@ -205,7 +205,7 @@ fn server_choice(server: &TestServer) -> Value {
     response.json()["answers"]["b"]["choice"].clone()
 }
 
-/// Tokens of the three questions' prompts, what they share counted once.
+/// Returns the number of tokens of the three questions' prompts, what they share counted once.
 fn input_tokens(server: &TestServer) -> usize {
     let start = "<|im_start|>user\ns\n\nQuestion: ";
     let end = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";

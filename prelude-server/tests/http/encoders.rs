@@ -252,7 +252,7 @@ fn tokens_have_no_classes_of_means() {
 }
 
 #[test]
-fn what_an_encoder_cannot_do_is_refused() {
+fn tasks_that_an_encoder_cannot_do_are_refused() {
     let server = server(&["rand-bert-rank", "rand-bert-cls3"]);
     let check = |path: &str, body: Value, (status, reason): (u16, &str)| {
         let response = server.post(path, &body.to_string());

@@ -258,7 +258,7 @@ fn joined_text(events: impl Iterator<Item = String>) -> String {
     format!("{said:?} {lists:?} {rest:?}")
 }
 
-/// Requests of every kind that an engine answers.
+/// Returns the requests of every kind that an engine answers.
 fn every_kind() -> Vec<(&'static str, Value)> {
     let chat = |text: &str| json!([{"role": "user", "content": text}]);
     let noul = json!({"type": "noul", "instructions": "Is it about a card?"});
@@ -374,7 +374,7 @@ fn every_kind() -> Vec<(&'static str, Value)> {
     kinds
 }
 
-/// The same endpoints by their other dialects, forms of answers, and parameters.
+/// Returns requests for the same endpoints in other dialects, with other forms of answers and parameters.
 fn more_kinds(text: &str) -> Vec<(&'static str, Value)> {
     let chat =
         json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}]);

@@ -259,7 +259,7 @@ fn whatever_is_tokenised_is_counted() {
 }
 
 #[test]
-fn what_can_never_fit_is_the_callers_to_split() {
+fn a_request_that_can_never_fit_is_the_caller_s_to_split() {
     let limits = Limits {
         queued_tokens: 10,
         queued_rows: 4,

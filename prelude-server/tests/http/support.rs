@@ -160,7 +160,7 @@ impl TestServer {
         on_page(&page, name).unwrap_or_else(|| panic!("no {name} in\n{page}"))
     }
 
-    /// As [`Self::metric`], inside the runtime; `None` if there is no such line.
+    /// Returns what [`Self::metric`] does, inside the runtime; `None` if there is no such line.
     pub(crate) async fn metric_now(&self, name: &str) -> Option<f64> {
         let page = self.app.answer("GET", "/metrics", "").await.body;
         let page = std::str::from_utf8(&page).unwrap();
@@ -263,7 +263,7 @@ impl Response {
         self.json()["error"]["reason"].as_str().unwrap().to_owned()
     }
 
-    /// Events of a stream, `[DONE]` checked and left out.
+    /// Returns the events of a stream, `[DONE]` checked and left out.
     pub(crate) fn events(&self) -> Vec<Value> {
         let mut events: Vec<&str> = self.body.split("\n\n").filter(|e| !e.is_empty()).collect();
         assert_eq!(events.pop(), Some("data: [DONE]"), "{}", self.body);
@@ -320,9 +320,9 @@ pub(crate) struct Fake {
     pub(crate) step: Duration,
     /// Steps run.
     pub(crate) steps: Arc<AtomicU64>,
-    /// Of them, those that another thread than the engine's ran.
+    /// Steps that another thread than the engine's ran.
     pub(crate) inline_steps: Arc<AtomicU64>,
-    /// True if other threads may.
+    /// True if other threads may run steps.
     pub(crate) at_once: bool,
     pub(crate) engine: EngineConfig,
     /// True if [`FAILS`] and [`LOSES`] are obeyed.

@@ -86,7 +86,7 @@ fn a_request_brings_its_template() {
     server.settle();
 }
 
-/// The same for what texts to be classified stand in.
+/// A request may bring the template in which texts to be classified stand.
 #[test]
 fn texts_stand_in_a_template_of_the_request() {
     let demo = || vec![demo_model(&prelude_server::demo::LM)];

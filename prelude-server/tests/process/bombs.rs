@@ -18,7 +18,7 @@ enum End {
     TooComplex,
     /// 400 `grammar_error`: no grammar, or one that cannot be enforced.
     Wrong,
-    /// It is cheap after all.
+    /// The grammar is cheap, so the request is answered.
     Answer,
     /// Any of these: it depends on the model's vocabulary.
     Any,
@@ -388,7 +388,7 @@ fn context_free_grammars() {
 
 /// Tools are schemas too, in a grammar of the server's own.
 #[test]
-fn tools() {
+fn schemas_of_tools_are_bounded() {
     let server = Served::start(&[]);
     benign(&server, 1_000);
     let tool = |parameters: &Value| {
@@ -422,7 +422,7 @@ fn tools() {
 /// then its steps and its output are bounded. (What it holds in between is not, as its setting
 /// says.)
 #[test]
-fn templates() {
+fn chat_templates_are_bounded() {
     let bombs = [
         "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}".to_owned(),
         "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}".to_owned(),

@@ -292,7 +292,7 @@ fn models_that_do_not_fit_together_are_refused_before_loading() {
 }
 
 #[test]
-fn what_cannot_be_served_together_stops_the_start_by_name() {
+fn models_that_cannot_be_served_together_stop_the_start() {
     let folder = std::env::temp_dir().join(format!("prelude-many-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let empty = format!("broken={}", folder.display());

@@ -132,7 +132,7 @@ impl Served {
         values.sum()
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that it holds.
     pub(crate) fn resident(&self) -> u64 {
         self.memory("VmRSS:")
     }

@@ -1,4 +1,4 @@
-//! From label probabilities to answers: the arithmetic of the contract.
+//! Answers from label probabilities: the arithmetic of the contract.
 
 /// The answer to one question.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ mod tests {
 
     /// The worked examples of the contract.
     #[test]
-    fn examples() {
+    fn answers_match_the_contract_s_examples() {
         let Answer::Choice {
             choice, confidence, ..
         } = Answer::choice(vec![0.88, 0.12])

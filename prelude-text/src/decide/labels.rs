@@ -151,7 +151,7 @@ impl DecideLabels {
 mod tests {
     use super::*;
 
-    /// One token per byte, "yes" and "no" apart.
+    /// Encodes each byte as one token, but "yes" and "no" as tokens of their own.
     fn encode(text: &str) -> Vec<TokenId> {
         let mut out = Vec::new();
         let mut rest = text;

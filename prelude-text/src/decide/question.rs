@@ -23,7 +23,7 @@ pub enum Criteria {
         /// The meaning of no.
         no: Option<String>,
     },
-    /// One of several options, 2 to 255.
+    /// The answer is one of several options, 2 to 255.
     Choice(Vec<ChoiceOption>),
     /// A level on a scale, low to high, 2 to 10.
     Score(Vec<Level>),

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compacts() {
+    fn json_is_compacted() {
         let check = |json: &str, expected: &str| assert_eq!(compact_json(json), expected);
         check(
             r#" { "b" : 1.50 , "a" : [ 1e5, -0 ] } "#,

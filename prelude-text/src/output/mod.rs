@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReasoningParser {
-    /// Between `<think>` and `</think>`, before anything else.
+    /// Reasoning between `<think>` and `</think>`, before anything else.
     Qwen3,
 }
 

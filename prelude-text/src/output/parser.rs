@@ -174,7 +174,7 @@ impl OutputParser {
         match call::read(&body) {
             // The end tag was a part of a string.
             Body::Unfinished => {
-                // Past this tag: a byte of it is enough.
+                // Goes on past this end tag: one byte behind its beginning is enough.
                 self.state = State::Block(end + CALL_END.len() - 1);
                 return end < self.held.len();
             }

@@ -251,7 +251,7 @@ mod tests {
         Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap().0
     }
 
-    /// The ids of texts put one behind the other, those at odd places from people.
+    /// Returns the ids of texts put one behind the other, those at odd places from people.
     fn ids(texts: &[&str]) -> Vec<u32> {
         let tokenizer = tokenizer();
         let escaper = Escaper::of(&tokenizer).unwrap();

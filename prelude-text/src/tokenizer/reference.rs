@@ -17,7 +17,7 @@ pub(super) struct Reference {
 /// The way in which tokens spell the bytes of a text.
 #[derive(Debug)]
 enum Spelling {
-    /// One character of the byte-level alphabet per byte.
+    /// Each byte is spelled as one character of the byte-level alphabet.
     ByteLevel(HashMap<char, u8>),
     /// The spelling that the decoder undoes. A token behind this anchor, whose text is given,
     /// decodes as it does within a text.
@@ -77,7 +77,7 @@ impl Reference {
     }
 
     pub(super) fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
-        // As of single texts: it never fails after the probes at load.
+        // Encoding a pair, like encoding a text, never fails after the probes at load.
         let encoded = self.inner.encode_fast((first, second), true);
         encoded.map_or_else(
             |_| (Vec::new(), Vec::new()),
@@ -139,7 +139,7 @@ impl Reference {
         within.unwrap_or_else(|| self.decode(&[id], false))
     }
 
-    /// A token of letters, which no decoder changes for what follows.
+    /// Returns a token of letters, which no decoder changes for what follows.
     fn find_anchor(&self) -> Option<(u32, String)> {
         let ids = 0..u32::try_from(self.inner.get_vocab_size(false)).unwrap_or(u32::MAX);
         let mut tokens = ids.filter(|id| !self.added.contains_key(id));
@@ -167,8 +167,8 @@ fn byte_token(token: &str) -> Option<u8> {
         .flatten()
 }
 
-/// The byte-level alphabet of GPT-2: printable Latin-1 stands for itself, the other bytes for the
-/// characters from U+0100 on.
+/// Returns the byte-level alphabet of GPT-2: printable Latin-1 stands for itself, the other bytes
+/// for the characters from U+0100 on.
 fn alphabet() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~') || (byte >= 0xA1 && byte != 0xAD);
     let (plain, rest): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(|&byte| printable(byte));
@@ -268,7 +268,7 @@ mod tests {
 
     /// On a file that both can serve, the two agree call by call.
     #[test]
-    fn it_does_what_fasttoken_does() {
+    fn the_reference_does_what_fasttoken_does() {
         let reference = Reference::from_bytes(DEMO_TOKENIZER).unwrap();
         let fast = fasttoken::Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap();
         for text in TEXTS {

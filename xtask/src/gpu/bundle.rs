@@ -96,7 +96,7 @@ fn is_source(path: &Path) -> bool {
         .is_some_and(|end| ends.iter().any(|e| end == *e))
 }
 
-/// A golden model: recorded outputs, and the checkpoint that they are of.
+/// Copies a golden model: recorded outputs, and the checkpoint that they are of.
 fn golden(name: &str, to: &Path) -> Result<()> {
     let from = root().join("golden").join(name);
     let model = match name.starts_with("demo-") {
@@ -110,7 +110,8 @@ fn golden(name: &str, to: &Path) -> Result<()> {
     copy_folder(&model, &to.join("model"), |_| true)
 }
 
-/// Compiled kernels. Where no GPU is asked for they may be missing, if the compiler is.
+/// Copies compiled kernels into the bundle. Where no GPU is asked for they may be missing, if the
+/// compiler is.
 fn images(to: &Path, needed: bool) -> Result<()> {
     if let Some(missing) = without_compiler(compiled::find_compiler(), needed)? {
         println!("{missing}");
@@ -143,7 +144,7 @@ fn without_compiler(found: Result<()>, needed: bool) -> Result<Option<String>> {
     }
 }
 
-/// The sources' commit, with `+` behind it if files differ from it.
+/// Returns the sources' commit, with `+` behind it if files differ from it.
 fn commit() -> String {
     let git = |args: &[&str]| program("git").args(args).output().ok();
     let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
@@ -158,7 +159,7 @@ fn commit() -> String {
     format!("{}{mark}", head.trim())
 }
 
-/// First digits of a file's SHA-256.
+/// Returns the first digits of a file's SHA-256.
 fn checksum(path: &Path) -> Result<String> {
     let output = program("sha256sum").args([path]).output()?;
     match output.get(..16) {

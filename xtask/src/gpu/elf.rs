@@ -55,7 +55,8 @@ fn readelf(path: &Path, what: &str) -> Result<String> {
         .context("readelf is part of binutils, which every C compiler brings")
 }
 
-/// `0x… (NEEDED)  Shared library: [libc.so.6]`
+/// Returns the libraries that a program needs, from lines such as
+/// `0x… (NEEDED)  Shared library: [libc.so.6]`.
 fn needed(dynamic: &str) -> impl Iterator<Item = &str> {
     let lines = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
     lines.filter_map(|line| line.split_once('[')?.1.split(']').next())
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn a_file_that_is_no_program_is_refused() {
         let error = check(
             Path::new(file!())
                 .parent()

@@ -89,7 +89,8 @@ pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathB
     Ok(made)
 }
 
-/// `2026-11-22-1405-nvidia-h200`: from the run's own words, which come from another machine.
+/// Returns the name of a run's files, such as `2026-11-22-1405-nvidia-h200`: from the run's own
+/// words, which come from another machine.
 fn stem(results: &Results) -> Result<String> {
     let date = &results.run.date;
     let plain = |part: Option<&str>, len: usize| {
@@ -111,7 +112,7 @@ fn stem(results: &Results) -> Result<String> {
     Ok(format!("{day}-{minute}-{}", device.trim_matches('-')))
 }
 
-/// Names, values and units of figures.
+/// Returns the names, values and units of figures.
 fn figures(results: &Results) -> impl Iterator<Item = (String, f64, &str)> {
     let all = results.results.iter();
     all.filter_map(|r| Some((format!("{}: {}", r.part, r.name), r.value?, r.unit.as_str())))

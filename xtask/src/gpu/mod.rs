@@ -154,7 +154,7 @@ fn smoke(parts: &[String]) -> Result<String> {
     Ok(format!("pass: {summary}, {:.0} s", took.as_secs_f64()))
 }
 
-/// `run.sh` explains what is wrong before it starts anything.
+/// Checks that `run.sh` explains what is wrong before it starts anything.
 fn refuses_bad_arguments(bundle: &Path) -> Result<()> {
     for (arguments, reason) in [
         (&["--parts", "env,nonsense"][..], "no part `nonsense`"),

@@ -29,7 +29,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The folders that the command names, longest first, and what to call them.
+    /// Returns the folders that the command names, longest first, and what to call them.
     pub(super) fn folders(&self) -> Vec<(String, &'static str)> {
         let words: Vec<&str> = self.command.split_whitespace().collect();
         let mut folders: Vec<(String, &str)> = words
@@ -120,14 +120,14 @@ impl Results {
         self.results.iter().filter(|r| r.verdict == verdict).count()
     }
 
-    /// `n PASS, n MISS, …`
+    /// Returns the counts of verdicts: `n PASS, n MISS, …`.
     pub(super) fn summary(&self) -> String {
         let count = |verdict| format!("{} {verdict}", self.count(verdict));
         ["PASS", "MISS", "FAIL", "SKIP"].map(count).join(", ")
     }
 
-    /// Every part ended by itself, nothing failed, something was checked, and the sources are
-    /// known.
+    /// Checks that every part ended by itself, nothing failed, something was checked, and the
+    /// sources are known.
     pub(super) fn check_baseline(&self, parts: &[&str]) -> Result<()> {
         let commit = &self.run.commit;
         ensure!(
@@ -156,7 +156,7 @@ impl Results {
         Ok(())
     }
 
-    /// Every part ended by itself in time, and nothing failed.
+    /// Checks that every part ended by itself in time, and nothing failed.
     pub(super) fn check_smoke(&self, parts: &[&str]) -> Result<String> {
         for name in parts {
             let Some(part) = self.parts.get(*name) else {

@@ -20,7 +20,7 @@ const TARGETS: &[&str] = &["80", "89", "90", "120"];
 /// The architecture of families with Hopper's own instructions.
 const HOPPER: &[&str] = &["90a"];
 
-/// The real architectures in a family's image.
+/// Returns the real architectures in a family's image.
 pub(super) fn targets(family: &Family) -> &'static [&'static str] {
     match family.is_of_hopper() {
         true => HOPPER,
@@ -28,7 +28,7 @@ pub(super) fn targets(family: &Family) -> &'static [&'static str] {
     }
 }
 
-/// The real architectures in images.
+/// Returns the real architectures in images.
 pub(super) fn all_targets() -> impl Iterator<Item = &'static str> {
     TARGETS.iter().chain(HOPPER).copied()
 }
@@ -70,7 +70,8 @@ pub(super) fn images(compiler: &Compiler) -> Result<Vec<PathBuf>> {
     Ok(FAMILIES.iter().map(|f| path(f, &folder)).collect())
 }
 
-/// The hash is part of the name, so a stale image is never taken for a fresh one.
+/// Returns the path of an image, whose name holds the hash, so that a stale image is never taken
+/// for a fresh one.
 fn path(family: &Family, folder: &Path) -> PathBuf {
     folder.join(format!("{}-{}.fatbin", family.name, &family.hash()[..16]))
 }

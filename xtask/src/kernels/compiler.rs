@@ -45,7 +45,7 @@ impl Compiler {
         WHEELS.iter().all(|w| list.lines().any(|line| line == *w))
     }
 
-    /// The compiler, if it was set up before.
+    /// Returns the compiler, if it was set up before.
     pub(super) fn find() -> Result<Self> {
         let folder = Self::folder()?;
         if !Self::complete(&folder) {
@@ -54,7 +54,7 @@ impl Compiler {
         Ok(Self { folder })
     }
 
-    /// The compiler, downloaded if need be (270 MB).
+    /// Returns the compiler, downloaded if need be (270 MB).
     pub(super) fn set_up() -> Result<Self> {
         let compiler = Self {
             folder: Self::folder()?,

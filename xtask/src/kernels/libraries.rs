@@ -21,13 +21,13 @@ const CUBLASLT: &[&str] = &[
     "nvidia-cuda-runtime==13.0.96",
 ];
 
-/// Folders with NVRTC, downloaded if need be.
+/// Returns the folders with NVRTC, downloaded if need be.
 pub(super) fn set_up() -> Result<Vec<PathBuf>> {
     let folders = NVRTC.iter().map(|(name, of)| wheels(name, of));
     folders.collect()
 }
 
-/// A folder with cuBLASLt and its headers, downloaded if need be.
+/// Returns a folder with cuBLASLt and its headers, downloaded if need be.
 pub(super) fn set_up_cublaslt() -> Result<PathBuf> {
     wheels("cublaslt", CUBLASLT)
 }

@@ -135,7 +135,7 @@ fn emulate(
     tests.args(filter).run()
 }
 
-/// The test program, built if need be.
+/// Returns the test program, built if need be.
 fn test_binary() -> Result<String> {
     let output =
         cargo("test -p prelude-kernels --test emulation --no-run --message-format=json".split(' '))

@@ -23,7 +23,7 @@ struct Mutants {
 struct Mutant {
     /// Family and mistake, for people.
     name: String,
-    /// Below `kernels/`.
+    /// The path below `kernels/`.
     file: String,
     /// Text that occurs once in the file.
     find: String,

@@ -103,7 +103,7 @@ fn images() -> Result<()> {
     kernels::build_images()
 }
 
-/// A command with the environment in which compiled kernels get into a program.
+/// Returns a command with the environment in which compiled kernels get into a program.
 fn with_images(command: run::Invocation, has_images: bool) -> run::Invocation {
     match has_images {
         true => command.env("PRELUDE_KERNEL_IMAGES", "target/kernels"),

@@ -182,8 +182,8 @@ fn programs(page: &Page<'_, '_>) -> Result<String> {
     })
 }
 
-/// A server with a key: the page asks for it, says that a wrong one is wrong, and works with the right
-/// one.
+/// Checks the page of a server with a key: the page asks for the key, says that a wrong one is wrong,
+/// and works with the right one.
 fn with_key(browser: &Browser<'_>, work: &Path) -> Result<()> {
     let keys = work.join("keys");
     fs::write(&keys, KEY)?;

@@ -1,4 +1,4 @@
-//! As much of W3C WebDriver as the checks of the page need.
+//! The part of W3C WebDriver that the checks of the page need.
 
 use std::{
     fs,

@@ -40,7 +40,7 @@ pub(crate) fn install(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The other build, if it is there.
+/// Returns the other build, if it is there.
 pub(crate) fn installed(out: &Path) -> Option<Result<Also>> {
     let program = program(out);
     let there = program.is_file();
@@ -56,7 +56,7 @@ fn program(out: &Path) -> PathBuf {
     folder(out).join("target/release").join(file)
 }
 
-/// The manifest of this bench, which lies at `own`, with the fork in place of the published
+/// Returns the manifest of this bench, which lies at `own`, with the fork in place of the published
 /// version.
 fn manifest(text: &str, own: &Path) -> Result<String> {
     let published = |line: &&str| line.starts_with("fastokens = ");

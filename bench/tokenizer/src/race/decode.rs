@@ -71,7 +71,7 @@ impl Race {
         }
     }
 
-    /// The ids of the last of the texts, as we make them.
+    /// Returns the ids of the last of the texts, as we make them.
     fn ids_of(&mut self, processes: &mut [Process], texts: &Texts) -> Result<Vec<u32>> {
         let (texts_path, ids_path) = (self.file("texts"), self.file("ids"));
         let texts = texts.next(&mut self.corpus, self.chat_markers);

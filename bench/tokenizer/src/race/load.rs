@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Race {
-    /// A file to a tokenizer, in a new process each time.
+    /// Measures loading a file as a tokenizer, in a new process each time.
     pub(super) fn load(
         &mut self,
         rounds: usize,

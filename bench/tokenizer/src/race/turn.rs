@@ -1,4 +1,4 @@
-//! One engine's turn in a round, at work that can be repeated.
+//! The turn of one engine in a round, at work that can be repeated.
 
 use anyhow::Result;
 

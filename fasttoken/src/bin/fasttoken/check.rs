@@ -65,7 +65,7 @@ mod compare {
         let path = arguments.tokenizer.path();
         let mut reference = Reference::from_file(&path)
             .map_err(|problem| anyhow!("the reference cannot use {}: {problem}", path.display()))?;
-        // What `encode` gives has neither.
+        // The ids of `encode` are neither truncated nor padded.
         reference
             .with_truncation(None)
             .map_err(|problem| anyhow!("{problem}"))?
@@ -107,7 +107,7 @@ mod compare {
         }
     }
 
-    /// The number of ids, or the first difference.
+    /// Returns the number of ids, or the first difference.
     fn compare(
         ours: &Tokenizer,
         reference: &Reference,
@@ -179,7 +179,7 @@ mod compare {
         )
     }
 
-    /// Some text before and after byte `at`.
+    /// Returns some text before and after byte `at`.
     fn excerpt(text: &str, at: usize) -> &str {
         let near = |mut at: usize| {
             at = at.min(text.len());

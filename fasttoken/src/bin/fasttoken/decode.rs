@@ -67,7 +67,7 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::new(file)))
 }
 
-/// The numbers of a line.
+/// Returns the numbers of a line.
 fn ids(line: &str) -> impl Iterator<Item = anyhow::Result<u32>> {
     line.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']'))
         .filter(|word| !word.is_empty())

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Print JSON objects, one per line.
     #[arg(short, long)]
     json: bool,
-    /// With --json, count offsets in characters instead of bytes.
+    /// Count offsets in characters instead of bytes; with --json.
     #[arg(short, long, requires = "json")]
     chars: bool,
 }

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// The number of bytes below which no progress bar is shown.
 const BYTES_MIN: u64 = 8 << 20;
 
-/// A bar over `bytes` bytes of text; hidden where it would be in the way.
+/// Returns a bar over `bytes` bytes of text; hidden where it would be in the way.
 pub(crate) fn bytes(bytes: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(bytes).with_message(what);
     // indicatif draws on terminals only.

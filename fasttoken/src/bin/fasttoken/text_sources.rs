@@ -34,7 +34,7 @@ impl Texts {
         files.iter().map(|file| Source::read(file)).collect()
     }
 
-    /// The texts of `source`: the whole, or its lines.
+    /// Returns the texts of `source`: the whole, or its lines.
     pub(crate) fn of<'s>(&self, source: &'s Source) -> Vec<&'s str> {
         if self.lines {
             source.text.lines().collect()

@@ -3,8 +3,8 @@
 use super::{BLOCK, InstructionSet};
 use std::arch::x86_64::*;
 
-/// Only for use inside functions compiled for AVX-512BW and AVX-512 VBMI2, which Ice Lake and Zen 4
-/// were the first to have.
+/// The instructions of AVX-512BW and AVX-512 VBMI2, which Ice Lake and Zen 4 were the first to
+/// have; only for use inside functions compiled for them.
 pub(crate) struct Avx512;
 
 impl InstructionSet for Avx512 {
@@ -32,7 +32,7 @@ impl InstructionSet for Avx512 {
     }
 }
 
-/// Only for use inside functions compiled for AVX2.
+/// The instructions of AVX2, only for use inside functions compiled for AVX2.
 pub(crate) struct Avx2;
 
 impl InstructionSet for Avx2 {

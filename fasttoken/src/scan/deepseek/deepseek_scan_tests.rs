@@ -124,7 +124,7 @@ fn every_two_kinds_across_the_end_of_a_block() {
 }
 
 #[test]
-fn traps() {
+fn known_difficult_texts_split_as_the_reference_splits() {
     for text in [
         "",
         " ",
@@ -213,7 +213,7 @@ fn every_character() {
     }
 }
 
-/// Parts of which several fit into a block, in any position there.
+/// Returns the parts of which several fit into a block, in any position there.
 fn parts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         4 => r"[ \t\r\n\u{A0}\u{3000}\u{85}'/!.$]",

@@ -12,7 +12,7 @@ use crate::session::Session;
 
 /// Tokens that decisions about one thing have in common, and each one's own.
 pub(super) const SHAPE: (usize, usize) = (120, 180);
-/// The same in a walk without a GPU.
+/// The shape of decisions in a walk without a GPU.
 pub(super) const TINY: (usize, usize) = (8, 12);
 
 /// Measures all kinds. Returns the requests a second of decisions that share nothing.
@@ -69,7 +69,7 @@ pub(super) fn ids(
     Ok(unshared)
 }
 
-/// Decisions, rankings and labels by texts, through tokenizer and template; vectors.
+/// Measures decisions, rankings and labels by texts, through tokenizer and template; and vectors.
 fn texts(session: &mut Session, name: &str, server: &Process, words: &Words) -> Result<()> {
     let span = Span::of(session, 500, 2000);
     let ask = session.pick(10, 2);

@@ -43,7 +43,7 @@ pub(super) fn share_during<T>(
 /// Time before the end of a load in which nothing is read any more.
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// The idle share between two readings of [`TIMES`].
+/// Returns the idle share between two readings of [`TIMES`].
 fn share(before: [f64; 2], after: [f64; 2]) -> Option<f64> {
     let [busy, idle] = [0, 1].map(|i| after[i] - before[i]);
     let all = busy + idle;

@@ -60,7 +60,8 @@ pub(super) fn measure(session: &mut Session, name: &str) -> Result<()> {
     })
 }
 
-/// Closed loops at several numbers of connections, and one whose prompts share their beginning.
+/// Measures closed loops at several numbers of connections, and one whose prompts share their
+/// beginning.
 fn saturated(session: &mut Session, name: &str, server: &Process) -> Result<()> {
     let input = session.pick(512, 20);
     let (mut alone, mut best) = (f64::NAN, f64::NAN);
@@ -94,7 +95,8 @@ fn saturated(session: &mut Session, name: &str, server: &Process) -> Result<()> 
     Ok(())
 }
 
-/// Prompts that share their first tokens, over a number of connections; requests a second.
+/// Measures prompts that share their first tokens, over a number of connections, in requests a
+/// second.
 fn at(
     session: &mut Session,
     label: &str,
@@ -131,7 +133,7 @@ fn at(
     row.measure(session, server, span)
 }
 
-/// One prompt of 32,000 tokens, and the memory that it needs.
+/// Measures one prompt of 32,000 tokens, and the memory that it needs.
 fn long(session: &mut Session, name: &str, server: &Process) -> Result<()> {
     let (input, count) = session.pick((32_000, 2), (200, 1));
     let label = format!("{name}: {input}/1 at 1, p50");

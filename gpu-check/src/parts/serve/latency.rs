@@ -1,4 +1,4 @@
-//! What a client alone, or one of four, waits for: whole answers, first tokens, tokens.
+//! Times that a client alone, or one of four, waits for: whole answers, first tokens, tokens.
 
 use anyhow::{Context as _, Result};
 use prelude_bench::{load::seconds, process::Process};

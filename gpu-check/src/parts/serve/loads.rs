@@ -62,7 +62,8 @@ impl Measured {
         Self::with_refusals(tally, jobs)
     }
 
-    /// The same where refusals for load are a part of what is measured.
+    /// Returns the figures as [`Self::new`] does, where refusals for load are a part of what is
+    /// measured.
     ///
     /// # Errors
     /// If a request was neither answered nor refused for load.

@@ -1,6 +1,6 @@
-//! What Prelude is for, over HTTP on this machine: decisions, rankings, vectors and labels, chats
-//! with decisions beside them, and the papers' tables, by the program `prelude` as operators start
-//! it.
+//! Measurements of what Prelude is for, over HTTP on this machine: decisions, rankings, vectors and
+//! labels, chats with decisions beside them, and the papers' tables, by the program `prelude` as
+//! operators start it.
 //!
 //! | file | |
 //! | --- | --- |

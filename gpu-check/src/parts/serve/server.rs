@@ -19,7 +19,7 @@ pub(in crate::parts) const MODEL: &str = "made";
 /// Settings with which a step is queued behind the one that runs.
 pub(super) const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
 
-/// How a server differs from one without flags.
+/// The differences of a server from one without flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::parts) struct Options<'a> {
     /// Behind the name of the server's log.
@@ -57,7 +57,8 @@ pub(in crate::parts) fn start(
     Process::start(command, Some(&log), READY_WITHIN.min(session.left()))
 }
 
-/// Settings by which the server finds the libraries, kernels and plans that this program does.
+/// Returns the settings by which the server finds the libraries, kernels and plans that this
+/// program does.
 fn settings(config: &CudaConfig) -> Vec<(&'static str, String)> {
     // An array of JSON's is one of TOML's, as these settings are.
     let list = |folders: &[PathBuf]| json!(folders).to_string();

@@ -175,7 +175,7 @@ fn technique_claims(
     ])
 }
 
-/// §16.7.4: what each technique brings.
+/// Simulates §16.7.4: what each technique brings.
 pub(super) fn techniques(bench: &Bench<'_>) -> Result<Section> {
     let mut tables = Vec::new();
     // Rates and requests at once, by example and way.

@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    /// Names and shapes of all tensors, in the order of the file.
+    /// Returns the names and shapes of all tensors, in the order of the file.
     fn tensors(&self) -> Vec<Tensor> {
         match self.family {
             Family::Bert => self.of_bert("", 2),
@@ -266,7 +266,7 @@ impl Model {
     }
 }
 
-/// The weights and the biases of a product.
+/// Returns the weights and the biases of a product.
 fn dense(name: &str, outputs: u32, inputs: u32) -> [Tensor; 2] {
     [
         Tensor::new(format!("{name}.weight"), vec![outputs, inputs]),
@@ -274,7 +274,7 @@ fn dense(name: &str, outputs: u32, inputs: u32) -> [Tensor; 2] {
     ]
 }
 
-/// The weights and the biases of a norm.
+/// Returns the weights and the biases of a norm.
 fn norm(name: &str, hidden: u32) -> [Tensor; 2] {
     [
         Tensor::new(format!("{name}.weight"), vec![hidden]),

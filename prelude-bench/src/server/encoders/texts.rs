@@ -35,7 +35,7 @@ pub(super) struct Texts {
     pub(super) tokens: usize,
     /// The query, which embedders do not read, and the text.
     pub(super) pairs: Vec<[String; 2]>,
-    /// The same as JSON.
+    /// The file with the texts as JSON.
     pub(super) file: PathBuf,
 }
 

@@ -3,7 +3,7 @@
 use super::DEADLINE;
 use crate::load::{Latencies, Tally, quantile};
 
-/// One measurement of both classes.
+/// A measurement of both classes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
     pub(super) chat: Chat,
@@ -18,7 +18,7 @@ pub(super) struct Chat {
     pub(super) tokens_per_second: f64,
     /// Milliseconds from a request's arrival to its first text.
     pub(super) first_ms: [f64; 2],
-    /// Between two texts.
+    /// The time between two texts.
     pub(super) gap_ms: [f64; 2],
 }
 

@@ -79,7 +79,7 @@ impl Mixture {
         }
     }
 
-    /// True if chats take whatever the decisions leave.
+    /// Returns true if chats take whatever the decisions leave.
     fn is_full(self) -> bool {
         self.chat == Offer::Closed
     }
@@ -96,7 +96,7 @@ const MIXTURES: [Mixture; 7] = [
     Mixture::full(150),
 ];
 
-/// One kind of request.
+/// A kind of request.
 struct Class {
     jobs: Arc<Jobs>,
     /// Connections of its closed loop.
@@ -107,7 +107,7 @@ struct Class {
     seed: u64,
 }
 
-/// Both kinds of requests.
+/// The two kinds of requests.
 struct Traffic {
     chat: Class,
     decisions: Class,
@@ -173,7 +173,7 @@ impl Traffic {
     }
 }
 
-/// One round of one server.
+/// A round of a server.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     address: &'a str,
@@ -184,7 +184,7 @@ struct Place<'a> {
     time: Duration,
 }
 
-/// One class on one server in one round.
+/// A class on a server in a round.
 struct Visit<'a> {
     class: &'a Class,
     at: Place<'a>,
@@ -254,15 +254,15 @@ impl<'a> Visit<'a> {
 
 /// The results of one round of one server.
 struct Round {
-    /// Each class alone in its closed loop.
+    /// The figures of each class alone in its closed loop.
     alone: Figures,
-    /// In the order of the mixtures.
+    /// The mixtures, in their order.
     mixed: Vec<Mixed>,
 }
 
-/// One mixture in one round.
+/// A mixture in a round.
 struct Mixed {
-    /// Each class alone with the same arrivals.
+    /// The figures of each class alone with the same arrivals.
     alone: Figures,
     beside: Figures,
     /// The server's steps, where it tells them and the device is full.

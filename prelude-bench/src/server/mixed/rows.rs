@@ -53,7 +53,7 @@ impl fmt::Display for Mixture {
     }
 }
 
-/// The rows of all servers, ours first.
+/// Returns the rows of all servers, ours first.
 pub(super) fn rows(servers: &[Server<'_>], mixtures: &[Mixture]) -> Vec<Row> {
     let chat = format!("mixed: chat alone, {STREAMS} streams of {ANSWER_TOKENS} tokens");
     let decisions =
@@ -192,8 +192,9 @@ mod tests {
         }
     }
 
-    /// A server that can do 1,000 tokens or 100 decisions a second, and beside each other of what
-    /// is offered: in an open loop the chat's part `kept`, and of a full device the parts `full`.
+    /// Returns a server that can do 1,000 tokens or 100 decisions a second, and beside each other
+    /// of what is offered: in an open loop the chat's part `kept`, and of a full device the parts
+    /// `full`.
     fn server(kept: f64, full: [f64; 2], failures: f64) -> Server<'static> {
         let alone = figures(1_000.0, 100.0, 0.0);
         let mixed = |mixture: Mixture| {
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decisions_do_not_ask_for_is_chats() {
+    fn chats_get_the_share_that_decisions_leave() {
         let check = |decisions, expected: [f64; 2]| {
             let found = least_parts(Mixture::full(decisions));
             let close = found

@@ -44,7 +44,7 @@ pub(super) fn arrivals(lines: &mut Lines<'_>) -> Arrivals {
     Ok(arrivals)
 }
 
-/// Time, prompt tokens and generated tokens.
+/// Reads a row's time, prompt tokens and generated tokens.
 fn row(line: &str) -> anyhow::Result<(DateTime, u32, u32)> {
     let fields: Vec<&str> = line.trim().split(',').collect();
     let [time, prompt, output] = fields[..] else {

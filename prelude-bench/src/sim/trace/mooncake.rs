@@ -115,7 +115,7 @@ mod tests {
         assert!((ceiling - 1536.0 / 3948.0).abs() < 1e-12, "{ceiling}");
     }
 
-    /// Conversations: each line goes on where an earlier one ended, or begins anew.
+    /// Returns conversations: each line goes on where an earlier one ended, or begins anew.
     fn conversations(seed: u64) -> String {
         let mut random = Random::far(seed);
         let mut known: Vec<Vec<u32>> = vec![vec![]];

@@ -24,7 +24,7 @@ const HISTORY: f64 = 0.24 * 2285.0;
 /// deviation of sqrt(0.02 * 0.98) = 14 %.
 const LONE: f64 = 0.02;
 
-/// `requests` of them in `tasks`, each a group.
+/// Returns `requests` arrivals in `tasks` tasks, each a group.
 pub(super) fn groups(tasks: u32, requests: u32, build: &mut Builder) -> Vec<Vec<Arrival>> {
     let lone = (f64::from(requests) * LONE).round() as u32;
     let steps = LogNormal::new(Moments::new(48.0, 8.0));

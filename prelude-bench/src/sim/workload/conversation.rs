@@ -22,11 +22,11 @@ const LONGEST: u32 = 8192;
 const HISTORY: f64 = 1500.0;
 /// Histories beyond this are cut: one in 40,000.
 const LONGEST_HISTORY: f64 = 16_384.0;
-/// Each history is brought in so often: engines keep what they have seen to return.
+/// The number of times that each history is brought in: engines keep what they have seen to return.
 const BRINGS: u32 = 2;
 
-/// `requests`, with those that bring in the histories: at most half of all. Those, and a tenth of
-/// the others, are warm-up.
+/// Returns a workload of `requests` arrivals, with those that bring in the histories: at most half
+/// of all. Those, and a tenth of the others, are warm-up.
 pub(super) fn workload(histories: u32, requests: u32, rate: f64, build: &mut Builder) -> Workload {
     let histories = histories.min(requests / (2 * BRINGS));
     let runs: Vec<Run> = (0..histories).map(|_| history(build)).collect();
@@ -55,7 +55,7 @@ fn history(build: &mut Builder) -> Run {
     run(build.stream(), (len as u32).max(1))
 }
 
-/// The first turn of a conversation, or one that continues a history.
+/// Returns the first turn of a conversation, or one that continues a history.
 fn turn(histories: &[Run], build: &mut Builder) -> Arrival {
     let is_first = histories.is_empty() || build.random.below(2) == 0;
     let stream = build.stream();
@@ -87,7 +87,7 @@ const fn run(stream: u64, len: u32) -> Run {
     }
 }
 
-/// Tokens of a new turn, which is short this often.
+/// Returns the number of tokens of a new turn, which is short this often.
 fn new_tokens(short: f64, build: &mut Builder) -> u32 {
     let random = &mut build.random;
     if random.uniform() <= short {

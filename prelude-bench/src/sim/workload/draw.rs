@@ -67,8 +67,8 @@ impl LogNormal {
         }
     }
 
-    /// The distribution whose draws, each counted as often as it is large, are distributed like
-    /// this one.
+    /// Returns the distribution whose draws, each counted as often as it is large, are distributed
+    /// like this one.
     pub(super) fn before_counting_by_size(self) -> Self {
         Self {
             mu: self.mu - self.sigma.powi(2),
@@ -80,8 +80,9 @@ impl LogNormal {
         (self.mu + self.sigma * random.normal()).exp()
     }
 
-    /// A number of tokens, truncated: drawn anew until it is within the limits, which lowers
-    /// the mean where the upper limit is near (of `LooGLE`'s by 4 %, and the deviation by 25 %).
+    /// Returns a number of tokens, truncated: drawn anew until it is within the limits, which
+    /// lowers the mean where the upper limit is near (of `LooGLE`'s by 4 %, and the deviation by 25
+    /// %).
     pub(super) fn tokens(self, random: &mut Random, limits: RangeInclusive<u32>) -> u32 {
         // As many tries as leave nothing to chance, unless the limits are absurd.
         for _ in 0..100 {

@@ -16,7 +16,7 @@ const PERIOD_S: f64 = 120.0;
 /// The exponent of Zipf's law.
 const EXPONENT: f64 = 1.1;
 
-/// `requests` about `documents`, at this rate.
+/// Returns `requests` arrivals about `documents`, at this rate.
 pub(super) fn arrivals(
     documents: u32,
     requests: u32,
@@ -51,7 +51,7 @@ pub(super) fn arrivals(
     arrivals
 }
 
-/// The number of requests that come in five periods.
+/// Returns the number of requests that come in five periods.
 pub(super) fn requests(setting: &Setting, rate: f64) -> u32 {
     let in_time = || (rate * 5.0 * PERIOD_S).round() as u32;
     setting.requests.unwrap_or_else(in_time)

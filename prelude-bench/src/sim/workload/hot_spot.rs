@@ -15,7 +15,7 @@ const BEGIN_S: f64 = 120.0;
 /// The part of the traffic that the hot document takes from then on.
 const HOT: f64 = 0.4;
 
-/// `requests` about `documents`, at this rate; the first document is the hot one.
+/// Returns `requests` arrivals about `documents`, at this rate; the first document is the hot one.
 pub(super) fn arrivals(
     documents: u32,
     requests: u32,
@@ -38,8 +38,8 @@ pub(super) fn arrivals(
     arrivals
 }
 
-/// Requests that come in eight minutes: two before the hot spot, and six in it, twice as long as
-/// E2 remembers.
+/// Returns the number of requests that come in eight minutes: two before the hot spot, and six in
+/// it, twice as long as E2 remembers.
 pub(super) fn requests(setting: &Setting, rate: f64) -> u32 {
     let in_time = || (rate * 480.0).round() as u32;
     setting.requests.unwrap_or_else(in_time)

@@ -60,7 +60,7 @@ pub struct Setting {
     pub gaps: Gaps,
     /// The number of clients of a closed loop, which replaces the rate; `None`: an open loop.
     pub clients: Option<usize>,
-    /// The same seed makes the same list.
+    /// The seed, which makes the same list each time.
     pub seed: u64,
 }
 
@@ -106,9 +106,9 @@ impl Kind {
         }
     }
 
-    /// The middle of the authors' configurations; 300 s of it where they give no number of
-    /// requests. Conversations and the rates of `PrefillOnly`'s are ours: its rates are in terms
-    /// of what an engine sustains.
+    /// Returns the middle of the authors' configurations; 300 s of it where they give no number of
+    /// requests. Conversations and the rates of `PrefillOnly`'s are ours: its rates are in terms of
+    /// what an engine sustains.
     const fn amount(self) -> Amount {
         let (prefixes, rate, requests) = match self {
             Self::Toolbench => (240, 6.0, 1800),
@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    /// The rate of the authors' configurations, for so many engines.
+    /// Returns the rate of the authors' configurations, for so many engines.
     #[must_use]
     pub fn rate(self, engines: u32) -> f64 {
         self.amount().rate * f64::from(engines) / 2.0
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_says_why() {
+    fn workloads_that_cannot_be_made_say_why() {
         let check = |kind: Kind, change: fn(&mut Setting), expected: &str| {
             let mut setting = Setting::default();
             change(&mut setting);

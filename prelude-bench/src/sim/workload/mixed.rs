@@ -33,8 +33,8 @@ pub struct Gaps {
     pub code: Vec<Duration>,
 }
 
-/// Requests of both kinds, sorted by time. All counts are for two engines; more engines get more
-/// of everything, at shorter gaps.
+/// Returns the requests of both kinds, sorted by time. All counts are for two engines; more engines
+/// get more of everything, at shorter gaps.
 pub(super) fn arrivals(scale: f64, order: Order, gaps: &Gaps, build: &mut Builder) -> Vec<Arrival> {
     let scaled = |count: u32| ((f64::from(count) * scale).round() as u32).max(1);
     let mut part = |shape, prefixes, requests, gaps: &[Duration], moments| {

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::sim::Prompt;
 
-    /// 50 groups of 10, numbered within the group by `user`.
+    /// Returns 50 groups of 10 arrivals, numbered within the group by `user`.
     fn groups() -> Vec<Vec<Arrival>> {
         let arrival = |key, user| Arrival {
             at: Timestamp::ZERO,

@@ -12,8 +12,8 @@ const POST: u32 = 150;
 /// Users of the credit verification, with one request each.
 pub(super) const CREDIT_USERS: u32 = 60;
 
-/// Post recommendation: each user's profile with each of 50 posts. [`Order::Grouped`] is the
-/// paper's: a user's requests come at once, in a burst; the others mix users, one request at a
+/// Returns post recommendation: each user's profile with each of 50 posts. [`Order::Grouped`] is
+/// the paper's: a user's requests come at once, in a burst; the others mix users, one request at a
 /// time. `rate` is of requests in either case.
 pub(super) fn posts(users: u32, order: Order, rate: f64, build: &mut Builder) -> Vec<Arrival> {
     let groups: Vec<Vec<Arrival>> = (0..users).map(|user| user_posts(user, build)).collect();
@@ -47,7 +47,7 @@ fn user_posts(user: u32, build: &mut Builder) -> Vec<Arrival> {
     (0..POSTS).map(&mut post).collect()
 }
 
-/// Credit verification: a long history each, without shared prefixes.
+/// Returns credit verification: a long history each, without shared prefixes.
 pub(super) fn credit(users: u32, rate: f64, build: &mut Builder) -> Vec<Arrival> {
     let mut request = |user| Arrival {
         at: Timestamp::ZERO,

@@ -25,7 +25,7 @@ use prelude_core::Timestamp;
 /// The spread of requests over the key portions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Popularity {
-    /// Evenly.
+    /// All key portions are as popular.
     Even,
     /// Log-normal, with this deviation in terms of the mean.
     Spread(f64),
@@ -172,7 +172,7 @@ impl Prefixes {
         }
     }
 
-    /// A request with this key portion and text of its own. It comes at time zero, from user 0.
+    /// Returns a request with this key portion and text of its own. It comes at time zero, from user 0.
     pub(super) fn request(&self, portion: Portion, build: &mut Builder) -> Arrival {
         let shape = &self.shape;
         let left = shape.context - shape.system - portion.run.len;
@@ -194,13 +194,13 @@ impl Prefixes {
         }
     }
 
-    /// A request that shares no more than the system part.
+    /// Returns a request that shares no more than the system part.
     pub(super) fn lone(&self, build: &mut Builder) -> Arrival {
         let portion = self.portion(self.key, build);
         self.request(portion, build)
     }
 
-    /// `requests` of them, in one group for each key portion.
+    /// Returns `requests` arrivals, in one group for each key portion.
     pub(super) fn groups(&self, requests: u32, build: &mut Builder) -> Vec<Vec<Arrival>> {
         let lone = (f64::from(requests) * self.shape.lone).round() as u32;
         let counts = apportion(requests - lone, &self.weights(build));
@@ -316,7 +316,7 @@ mod tests {
         assert!((got.mean / 1835.0 - 1.0).abs() < 0.05, "{got:?}");
     }
 
-    /// The counts of requests by key portion, largest first, lone ones left out.
+    /// Returns the counts of requests by key portion, largest first, lone ones left out.
     fn counts(shape: Shape, portions: u32, requests: u32) -> Vec<usize> {
         let mut build = Builder::new(3);
         let groups = Prefixes::new(shape, portions, &mut build).groups(requests, &mut build);

@@ -104,7 +104,7 @@ fn finds_the_floor_of_steps_that_only_read_much_of_the_cache() {
 }
 
 #[test]
-fn what_says_nothing_is_refused() {
+fn samples_that_say_nothing_are_refused() {
     let sample = Sample {
         batch: 1,
         computed: 1000,

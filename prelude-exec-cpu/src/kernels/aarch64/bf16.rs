@@ -18,7 +18,7 @@ use super::{LANES, NR, Tile};
 /// Registers of columns for one row.
 const LINE: usize = NR / LANES;
 
-/// The product of `count` rows with a panel.
+/// Multiplies `count` rows by a panel.
 ///
 /// # Safety
 /// NEON with `bf16`; `count` rows of `b.len() / 64` dwords within `a`.
@@ -164,7 +164,7 @@ unsafe fn add_to_pairs<const P: usize, const R: usize, const BOTH: bool>(
     }
 }
 
-/// Two dwords of a row; with zero for the second if not `BOTH`.
+/// Loads two dwords of a row; with zero for the second if not `BOTH`.
 ///
 /// # Safety
 /// NEON; as many dwords at `at`.
@@ -180,7 +180,7 @@ unsafe fn two_dwords<const BOTH: bool>(at: *const u32) -> uint32x2_t {
     }
 }
 
-/// Four columns of two lines; with zeros for the second line if not `BOTH`.
+/// Loads four columns of two lines; with zeros for the second line if not `BOTH`.
 ///
 /// # Safety
 /// NEON; four dwords at `at`, and if `BOTH` a line further on as well.

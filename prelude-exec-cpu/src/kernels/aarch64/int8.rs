@@ -154,8 +154,8 @@ fn dot<const LANE: i32>(mut sum: int32x4_t, w: int8x16_t, x: int8x8_t) -> int32x
     sum
 }
 
-/// As [`add_group_of_bytes`], with words: two products of bytes lie within ±2 · 127 · 128, and so
-/// does their sum in 16 bits.
+/// Adds a group as [`add_group_of_bytes`] does, with words: two products of bytes lie within ±2 · 127 ·
+/// 128, and so does their sum in 16 bits.
 ///
 /// # Safety
 /// NEON; else as [`add_group_of_bytes`].

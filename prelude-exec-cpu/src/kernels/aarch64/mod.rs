@@ -67,7 +67,8 @@ fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
     (1..=MR).contains(&count) && (count - 1) * stride + len <= available
 }
 
-/// The product on the family's own instructions; `false` if it has none for these formats.
+/// Multiplies by the family's own instructions; returns `false` if the family has none for these
+/// formats.
 #[inline]
 pub(super) fn multiply(
     isa: Supported,
@@ -99,8 +100,8 @@ pub(super) fn multiply(
     true
 }
 
-/// The product of int8 rows with an int8 panel of so many groups and dwords, as
-/// `super::int8::multiply` has checked it; `false` if the family has no instructions for it.
+/// Multiplies int8 rows by an int8 panel of so many groups and dwords, as `super::int8::multiply` has
+/// checked it; returns `false` if the family has no instructions for it.
 #[inline]
 pub(super) fn multiply_int8(
     isa: Supported,

@@ -7,7 +7,7 @@ use std::arch::aarch64::{
 
 use super::{LANES, NR};
 
-/// Line d of `out` (lines are 64 dwords) gets dword d of the 16 rows.
+/// Transposes 16 rows of 16 dwords: line d of `out` (lines are 64 dwords) gets dword d of each row.
 ///
 /// # Safety
 /// NEON; each row has 64 bytes; `out` reaches to the 16th dword of its 16th line.

@@ -29,7 +29,7 @@ impl TileScratch {
     }
 }
 
-/// Bytes of [`TileScratch`], about.
+/// Returns about how many bytes [`TileScratch`] takes.
 pub(super) fn scratch_bytes(head_dim: usize) -> usize {
     Flash::bytes(head_dim, TASK_ROWS_ON_TILES)
 }

@@ -24,7 +24,7 @@ pub(crate) const fn row_dwords(inputs: usize) -> usize {
     inputs / BLOCK + inputs
 }
 
-/// Lines of a panel. `inputs` is a multiple of [`BLOCK`].
+/// Returns the number of lines of a panel. `inputs` is a multiple of [`BLOCK`].
 pub(crate) const fn panel_lines(inputs: usize) -> usize {
     inputs / 2 + inputs / BLOCK
 }

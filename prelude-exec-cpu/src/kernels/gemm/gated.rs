@@ -1,5 +1,5 @@
-//! Both products of a gated MLP, with the activation between them: what lies between is rounded to
-//! bf16 where it was computed, and goes to memory only in that form.
+//! The two products of a gated MLP in one operation: the gates between them are rounded to bf16 where
+//! they were computed, and go to memory only in that form.
 
 use super::{Format, Matrix, Multiplier, ProductOutput, ROW_BLOCK, row_block, run_panels};
 use crate::{

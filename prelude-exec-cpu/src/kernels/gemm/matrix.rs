@@ -34,14 +34,14 @@ pub(crate) enum Format {
     Int8,
     /// Numbers of fp8 in pairs of bf16, with a scale per output; see [`fp8`].
     Fp8,
-    /// The same as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
+    /// Numbers of fp8 as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
     Fp8Blocks,
     /// The rows are f32 and not packed, for the reference.
     Rows,
 }
 
 impl Format {
-    /// Outputs of a panel.
+    /// Returns the number of outputs of a panel.
     const fn block(self) -> usize {
         match self {
             Self::Rows => 1,
@@ -66,7 +66,8 @@ impl Format {
         }
     }
 
-    /// Numbers that are read of a row: its elements, and behind them the scales that are stored.
+    /// Returns how many numbers are read of a row: its elements, and behind them the scales that are
+    /// stored.
     const fn numbers(self, inputs: usize) -> usize {
         match self {
             Self::Fp8Blocks => inputs + inputs / fp8::blocks::BLOCK,
@@ -201,7 +202,7 @@ impl Matrix {
         self.outputs
     }
 
-    /// Bytes of its elements as they lie in memory, padding included.
+    /// Returns the bytes of the matrix's elements as they lie in memory, padding included.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.data)
@@ -211,7 +212,7 @@ impl Matrix {
         self.format.dwords(self.inputs) * NR
     }
 
-    /// A panel; empty beyond the last.
+    /// Returns the dwords of a panel: none beyond the last panel.
     pub(super) fn dwords(&self, index: usize) -> &[u32] {
         let len = self.panel_dwords();
         self.data.get(index * len..(index + 1) * len).unwrap_or(&[])
@@ -273,14 +274,14 @@ impl Matrix {
         }
     }
 
-    /// Row `output` of an unpacked matrix.
+    /// Returns row `output` of an unpacked matrix.
     pub(super) fn row(&self, output: usize) -> &[f32] {
         let first = output * self.inputs;
         bytemuck::cast_slice(&self.data[first..first + self.inputs])
     }
 
-    /// A matrix of chosen rows of this one. Products with it have the same bits: columns of panels
-    /// are copied as they lie.
+    /// Returns a matrix of chosen rows of this one. Products with it have the same bits: columns of
+    /// panels are copied as they lie.
     pub(crate) fn select(&self, pool: &ComputePool, outputs: &[u32]) -> Self {
         let block = self.format.block();
         let width = self.format.dwords(self.inputs) * block;

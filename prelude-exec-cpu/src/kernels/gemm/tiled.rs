@@ -30,13 +30,14 @@ struct Left<'a> {
 }
 
 impl Left<'_> {
-    /// Tiles of rows `first..first + rows`, of which the first is a multiple of 16.
+    /// Returns the tiles of rows `first..first + rows`, of which the first is a multiple of 16.
     fn part(&self, first: usize, rows: usize) -> &[u32] {
         let run = run_len(self.inputs);
         &self.tiles[first / tiles::ROWS * run..][..rows.div_ceil(tiles::ROWS) * run]
     }
 
-    /// Rows of a task, a multiple of 32: a few tasks for each thread, even of few panels.
+    /// Returns the number of rows of a task, a multiple of 32: a few tasks for each thread, even of
+    /// few panels.
     fn block(&self, threads: usize, panels: usize) -> usize {
         let down = (4 * threads).div_ceil(panels);
         let most = LEFT_DWORDS / run_len(self.inputs) * tiles::ROWS;
@@ -44,7 +45,8 @@ impl Left<'_> {
         block.max(1).next_multiple_of(2 * tiles::ROWS)
     }
 
-    /// About 1000 flops, or 16 bytes of weights, per nanosecond and core.
+    /// Returns an estimate of the time: about 1000 flops, or 16 bytes of weights, per nanosecond
+    /// and core.
     fn cost_ns(&self, matrix: &Matrix) -> usize {
         (self.rows * matrix.inputs * matrix.outputs / 500).max(matrix.data.len() / 4)
     }

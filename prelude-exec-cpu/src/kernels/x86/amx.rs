@@ -98,13 +98,13 @@ unsafe fn pack(rows: &[f32], width: usize, out: &mut [u32]) {
     }
 }
 
-/// The lowest `n` of 16 lanes.
+/// Returns a mask of the lowest `n` of 16 lanes.
 pub(super) fn mask(n: usize) -> u16 {
     if n >= 16 { u16::MAX } else { (1 << n) - 1 }
 }
 
-/// The product of the first row of a run of left tiles with a panel, with the bits of
-/// [`Tiles::multiply`] and without tiles, which load slower than vectors do.
+/// Multiplies the first row of a run of left tiles by a panel, with the bits of [`Tiles::multiply`]
+/// and without tiles, which load slower than vectors do.
 ///
 /// `tdpbf16ps` is defined by its steps (Intel, Software Developer's Manual, volume 2): over the 16
 /// pairs of a tile, products of the even inputs and those of the odd ones are added up apart,
@@ -321,8 +321,8 @@ unsafe fn silu_mul(gates: &[[f32; NR]], ups: &[[f32; NR]], out: &mut [u32]) {
     }
 }
 
-/// `2^x` for x up to 127 within 3 units in the last place, exactly 1 for 0, and 0 below -200; NaN
-/// stays NaN.
+/// Returns `2^x` for x up to 127 within 3 units in the last place, exactly 1 for 0, and 0 below
+/// -200; NaN stays NaN.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn exp2(x: __m512) -> __m512 {
@@ -344,7 +344,7 @@ pub(super) fn exp2(x: __m512) -> __m512 {
     _mm512_scalef_ps(p, n)
 }
 
-/// `x / (1 + e^-x)`, within a few units in the last place.
+/// Returns `x / (1 + e^-x)`, within a few units in the last place.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn silu(x: __m512) -> __m512 {
@@ -398,7 +398,8 @@ unsafe fn finish(
 mod tests {
     use super::*;
 
-    /// A bf16 number from a fixed sequence, `spread` binary orders of magnitude below 2^7 at most.
+    /// Returns a bf16 number from a fixed sequence, `spread` binary orders of magnitude below 2^7
+    /// at most.
     fn bits(i: usize, spread: u32) -> u32 {
         let x = (i as u32 ^ 0x9e37).wrapping_mul(2_654_435_761);
         let x = (x ^ x >> 15).wrapping_mul(2_246_822_519);

@@ -103,24 +103,24 @@ impl Flash {
         flash
     }
 
-    /// Bytes, about.
+    /// Returns about how many bytes the buffers for `queries` queries take.
     pub(crate) fn bytes(head_dim: usize, queries: usize) -> usize {
         let (blocks, tiles) = (head_dim.div_ceil(DEPTH), head_dim.div_ceil(ROWS));
         let count = queries.div_ceil(ROWS);
         (GROUPS * blocks + HALVES * tiles + count * (blocks + tiles)) * TILE * size_of::<u32>()
     }
 
-    /// Components of a head in tiles of 32.
+    /// Returns the number of components of a head in tiles of 32.
     fn blocks(&self) -> usize {
         self.head_dim.div_ceil(DEPTH)
     }
 
-    /// Components of a head in tiles of 16.
+    /// Returns the number of components of a head in tiles of 16.
     fn tiles(&self) -> usize {
         self.head_dim.div_ceil(ROWS)
     }
 
-    /// Forgets what was, and takes `queries` new ones, yet to be set.
+    /// Forgets all queries, and takes `queries` new ones, yet to be set.
     pub(crate) fn begin(&mut self, queries: usize) {
         let count = queries.div_ceil(ROWS);
         self.queries.fit(count * self.blocks() * TILE);
@@ -139,7 +139,7 @@ impl Flash {
             queries.iter().all(|q| q.len() == self.head_dim),
             "a query of another size"
         );
-        // Lanes beyond the last follow it.
+        // Lanes beyond the last query repeat the last query.
         let position = |i: usize| positions[i.min(positions.len() - 1)];
         self.lanes[index].position = std::array::from_fn(position);
         let len = self.blocks() * TILE;
@@ -175,7 +175,7 @@ impl Flash {
         for (index, lanes) in self.lanes.iter_mut().enumerate() {
             let [first, .., last] = lanes.position;
             let Some(keys) = last.checked_sub(start) else {
-                // All have seen all that they may.
+                // All 16 queries have seen all keys that they may see.
                 continue;
             };
             let keys = (keys as usize + 1).min(NR);
@@ -208,7 +208,7 @@ impl Flash {
         }
     }
 
-    /// The outputs of the 16 queries in place `index`, `f(i, components)`, 16 components of
+    /// Gives the outputs of the 16 queries in place `index` to `f(i, components)`, 16 components of
     /// query `i` at a time, in order.
     pub(crate) fn finish(&self, index: usize, rows: &mut [[f32; ROWS]]) {
         let head_tiles = self.tiles();
@@ -254,7 +254,7 @@ fn as_dwords(x: __m512bh) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(x) }
 }
 
-/// The lowest `n` of 32 lanes.
+/// Returns a mask of the lowest `n` of 32 lanes.
 fn wide_mask(n: usize) -> u32 {
     if n >= 32 { u32::MAX } else { (1 << n) - 1 }
 }
@@ -313,7 +313,7 @@ unsafe fn pack_values(values: &[&[u16]], head_dim: usize, out: &mut [u32]) {
     }
 }
 
-/// One step of the running softmax of 16 queries.
+/// A step of the running softmax of 16 queries.
 struct Softmax<'a> {
     /// `[64][16]`, f32.
     scores: &'a [u32],
@@ -606,7 +606,7 @@ mod tests {
         x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect()
     }
 
-    /// Queries at `positions` over all keys up to the last of them.
+    /// Computes attention of queries at `positions` over all keys up to the last of them.
     fn attend(
         isa: Supported,
         dim: usize,

@@ -54,7 +54,7 @@ pub(super) unsafe fn bf16_bf16(
     unsafe { by_count!(count, bf16_bf16_rows::<REGS>(a, stride, b, out)) }
 }
 
-/// The first half of the columns of [`bf16_bf16`].
+/// Multiplies as [`bf16_bf16`] does, for the first half of the columns.
 ///
 /// # Safety
 /// As [`bf16_bf16`].

@@ -82,7 +82,8 @@ fn fits(count: usize, stride: usize, len: usize, available: usize) -> bool {
     (1..=MR).contains(&count) && (count - 1) * stride + len <= available
 }
 
-/// The product on the family's own instructions; `false` if it has none for these formats.
+/// Multiplies by the family's own instructions; returns `false` if the family has none for these
+/// formats.
 #[inline]
 pub(super) fn multiply(
     isa: Supported,
@@ -117,8 +118,8 @@ pub(super) fn multiply(
     true
 }
 
-/// The product of int8 rows with an int8 panel of so many groups and dwords, as
-/// `super::int8::multiply` has checked it; `false` if the family has no instructions for it.
+/// Multiplies int8 rows by an int8 panel of so many groups and dwords, as `super::int8::multiply` has
+/// checked it; returns `false` if the family has no instructions for it.
 #[inline]
 pub(super) fn multiply_int8(
     isa: Supported,
@@ -191,7 +192,7 @@ entry!(
     bf16_bf16, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16
 );
 entry!(
-    /// The same for the first 32 columns.
+    /// bf16 rows, bf16 panel: the first 32 columns alone.
     bf16_bf16_half, u32, 1, Isa::Avx512Bf16, avx512::bf16_bf16_half
 );
 entry!(

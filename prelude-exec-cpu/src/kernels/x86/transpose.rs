@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::NR;
 
-/// Line d of `out` (lines are 64 dwords) gets dword d of the 16 rows.
+/// Transposes 16 rows of 16 dwords: line d of `out` (lines are 64 dwords) gets dword d of each row.
 ///
 /// # Safety
 /// AVX-512F; each row has 64 bytes; `out` reaches to the 16th dword of its 16th line.
@@ -24,7 +24,7 @@ pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
     }
 }
 
-/// Dword d of register r becomes dword r of register d.
+/// Transposes 16 registers: dword d of register r becomes dword r of register d.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn transposed(mut r: [__m512i; 16]) -> [__m512i; 16] {

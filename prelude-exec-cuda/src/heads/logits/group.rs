@@ -125,8 +125,8 @@ struct GroupLists {
     given: ScoreRows,
     /// Number of tokens to sample.
     draws: usize,
-    /// For each sampling row of the step: its index in `sample`, its first token, its number of
-    /// tokens.
+    /// The sampling rows: for each its row of the step, its index in `sample`, its first token and
+    /// its number of tokens.
     sampled: Vec<(usize, usize, usize, usize)>,
     /// True if some row of logits has another use than one choice of its likeliest token.
     is_not_greedy: bool,

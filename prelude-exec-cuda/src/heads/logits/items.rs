@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prelude_core::{OutputHead, SampleHead, TokenId};
 use prelude_models::step::StepLayout;
 
-/// One use of one row of logits.
+/// A use of a row of logits.
 #[derive(Clone, Copy)]
 pub(super) struct Item<'a> {
     pub(super) row: usize,
@@ -30,7 +30,7 @@ pub(super) fn by_output(outputs: &[u32]) -> Vec<usize> {
     order
 }
 
-/// Every use of a full row of logits.
+/// Returns every use of a full row of logits.
 pub(super) fn items(layout: &StepLayout) -> Vec<Item<'_>> {
     let mut items = Vec::new();
     for (row, planned) in layout.rows.iter().enumerate() {
@@ -74,7 +74,7 @@ pub(super) fn changes(head: &SampleHead) -> bool {
 /// Past tokens and how often each was put out, one after the other, of each row that has a past.
 pub(in crate::heads) type Seen = BTreeMap<usize, Vec<u32>>;
 
-/// [`Seen`] of a step.
+/// Returns [`Seen`] of a step.
 pub(in crate::heads) fn seen(layout: &StepLayout) -> Seen {
     let mut all = Seen::new();
     for item in items(layout) {
@@ -98,7 +98,7 @@ pub(in crate::heads) fn seen(layout: &StepLayout) -> Seen {
     all
 }
 
-/// A list by where it is: rows of one request share theirs, and it is sent once.
+/// Identifies a list by its address: rows of one request share a list, which is sent once.
 pub(super) fn identity(list: &[TokenId]) -> (usize, usize) {
     (list.as_ptr().addr(), list.len())
 }

@@ -109,13 +109,13 @@ struct Group {
 /// The rules by which a group's tokens are chosen.
 #[derive(Clone, Copy, Debug)]
 enum Choose {
-    /// By each row's rules.
+    /// Tokens are sampled by each row's rules.
     Sample(Field<SampleRow>),
     /// The likeliest of each of the group's rows of logits, which is what their rules say.
     Argmax,
 }
 
-/// One launch of `prompt_logprobs`.
+/// A launch of `prompt_logprobs`.
 #[derive(Debug)]
 struct Scores {
     rows: Field<LogprobRow>,
@@ -175,7 +175,7 @@ impl Logits {
         })
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.states.bytes() + self.logits.bytes() + self.adjusted.bytes()
     }
@@ -247,12 +247,12 @@ impl Logits {
         Ok(())
     }
 
-    /// Ids of the vocabulary.
+    /// Returns the number of ids of the vocabulary.
     pub(super) const fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// Rows of logits that are in memory together.
+    /// Returns the number of rows of logits that are in memory together.
     pub(super) const fn group_rows(&self) -> usize {
         self.rows_max
     }
@@ -271,7 +271,7 @@ impl Logits {
         items.len()
     }
 
-    /// Row `i` of a buffer of logits.
+    /// Returns row `i` of a buffer of logits.
     fn row(&self, buffer: &Buffer, i: usize) -> View<f32> {
         buffer.view(i * self.stride * size_of::<f32>(), 1, self.vocab)
     }

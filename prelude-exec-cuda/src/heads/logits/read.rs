@@ -67,7 +67,7 @@ impl Whole {
         (f64::from(self.logits[token as usize]) - self.log_sum_exp) as f32
     }
 
-    /// Best first, ties by smaller id.
+    /// Returns the `n` largest, best first, ties by smaller id.
     fn top(&self, n: usize) -> Vec<TokenLogprob> {
         let mut ids: Vec<TokenId> = (0..word(self.logits.len())).collect();
         ids.sort_by(|&a, &b| {
@@ -83,7 +83,7 @@ impl Whole {
     }
 }
 
-/// None if the row's numbers are not finite.
+/// Reads a token's score; `None` if the row's numbers are not finite.
 pub(super) fn read_score(
     at: &Scored,
     token: TokenId,

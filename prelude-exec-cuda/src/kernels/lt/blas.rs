@@ -73,7 +73,8 @@ struct Operands {
 }
 
 impl CublasLt {
-    /// `workspace`: address of [`WORKSPACE_BYTES`] that only this stream's products use.
+    /// Opens the library's handle; `workspace` is the address of [`WORKSPACE_BYTES`] that only this
+    /// stream's products use.
     ///
     /// # Errors
     /// [`Error::Driver`] with the call and its status.
@@ -104,7 +105,7 @@ impl CublasLt {
         Ok(this)
     }
 
-    /// Everything that no call changes, but for products of e4m3.
+    /// Describes everything to the library that no call changes, but for products of e4m3.
     fn describe(&mut self) -> Result<(), Error> {
         self.describe_products(0)?;
         let ([a, _], [b, _], [bf16, f32]) = (&mut self.a, &mut self.b, &mut self.d);
@@ -119,7 +120,8 @@ impl CublasLt {
         self.describe_preference()
     }
 
-    /// The same for products of e4m3, before the first one: a library without them costs no others.
+    /// Describes products of e4m3 to the library, before the first such product: a library that has
+    /// none still serves all others.
     fn describe_fp8(&mut self, scaling: Scaling) -> Result<(), Error> {
         let place = place(Some(scaling));
         self.describe_products(place)?;
@@ -136,7 +138,7 @@ impl CublasLt {
                 |attribute, mode: Scale| set_desc(&self.functions, desc, attribute, &(mode as u32));
             set(A::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_w)?;
             set(A::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x)?;
-            // Sums of all their bits.
+            // Products sum all bits, without the library's fast accumulation.
             let attribute = A::CUBLASLT_MATMUL_DESC_FAST_ACCUM;
             set_desc(&self.functions, desc, attribute, &0i8)?;
         }
@@ -170,7 +172,7 @@ impl CublasLt {
         Ok(())
     }
 
-    /// The limits of algorithms.
+    /// Describes the limits of algorithms to the library.
     fn describe_preference(&mut self) -> Result<(), Error> {
         // SAFETY: the place outlives the call.
         unsafe { (self.functions.preference_create)(&raw mut self.preference) }
@@ -229,7 +231,7 @@ impl CublasLt {
         let place = place(call.scales.map(|of| of.scaling));
         let desc = self.descs[place][usize::from(has_bias)];
         if has_bias {
-            // Also what the library takes the bias's alignment from.
+            // The library takes the bias's alignment from this attribute, too.
             let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             set_desc(&self.functions, desc, attribute, &p.bias.0)?;
         }
@@ -273,7 +275,7 @@ impl CublasLt {
     }
 }
 
-/// Where the descriptions of products are in [`CublasLt::descs`].
+/// Returns where the descriptions of products are in [`CublasLt::descs`].
 const fn place(scaling: Option<Scaling>) -> usize {
     match scaling {
         None => 0,
@@ -322,7 +324,7 @@ impl Blas for CublasLt {
         }
         let Operands { desc, a, b, d } = self.operands(call)?;
         let mut found = [Found::EMPTY; ASKED];
-        let asked = c_int::try_from(ASKED).expect("a few");
+        let asked = c_int::try_from(ASKED).expect("a small constant fits c_int");
         let mut count = 0;
         // SAFETY: all descriptions exist, the array has room for `asked` results, and no operand
         // is read.
@@ -426,7 +428,7 @@ impl Blas for CublasLt {
                 d,
                 &raw const algo,
                 address(self.workspace).cast_mut(),
-                usize::try_from(WORKSPACE_BYTES).expect("32 MiB"),
+                usize::try_from(WORKSPACE_BYTES).expect("32 MiB fit usize"),
                 stream.cast(),
             )
         };
@@ -441,7 +443,7 @@ impl Blas for CublasLt {
     }
 }
 
-/// An address on the GPU.
+/// Returns an address on the GPU.
 fn address(at: u64) -> *const std::ffi::c_void {
     ptr::with_exposed_provenance(at as usize)
 }

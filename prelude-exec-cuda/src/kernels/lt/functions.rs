@@ -82,7 +82,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// To be written by the library.
+    /// A result for the library to write.
     pub(super) const EMPTY: Self = Self {
         algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },
         workspace_bytes: 0,
@@ -103,8 +103,8 @@ const _: () = {
     assert!(size_of::<Status>() == size_of::<sys::cublasStatus_t>());
 };
 
-/// One function each: its field, its symbol, its arguments, and those of the bindings where they
-/// differ in the type of [`Found`].
+/// Declares the functions of the library: for each its field, its symbol, its arguments, and those
+/// of the bindings where they differ in the type of [`Found`].
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($argument:ty),* $(,)?) $(as ($($theirs:ty),* $(,)?))?;)*) => {
         /// The functions that products need.
@@ -114,7 +114,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Or the name of the first that is missing.
+            /// Finds all functions, or returns the name of the first that is missing.
             fn of(library: &Handle) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -213,13 +213,13 @@ impl Functions {
             return Err(wrong(dotted(version)));
         }
         let functions = Self::of(&handle).map_err(missing)?;
-        // Never closed: the functions are in it.
+        // The library is never closed: the functions are in it.
         std::mem::forget(handle);
         Ok((functions, version))
     }
 }
 
-/// `13.1.0`.
+/// Writes a version as `13.1.0`.
 pub(super) fn dotted(version: usize) -> String {
     format!(
         "{}.{}.{}",

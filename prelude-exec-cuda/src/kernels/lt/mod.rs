@@ -69,16 +69,16 @@ const SHAPES_MAX: usize = 4096;
 /// A weight that products are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Matrix {
-    /// Its rows, columns of the product.
+    /// The weight's rows, which are columns of the product.
     pub(crate) n: u32,
-    /// Its columns.
+    /// The weight's columns.
     pub(crate) k: u32,
     pub(crate) has_bias: bool,
-    /// Its scales, if it is of e4m3, and its products' other factor too.
+    /// The scales, if the weight and the other factor of its products are of e4m3.
     pub(crate) fp8: Option<Scaling>,
 }
 
-/// One product, as it is asked of the library.
+/// A product, as it is asked of the library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(super) form: GemmOutput,
@@ -96,7 +96,7 @@ pub(crate) struct Scales {
     pub(super) w: DevicePtr,
 }
 
-/// All that an algorithm depends on; addresses do not matter.
+/// The properties of a product that an algorithm depends on; addresses do not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     key: Key,
@@ -124,7 +124,7 @@ impl Call {
 
     /// Returns true if the library has such products at all, and all operands lie as it was told.
     fn is_for_library(&self) -> bool {
-        // It adds a bias in bf16 to outputs in bf16 only.
+        // The library adds a bias in bf16 to outputs in bf16 only.
         let has_bias = self.params.bias != DevicePtr::NULL;
         let is_wide = self.form == GemmOutput::F32;
         let multiple = self.scales.map_or(1, |of| of.scaling.library_multiple());
@@ -166,7 +166,7 @@ impl Call {
 
 /// The library, or what stands in for it.
 trait Blas: std::fmt::Debug + Send {
-    /// Algorithms for a call, best first; none if it has none.
+    /// Returns the algorithms for a call, best first; none if the library has none.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -319,12 +319,12 @@ impl Lt {
         }
     }
 
-    /// Bytes on the device.
+    /// Returns the bytes on the device.
     pub(super) const fn bytes(&self) -> usize {
         self.workspace.bytes()
     }
 
-    /// The library, and where the plans that were chosen so far come from.
+    /// Returns the library, and where the plans that were chosen so far come from.
     pub(super) fn engine(&self) -> ProductEngine {
         let mut engine = self.engine.clone();
         if let ProductEngine::CublasLt { counts, .. } = &mut engine {
@@ -333,8 +333,9 @@ impl Lt {
         engine
     }
 
-    /// Numbers of shapes by the source of their plans. What is written and what is added to are one
-    /// shape here, since a model does one of them with a weight: it counts for the better source.
+    /// Returns the numbers of shapes by the source of their plans. What is written and what is added to
+    /// are one shape here, since a model does one of them with a weight: it counts for the better
+    /// source.
     fn counts(&self) -> PlanCounts {
         let mut counts = PlanCounts::default();
         for source in self.sources().into_values() {
@@ -350,7 +351,7 @@ impl Lt {
         counts
     }
 
-    /// The best source of plans for each shape, by the key of the product that is not added.
+    /// Returns the best source of plans for each shape, by the key of the product that is not added.
     fn sources(&self) -> BTreeMap<Key, Source> {
         let mut best = BTreeMap::new();
         for (key, &(_, source)) in &self.chosen {
@@ -431,7 +432,7 @@ impl Lt {
         };
         let is_queued = self.blas.try_multiply(call, &plan)?;
         if !is_queued {
-            // It is not asked for so many rows again.
+            // The library is not asked for so many rows again.
             let shape = call.shape();
             self.chosen.insert(shape.key, (None, Source::Nowhere));
             self.by_shape.insert(shape, None);
@@ -439,8 +440,8 @@ impl Lt {
         Ok(is_queued)
     }
 
-    /// Algorithms for a product, the heuristic's first one first, and what plans of its bucket
-    /// are kept under. None where the library has none for it.
+    /// Returns the algorithms for a product, the heuristic's first one first, and what plans of its
+    /// bucket are kept under. None where the library has none for it.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -468,7 +469,7 @@ impl Lt {
         self.machine.as_ref()
     }
 
-    /// The plan for exactly this shape.
+    /// Returns the plan for exactly this shape.
     fn plan(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let shape = call.shape();
         if let Some(plan) = self.by_shape.get(&shape) {
@@ -490,7 +491,7 @@ impl Lt {
         Ok(plan)
     }
 
-    /// The plan of the bucket: the file's or the table's if the library takes it, else the
+    /// Returns the plan of the bucket: the file's or the table's if the library takes it, else the
     /// heuristic's first.
     fn of_bucket(&mut self, call: &Call, key: Key) -> Result<Option<ProductPlan>, Error> {
         if let Some((plan, _)) = self.chosen.get(&key) {
@@ -508,7 +509,7 @@ impl Lt {
         Ok(chosen.0)
     }
 
-    /// The first measured plan that the library takes.
+    /// Returns the first measured plan that the library takes.
     fn of_measured(
         &mut self,
         whole: &Call,
@@ -525,7 +526,7 @@ impl Lt {
         Ok(None)
     }
 
-    /// The heuristic's first; `gemm_mma` takes what it has none for.
+    /// Returns the heuristic's first plan; `None` if it has none: `gemm_mma` multiplies then.
     fn first(&mut self, call: &Call) -> Result<Option<ProductPlan>, Error> {
         let plans = self.blas.candidates(call)?;
         Ok(plans.into_iter().next())
@@ -535,18 +536,19 @@ impl Lt {
 fn workspace(space: &Space) -> Result<Buffer, Error> {
     space.alloc(
         "workspace",
-        usize::try_from(WORKSPACE_BYTES).expect("32 MiB"),
+        usize::try_from(WORKSPACE_BYTES).expect("32 MiB fit usize"),
     )
 }
 
-/// The functions of the library for one of these major versions of CUDA, its version, and its file.
+/// Loads the library for one of these major versions of CUDA, and returns its functions, its version,
+/// and its file.
 fn load(majors: &[i32], config: &CudaConfig) -> Result<(Functions, usize, PathBuf), Error> {
     let library = libs::open(Library::CublasLt, majors, config)?;
     let (functions, version) = Functions::load(&library)?;
     Ok((functions, version, library.path))
 }
 
-/// Version of cuBLASLt, if it can be used: for reports.
+/// Returns the version of cuBLASLt, if it can be used: for reports.
 ///
 /// # Errors
 /// The errors of [`Lt::open`], without those of a GPU.
@@ -554,8 +556,8 @@ pub(crate) fn version(config: &CudaConfig) -> Result<(String, PathBuf), Error> {
     load(libs::majors(), config).map(|(_, version, path)| (dotted(version), path))
 }
 
-/// Plans of the files in the cache folder, and a line about them. What earlier starts measured comes
-/// after what part `gemm` of `gpu-check` did, which takes more time for it.
+/// Returns the plans of the files in the cache folder, and a line about them. What earlier starts
+/// measured comes after what part `gemm` of `gpu-check` did, which takes more time for it.
 fn recorded(config: &CudaConfig, machine: &Machine) -> (Plans, String) {
     let Some(folder) = &config.cache_dir else {
         return (Plans::new(), "no `cache_dir` to keep them in".to_owned());

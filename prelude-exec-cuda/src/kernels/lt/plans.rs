@@ -29,7 +29,7 @@ pub(crate) const BUCKETS: [u32; 15] = [
     32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192,
 ];
 
-/// The bucket that `m` rows fall into.
+/// Returns the bucket that `m` rows fall into.
 pub(crate) const fn bucket(m: u32) -> u32 {
     let mut i = 0;
     while i < BUCKETS.len() {
@@ -44,7 +44,7 @@ pub(crate) const fn bucket(m: u32) -> u32 {
     }
 }
 
-/// The buckets of all numbers of rows up to `rows`.
+/// Returns the buckets of all numbers of rows up to `rows`.
 pub(crate) fn buckets(rows: u32) -> impl Iterator<Item = u32> {
     let last = bucket(rows);
     let mut next = Some(bucket(1));
@@ -75,7 +75,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The key of the product written, if this one is added: the same algorithms run both.
+    /// Returns the key of the product written, if this one is added: the same algorithms run both.
     pub(super) const fn written(mut self) -> Self {
         if matches!(self.form, Form::Add) {
             self.form = Form::Write;
@@ -146,7 +146,7 @@ impl TryFrom<String> for Algo {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProductPlan {
     pub(crate) algo: Algo,
-    /// Bytes of workspace that it needs.
+    /// Bytes of workspace that the algorithm needs.
     pub(crate) workspace_bytes: u64,
     /// Measured time of one product of its bucket's rows in µs, if it was measured.
     pub(crate) us: Option<f32>,
@@ -184,7 +184,8 @@ struct Entry {
     plan: ProductPlan,
 }
 
-/// Name of the file in the cache folder that holds what was measured at starts on GPUs of this name.
+/// Returns the name of the file in the cache folder that holds what was measured at starts on GPUs of
+/// this name.
 pub(super) fn own_file(device: &str) -> String {
     let plain = |c: char| match c.is_ascii_alphanumeric() {
         true => c.to_ascii_lowercase(),
@@ -211,8 +212,8 @@ pub(super) fn keep(
     image::keep(path, file.as_bytes())
 }
 
-/// Plans from a file, or why there are none: a file that is foreign, damaged or not there costs
-/// time and nothing else.
+/// Reads plans from a file, or returns why there are none: a file that is foreign, damaged or not there
+/// costs time and nothing else.
 pub(crate) fn read(
     path: &Path,
     machine: &Machine,
@@ -231,7 +232,7 @@ pub(crate) fn read(
     parse_for(&text, machine, workspace_bytes_max)
 }
 
-/// Plans from a file's text, if they are for exactly this machine.
+/// Reads plans from a file's text, if they are for exactly this machine.
 fn parse_for(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result<Plans, String> {
     let (of, plans) = parse(text, workspace_bytes_max)?;
     match of == *machine {
@@ -240,7 +241,7 @@ fn parse_for(text: &[u8], machine: &Machine, workspace_bytes_max: u64) -> Result
     }
 }
 
-/// The machine and the plans of a file's text, or what is wrong with it.
+/// Returns the machine and the plans of a file's text, or what is wrong with it.
 pub(super) fn parse(text: &[u8], workspace_bytes_max: u64) -> Result<(Machine, Plans), String> {
     #[derive(Deserialize)]
     struct Head {
@@ -273,7 +274,7 @@ pub(super) fn parse(text: &[u8], workspace_bytes_max: u64) -> Result<(Machine, P
     Ok((document.machine, plans))
 }
 
-/// The file's text.
+/// Returns the file's text.
 pub(crate) fn text(plans: &Plans, machine: &Machine) -> String {
     let entry = |(&product, &plan): (&Key, &ProductPlan)| Entry { product, plan };
     let document = Document {

@@ -26,7 +26,7 @@ impl<S: Stream> StreamWatch<S> {
         }
     }
 
-    /// Times of one run; `None` if the GPU began some work before the host had queued all of it.
+    /// Times one run; returns `None` if the GPU began some work before the host had queued all of it.
     fn run(
         &mut self,
         count: usize,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_waited_for() {
+    fn a_failed_measurement_waits_for_the_gpu() {
         let played = std::rc::Rc::new(std::cell::RefCell::new(Played::default()));
         let mut watch = StreamWatch::new(std::rc::Rc::clone(&played));
         let queue = &mut |i: usize| {

@@ -8,7 +8,7 @@
 
 use super::plans::{self, Plans};
 
-/// One measured GPU.
+/// A measured GPU.
 #[derive(Debug)]
 struct Table {
     /// The GPU's name, as the driver says it and the text too.
@@ -43,8 +43,8 @@ const TABLES: [Table; 2] = [
     },
 ];
 
-/// The plans for a GPU and a version of the library, and a line about them: those measured on a GPU
-/// of the same name, else on one of the same kind.
+/// Returns the plans for a GPU and a version of the library, and a line about them: those measured
+/// on a GPU of the same name, else on one of the same kind.
 pub(super) fn plans_for(
     device: &str,
     chip: Chip,
@@ -76,7 +76,7 @@ pub(super) fn plans_for(
     }
 }
 
-/// A version without its last part, as `cublasLtGetVersion` counts: 1301 for 13.1.0.
+/// Returns a version without its last part, as `cublasLtGetVersion` counts: 1301 for 13.1.0.
 const fn minor(version: u64) -> u64 {
     version / 100
 }

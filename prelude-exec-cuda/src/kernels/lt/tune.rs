@@ -72,7 +72,7 @@ pub(crate) trait Stopwatch {
         queue: &mut dyn FnMut(usize) -> Result<(), Error>,
     ) -> Result<Option<Vec<f64>>, Error>;
 
-    /// Time since it was made.
+    /// Returns the time since the clock was made.
     fn elapsed(&self) -> Duration;
 }
 
@@ -127,8 +127,8 @@ impl Lt {
         sources.all(|source| source != Source::Heuristic)
     }
 
-    /// Shapes without a measured plan: the most rows of each matrix, which long prompts have, then from
-    /// the fewest on.
+    /// Returns the shapes without a measured plan: the most rows of each matrix, which long prompts
+    /// have, then from the fewest on.
     fn unmeasured(&self) -> Vec<Key> {
         let sources = self.sources().into_iter();
         let keys = sources.filter(|&(_, source)| source == Source::Heuristic);
@@ -142,8 +142,8 @@ impl Lt {
         keys
     }
 
-    /// The fastest candidate for these products, with its time; `None` if there is no choice, if the
-    /// time is up, or if the GPU waited for the host.
+    /// Returns the fastest candidate for these products, with its time; `None` if there is no choice,
+    /// if the time is up, or if the GPU waited for the host.
     fn fastest(
         &mut self,
         products: &mut Turn,
@@ -255,7 +255,7 @@ impl Turn {
     }
 }
 
-/// A call of this shape for each weight; none if it does not fit into the scratch memory.
+/// Returns a call of this shape for each weight; none if it does not fit into the scratch memory.
 fn calls(key: Key, weights: &Weights, scratch: Scratch) -> Vec<Call> {
     let form = GemmOutput::from(key.form);
     let up = |bytes: u64| bytes.next_multiple_of(ALIGN);
@@ -298,7 +298,7 @@ fn calls(key: Key, weights: &Weights, scratch: Scratch) -> Vec<Call> {
     places.map(call).filter(Call::is_for_library).collect()
 }
 
-/// The error of a lost GPU; any other means that there is nothing.
+/// Returns the error if the GPU is lost; any other error counts as `None`.
 fn unless_lost<T>(result: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
     match result {
         Err(error) if !matches!(error, Error::DeviceLost { .. }) => Ok(None),
@@ -317,14 +317,14 @@ fn calls_between_points(seconds: f64) -> usize {
     wanted.clamp(1, CALLS_MAX)
 }
 
-/// The middle one of some times.
+/// Returns the middle one of some times.
 fn middle<'a>(times: impl Iterator<Item = &'a f64>) -> f64 {
     let mut times: Vec<f64> = times.copied().collect();
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
 
-/// The place of the least time, or 0 where that is hardly more.
+/// Returns the place of the least time, or 0 where that is hardly more.
 fn choose(times: &[f64]) -> usize {
     let places = 0..times.len();
     let least = places.min_by(|&a, &b| times[a].total_cmp(&times[b]));

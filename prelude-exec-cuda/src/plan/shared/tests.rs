@@ -95,7 +95,7 @@ fn plan(rows: &[Row], config: PlanConfig) -> StepPlan {
     plan
 }
 
-/// Splits that a launch reads.
+/// Counts the splits that a launch reads.
 fn reads(plan: &StepPlan, launch: &DecodeLaunch) -> usize {
     match launch.items.len() {
         0 => plan.decode[launch.rows.clone()].iter().map(splits_of).sum(),
@@ -177,7 +177,7 @@ fn check(rows: &[Row], config: PlanConfig) {
     }
 }
 
-/// Rows of few texts, which part at any block, with contexts of up to so many tokens.
+/// Returns rows of few texts, which part at any block, with contexts of up to so many tokens.
 fn some_rows(most: usize, longest: usize) -> impl Strategy<Value = Vec<Row>> {
     let until = prop_oneof![
         Just(0),
@@ -327,7 +327,8 @@ impl Tensors {
     }
 }
 
-/// Rows read together have the bits that each has alone. Returns the most rows that were.
+/// Checks that rows read together have the bits that each has alone. Returns the most rows that were
+/// read together.
 fn check_bits(device: &Device, rows: &[Row]) -> u32 {
     let most = AttnDecodeParams::rows_shared(2, HEADS.2 as u32) as usize;
     let shared = plan(rows, config(most));

@@ -43,7 +43,7 @@ pub(super) struct Info {
     pub(super) dtype: Type,
     /// Dimensions, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Its bytes in the file.
+    /// The tensor's bytes in the file.
     pub(super) bytes: Range<usize>,
 }
 

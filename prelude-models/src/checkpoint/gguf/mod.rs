@@ -17,7 +17,7 @@ use self::header::Header;
 use super::{Bytes, Checkpoint, WeightFile, mapped};
 use crate::{Error, config::Companions};
 
-/// The end of the names of such files.
+/// The end of the names of GGUF files.
 const EXTENSION: &str = "gguf";
 
 impl Checkpoint {

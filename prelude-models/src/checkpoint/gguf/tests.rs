@@ -121,7 +121,7 @@ fn refused(settings: &[Setting], tensors: &[Stored], part: &str) {
 }
 
 #[test]
-fn what_is_not_read_is_named() {
+fn unsupported_settings_are_named() {
     let with = |own: Setting| {
         let mut all = settings();
         all.retain(|(name, ..)| *name != own.0);

@@ -74,7 +74,7 @@ impl Heads {
         self.nothing_is_allowed(open, &h, first);
     }
 
-    /// A row without a token to choose says so, and the row beside it is answered.
+    /// Checks that a row without a token to choose says so, and that the row beside it is answered.
     fn nothing_is_allowed<D: ConformanceDevice>(
         &self,
         open: &impl Fn(&Spec) -> D,
@@ -194,8 +194,8 @@ fn mask_cases([first, second, last]: [u32; 3], most: &[u32]) -> Vec<SampleCase> 
     ]
 }
 
-/// Stop tokens, penalties and cuts, given the likeliest, the second and the unlikeliest token.
-/// Penalties are far larger than gaps between logits.
+/// Returns cases of stop tokens, penalties and cuts, given the likeliest, the second and the
+/// unlikeliest token. Penalties are far larger than gaps between logits.
 fn rule_cases([first, second, _]: [u32; 3]) -> Vec<SampleCase> {
     let stops = |output_position| SampleHead {
         output_position,

@@ -104,8 +104,8 @@ impl Heads {
         }
     }
 
-    /// A vector, or logits, of each token of a row, in rows that overlap. A step asks for one kind
-    /// of result of each token: a device need not have room for several.
+    /// Checks a vector, or logits, of each token of a row, in rows that overlap. A step asks for
+    /// one kind of result of each token: a device need not have room for several.
     pub(super) fn each_token<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
         const TOKENS: usize = 40;
         let h = self.hidden(TOKENS);

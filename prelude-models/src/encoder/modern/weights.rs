@@ -203,7 +203,7 @@ fn check_tensors(
             add(format!("{product}.bias"), &[outputs]);
         }
     }
-    // Heads that predict words are read by neither embeddings nor classes.
+    // Neither embeddings nor classes read heads that predict words.
     let is_unread = |name: &str| {
         name.starts_with("decoder.")
             || (matches!(kind, ModelKind::Embedding { .. }) && name.starts_with("head."))

@@ -6,7 +6,7 @@ use super::{Fault, NaiveOps};
 use crate::naive;
 
 impl NaiveOps {
-    /// Ids by falling logit, ties by id.
+    /// Returns the ids by falling logit, ties by id.
     pub(super) fn ranked(&self, z: &[f64]) -> Vec<u32> {
         let mut ids: Vec<u32> = (0..z.len() as u32).collect();
         if self.has(Fault::TiesTakeTheLargestId) {
@@ -98,7 +98,7 @@ impl NaiveOps {
         RowOutput::Sampled(tokens)
     }
 
-    /// Logits after penalties, bias and masks.
+    /// Returns the logits after penalties, bias and masks.
     pub(super) fn adjusted(&self, head: &SampleHead, raw: &[f64]) -> Vec<f64> {
         let p = &head.sampling;
         let mut z = raw.to_vec();
@@ -141,7 +141,7 @@ impl NaiveOps {
     }
 }
 
-/// A number in `0..1` that depends on its arguments alone.
+/// Returns a number in `0..1` that depends on its arguments alone.
 fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
     let mut z = seed ^ (u64::from(choice) << 32 | u64::from(position));
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Up to how many tokens a prompt is short.
+//! The boundary of tokens up to which a prompt is short.
 
 use prelude_core::ServiceTime;
 
@@ -36,7 +36,7 @@ impl Boundary {
         Self { by_context }
     }
 
-    /// The most tokens that are few behind `context` cached ones.
+    /// Returns the most tokens that are few behind `context` cached ones.
     pub(super) const fn tokens(&self, context: u32) -> u32 {
         self.by_context[(u32::BITS - context.leading_zeros()) as usize]
     }

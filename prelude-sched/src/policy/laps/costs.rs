@@ -88,7 +88,7 @@ impl StepCosts {
         nanos(self.time.step_ms(work) * 1e6)
     }
 
-    /// A usual step of a class.
+    /// Returns a usual step of a class.
     pub(super) const fn usual(&self, length: Length) -> Duration {
         self.usual[length as usize]
     }

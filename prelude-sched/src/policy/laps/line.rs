@@ -49,9 +49,9 @@ pub(super) struct Place {
     pub(super) tokens: u64,
     /// The time by which the request has to start to meet its deadline, if it has one.
     pub(super) start_by: Option<Timestamp>,
-    /// The load that it was counted for when it came.
+    /// The load that the request was counted for when it came.
     pub(super) offer: Offer,
-    /// True if one-shot rows of it wait, and generations.
+    /// True if one-shot rows of the request wait; true if generations of it wait.
     pub(super) has_rows: bool,
     pub(super) generates: bool,
 }
@@ -143,7 +143,7 @@ impl Line {
         overdue.map(|key| key.request)
     }
 
-    /// Returns the time at which the first of them came.
+    /// Returns the time at which the first of the requests came.
     pub(super) fn head(&self) -> Option<Timestamp> {
         self.arrivals.first().map(|&(arrival, _)| arrival)
     }

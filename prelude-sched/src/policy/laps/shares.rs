@@ -95,18 +95,19 @@ impl Shares {
             ..Load::default()
         };
         left.fade(now, self.window);
-        // Loads fade a little faster than that, arrival by arrival.
+        // Clamped to 0: loads fade a little faster than one offer does, arrival by arrival.
         load.work = (load.work - left.work).max(0.0);
         load.requests = (load.requests - left.requests).max(0.0);
     }
 
-    /// Mean time between requests of a class when the last one came; `None` until two have come. It
-    /// does not grow as time passes, lest a request that waits for the next one waits ever longer.
+    /// Returns the mean time between requests of a class when the last one came; `None` until two
+    /// have come. It does not grow as time passes, lest a request that waits for the next one waits
+    /// ever longer.
     pub(super) const fn gap(&self, length: Length) -> Option<Duration> {
         self.loads[length as usize].gap
     }
 
-    /// The part of the device's time that a class gets while both have work.
+    /// Returns the part of the device's time that a class gets while both have work.
     pub(super) fn share(&self, length: Length) -> f64 {
         let [short, long] = self.loads.map(|load| load.work);
         let all = short + long;

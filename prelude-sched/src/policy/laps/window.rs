@@ -27,7 +27,7 @@ pub(super) struct Window {
     /// The time to wait while the rate of arrivals is unknown: what the last batch took that
     /// came together.
     usual: Duration,
-    /// Since when a batch has been gathering.
+    /// The time since which a batch has been gathered.
     since: Option<Timestamp>,
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gathered {
     pub(super) depth: u32,
-    /// The time at which the first of them came.
+    /// The time at which the first of the gathered requests came.
     pub(super) head: Timestamp,
-    /// The time by which the most urgent of them has to start.
+    /// The time by which the most urgent of the gathered requests has to start.
     pub(super) start_by: Timestamp,
-    /// Mean time between two of them, as far as is known.
+    /// Mean time between two of the gathered requests, as far as is known.
     pub(super) gap: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ impl Window {
         growth.min(slack.saturating_sub(self.slack)).min(self.most)
     }
 
-    /// A batch of so many goes.
+    /// Notes that a batch of `depth` requests starts.
     pub(super) fn go(&mut self, now: Timestamp, depth: u32) {
         let took = now.saturating_since(self.since.take().unwrap_or(now));
         if depth >= self.depth {

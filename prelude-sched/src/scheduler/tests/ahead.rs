@@ -3,7 +3,7 @@
 use super::{masks::decode_rows, *};
 
 #[test]
-fn what_is_ahead_is_what_has_to_be_computed() {
+fn tokens_ahead_are_those_to_be_computed() {
     let mut rig = Rig::small(32);
     let ahead = |rig: &Rig| rig.scheduler.stats().tokens_ahead;
     let shared = prompt(1, 30);
@@ -27,7 +27,7 @@ fn what_is_ahead_is_what_has_to_be_computed() {
 }
 
 #[test]
-fn what_is_ahead_of_a_begun_prompt_is_its_rest() {
+fn tokens_ahead_of_a_begun_prompt_are_its_rest() {
     // A generation's prompt and a one-shot one, chunk by chunk.
     for head in ["generation", "one-shot"] {
         let mut rig = Rig::small(32);
@@ -55,7 +55,7 @@ fn what_is_ahead_of_a_begun_prompt_is_its_rest() {
 }
 
 #[test]
-fn what_is_ahead_of_a_begun_ranking_is_its_rest() {
+fn tokens_ahead_of_a_begun_ranking_are_its_rest() {
     let mut rig = Rig::small(32);
     // Ten documents of ten tokens behind a query of eight.
     let query = prompt(1, 8);

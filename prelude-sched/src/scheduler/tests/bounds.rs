@@ -51,7 +51,7 @@ fn queues_are_bounded_in_rows_and_tokens() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused() {
+fn a_request_that_can_never_fit_is_refused() {
     let capacity = Capacity {
         num_blocks: 4,
         max_step_tokens: 20,

@@ -174,7 +174,7 @@ fn a_generation_takes_the_blocks_that_a_pass_keeps() {
 }
 
 #[test]
-fn what_a_pass_keeps_is_found_by_later_requests() {
+fn blocks_that_a_pass_keeps_are_found_by_later_requests() {
     let mut rig = rig(SchedulerConfig::default());
     let shared = prompt(0, 160);
     rig.submit(classify(0, suffixed(&shared, 1)));

@@ -226,7 +226,7 @@ fn a_policy_names_who_goes_on_and_how_far() {
 }
 
 #[test]
-fn what_cannot_be_split_is_computed_whole() {
+fn a_prompt_that_cannot_be_split_is_computed_whole() {
     let mut rig = rig(SchedulerConfig::default(), |_, plan| {
         plan.chunk_tokens = Some(0)
     });

@@ -145,7 +145,7 @@ fn lower_priority_values_run_first() {
 }
 
 #[test]
-fn neither_class_starves_the_other() {
+fn no_class_starves_the_other() {
     // Prompts of generations without end, against rows that take nearly a whole step.
     let config = SchedulerConfig {
         max_batch_tokens: Some(16),

@@ -30,7 +30,7 @@ fn requests_of_a_step_share_their_prefix() {
 }
 
 #[test]
-fn what_a_request_puts_into_the_cache_is_counted_once() {
+fn tokens_written_to_the_cache_are_counted_once() {
     let mut rig = Rig::small(128);
     let written = |rig: &Rig, id| rig.usage(id).cache_write_tokens;
     let shared = prompt(1, 32);

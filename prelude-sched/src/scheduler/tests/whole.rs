@@ -90,7 +90,7 @@ fn each_row_is_computed_whole_and_alone() {
 }
 
 #[test]
-fn what_it_cannot_serve_is_refused() {
+fn requests_for_whole_attention_that_cannot_be_served_are_refused() {
     let mut rig = rig(128);
     let mut refused = |request| rig.scheduler.submit(Timestamp::ZERO, request).unwrap_err();
     assert_eq!(

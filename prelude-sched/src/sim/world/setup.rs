@@ -183,9 +183,9 @@ fn arrivals(random: &mut Random) -> Arrivals {
     }
 }
 
-/// A policy with its name and, of LAPS, the tokens of its chunks; `turns_chunk`: those of prompts in
-/// turns, if the world may have them. All but `chaos`, which makes no
-/// sense, are compared with a rescan.
+/// Returns a policy with its name and, of LAPS, the tokens of its chunks; `turns_chunk`: those of
+/// prompts in turns, if the world may have them. All but `chaos`, which makes no sense, are compared
+/// with a rescan.
 fn policy(
     random: &mut Random,
     seed: u64,
@@ -223,7 +223,8 @@ fn policy(
     }
 }
 
-/// Times with which the order is another than that of tokens: attention takes as long as all else.
+/// Returns times by which the order is another than that of tokens: attention takes as long as all
+/// else.
 fn service_time(random: &mut Random) -> ServiceTime {
     let mut ms = |most| f64::from(random.in_range(0, most)) / 1e3;
     ServiceTime {

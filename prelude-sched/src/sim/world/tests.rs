@@ -91,7 +91,7 @@ struct Total {
     longest_wait: Duration,
     overdue_steps: u64,
     turn_steps: u64,
-    /// In percent of what is allowed.
+    /// The largest share of the allowed `turn_steps` that a world used, in percent.
     turn_percent: u64,
     drain_turns: u64,
 }

@@ -33,7 +33,7 @@ pub(super) struct Measured {
 /// A step to be measured, and its times so far.
 #[derive(Debug)]
 struct Point {
-    /// Its shape; `ms` is 0.
+    /// The step's shape; `ms` is 0.
     shape: Sample,
     generates: bool,
     ms: Vec<f64>,
@@ -222,7 +222,7 @@ impl Runner<'_> {
                 return Ok(false);
             }
             if expected_ms > most * left.as_secs_f64() * 1e3 {
-                // Those after it are larger. There may be time to measure the others again.
+                // Steps after this one are larger. There may be time to measure the others again.
                 return Ok(known.is_none());
             }
             let Sample {

@@ -20,7 +20,7 @@ pub(super) struct Steps {
     head: OutputHead,
 }
 
-/// The first choice of a generation, drawn greedily.
+/// Returns the first choice of a generation, drawn greedily.
 fn sample() -> SampleHead {
     SampleHead {
         sampling: Arc::new(SamplingParams::default()),
@@ -34,14 +34,14 @@ fn sample() -> SampleHead {
 }
 
 impl Steps {
-    /// Steps whose prompts get the output that the model is made for.
+    /// Returns a maker of steps whose prompts get the output that the model is made for.
     pub(super) fn new(capacity: Capacity, kind: &ModelKind) -> Self {
         let head = match kind {
             ModelKind::CausalLm => OutputHead::Sample(sample()),
             ModelKind::SequenceClassification { .. } => OutputHead::Classify,
             ModelKind::TokenClassification { .. } => OutputHead::Tokens(TokenHead::Classify),
-            // The last token's: a mean would be of what one step computes, and no step of these
-            // computes the whole prompt.
+            // The last token's vector: a mean would be over what one step computes, and none of
+            // these steps computes a whole prompt.
             ModelKind::Embedding { normalise, .. } => OutputHead::Embed {
                 pooling: Pooling::Last,
                 normalise: *normalise,

@@ -41,7 +41,7 @@ fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Failure {
     )
 }
 
-/// The input, and what the system says of its file.
+/// Returns the input, and what the system says of its file.
 pub(super) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<Metadata>), Failure> {
     if is_standard(path) {
         let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);

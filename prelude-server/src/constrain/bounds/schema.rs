@@ -34,7 +34,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<(), TooComplex> {
     for pattern in survey.patterns {
         let mut builder = RegexBuilder::new();
         let pattern = regex_to_lark(pattern, "dw");
-        // One that is none is for the compiler to refuse.
+        // The compiler refuses a pattern that is no regular expression.
         let Ok(root) = builder.mk_regex_for_serach(&pattern) else {
             continue;
         };
@@ -93,7 +93,7 @@ impl<'a> Survey<'a> {
 /// Checks that the library's 32 bits hold the least common multiple of all divisors, ten times,
 /// since it may have to find it.
 fn check_multiples(divisors: &[f64]) -> Result<(), TooComplex> {
-    // One that is not positive is for the compiler to refuse.
+    // The compiler refuses a divisor that is not positive.
     let positive = divisors.iter().filter(|&&divisor| divisor > 0.0);
     let decimals: Vec<(u64, u32)> = positive
         .map(|&divisor| decimal(divisor).ok_or(TooComplex))
@@ -110,7 +110,8 @@ fn check_multiples(divisors: &[f64]) -> Result<(), TooComplex> {
     Ok(())
 }
 
-/// The digits of a positive number, and how many of them are decimal places, if they are few.
+/// Returns the digits of a positive number, and how many of them are decimal places, if they are
+/// few.
 fn decimal(number: f64) -> Option<(u64, u32)> {
     // The shortest digits that read as this number, without an exponent.
     let text = format!("{number}");

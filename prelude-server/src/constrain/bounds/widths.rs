@@ -111,15 +111,15 @@ impl Bytes {
 /// The facts known about one expression.
 #[derive(Clone, Copy)]
 struct Width {
-    /// Bytes that its texts may begin with.
+    /// Bytes that texts of the expression may begin with.
     first: Bytes,
-    /// Bytes that may follow one of its texts in a longer one.
+    /// Bytes that may follow a text of the expression in a longer one.
     after: Bytes,
-    /// At any point of a text at most one place in the expression has been reached.
+    /// True if at any point of a text at most one place in the expression has been reached.
     is_deterministic: bool,
-    /// Upper bound of the branches of its derivative.
+    /// Upper bound of the branches of the expression's derivative.
     branches: u64,
-    /// The largest `branches` of the expressions in it.
+    /// The largest `branches` of the expressions inside the expression.
     widest: u64,
     /// Upper bound of the places that may have been reached at the same time.
     places: u64,
@@ -138,7 +138,8 @@ impl Width {
         length: None,
     };
 
-    /// Upper bound of the branches of a derivative of any state that the expression passes through.
+    /// Returns an upper bound of the branches of a derivative of any state that the expression
+    /// passes through.
     fn reach(&self) -> u64 {
         let places = if self.is_deterministic {
             1
@@ -329,7 +330,8 @@ fn byte_concat(exprs: &ExprSet, expr: ExprRef, arg: ExprRef, tail: Width) -> Wid
     }
 }
 
-/// Bytes that may follow where the expression is over, or has not begun if it may be empty.
+/// Returns the bytes that may follow where the expression is over, or has not begun if it may be
+/// empty.
 fn conflict(exprs: &ExprSet, expr: ExprRef, width: Width) -> Bytes {
     match exprs.is_nullable(expr) {
         true => width.after.or(width.first),

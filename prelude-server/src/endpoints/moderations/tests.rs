@@ -192,7 +192,7 @@ fn guidelines_that_are_refused() {
 }
 
 #[test]
-fn refusals() {
+fn wrong_requests_are_refused_by_field() {
     let check = |body: Value, reason: &str, param: &str| {
         refused(demos(), PATH, &body, (400, reason, Some(param)));
     };

@@ -150,7 +150,8 @@ fn join_texts(
         check_bytes("items", text.len(), model)?;
         model.tokenizer.encode_into(text, true, out);
         budget.add_tokens(out.len())?;
-        // At once: a long query is not encoded again with every item to learn it.
+        // Checked at once: a long query is not encoded again with every item before the request is
+        // refused.
         check_length("items", out.len(), 0, model)
     })
 }
@@ -170,7 +171,7 @@ fn join_ids(
             check_length("items", len, 0, model)?;
         }
         if len == 0 {
-            // Says so by name.
+            // Refuses the empty prompt by the field's name.
             check_ids("items", &[], model)?;
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct Status<'a> {
     /// `loading`, `ready`, `leaving` (health is red, work is taken), `draining` or `ending`.
     phase: &'static str,
     queues: Vec<QueueBody>,
-    /// In the order in which they were given; none while loading.
+    /// The models, in the order in which they were given; none while loading.
     models: Vec<ModelStatus<'a>>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Changes<'a> {
     /// `loading`, `ready` or `leaving`.
     pub(super) phase: &'static str,
     pub(super) queues: Vec<QueueBody>,
-    /// In the order in which they were given; none while loading.
+    /// The models, in the order in which they were given; none while loading.
     pub(super) models: Vec<ModelChanges<'a>>,
 }
 
@@ -138,7 +138,7 @@ struct HistogramBody {
 /// A step that has run.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Step {
-    /// Its number; the steps of a model are numbered without a gap.
+    /// The step's number; the steps of a model are numbered without a gap.
     step: u64,
     /// `oneshot`, `decode`, `mixed` or `slice`.
     kind: &'static str,

@@ -253,7 +253,7 @@ impl<T: Serialize> Serialize for Entries<'_, T> {
     }
 }
 
-/// The answers in the order of the questions.
+/// Returns the answers in the order of the questions.
 pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &Decided) -> Reply {
     let answers = || questionnaire.questions.iter().zip(&decided.answers);
     let id = |named: &NamedQuestion<'_>| {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guard_cannot_be_asked_is_refused() {
+    fn questions_that_a_guard_cannot_answer_are_refused() {
         let guard = asking(TEMPLATE);
         let check = |question: Value, more: Value, field: &str| {
             let mut body = json!({"state": "a", "questions": {"q": question}});

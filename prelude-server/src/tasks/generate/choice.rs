@@ -1,4 +1,4 @@
-//! One continuation as it grows: tokens in, certain text and finish reason out.
+//! A continuation as it grows: tokens in, certain text and finish reason out.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use super::{Params, stop::Stopper};
 use crate::served_model::ServedModel;
 
-/// One continuation of one prompt.
+/// A continuation of a prompt.
 pub(crate) struct Choice {
     decoder: Stream,
     stopper: Stopper,
     /// Certain text that has not been sent, unless it is taken apart.
     pub(crate) text: String,
-    /// The same, taken apart.
+    /// The parser of the text, if the text is taken apart.
     pub(crate) pieces: Option<OutputParser>,
     /// Tokens that have not been sent, if log-probabilities are wanted.
     pub(crate) tokens: Vec<TokenRecord>,
@@ -37,8 +37,8 @@ pub(crate) struct Choice {
 pub(crate) struct TokenRecord {
     /// The token and its log-probabilities.
     pub(crate) token: SampledToken,
-    /// Code points of generated text before it. A token that continues a character begins where
-    /// the character does.
+    /// Code points of generated text before the token. A token that continues a character begins
+    /// where the character does.
     pub(crate) offset: usize,
 }
 
@@ -99,7 +99,7 @@ impl Choice {
         }
     }
 
-    /// A continuation of no tokens.
+    /// Returns a continuation of no tokens.
     pub(crate) fn empty(params: &Params, model: &ServedModel) -> Self {
         let mut choice = Self::new(params, model);
         choice.finish = Some(Finish {

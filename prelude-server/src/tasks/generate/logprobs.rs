@@ -33,8 +33,8 @@ pub(crate) struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    /// The token's text alone. Part of a character prints as U+FFFD, an id beyond the tokenizer's
-    /// as nothing.
+    /// Returns the token's text alone. Part of a character prints as U+FFFD, an id beyond the
+    /// tokenizer's as nothing.
     fn text(self, id: TokenId) -> Cow<'a, str> {
         if self.as_ids {
             return Cow::Owned(format!("token_id:{id}"));
@@ -161,7 +161,8 @@ impl<'a> Top<'a> {
     }
 }
 
-/// Different ids may print alike: each text stays where it came first, with its largest value.
+/// Merges entries that print alike, as different ids may: each text stays where it came first, with
+/// its largest value.
 fn distinct(entries: Vec<(Cow<'_, str>, f32)>) -> Vec<(Cow<'_, str>, f32)> {
     let mut places: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(entries.len());
     let mut distinct: Vec<(Cow<'_, str>, f32)> = Vec::with_capacity(entries.len());
@@ -225,7 +226,7 @@ struct PromptPosition<'a> {
 /// The schema of [`PromptLogprobs`]: by token id.
 pub(crate) type PromptLogprobsSchema = Option<Vec<Option<BTreeMap<String, Ranked<'static>>>>>;
 
-/// One of the tokens that might have stood at a place of the prompt.
+/// A token that might have stood at a place of the prompt.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PromptLogprob")]
 pub(crate) struct Ranked<'a> {

@@ -39,7 +39,7 @@ pub(crate) struct Params {
     pub(crate) skip_special_tokens: bool,
     /// Likeliest tokens beside each prompt token, if prompt log-probabilities are wanted.
     pub(crate) prompt_logprobs: Option<u32>,
-    /// Positions they are wanted for; all but the first if absent.
+    /// Positions that prompt log-probabilities are wanted for; all but the first if absent.
     pub(crate) prompt_logprobs_range: Option<Range<u32>>,
     /// True if choices carry their ids.
     pub(crate) return_token_ids: bool,
@@ -49,9 +49,9 @@ pub(crate) struct Params {
     pub(crate) stream: Option<StreamOptions>,
     /// The language that continuations are asked to belong to.
     pub(crate) ask: Option<Ask>,
-    /// Reasoning that may come before it.
+    /// Reasoning that may come before that language.
     pub(crate) reasoning: Option<Reasoning>,
-    /// All of that, ready to be enforced: made by [`Params::constrain`].
+    /// The language and the reasoning before it, ready to be enforced: made by [`Params::constrain`].
     pub(crate) constrained: Option<Constrained>,
     /// The parts that a continuation's text is split into, if it is.
     pub(crate) parts: Option<Parts>,
@@ -61,7 +61,7 @@ pub(crate) struct Params {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct StreamOptions {
-    /// One last chunk with the usage.
+    /// True for a last chunk with the usage.
     pub(crate) include_usage: Option<bool>,
     /// The running usage on each chunk.
     #[serde(rename = "continuous_usage_stats")]
@@ -73,9 +73,9 @@ pub(crate) struct StreamOptions {
 pub(crate) struct OutputFields<'a> {
     /// Continuations of each prompt.
     n: Option<Int<1, N_MAX>>,
-    /// Only equal to `n`.
+    /// The same number as `n`, if given.
     best_of: Option<Int<1, N_MAX>>,
-    /// At most 16 strings of 1 to 256 bytes.
+    /// Texts that end a continuation: at most 16 strings of 1 to 256 bytes.
     #[serde(borrow)]
     stop: Option<OneOrMany<Text<'a>>>,
     include_stop_str_in_output: Option<bool>,
@@ -136,7 +136,8 @@ impl Params {
         let top = output.prompt_logprobs;
         let prompt_logprobs = logprobs(&call.app, model, "prompt_logprobs", top)?;
         let prompt_logprobs_range = checked_range(output.prompt_logprobs_range)?;
-        // Of the prompt's own tokens alone they go with the first chunk.
+        // In a stream, scores of the prompt's own tokens alone go with the first chunk; others have
+        // no place.
         if prompt_logprobs.is_some_and(|top| top > 0) && stream.is_some() {
             let must = "be absent or 0 when `stream` is true";
             return Err(ApiError::invalid_value("prompt_logprobs", must));
@@ -205,8 +206,8 @@ impl Params {
         }
     }
 
-    /// The tokens that a continuation may really take, of `max_tokens`: what the constraint lets
-    /// it have.
+    /// Returns the tokens that a continuation may really take, of `max_tokens`: what the constraint
+    /// lets it have.
     pub(crate) fn budget(&self, max_tokens: u32) -> u32 {
         let longest = self.constrained.as_ref().and_then(|c| c.budget);
         longest.map_or(max_tokens, |longest| longest.min(max_tokens))
@@ -290,7 +291,7 @@ pub(crate) fn logprobs(
         return Err(ApiError::invalid_value(name, must));
     }
     let asked = u32::try_from(asked);
-    Ok(Some(asked.expect("it lies in 0..=vocab_size")))
+    Ok(Some(asked.expect("the number lies in 0..=vocab_size")))
 }
 
 fn checked_stream(

@@ -1,4 +1,4 @@
-//! One generation request on its way through the engine: rows out, events in.
+//! A generation request on its way through the engine: rows out, events in.
 
 use std::{ops::Range, sync::Arc};
 
@@ -46,7 +46,7 @@ pub(crate) struct PromptState {
     pub(crate) ids: Vec<TokenId>,
     /// Positions that are scored; empty if none are.
     pub(crate) positions: Range<u32>,
-    /// Their scores so far.
+    /// The scores of these positions so far.
     pub(crate) scored: Vec<PositionLogprobs>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Run {
     pub(crate) call: Arc<Call>,
     pub(crate) model: Arc<ServedModel>,
     pub(crate) params: Params,
-    /// In the order of the request.
+    /// The prompts, in the order of the request.
     pub(crate) prompts: Vec<PromptState>,
     /// `n` per prompt, in order.
     pub(crate) choices: Vec<Choice>,
@@ -157,7 +157,7 @@ impl Run {
             generated: 0,
         };
         if rows.is_empty() {
-            // Nothing to compute: no tokens, no scores.
+            // There is nothing to compute: no tokens, no scores.
             call.note(|seen| {
                 seen.model = call.app.place_of(model);
                 seen.class = Some(prelude_core::ExecutionClass::OneShot);
@@ -186,8 +186,11 @@ impl Run {
             self.early = Some(event.unwrap_or(AnswerEvent::EngineStopped));
         }
         // What a step did to the request came in one message: the rest is here too, for one write.
-        let mut event = self.early.take().expect("it was put there above");
-        let mut answer = self.answer.take().expect("it was there before the wait");
+        let mut event = self.early.take().expect("the event was put there above");
+        let mut answer = self
+            .answer
+            .take()
+            .expect("the answer was there before the wait, which leaves it in place");
         self.call.reservation.release();
         loop {
             if self.apply(event)? {
@@ -199,7 +202,8 @@ impl Run {
             }
         }
         if !self.aborted && self.is_settled() {
-            // The engine may not know: it has no stop strings. It is told, and says what it used.
+            // The engine may not know that the text is over: it has no stop strings. It is told,
+            // and says what it used.
             answer.abort();
             self.aborted = true;
         }
@@ -290,7 +294,7 @@ impl Run {
         let wait = config::ms(self.call.app.config.limits.first_event_ms);
         match tokio::time::timeout(wait, self.advance()).await {
             Ok(first) => first.map(|_| ()),
-            // The headers go out; the stream will tell.
+            // The stream begins without a first event and reports what happens later.
             Err(_) => Ok(()),
         }
     }
@@ -306,19 +310,19 @@ impl Run {
             && self.prompts.iter().all(PromptState::is_scored)
     }
 
-    /// The prompt that a choice continues.
+    /// Returns the prompt that a choice continues.
     pub(crate) fn prompt_of(&self, choice: usize) -> &PromptState {
         &self.prompts[choice / self.params.n as usize]
     }
 
-    /// About how many bytes of answer were generated beyond those for which room was taken.
+    /// Returns about how many bytes of answer were generated beyond those for which room was taken.
     pub(crate) fn answer_bytes(&self) -> u64 {
         let entries = self.choices.iter().flat_map(|choice| &choice.tokens);
         let entries: usize = entries.map(|record| 1 + record.token.top.len()).sum();
         entries as u64 * LOGPROB_BYTES + self.generated * TOKEN_BYTES
     }
 
-    /// Token counts by now.
+    /// Returns the token counts by now.
     pub(crate) fn usage_body(&self) -> UsageBody {
         UsageBody::new(self.prompt_tokens, self.generated, self.usage.as_ref())
     }
@@ -348,7 +352,7 @@ fn scored_positions(ids: &[TokenId], report: &Report) -> Range<u32> {
     if report.prompt_top.is_none() {
         return 0..0;
     }
-    let len = u32::try_from(ids.len()).expect("lengths have been checked");
+    let len = u32::try_from(ids.len()).expect("`check_length` bounds the prompt by the context");
     // Position 0 has no tokens before it and so no score.
     match &report.prompt_range {
         None => 1..len.max(1),

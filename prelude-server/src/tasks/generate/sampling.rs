@@ -27,7 +27,7 @@ pub(crate) struct SamplingFields {
     /// 0 always takes the likeliest token; by default what the model's own configuration says.
     #[schemars(range(min = 0))]
     temperature: Option<f64>,
-    /// Above 0 and at most 1.
+    /// The share of probability that the likeliest tokens must reach, above 0 and at most 1.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     top_p: Option<f64>,
     /// -1 and 0 are off.
@@ -49,7 +49,7 @@ pub(crate) struct SamplingFields {
     logit_bias: Option<Bias>,
     /// The only ids that may be chosen.
     allowed_token_ids: Option<Vec<TokenId>>,
-    /// At most 128 ids.
+    /// Ids that end a continuation, at most 128.
     stop_token_ids: Option<Vec<TokenId>>,
 }
 
@@ -126,7 +126,7 @@ fn checked_numbers(
             "be at least 0",
             defaults.temperature,
         )?,
-        // As f32, so that a value too small for it is not taken for one in range.
+        // Compared as f32, so that a value too small for f32 is not taken for one in range.
         top_p: number(
             "top_p",
             fields.top_p,
@@ -166,7 +166,8 @@ fn checked_numbers(
     })
 }
 
-/// Before `min_tokens` no stop id may be chosen, so another one must be allowed.
+/// Checks that an allowed id is no stop id if `min_tokens` is above 0: until then no stop id may be
+/// chosen.
 fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
     let (min, stops) = (sampling.min_tokens, &sampling.stop_token_ids);
     let is_stop = |id: &TokenId| stops.binary_search(id).is_ok();
@@ -179,7 +180,7 @@ fn check_choice_left(sampling: &SamplingParams) -> Result<(), ApiError> {
     }
 }
 
-/// Ids in order, each once: at most the vocabulary, whatever the body holds.
+/// Returns the ids in order, each once: at most the vocabulary, whatever the body holds.
 fn checked_ids(
     name: &'static str,
     ids: Option<Vec<TokenId>>,

@@ -15,7 +15,7 @@ pub(crate) struct Stopper {
 }
 
 impl Stopper {
-    /// `include`: a found stop string stays in the text.
+    /// Returns a finder of stop strings; with `include`, a found stop string stays in the text.
     pub(crate) fn new(stops: Arc<[String]>, include: bool) -> Self {
         Self {
             stops,
@@ -56,14 +56,14 @@ impl Stopper {
         out.push_str(piece);
     }
 
-    /// The text is over: nothing that is held can become a stop string.
+    /// Writes out all text that is held: the text is over, so none of it can become a stop string.
     pub(crate) fn flush(&mut self, out: &mut String) {
         out.push_str(&self.held);
         self.held.clear();
     }
 
-    /// Length of the longest suffix of what is held that begins a stop string. It starts with the
-    /// first byte of a string, so at a character.
+    /// Returns the length of the longest suffix of what is held that begins a stop string. It
+    /// starts with the first byte of a string, so at a character.
     fn held_len(&self) -> usize {
         let held = self.held.as_bytes();
         let longest = |stop: &String| {
@@ -114,7 +114,7 @@ mod tests {
         );
     }
 
-    /// The naive twin: look at every prefix of the whole text.
+    /// Looks at every prefix of the whole text, as the naive twin.
     fn naive(stops: &[String], text: &str) -> (String, Option<usize>) {
         for (end, _) in text.char_indices().chain([(text.len(), ' ')]) {
             let ends =

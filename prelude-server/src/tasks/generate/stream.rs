@@ -47,7 +47,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
         Ok(call.write(bytes, move || self.whole()).await)
     }
 
-    /// The answer in the form that was asked for. The request's body is not needed any more.
+    /// Returns the answer in the form that was asked for. The request's body is not needed any more.
     ///
     /// # Errors
     /// The same as of [`Speaker::answer`] and [`Speaker::stream`].
@@ -59,7 +59,8 @@ pub(crate) trait Speaker: Send + Sized + 'static {
         }
     }
 
-    /// The stream: what comes at once has a status of its own, what comes later is in it.
+    /// Returns the stream: what comes at once has a status of its own, what comes later is in the
+    /// stream.
     ///
     /// # Errors
     /// The error that keeps the request from its first event.
@@ -76,7 +77,7 @@ pub(crate) enum Readiness {
     Wait,
     /// The first chunk is sent as soon as there is text.
     WithText,
-    /// Now.
+    /// The first chunk can be sent now.
     Now,
 }
 

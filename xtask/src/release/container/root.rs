@@ -40,7 +40,7 @@ enum Content {
     Folder,
 }
 
-/// One path of the image, without the slash that it begins with.
+/// A path of the image, without the slash that it begins with.
 struct Entry {
     path: String,
     content: Content,

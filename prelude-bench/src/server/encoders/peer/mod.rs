@@ -29,7 +29,7 @@ pub(super) struct Way {
 enum Form {
     /// Python calls it; these are the arguments of the script.
     Library([&'static str; 2]),
-    /// It is asked over HTTP, as ours is.
+    /// The rival is asked over HTTP, as ours is.
     Server,
 }
 

@@ -42,7 +42,8 @@ fn has_tiles() -> bool {
     row_bytes == 64 && tiles == 8 && rows == 16 && enabled >> 17 & 3 == 3
 }
 
-/// Linux gives out the 8 KiB of tile data per thread on request only.
+/// Asks Linux for the 8 KiB of tile data per thread, which it gives out on request only; returns
+/// whether it does.
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -141,8 +142,8 @@ macro_rules! two {
     }};
 }
 
-/// This thread's tile registers, configured. Dropping it gives them back, so that an idle thread
-/// has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
+/// The tile registers of this thread, configured. Dropping it gives them back, so that an idle
+/// thread has no tile state to be saved. A thread has one at a time: tasks take it and drop it.
 pub(crate) struct Tiles(PhantomData<*const ()>);
 
 impl Tiles {
@@ -158,7 +159,7 @@ impl Tiles {
         Self(PhantomData)
     }
 
-    /// Products of one or two left tiles' rows with a panel of 64 columns.
+    /// Multiplies the rows of one or two left tiles by a panel of 64 columns.
     ///
     /// `left`: `blocks` tiles of 16 rows each, one run of tiles after the other; `panel`:
     /// `[16 · blocks][64]` dwords; `next`: a quarter of the panel that comes next, if any, to be
@@ -211,8 +212,8 @@ impl Tiles {
         }
     }
 
-    /// One left tile by four right tiles, so that the panel passes by once: for few rows the
-    /// time is that of reading it.
+    /// Multiplies one left tile by four right tiles, so that the panel passes by once: for few rows
+    /// the time is that of reading it.
     ///
     /// # Safety
     /// `left` points to `blocks` tiles, `panel` to `16 · blocks` lines; `blocks > 0`.

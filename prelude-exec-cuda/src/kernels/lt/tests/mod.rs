@@ -41,7 +41,7 @@ fn fake(test: &str, options: &[&str]) -> Option<PathBuf> {
     fake_of(13, test, options)
 }
 
-/// The same of a major version of CUDA.
+/// As [`fake`], for this major version of CUDA.
 fn fake_of(major: i32, test: &str, options: &[&str]) -> Option<PathBuf> {
     let file = Library::CublasLt.file(major);
     let folder = std::env::temp_dir().join(format!("prelude-lt-{test}-{}", std::process::id()));
@@ -92,7 +92,7 @@ fn lt(folder: &Path, space: &Space) -> Result<Lt, Error> {
     Ok(Lt::new(Box::new(blas), workspace, engine, measured))
 }
 
-/// Rows of small numbers, exact in bf16.
+/// Returns rows of small numbers, exact in bf16.
 fn rows(space: &Space, rows: usize, width: usize, gap: usize, seed: usize) -> Buffer {
     let stride = width + gap;
     let value = |i: usize| ((i * 7 + seed * 13) % 31) as f32 / 8.0 - 1.75;

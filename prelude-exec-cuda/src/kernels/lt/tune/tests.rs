@@ -130,7 +130,7 @@ fn machine(device: &str) -> Machine {
     }
 }
 
-/// With plans for up to `rows` rows of [`MATRIX`].
+/// Returns an [`Lt`] with plans for up to `rows` rows of [`MATRIX`].
 fn prepared(played: &Played, measured: Measured, rows: u32) -> Lt {
     let space = Space::Virtual(Arc::default());
     let engine = ProductEngine::CublasLt {
@@ -217,7 +217,7 @@ fn the_first_choice_stays_where_another_is_hardly_faster() {
 }
 
 #[test]
-fn what_is_in_a_file_or_a_table_is_not_measured() {
+fn products_in_a_file_or_a_table_are_not_measured() {
     let plan = ProductPlan {
         algo: Algo([1; 8]),
         workspace_bytes: 0,
@@ -353,9 +353,10 @@ fn operands_lie_apart_within_the_room() {
     }
 }
 
-/// What one start measured, the next one on the same machine does not; another GPU's it does.
+/// A start does not measure again what an earlier start measured on the same machine, but measures for
+/// another GPU.
 #[test]
-fn what_was_measured_is_kept() {
+fn measured_plans_are_kept() {
     let folder = std::env::temp_dir().join(format!("prelude-tune-{}", std::process::id()));
     let start = |device: &str, folder: &Path, rows| {
         let played = Played::with(&[20.0, 9.0]);
