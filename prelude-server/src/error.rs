@@ -275,12 +275,24 @@ impl ApiError {
         .with_param(param)
     }
 
-    /// The model's kind does not serve the endpoint. `serves` lists what it does serve.
-    pub(crate) fn unsupported_task(model: &str, kind: &str, task: &str, serves: &str) -> Self {
+    /// The model does not serve the endpoint. `serves` lists what it does serve; `flag` is what
+    /// makes it serve the endpoint too, if anything does.
+    pub(crate) fn unsupported_task(
+        model: &str,
+        kind: &str,
+        task: &str,
+        serves: &str,
+        flag: Option<&str>,
+    ) -> Self {
+        let flag = flag.map_or_else(String::new, |flag| {
+            format!("; for {task} its server must be started with {flag}")
+        });
         Self::new(
             400,
             "unsupported_task",
-            format!("model {model:?} (kind {kind}) does not serve {task}; it serves: {serves}"),
+            format!(
+                "model {model:?} (kind {kind}) does not serve {task}; it serves: {serves}{flag}"
+            ),
         )
         .with_param("model")
     }
@@ -292,11 +304,17 @@ impl ApiError {
         prompt_tokens: u64,
         output_tokens: u64,
     ) -> Self {
+        let param = param.into();
         let requested = prompt_tokens.saturating_add(output_tokens);
+        // Of a list, the text that is too long.
+        let prompt = match param.starts_with('/') {
+            true => format!("`{param}`"),
+            false => "the prompt".to_owned(),
+        };
         let message = format!(
             "This model's maximum context length is {max_model_len} tokens. However, you \
              requested {requested} tokens ({prompt_tokens} in the prompt, {output_tokens} for \
-             the output). Shorten the prompt or the output."
+             the output). Shorten {prompt} or the output."
         );
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
@@ -397,7 +415,11 @@ impl ApiError {
 
     /// No such path.
     pub(crate) fn not_found() -> Self {
-        Self::new(404, "not_found", "no such path")
+        Self::new(
+            404,
+            "not_found",
+            "no such path; GET /openapi.json lists all",
+        )
     }
 
     /// No model of this name.
