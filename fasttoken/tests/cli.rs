@@ -187,6 +187,15 @@ fn mistakes_are_named() {
         assert_eq!(run.code, code, "{arguments:?}: {}", run.err);
         assert!(run.err.contains(expected), "{arguments:?}: {}", run.err);
     };
+    // Each part of a message is said once.
+    let missing = run(&["encode", "-t", "/nonexistent.json"], b"");
+    assert_eq!(
+        missing.err,
+        "fasttoken: cannot read /nonexistent.json: No such file or directory (os error 2)\n"
+    );
+    let empty = TextFile::new("empty", b"{}");
+    let malformed = run(&["encode", "-t", empty.path()], b"").err;
+    assert_eq!(malformed.matches("missing field").count(), 1, "{malformed}");
     check(&["encode"], b"", 2, "--tokenizer");
     check(
         &["encode", "-t", "/nonexistent.json"],

@@ -56,3 +56,8 @@ pub use request::{
 pub use sampling::SamplingParams;
 pub use step::{LabelScores, PositionLogprobs, RowOutput, SampledToken, StepOutput, TokenLogprob};
 pub use time::Timestamp;
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -85,3 +85,8 @@ pub use ops::CpuOps;
 pub use packed::{PackedUse, PackedWriting};
 pub use pool::{ComputePool, Turn};
 pub use weights::{CpuLoader, Weight};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

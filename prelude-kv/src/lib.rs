@@ -44,3 +44,8 @@ pub use cache::{KvCache, PrefixMatch, Reclaim};
 pub use hash::BlockHash;
 pub use pool::{BlockPool, Released};
 pub use trie::{Evicted, PrefixTrie};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -77,3 +77,8 @@ pub use registry::load_model;
 pub use rope::{Llama3, RopeConfig, RopeScaling, Yarn, rotation};
 pub use tensor::{DType, Tensor, TensorView};
 pub use weights::{WeightLoader, stacked_shape};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

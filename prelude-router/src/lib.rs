@@ -73,3 +73,8 @@ pub use policy::{Choice, Finished, Policy, Query, Reason};
 pub use prompt::{ByteHasher, Prefix, Prompt, Root};
 pub use router::{Finish, Pick, RouteRequest, Router};
 pub use service::{Cost, FitConfig};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -87,3 +87,8 @@ pub use scheduler::{Scheduler, UnknownStep};
 pub use stats::SchedulerStats;
 pub use waiting::{PromptSize, Turn, Waiting};
 pub use watch::{Change, Cost};
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

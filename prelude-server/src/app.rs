@@ -184,6 +184,7 @@ impl App {
             model.kind.as_str(),
             task.as_str(),
             &serves.join(", "),
+            model.kind.flag_for(task),
         ))
     }
 

@@ -28,7 +28,7 @@ Examples:
   prelude serve ./Qwen3-0.6B --port 8001
   prelude serve ./Qwen3-0.6B --rerank-template qwen3 --pooling last    rank and embed as well
   prelude serve judge=Qwen/Qwen3-0.6B embed=BAAI/bge-small-en-v1.5     two models, chosen by `model`
-  prelude serve --print-config > prelude.toml                          every setting there is";
+  prelude serve --print-config > prelude.toml                          settings, for --config";
 const PULL: &str = "\
 Examples:
   prelude pull Qwen/Qwen3-0.6B
@@ -305,7 +305,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) log_prompts: bool,
     /// Settings in TOML; flags and `PRELUDE_<TABLE>__<FIELD>` in the environment win over it.
-    /// --print-config shows all there are.
+    /// --print-config shows those that have a value.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the settings in effect and exit.

@@ -278,12 +278,23 @@ impl ApiError {
     }
 
     /// Returns the error for an endpoint that the model's kind does not serve. `serves` lists what it
-    /// does serve.
-    pub(crate) fn unsupported_task(model: &str, kind: &str, task: &str, serves: &str) -> Self {
+    /// does serve; `flag` is what makes it serve the endpoint too, if anything does.
+    pub(crate) fn unsupported_task(
+        model: &str,
+        kind: &str,
+        task: &str,
+        serves: &str,
+        flag: Option<&str>,
+    ) -> Self {
+        let flag = flag.map_or_else(String::new, |flag| {
+            format!("; for {task} its server must be started with {flag}")
+        });
         Self::new(
             400,
             "unsupported_task",
-            format!("model {model:?} (kind {kind}) does not serve {task}; it serves: {serves}"),
+            format!(
+                "model {model:?} (kind {kind}) does not serve {task}; it serves: {serves}{flag}"
+            ),
         )
         .with_param("model")
     }
@@ -296,11 +307,17 @@ impl ApiError {
         prompt_tokens: u64,
         output_tokens: u64,
     ) -> Self {
+        let param = param.into();
         let requested = prompt_tokens.saturating_add(output_tokens);
+        // Of a list, the text that is too long.
+        let prompt = match param.starts_with('/') {
+            true => format!("`{param}`"),
+            false => "the prompt".to_owned(),
+        };
         let message = format!(
             "This model's maximum context length is {max_model_len} tokens. However, you \
              requested {requested} tokens ({prompt_tokens} in the prompt, {output_tokens} for \
-             the output). Shorten the prompt or the output."
+             the output). Shorten {prompt} or the output."
         );
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
@@ -401,11 +418,14 @@ impl ApiError {
 
     /// Returns the error for a path that does not exist.
     pub(crate) fn not_found() -> Self {
-        Self::new(404, "not_found", "no such path")
+        Self::new(
+            404,
+            "not_found",
+            "no such path; GET /openapi.json lists all",
+        )
     }
 
-    /// Returns the error for a model name that is not served. A model that is not among those served,
-    /// whose names are `served`.
+    /// Returns the error for a model name that is not among those served, which are `served`.
     pub(crate) fn model_not_found<'a>(name: &str, served: impl Iterator<Item = &'a str>) -> Self {
         // A name may be as long as the body; the message is not.
         let shown: String = name.chars().take(128).collect();

@@ -111,6 +111,17 @@ impl ModelKind {
             Task::Score | Task::Pooling => false,
         }
     }
+
+    /// Returns the flag with which a model of this kind also serves `task`, if there is one.
+    pub(crate) const fn flag_for(self, task: Task) -> Option<&'static str> {
+        match (self, task) {
+            (Self::Lm, Task::Embeddings | Task::Pooling) => Some("--pooling last"),
+            (Self::Lm | Self::Reward, Task::Rerank | Task::Pairs) => {
+                Some("--rerank-template qwen3")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Sampling parameters of requests that name none: `generation_config.json`, or neutral.

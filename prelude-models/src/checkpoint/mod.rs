@@ -477,7 +477,7 @@ impl Checkpoint {
 fn required(path: &Path) -> Result<Vec<u8>, Error> {
     json::read(path)?.ok_or_else(|| Error::Io {
         path: path.to_owned(),
-        source: io::ErrorKind::NotFound.into(),
+        source: io::Error::new(io::ErrorKind::NotFound, "there is no such file"),
     })
 }
 

@@ -19,6 +19,9 @@ pub enum LoadError {
         hub = of_hub(.0)
     )]
     NoFolder(PathBuf),
+    /// The GGUF file is missing.
+    #[error("there is no file {0:?}")]
+    NoGguf(PathBuf),
     /// A file that must be there is not.
     #[error("{folder:?} has no {file}")]
     NoFile {

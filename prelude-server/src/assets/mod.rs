@@ -84,7 +84,10 @@ impl Assets {
             Some(folder) => folder,
         };
         if !folder.is_dir() {
-            return Err(LoadError::NoFolder(folder.to_owned()));
+            return Err(match Checkpoint::is_gguf(path) {
+                true => LoadError::NoGguf(path.to_owned()),
+                false => LoadError::NoFolder(path.to_owned()),
+            });
         }
         let checkpoint = match gguf {
             None => None,
@@ -342,6 +345,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check("/no/such/folder", "\"/no/such/folder\" is not a folder");
+        check("no/such.gguf", "there is no file \"no/such.gguf\"");
         check(
             concat!(env!("CARGO_MANIFEST_DIR"), "/src"),
             "has no tokenizer.json",

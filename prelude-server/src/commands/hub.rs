@@ -41,13 +41,15 @@ impl HubModel {
         self.with_bar(report, Hub::open)
             .map_err(|error| match error {
                 // Perhaps a folder was meant, and its name is mistyped.
-                Error::Denied { .. } | Error::NoModel { .. } => Failure::new(
-                    Code::Model,
-                    format_args!(
-                        "{} is not a folder here, and not to be had: {error}",
-                        self.repo
-                    ),
-                ),
+                Error::Denied { .. } | Error::NoModel { .. } | Error::Network { .. } => {
+                    Failure::new(
+                        Code::Model,
+                        format_args!(
+                            "{} is not a folder here, and not to be had: {error}",
+                            self.repo
+                        ),
+                    )
+                }
                 error => failure(&error),
             })
     }

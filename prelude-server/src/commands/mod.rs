@@ -8,12 +8,13 @@ use std::{
 
 use prelude_engine::SchedulerConfig;
 use prelude_hub::Progress;
+use prelude_models::Checkpoint;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     DecideConfig, Limits, ServerConfig,
     args::ModelArgs,
-    assets::{Assets, EmbeddedModel, LoadError, is_gguf_file},
+    assets::{Assets, EmbeddedModel, LoadError},
     demo,
     executor::{
         CudaConfig, Device, DeviceChoice, Devices, ExecutorConfig, ExecutorDtype, automatic_device,
@@ -335,13 +336,13 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Returns the source that an argument names: a folder or a GGUF file, if there is one, or else a demo model or a
-    /// model on the Hub.
+    /// Returns the source that an argument names: a folder or a GGUF file, if there is one or the name
+    /// ends as that of such a file, or else a demo model or a model on the Hub.
     ///
     /// # Errors
     /// If the revision is malformed, or given for a folder.
     pub(crate) fn of(model: &Path, revision: Option<&str>) -> Result<Self, Failure> {
-        let is_here = model.is_dir() || is_gguf_file(model);
+        let is_here = model.is_dir() || Checkpoint::is_gguf(model);
         if !is_here && let Some(model) = hub::HubModel::of(model, revision)? {
             return Ok(Self::Hub(model));
         }
@@ -448,6 +449,13 @@ mod tests {
         ] {
             assert!(text.contains(table), "{table} in {text}");
         }
+    }
+
+    #[test]
+    fn a_missing_gguf_file_is_no_name_on_the_hub() {
+        let of = |model: &str| Source::of(model.as_ref(), None);
+        assert!(matches!(of("models/none.gguf"), Ok(Source::Folder(_))));
+        assert!(matches!(of("models/none"), Ok(Source::Hub(_))));
     }
 
     #[test]

@@ -72,8 +72,10 @@ fn allow_files(connections: usize) {
 fn settings(args: &ServeArgs, environment: &Environment) -> Result<Settings, Failure> {
     let mut settings = environment.settings(args.config.as_deref())?;
     let is_untouched = environment.config.is_none() && environment.variables.is_empty();
-    if args.config.is_none() && is_untouched && args.models.is_empty() {
-        // This is the demo: no balancer needs time to notice its end.
+    let is_demo = args.config.is_none() && is_untouched && args.models.is_empty();
+    if is_demo && !args.print_config {
+        // No balancer needs time to notice its end. What is printed is for a file of settings, and
+        // a server with one is no demo.
         settings.server.drain_delay_ms = 0;
     }
     models::put(&args.models, &mut settings.models)?;
@@ -418,6 +420,12 @@ mod tests {
         let settings = settings(&args, &Environment::default()).unwrap();
         assert_eq!(settings.server.port, 0);
         assert_eq!(settings.server.drain_delay_ms, 0);
+        let printed = ServeArgs {
+            print_config: true,
+            ..ServeArgs::default()
+        };
+        let printed = super::settings(&printed, &Environment::default()).unwrap();
+        assert_eq!(printed.server.drain_delay_ms, 5_000);
         assert_eq!(settings.scheduler.max_batch_tokens, Some(64));
         assert!(!settings.scheduler.enable_prefix_caching);
         assert!(!settings.server.access_log);

@@ -78,6 +78,12 @@ pub(super) const NOT_SERVED: &[(&str, &[&str])] = &[
     ("functions", &["[]"]),
     ("function_call", &["\"none\""]),
     ("audio", &[]),
+    ("modalities", &["[\"text\"]"]),
+    // A template that reads such a variable is told it in `chat_template_kwargs`.
+    ("reasoning_effort", &[]),
+    ("thinking_token_budget", &[]),
+    ("verbosity", &["\"medium\""]),
+    ("web_search_options", &[]),
     ("echo", &["false"]),
 ];
 

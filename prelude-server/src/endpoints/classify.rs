@@ -282,7 +282,7 @@ mod tests {
         // One text to the tokenizer, which composes characters.
         check(
             lm(json!(["\u{e9}", "e\u{301}"])),
-            (400, "invalid_value", Some("labels/1")),
+            (400, "invalid_value", Some("/labels/1")),
         );
         check(
             json!({"model": "demo-lm", "input": [1, 2], "labels": ["a", "b"]}),

@@ -112,7 +112,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let mut echoes = echo_texts(&options, &prompts);
     let prompts = input::encode(call, model, prompts, encoding(None)).await?;
     for (index, ids) in prompts.iter().enumerate() {
-        input::check_length("prompt", ids.len(), u64::from(max_tokens), model)?;
+        let place = input::place("prompt", index, prompts.len());
+        input::check_length(&place, ids.len(), u64::from(max_tokens), model)?;
         params.check_prompt(ids.len())?;
         if let Some(echo) = echoes.get_mut(index)
             && echo.is_none()

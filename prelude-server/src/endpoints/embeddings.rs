@@ -193,7 +193,15 @@ mod tests {
         // The instruction is not copied before all inputs to learn that it is too long.
         check(
             json!({"input": vec!["x"; 4096], "instruction": "x ".repeat(1 << 20)}),
-            (400, "context_length_exceeded", Some("input")),
+            (400, "context_length_exceeded", Some("/input/0")),
+        );
+        check(
+            json!({"input": ["x", "x ".repeat(5000)]}),
+            (400, "context_length_exceeded", Some("/input/1")),
+        );
+        check(
+            json!({"input": [[1], [5000]]}),
+            (400, "token_out_of_range", Some("/input/1")),
         );
         check(
             json!({"input": "x", "stream": true}),

@@ -414,7 +414,7 @@ fn classes(
         let place = model.id2label.iter().position(|label| label == name);
         place.ok_or_else(|| {
             let must = "be the name of one of this model's classes";
-            ApiError::invalid_value(format!("labels/{index}"), must)
+            ApiError::invalid_value(format!("/labels/{index}"), must)
         })
     };
     let places = names.iter().enumerate().map(place);
@@ -453,7 +453,7 @@ fn single_tokens(model: &ServedModel, labels: &[String]) -> Result<Vec<TokenId>,
         [token] => Ok(token),
         ref tokens => {
             let must = format!("be one token, it is {}", tokens.len());
-            Err(ApiError::invalid_value(format!("labels/{index}"), must))
+            Err(ApiError::invalid_value(format!("/labels/{index}"), must))
         }
     };
     labels.iter().enumerate().map(single).collect()
@@ -567,7 +567,7 @@ mod tests {
         };
         check(
             with("labels", json!(["yes no"])),
-            (400, "invalid_value", Some("labels/0")),
+            (400, "invalid_value", Some("/labels/0")),
         );
         check(
             with("labels", json!([])),
@@ -700,7 +700,7 @@ mod tests {
         refuse(
             json!([model.id2label[0], "yes"]),
             "invalid_value",
-            "labels/1",
+            "/labels/1",
         );
         refuse(json!([]), "invalid_value", "labels");
         refuse(json!("yes"), "invalid_type", "labels");

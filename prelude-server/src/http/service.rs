@@ -10,7 +10,7 @@ use std::{
 use hyper::{
     HeaderMap, Method, Request, Response,
     body::{Body, Incoming},
-    header,
+    header::{self, HeaderValue},
 };
 
 use super::{
@@ -115,14 +115,13 @@ fn admit_call(
         app.admission.check_answers()?;
     }
     let reservation = enter(app, endpoint, declared)?;
-    let strict = parts.headers.get("x-prelude-strict");
     Ok(Arc::new(Call {
         app: Arc::clone(app),
         endpoint,
         tail: tail.map(str::to_owned),
         request_id: log.request_id().to_owned(),
         named: named(&parts.headers),
-        strict: strict.is_some_and(|v| v == "1"),
+        strict: strict(&parts.headers)?,
         inline: None,
         slo: slo(&parts.headers)?,
         arrival: log.arrival(),
@@ -218,6 +217,15 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
+/// Returns true if the client asks for unknown fields to be refused.
+fn strict(headers: &HeaderMap) -> Result<bool, ApiError> {
+    match headers.get("x-prelude-strict").map(HeaderValue::as_bytes) {
+        None | Some(b"0") => Ok(false),
+        Some(b"1") => Ok(true),
+        Some(_) => Err(ApiError::invalid_value("x-prelude-strict", "be 1 or 0")),
+    }
+}
+
 fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(value) = headers.get("x-slo-ttft-ms") else {
         return Ok(None);
@@ -226,7 +234,7 @@ fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     match ms {
         Some(ms @ 1..=SLO_MAX_MS) => Ok(Some(Duration::from_millis(ms))),
         _ => {
-            let must = format!("be an integer in 1..={SLO_MAX_MS}");
+            let must = format!("be an integer from 1 to {SLO_MAX_MS}");
             Err(ApiError::invalid_value("x-slo-ttft-ms", must))
         }
     }
@@ -234,9 +242,20 @@ fn slo(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::HeaderValue;
-
     use super::*;
+
+    #[test]
+    fn strictness_is_asked_for_or_not() {
+        let check = |value: &'static str, expected: Option<bool>| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-prelude-strict", HeaderValue::from_static(value));
+            assert_eq!(strict(&headers).ok(), expected, "{value}");
+        };
+        assert_eq!(strict(&HeaderMap::new()).ok(), Some(false));
+        check("1", Some(true));
+        check("0", Some(false));
+        check("true", None);
+    }
 
     #[test]
     fn only_json_media_types_are_accepted() {

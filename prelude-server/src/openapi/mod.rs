@@ -121,7 +121,7 @@ fn parameters(endpoint: &Endpoint) -> Value {
     if endpoint.method == "POST" {
         list.push(header(
             "x-prelude-strict",
-            json!({ "type": "string" }),
+            json!({ "type": "string", "enum": ["0", "1"] }),
             "`1` refuses unknown fields.",
         ));
     }

@@ -200,7 +200,7 @@ pub(crate) fn dimensions(
     let dimensions = dimensions.map(Int::count);
     match dimensions {
         Some(d) if d > longest => {
-            let must = format!("be in 1..={longest}");
+            let must = format!("be from 1 to {longest}");
             Err(ApiError::invalid_value(field, must))
         }
         Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {

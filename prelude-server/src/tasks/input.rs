@@ -283,8 +283,8 @@ impl<'a> Inputs<'a> {
             let must = "be text where an instruction or prompt is to precede it";
             return Err(ApiError::invalid_value(encoding.field, must));
         }
-        let fits = |len| {
-            check_length(encoding.field, len, 0, model)?;
+        let fits = |place: &str, len| {
+            check_length(place, len, 0, model)?;
             budget.add_tokens(len)
         };
         let prompts = encode_each(model, prompts, encoding, before, fits)?;
@@ -353,7 +353,7 @@ pub(crate) async fn encode(
     encoding: Encoding,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let bytes = bytes(&prompts, "");
-    let work = || encode_each(model, prompts, encoding, "", |_| Ok(()));
+    let work = || encode_each(model, prompts, encoding, "", |_, _| Ok(()));
     call.encode(bytes, work).await?
 }
 
@@ -377,23 +377,33 @@ pub(crate) async fn cut<'a>(
     call.app.encoder.run(bytes, work).await?
 }
 
+/// Returns the place of one of `count` prompts, which errors name: the field if it is the only one.
+pub(crate) fn place(field: &'static str, index: usize, count: usize) -> Cow<'static, str> {
+    match count {
+        1 => field.into(),
+        _ => format!("/{field}/{index}").into(),
+    }
+}
+
 /// Encodes prompts with `before` put before every text, and checks their ids. `check_len` sees
-/// each prompt's length before the next prompt is read.
+/// each prompt's place and length before the next prompt is read.
 fn encode_each(
     model: &ServedModel,
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding,
     before: &str,
-    check_len: impl Fn(usize) -> Result<(), ApiError>,
+    check_len: impl Fn(&str, usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let count = prompts.len();
+    let place = |index| place(encoding.field, index, count);
     if encoding.truncation.is_none() {
-        for prompt in &prompts {
+        for (index, prompt) in prompts.iter().enumerate() {
             if let Prompt::Text(text) = prompt {
-                check_bytes(encoding.field, text.len() + before.len(), model)?;
+                check_bytes(&place(index), text.len() + before.len(), model)?;
             }
         }
     }
-    let encode_one = |prompt| {
+    let encode_one = |(index, prompt)| {
         let ids = match cut_one(model, prompt, encoding, before)? {
             Prompt::Ids(ids) => ids,
             Prompt::Text(mut text) => {
@@ -406,13 +416,13 @@ fn encode_each(
                 ids
             }
         };
-        check_len(ids.len())?;
+        check_len(&place(index), ids.len())?;
         Ok(ids)
     };
-    let encoded = prompts.into_iter().map(encode_one);
+    let encoded = prompts.into_iter().enumerate().map(encode_one);
     let encoded = encoded.collect::<Result<Vec<_>, ApiError>>()?;
-    for ids in &encoded {
-        check_ids(encoding.field, ids, model)?;
+    for (index, ids) in encoded.iter().enumerate() {
+        check_ids(&place(index), ids, model)?;
     }
     Ok(encoded)
 }

@@ -157,14 +157,14 @@ pub(crate) fn label_trie<L: Display>(
             .filter(|l| !l.is_empty())
         else {
             let must = "not melt into the prompt: its first token would begin before the answer";
-            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+            return Err(ApiError::invalid_value(format!("/labels/{index}"), must));
         };
         // Refused before a trie of that depth is built.
         check_length("labels", prompt.len() + label.len(), 0, model)?;
         let sequence: Vec<TokenId> = label.iter().copied().chain(end).collect();
         if !seen.insert(sequence.clone()) {
             let must = "not read like another label to the model";
-            return Err(ApiError::invalid_value(format!("labels/{index}"), must));
+            return Err(ApiError::invalid_value(format!("/labels/{index}"), must));
         }
         sequences.push(sequence);
     }

@@ -118,7 +118,12 @@ fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
             (Some("text" | "input_text"), _) => {
                 Err(ApiError::invalid_type(format!("{path}/text"), "a string"))
             }
-            (Some(_), _) => Err(ApiError::unsupported_parameter(format!("{path}/type"))),
+            (Some(_), _) => {
+                let path = format!("{path}/type");
+                let message =
+                    format!("field `{path}` must be `text`: this server reads text alone");
+                Err(ApiError::new(400, "unsupported_parameter", message).with_param(path))
+            }
             (None, _) => Err(ApiError::missing_field(format!("{path}/type"))),
         }
     };

@@ -47,6 +47,19 @@ impl Tools {
             let must = format!("have at most {TOOLS_MAX} functions");
             return Err(ApiError::invalid_value("tools", must));
         }
+        for (index, tool) in tools.iter().enumerate() {
+            match tool.get("type").map(Value::as_str) {
+                Some(Some("function")) => drop(name_of(tool, index)?),
+                // Some templates are trained for functions without this frame.
+                None => {}
+                Some(_) => {
+                    let path = format!("/tools/{index}/type");
+                    let message = format!("field `{path}` must be `function`: there are no others");
+                    let error = ApiError::new(400, "unsupported_parameter", message);
+                    return Err(error.with_param(path));
+                }
+            }
+        }
         let mut taken = Self {
             tools,
             forced: Vec::new(),
@@ -75,11 +88,7 @@ impl Tools {
     /// Forces a call of one of the functions whose name is `wanted`.
     fn force(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), ApiError> {
         for (index, tool) in self.tools.iter().enumerate() {
-            let name = tool["function"]["name"].as_str();
-            let name = name
-                .filter(|name| !name.is_empty())
-                .ok_or_else(|| ApiError::missing_field(format!("/tools/{index}/function/name")))?;
-            if wanted(name) {
+            if wanted(name_of(tool, index)?) {
                 self.forced.push(index);
             }
         }
@@ -224,6 +233,13 @@ fn thinking(
     (reasoning, begins.filter(|_| reasoning.is_some()))
 }
 
+/// Returns the name of the function that `/tools/{index}` holds.
+fn name_of(tool: &Value, index: usize) -> Result<&str, ApiError> {
+    let name = tool["function"]["name"].as_str();
+    name.filter(|name| !name.is_empty())
+        .ok_or_else(|| ApiError::missing_field(format!("/tools/{index}/function/name")))
+}
+
 fn unknown_choice() -> ApiError {
     let must = "be `none`, `auto`, `required` or a function: \
                 `{\"type\": \"function\", \"function\": {\"name\": ..}}`";
@@ -242,6 +258,26 @@ mod tests {
         let body = format!(r#"{{"tools":{tools}{fields}}}"#);
         let fields: ConversationFields<'_> = Fields::from_body(&body)?.group()?;
         Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
+    }
+
+    #[test]
+    fn tools_are_functions_with_names() {
+        let take = |tools: Value| {
+            let taken = Tools::new(Some(Json(tools)), None, None);
+            taken.map_err(|e| (e.reason().to_owned(), e.param().map(str::to_owned)))
+        };
+        let refused = |reason: &str, param: &str| Err((reason.into(), Some(param.into())));
+        let nameless = json!([{"type": "function"}]);
+        assert_eq!(
+            take(nameless),
+            refused("missing_field", "/tools/0/function/name")
+        );
+        let search = json!([{"name": "f"}, {"type": "web_search"}]);
+        assert_eq!(
+            take(search),
+            refused("unsupported_parameter", "/tools/1/type")
+        );
+        assert!(take(json!([{"name": "f", "parameters": {}}])).is_ok());
     }
 
     #[test]

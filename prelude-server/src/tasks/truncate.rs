@@ -120,7 +120,12 @@ impl Truncation {
             Some(0) => return Err(ApiError::invalid_value(name, "be -1 or at least 1")),
             Some(keep) => match u32::try_from(keep) {
                 Ok(keep) if keep <= limit => keep,
-                _ => return Err(ApiError::invalid_value(name, format!("be in -1..={limit}"))),
+                _ => {
+                    return Err(ApiError::invalid_value(
+                        name,
+                        format!("be from -1 to {limit}"),
+                    ));
+                }
             },
         };
         Ok(Some(Self {

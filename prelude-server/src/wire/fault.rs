@@ -67,7 +67,13 @@ pub(super) fn of_serde(message: &str, path: String) -> ApiError {
     }
     let expected = message.rsplit_once(", expected ");
     let expected = expected.map_or("of another type", |(_, words)| cut(words));
-    ApiError::invalid_type(path, words(expected))
+    let is_integer = message.starts_with("invalid value: integer ");
+    match expected {
+        "u32" if is_integer => {
+            ApiError::invalid_type(path, &format!("an integer from 0 to {}", u32::MAX))
+        }
+        _ => ApiError::invalid_type(path, words(expected)),
+    }
 }
 
 /// Returns a path as a JSON pointer: fields of the body itself go without a slash.
@@ -100,7 +106,7 @@ fn names(message: &str) -> String {
 }
 
 /// Returns a message without the place that `serde_json` puts behind it.
-fn cut(text: &str) -> &str {
+pub(super) fn cut(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(text, _)| text)
 }
 

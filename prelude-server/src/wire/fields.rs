@@ -14,9 +14,9 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::value::RawValue;
+use serde_json::{error::Category, value::RawValue};
 
-use super::{Json, Text, from_raw};
+use super::{Json, Text, fault::cut, from_raw};
 use crate::error::ApiError;
 
 /// Most fields of a body, known or not: far above any request's need.
@@ -199,12 +199,15 @@ pub(crate) fn parse_text(
     from_raw(raw.get(), param, &mut Unknown::default())
 }
 
-/// Says where a text stops being JSON, in our words.
+/// Says where a text stops being JSON, and why. What `serde_json` says of the syntax repeats
+/// nothing of the text.
 fn not_json(error: &serde_json::Error, what: &str) -> ApiError {
     let at = format!("line {}, column {}", error.line(), error.column());
-    ApiError::invalid_json(match error.is_eof() {
-        true => format!("{what} is not JSON: it ends at {at}"),
-        false => format!("{what} is not JSON: error at {at}"),
+    let said = error.to_string();
+    ApiError::invalid_json(match error.classify() {
+        Category::Eof => format!("{what} is not JSON: it ends at {at}"),
+        Category::Syntax => format!("{what} is not JSON: {} at {at}", cut(&said)),
+        Category::Data | Category::Io => format!("{what} is not JSON: error at {at}"),
     })
 }
 
@@ -254,7 +257,11 @@ mod tests {
         check(r#"{"s":null,"i":null,"unknown":{"x":[]}}"#, "ok", "");
         check("", "invalid_json", "empty");
         check("{", "invalid_json", "ends at line 1, column 1");
-        check("{\"s\":tru}", "invalid_json", "line 1");
+        check("{\"s\":tru}", "invalid_json", "expected ident at line 1");
+        let comma = "the body is not JSON: trailing comma at line 1, column 10";
+        check("{\"s\":\"a\",}", "invalid_json", comma);
+        check("{\"s\":NaN}", "invalid_json", "expected value at line 1");
+        check("{} more", "invalid_json", "trailing characters at line 1");
         check("{} x", "invalid_json", "column 4");
         check("[]", "invalid_type", "the body must be a JSON object");
         check("3", "invalid_type", "the body must be a JSON object");

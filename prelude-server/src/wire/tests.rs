@@ -77,13 +77,15 @@ fn a_group_takes_its_fields_and_leaves_the_rest() {
 fn a_mistake_is_named_with_its_place() {
     check(r#"{"i":1.0}"#, "invalid_type", "i", "must be an integer");
     check(r#"{"i":"1"}"#, "invalid_type", "i", "must be an integer");
-    check(r#"{"i":10}"#, "invalid_value", "i", "must be in 0..=9");
+    check(r#"{"i":10}"#, "invalid_value", "i", "must be from 0 to 9");
     check(r#"{"b":1}"#, "invalid_type", "b", "must be true or false");
     check(r#"{"f":"x"}"#, "invalid_type", "f", "must be a number");
     check(r#"{"s":3}"#, "invalid_type", "s", "must be a string");
     check(r#"{"s":"\ud800"}"#, "invalid_type", "s", "must be");
     check(r#"{"ids":{}}"#, "invalid_type", "ids", "must be a list");
-    check(r#"{"ids":[1,-1]}"#, "invalid_type", "/ids/1", "an integer");
+    let range = "must be an integer from 0 to 4294967295";
+    check(r#"{"ids":[1,-1]}"#, "invalid_type", "/ids/1", range);
+    check(r#"{"ids":[1.5]}"#, "invalid_type", "/ids/0", "an integer");
     check(
         r#"{"texts":3}"#,
         "invalid_type",
@@ -94,7 +96,11 @@ fn a_mistake_is_named_with_its_place() {
         r#"{"texts":["a",3]}"#,
         "invalid_type",
         "/texts/1",
-        "a string",
+        "must be a string",
+    );
+    assert_eq!(
+        read(r#"{"texts":["a",3]}"#).unwrap_err().message(),
+        "field `/texts/1` must be a string"
     );
     check(
         r#"{"side":"up"}"#,

@@ -46,7 +46,7 @@ impl<'de, const MIN: i64, const MAX: i64> Deserialize<'de> for Int<MIN, MAX> {
         Err(match (MIN, MAX) {
             (i64::MIN, max) => wrong_value(format_args!("be at most {max}")),
             (min, i64::MAX) => wrong_value(format_args!("be at least {min}")),
-            (min, max) => wrong_value(format_args!("be in {min}..={max}")),
+            (min, max) => wrong_value(format_args!("be from {min} to {max}")),
         })
     }
 }
@@ -97,6 +97,9 @@ impl<T> OneOrMany<T> {
     }
 }
 
+/// The words for a value of [`OneOrMany`] texts.
+const TEXTS: &str = "a string or a list of strings";
+
 impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<Text<'a>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Texts;
@@ -104,7 +107,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<Text<'a>> {
             type Value = OneOrMany<Text<'de>>;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a string or a list of strings")
+                f.write_str(TEXTS)
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -123,9 +126,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<Text<'a>> {
                 Ok(OneOrMany::Many(texts))
             }
         }
-        // Any other kind of value is an error of serde's, with other words.
-        let read = deserializer.deserialize_any(Texts);
-        read.map_err(|_| wrong_type("a string or a list of strings"))
+        deserializer.deserialize_any(Texts)
     }
 }
 

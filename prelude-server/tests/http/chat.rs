@@ -208,6 +208,17 @@ fn bad_input_is_refused_by_name() {
     check(with(json!({"tools": [1]})), "invalid_type", "tools");
     let template = with(json!({"chat_template": "x"}));
     check(template, "unsupported_parameter", "chat_template");
+    for (field, value) in [
+        ("modalities", json!(["text", "audio"])),
+        ("reasoning_effort", json!("low")),
+        ("thinking_token_budget", json!(100)),
+        ("verbosity", json!("low")),
+        ("web_search_options", json!({})),
+    ] {
+        check(with(json!({field: value})), "unsupported_parameter", field);
+    }
+    let usual = with(json!({"max_tokens": 1, "modalities": ["text"], "verbosity": "medium"}));
+    assert_eq!(server.post(PATH, &usual.to_string()).status, 200);
     for field in ["escape_special_tokens", "return_prompt_text"] {
         check(with(json!({field: 1})), "invalid_type", field);
     }

@@ -438,7 +438,7 @@ fn bad_input_is_refused_by_name() {
     bad(r#"{"prompt":3}"#, "invalid_type", "prompt");
     bad(r#"{"prompt":[]}"#, "invalid_value", "prompt");
     bad(r#"{"prompt":""}"#, "invalid_value", "prompt");
-    bad(r#"{"prompt":[[1],[]]}"#, "invalid_value", "prompt");
+    bad(r#"{"prompt":[[1],[]]}"#, "invalid_value", "/prompt/1");
     bad(r#"{"prompt":[4096]}"#, "token_out_of_range", "prompt");
     bad(r#"{"prompt":[-1]}"#, "invalid_type", "prompt");
     bad(

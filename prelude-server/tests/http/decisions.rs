@@ -94,7 +94,7 @@ fn scores_are_answered() {
         &json!({"text_1": "a", "text_2": "b"}),
         400,
         &json!({"error": {
-            "message": "model \"demo-lm\" (kind lm) does not serve score of pairs; it serves: completions, chat, classify, score, systemone, decisions",
+            "message": "model \"demo-lm\" (kind lm) does not serve score of pairs; it serves: completions, chat, classify, score, systemone, decisions; for score of pairs its server must be started with --rerank-template qwen3",
             "type": "BadRequestError", "param": "model", "code": 400, "reason": "unsupported_task",
         }}),
     );

@@ -54,7 +54,7 @@ fn whole_transcripts() {
     assert_eq!(response.status, 404);
     assert_eq!(
         response.body,
-        r#"{"error":{"message":"no such path","type":"NotFoundError","param":null,"code":404,"reason":"not_found"}}"#
+        r#"{"error":{"message":"no such path; GET /openapi.json lists all","type":"NotFoundError","param":null,"code":404,"reason":"not_found"}}"#
     );
     assert!(response.header("x-request-id").unwrap().starts_with("req-"));
 }

@@ -1,7 +1,7 @@
 //! `fasttoken compile`
 
 use crate::Outcome;
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use fasttoken::Tokenizer;
 use std::io::Write as _;
@@ -34,7 +34,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     } else {
         Tokenizer::compile(&contents)
     };
-    let compiled = compiled.with_context(|| format!("cannot compile {}", path.display()))?;
+    let compiled =
+        compiled.map_err(|error| anyhow!("cannot compile {}: {error}", path.display()))?;
     let output = arguments
         .output
         .clone()

@@ -10,9 +10,9 @@ mod encode;
 mod progress;
 mod text_sources;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser, Subcommand};
-use fasttoken::Tokenizer;
+use fasttoken::{Error, Tokenizer};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -94,7 +94,11 @@ impl TokenizerFile {
         } else {
             Tokenizer::from_file(&path)
         };
-        tokenizer.with_context(|| format!("cannot use {}", path.display()))
+        // The library's messages have those of their sources in them: a chain would repeat these.
+        tokenizer.map_err(|error| match error {
+            Error::Io { .. } | Error::Compiled { .. } => anyhow!("{error}"),
+            error => anyhow!("cannot use {}: {error}", path.display()),
+        })
     }
 }
 

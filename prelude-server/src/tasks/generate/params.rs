@@ -287,7 +287,7 @@ pub(crate) fn logprobs(
     };
     let asked = if asked < 0 { all } else { asked };
     if asked > limit {
-        let must = format!("be at most {limit}, the server's limit");
+        let must = format!("be from 0 to {limit}, the server's limit (`--max-logprobs`)");
         return Err(ApiError::invalid_value(name, must));
     }
     let asked = u32::try_from(asked);

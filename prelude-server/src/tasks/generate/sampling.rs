@@ -138,28 +138,28 @@ fn checked_numbers(
             "min_p",
             fields.min_p,
             |v| (0.0..=1.0).contains(&v),
-            "be in 0..=1",
+            "be from 0 to 1",
             defaults.min_p,
         )?,
         repetition_penalty: number(
             "repetition_penalty",
             fields.repetition_penalty,
             |v| REPETITION_PENALTY.contains(&v),
-            "be in 0.01..=100",
+            "be from 0.01 to 100",
             defaults.repetition_penalty,
         )?,
         presence_penalty: number(
             "presence_penalty",
             fields.presence_penalty,
             in_2,
-            "be in -2..=2",
+            "be from -2 to 2",
             0.0,
         )?,
         frequency_penalty: number(
             "frequency_penalty",
             fields.frequency_penalty,
             in_2,
-            "be in -2..=2",
+            "be from -2 to 2",
             0.0,
         )?,
         ..SamplingParams::default()
@@ -228,7 +228,7 @@ impl<'de> Deserialize<'de> for Bias {
                     let id = key.parse();
                     let id = id.map_err(|_| wrong_value("have token ids as keys"))?;
                     if !(-100.0..=100.0).contains(&value) {
-                        return Err(wrong_value("have values in -100..=100"));
+                        return Err(wrong_value("have values from -100 to 100"));
                     }
                     bias.push((id, value));
                     if bias.len() > LOGIT_BIAS_MAX {
