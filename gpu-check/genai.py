@@ -3,9 +3,9 @@
 
   genai.py benchmark OPTIONS...
 
-OPTIONS are genai-bench's own, and so are requests and their times.  One thing differs: genai-bench
-0.0.5 drops what it measured of an answer that has no time per token, such as one of a single token.
-That time is 0 here, as genai-bench notes it for answers that are not text.
+OPTIONS are genai-bench's own, and so are requests and their times.  The time per token differs:
+genai-bench 0.0.5 drops all it measured of an answer that has none, such as one of a single token.
+It is 0 here, as genai-bench notes it for answers that are not text; nothing reads it.
 The last line of the output is what went wrong, if anything.
 """
 import os
