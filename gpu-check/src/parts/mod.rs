@@ -53,7 +53,7 @@ fn part(name: &str) -> Option<(Body, u32)> {
         "serve" => (serve::run, 150),
         "invariance" => (invariance::run, 60),
         "hopper" => (hopper::run, 40),
-        "rivals" => (rivals::run, 240),
+        "rivals" => (rivals::run, 330),
         "sanitize" => (sanitize::run, 240),
         _ => return None,
     })

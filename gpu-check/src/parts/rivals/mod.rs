@@ -1,10 +1,18 @@
 //! The same loads by other engines on the same GPU, and how ours compares: transformers' continuous
-//! batching, which images with a GPU often have, and vLLM where a folder of it is named.
+//! batching, which images with a GPU often have, and vLLM where a folder of it is named. Where a
+//! folder of genai-bench is named, that client drives Prelude's server and vLLM's.
 
+mod genai;
 mod transformers;
 mod vllm;
 
-use anyhow::Result;
+use std::{
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
 
 use super::checkpoint;
 use crate::{
@@ -13,7 +21,9 @@ use crate::{
 };
 
 /// The variable that names the folder of vLLM's packages: what `pip install --target` writes.
-pub(in crate::parts) const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
+const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
+/// The variables that name folders of packages for this part alone.
+pub(in crate::parts) const FOLDERS: [&str; 2] = [VLLM_FOLDER, genai::GENAI_FOLDER];
 
 /// A load that every engine gets: requests over a number of connections, one after another on each.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +35,8 @@ struct Load {
     measure: Measure,
     /// The row of part `serve` that has our result, if it is not named as the load is.
     ours: Option<&'static str>,
+    /// True if it is a workload of the paper's, which genai-bench sends too.
+    is_of_paper: bool,
 }
 
 /// The measure of a load: a latency or a rate.
@@ -61,8 +73,10 @@ fn loads(session: &Session) -> Vec<Loads> {
         requests,
         measure,
         ours: None,
+        is_of_paper: true,
     };
     let decisions = Load {
+        is_of_paper: false,
         ours: Some("decisions, 120+180 tokens, apart"),
         ..load((300, 1, 128), 2_000, Measure::Rate)
     };
@@ -86,8 +100,8 @@ fn loads(session: &Session) -> Vec<Loads> {
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let loads = loads(session);
-    // The faster rival first, for a machine that is lent for minutes.
-    for rival in [vllm::measure, transformers::measure] {
+    // What is fast comes first, for a machine that is lent for minutes: Prelude's own server, vLLM.
+    for rival in [genai::measure, vllm::measure, transformers::measure] {
         for (model, loads) in &loads {
             checkpoint(session, model, None)?;
             rival(session, model, loads)?;
@@ -117,13 +131,47 @@ fn compare(
     let theirs = Outcome::figure(format!("{rival}, {name}"), (value, unit), None);
     session.timed(theirs.because(found.reason.clone()))?;
     let label = format!("ours to {rival}, {name}");
-    let Some(ours) = session.found("serve", &ours_name) else {
-        return session.skip(&label, "part serve has no such figure in this gpu.json");
+    let ours = ("serve", &*ours_name);
+    against(session, &label, load.measure, (value, unit), ours)
+}
+
+/// Writes down how many times as fast as a rival's figure ours was, which is a row of a part.
+fn against(
+    session: &mut Session,
+    label: &str,
+    measure: Measure,
+    (value, unit): (f64, &str),
+    (part, row): (&str, &str),
+) -> Result<()> {
+    let Some(ours) = session.found(part, row) else {
+        let why = format!("part {part} has no figure `{row}` in this gpu.json");
+        return session.skip(label, why);
     };
-    let ratio = match load.measure {
+    let ratio = match measure {
         Measure::Median => value / ours,
         Measure::Rate => ours / value,
     };
     let outcome = Outcome::figure(label, (ratio, "times"), None);
     session.timed(outcome.because(format!("as fast: {ours:.2} {unit} to {value:.2}")))
+}
+
+/// Returns the folder that a variable names, in which a package of Python's is to be.
+fn folder_of(variable: &str, package: &str) -> Result<PathBuf> {
+    let folder = env::var_os(variable).map(PathBuf::from);
+    let folder = folder.with_context(|| format!("{variable} names no folder"))?;
+    ensure!(
+        folder.join(package).is_dir(),
+        "{}, which {variable} names, has no {package}",
+        folder.display()
+    );
+    Ok(folder)
+}
+
+/// Returns a `PYTHONPATH` that begins with a folder.
+fn python_path(folder: &Path) -> Result<OsString> {
+    let more = env::var_os("PYTHONPATH").unwrap_or_default();
+    let folders = [folder.to_owned()]
+        .into_iter()
+        .chain(env::split_paths(&more));
+    Ok(env::join_paths(folders)?)
 }

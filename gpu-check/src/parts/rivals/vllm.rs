@@ -1,8 +1,7 @@
 //! vLLM's server, from a folder of its packages, driven as ours is.
 
 use std::{
-    env,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -18,7 +17,7 @@ use super::{
         requests::{add, completions, streamed},
         server::{MODEL, answers},
     },
-    Found, Load, VLLM_FOLDER, compare,
+    Found, Load, VLLM_FOLDER, compare, folder_of, genai, python_path,
 };
 use crate::{
     make_model,
@@ -31,12 +30,10 @@ const NAME: &str = "vLLM";
 
 pub(super) fn measure(session: &mut Session, model: &str, loads: &[Load]) -> Result<()> {
     let what = format!("{NAME}, {model}");
-    let Some(folder) = env::var_os(VLLM_FOLDER).map(PathBuf::from) else {
-        return session.skip(&what, format!("{VLLM_FOLDER} names no folder"));
+    let folder = match folder_of(VLLM_FOLDER, "vllm") {
+        Ok(folder) => folder,
+        Err(error) => return session.skip(&what, format!("{error:#}")),
     };
-    if !folder.join("vllm").is_dir() {
-        return session.skip(&what, format!("{} has no vllm", folder.display()));
-    }
     if !session.has_time(&what, 60.0)? {
         return Ok(());
     }
@@ -73,6 +70,7 @@ fn served(session: &mut Session, folder: &Path, model: &str, loads: &[Load]) -> 
         };
         compare(session, NAME, model, load, &found)?;
     }
+    genai::drive(session, NAME, &server.address, model, loads)?;
     // It is asked to stop; with which status it does is its own affair.
     drop(server);
     Ok(())
@@ -85,10 +83,6 @@ fn start(session: &Session, folder: &Path, model: &str) -> Result<Process> {
         .rsplit(':')
         .next()
         .context("an address has a port")?;
-    let more = env::var_os("PYTHONPATH").unwrap_or_default();
-    let folders = [folder.to_owned()]
-        .into_iter()
-        .chain(env::split_paths(&more));
     let mut command = Command::new("python3");
     command
         .args(["-m", "vllm.entrypoints.cli.main", "serve"])
@@ -105,7 +99,7 @@ fn start(session: &Session, folder: &Path, model: &str) -> Result<Process> {
         .args(["--max-num-seqs", "256", "--gpu-memory-utilization", "0.8"])
         .args(["--disable-log-stats", "--no-enable-log-requests"])
         .arg("--disable-uvicorn-access-log")
-        .env("PYTHONPATH", env::join_paths(folders)?)
+        .env("PYTHONPATH", python_path(folder)?)
         .envs([("HF_HUB_OFFLINE", "1"), ("TRANSFORMERS_OFFLINE", "1")])
         .envs([("VLLM_NO_USAGE_STATS", "1"), ("DO_NOT_TRACK", "1")])
         // Its packages need not be there; greedy answers need none of them.

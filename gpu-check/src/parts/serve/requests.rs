@@ -106,14 +106,14 @@ fn job(path: &'static str, body: &Value) -> Job {
 }
 
 /// Words that are one token each of the tokenizer that made models have.
-pub(super) struct Words {
+pub(in crate::parts) struct Words {
     /// A space and letters.
     texts: Vec<String>,
     ids: Vec<u32>,
 }
 
 impl Words {
-    pub(super) fn open(session: &Session) -> Result<Self> {
+    pub(in crate::parts) fn open(session: &Session) -> Result<Self> {
         let path = tokenizer(session).join("tokenizer.json");
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let file: Value = serde_json::from_slice(&text)?;
@@ -147,12 +147,17 @@ impl Words {
     }
 
     /// Returns what makes every token of an answer one with text.
-    pub(super) fn sayable(&self) -> Value {
+    pub(in crate::parts) fn sayable(&self) -> Value {
         json!({"allowed_token_ids": self.ids[..ANSWER_WORDS]})
     }
 
     /// Returns `count` streamed chats about `input` words, with answers of exactly `output` tokens.
-    pub(super) fn chats(&self, seed: u64, count: usize, (input, output): (usize, usize)) -> Jobs {
+    pub(in crate::parts) fn chats(
+        &self,
+        seed: u64,
+        count: usize,
+        (input, output): (usize, usize),
+    ) -> Jobs {
         let chat = |i: u64| {
             let content = self.text((seed << 20) + i, input);
             let mut body = json!({

@@ -45,7 +45,9 @@ pub(in crate::parts) fn start(
     command.args(["--port", "0", "--served-model-name", MODEL]);
     command.args(options.arguments);
     // The server refuses variables that it does not know.
-    command.env_remove(crate::parts::rivals::VLLM_FOLDER);
+    for variable in crate::parts::rivals::FOLDERS {
+        command.env_remove(variable);
+    }
     command.envs(options.settings.iter().copied());
     match session.target.is_gpu() {
         true => command
