@@ -103,9 +103,7 @@ pub enum Error {
         why: String,
     },
     /// The connection failed, after all attempts.
-    #[error(
-        "{url} cannot be read: {why}; what has arrived is kept, so that the same command goes on from there"
-    )]
+    #[error("{url} cannot be read: {why}; the same command goes on from what has arrived")]
     Network {
         /// The address.
         url: String,

@@ -258,7 +258,10 @@ fn another_process_resumes_what_was_left() {
     );
     let error = world.open().unwrap_err();
     assert!(matches!(&error, Error::Network { .. }), "{error}");
-    assert!(error.to_string().contains("goes on from there"), "{error}");
+    assert!(
+        error.to_string().contains("goes on from what has arrived"),
+        "{error}"
+    );
     let left = files_ending(&world.cache, ".incomplete");
     // Another file may have begun as well.
     let lens = { left.iter() }.map(|path| fs::metadata(path).unwrap().len());

@@ -522,6 +522,17 @@ fn unknown_variables_are_refused_with_the_nearest_known_one() {
     refused("PRELUDE_FOO", "PRELUDE_");
 }
 
+/// A setting that no scheduler can run with is the user's mistake, and not the model's.
+#[test]
+fn a_setting_out_of_range_is_a_wrong_usage() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    let output = run(&["serve", model, "--max-num-seqs", "0", "--port", "0"], "");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let expected = "max_num_seqs is 0, but must be at least 1";
+    assert!(said.contains(expected), "{said}");
+}
+
 /// A secret that a deployment failed to fill in must not open the server.
 #[test]
 fn an_empty_key_does_not_open_the_server() {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prelude_engine::SchedulerConfig;
+use prelude_engine::{EngineError, SchedulerConfig};
 use prelude_hub::Progress;
 use prelude_models::Checkpoint;
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,7 @@ impl From<LoadError> for Failure {
         match error {
             // What the user asked for is at fault, not the model.
             LoadError::Option(message) => Self::new(Code::Usage, message),
+            LoadError::Engine(EngineError::Config(error)) => Self::new(Code::Usage, error),
             LoadError::Together(message) => Self::new(Code::Model, message),
             _ => Self::new(
                 Code::Model,
