@@ -16,7 +16,7 @@ use prelude_models::conformance::{
 
 use crate::{
     CudaConfig, CudaExecutor, PromptAttention,
-    testing::{FP8_BLOCKS, checkpoint, emulation, small},
+    testing::{BF16_MIXTURE, FP8_BLOCKS, FP8_MIXTURE, checkpoint, emulation, small},
 };
 
 /// Tokens of the longest prompt run: more than a tile of keys.
@@ -151,6 +151,13 @@ fn so_it_has_by_kernels_for_hopper() {
 #[test]
 fn so_it_has_with_scales_of_blocks() {
     check_bits_of(FP8_BLOCKS, in_fp8());
+}
+
+/// The same of experts that are rounded, and of experts with scales of blocks.
+#[test]
+fn so_it_has_in_mixtures_in_fp8() {
+    check_bits_of(BF16_MIXTURE, in_fp8());
+    check_bits_of(FP8_MIXTURE, in_fp8());
 }
 
 /// The same on GPUs of compute capability 9.0.
@@ -288,6 +295,12 @@ fn so_they_have_in_fp8() {
 #[test]
 fn so_they_have_with_scales_of_blocks() {
     check_captured_of(FP8_BLOCKS, in_fp8());
+}
+
+#[test]
+fn so_they_have_in_mixtures_in_fp8() {
+    check_captured_of(BF16_MIXTURE, in_fp8());
+    check_captured_of(FP8_MIXTURE, in_fp8());
 }
 
 /// The same with tensor maps in what is captured, and more tiles than a step has.
