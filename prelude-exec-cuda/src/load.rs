@@ -188,7 +188,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// The matrices from `index` on, `count` of them.
+    /// Returns the `count` matrices from `index` on, in e4m3 with these scales.
     fn fp8(&self, index: usize, count: usize, (scales, scaling): (&Buffer, Scaling)) -> Fp8View {
         let (rows, width) = self.shape;
         let [before_rows, before_width] = scaling.of_stack(index, rows, width);
@@ -201,7 +201,7 @@ impl Stack {
         }
     }
 
-    /// All matrices.
+    /// Returns all matrices.
     fn all(&self) -> Factor {
         let (rows, width) = self.shape;
         match &self.scales {

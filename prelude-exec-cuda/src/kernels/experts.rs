@@ -21,7 +21,9 @@ use crate::{Error, config::FP8_BLOCK, memory::view::View};
 /// one behind those of the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Factor {
+    /// bf16 `[rows, width]`.
     Bf16(View<bf16>),
+    /// e4m3 `[rows, width]`, and its scales.
     Fp8(Fp8View),
 }
 
