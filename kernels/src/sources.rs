@@ -136,7 +136,14 @@ families! {
     "cap_logits": ["prelude_cap_logits"],
     "dots": ["prelude_classify", "prelude_label_dots"],
     "experts": ["prelude_experts_route", "prelude_experts_order", "prelude_experts_sum"],
-    "gemm_experts": ["prelude_gemm_experts_up", "prelude_gemm_experts_down"],
+    "gemm_experts": [
+        "prelude_gemm_experts_up",
+        "prelude_gemm_experts_down",
+        "prelude_gemm_experts_up_fp8",
+        "prelude_gemm_experts_down_fp8",
+        "prelude_gemm_experts_up_fp8_block",
+        "prelude_gemm_experts_down_fp8_block",
+    ],
     "gemm_fp8": [
         "prelude_gemm_fp8",
         "prelude_gemm_fp8_add",

@@ -1,5 +1,6 @@
-//! The conformance suite of `prelude-models`, on every path that this machine has. Products in int8
-//! are compared with their definition in `kernels::int8` instead; all else is the same code.
+//! The conformance suite of `prelude-models`, on every path that this machine has. Products in int8,
+//! and in fp8 without experts, are compared with their definition in `kernels` instead; all else is the
+//! same code.
 
 use std::sync::Arc;
 
@@ -10,8 +11,11 @@ use prelude_models::{
 };
 
 use crate::{
-    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, arena::Arena, executor, kernels::Backend,
-    testing::unquantised,
+    ComputePool, CpuConfig, CpuDtype, CpuLoader, CpuOps, Isa, Quantization,
+    arena::Arena,
+    executor,
+    kernels::Backend,
+    testing::{small, unquantised},
 };
 
 struct Device {
@@ -19,6 +23,7 @@ struct Device {
     layout: StepLayout,
     dtype: CpuDtype,
     backend: Backend,
+    quantization: Option<Quantization>,
     block_size: u32,
 }
 
@@ -45,6 +50,7 @@ impl Device {
             layout: StepLayout::default(),
             dtype,
             backend,
+            quantization: config.quantization,
             block_size: config.block_size,
         }
     }
@@ -55,7 +61,8 @@ impl ConformanceDevice for Device {
     type Loader = CpuLoader;
 
     fn loader(&mut self) -> CpuLoader {
-        CpuLoader::new(Arc::clone(&self.ops.pool), (self.dtype, self.backend), None)
+        let pool = Arc::clone(&self.ops.pool);
+        CpuLoader::new(pool, (self.dtype, self.backend), self.quantization)
     }
 
     fn step(&mut self, batch: ForwardBatch, body: &mut Body<'_, CpuOps>) -> StepOutput {
@@ -119,6 +126,26 @@ fn gemma() {
 #[test]
 fn experts() {
     check(|demands, open| conformance::experts(demands, open));
+}
+
+/// On every path: activations are f32, and rounded to bf16 before they are rounded to fp8.
+#[test]
+fn experts_in_fp8() {
+    let demands = Demands {
+        precision: Precision::F32,
+        batch_invariant: true,
+    };
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
+            let config = CpuConfig {
+                path: Some(isa),
+                dtype: Some(dtype),
+                quantization: Some(Quantization::Fp8),
+                ..small()
+            };
+            conformance::experts_in_fp8(demands, |spec| Device::new(spec, &config));
+        }
+    }
 }
 
 #[test]

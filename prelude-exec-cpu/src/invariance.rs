@@ -15,8 +15,8 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use crate::{
     ComputePool, CpuConfig, CpuExecutor, CpuLoader, CpuOps,
     testing::{
-        FP8_BLOCKS, checkpoint, decode, executor, prompt, root_segment, run, run_oneshot,
-        sample_head, small, variants, variants_of,
+        FP8_BLOCKS, FP8_MIXTURE, checkpoint, decode, executor, prompt, root_segment, run,
+        run_oneshot, sample_head, small, variants, variants_of,
     },
 };
 
@@ -196,6 +196,12 @@ fn rows_do_not_depend_on_their_batch_in_a_granite() {
 #[test]
 fn rows_do_not_depend_on_their_batch_with_experts() {
     check_forests("rand-qwen3-moe", 6);
+}
+
+/// The same where experts are stored in fp8 with scales of blocks.
+#[test]
+fn nor_in_a_mixture_with_scales_of_blocks() {
+    check_forests(FP8_MIXTURE, 2);
 }
 
 #[test]

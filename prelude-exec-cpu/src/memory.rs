@@ -286,7 +286,8 @@ fn fp8_bytes(
     backend: Backend,
     dtype: CpuDtype,
 ) -> u64 {
-    let of_layer = |name: &str| name.contains("layers.");
+    // Routers are not rounded.
+    let of_layer = |name: &str| name.contains("layers.") && !name.ends_with(".mlp.gate.weight");
     let has_blocks = model.fp8 == Some(Fp8Scales::Blocks([fp8::blocks::BLOCK; 2]));
     // Matrices that are rounded all the same have fewer scales, one part in 64 of a matrix less.
     let panel_lines = |inputs: usize| match has_blocks {
@@ -471,6 +472,44 @@ mod tests {
         let elements = h * (shape.qkv_width() + shape.out_width() + 3 * model.intermediate_size);
         let scales = model.num_hidden_layers * elements / fp8::blocks::BLOCK;
         assert_eq!(blocks.weights_bytes - bf16.weights_bytes, 4 * scales as u64);
+    }
+
+    /// Experts are counted as they are packed, and the matrices that choose them are not rounded.
+    #[test]
+    fn experts_in_fp8_are_counted() {
+        use crate::testing::{BF16_MIXTURE, FP8_MIXTURE};
+
+        for (name, group) in [
+            (BF16_MIXTURE, None),
+            (FP8_MIXTURE, Some(fp8::blocks::BLOCK)),
+        ] {
+            let checkpoint = crate::testing::checkpoint(name);
+            let planned = |quantization| {
+                let config = CpuConfig {
+                    quantization,
+                    ..crate::testing::small()
+                };
+                MemoryPlan::new(&checkpoint, &config, 1).unwrap().0
+            };
+            let [bf16, fp8] = [None, Some(Quantization::Fp8)].map(planned);
+            let model = checkpoint.config();
+            let (shape, h) = (model.attn_shape(), model.hidden_size);
+            let experts = model.experts.as_ref().unwrap();
+            // Rows and widths; of a layer with experts and of one with an MLP.
+            let attention = [(shape.qkv_width(), h), (h, shape.out_width())];
+            let mlp = |i: usize| [(2 * i, h), (h, i)];
+            let mut matrices = [attention, attention, mlp(model.intermediate_size)].concat();
+            for _ in 0..experts.count {
+                matrices.extend(mlp(experts.intermediate_size));
+            }
+            let scales = matrices.into_iter().map(|(rows, width)| match group {
+                Some(group) => rows * width / group,
+                None => rows,
+            });
+            let scales: usize = scales.sum();
+            let more = fp8.weights_bytes - bf16.weights_bytes;
+            assert_eq!(more, 4 * scales as u64, "{name}");
+        }
     }
 
     #[test]

@@ -9,20 +9,29 @@ use prelude_core::{
 pub(crate) use prelude_models::conformance::batches::{prompt, root as root_segment};
 use prelude_models::{
     Checkpoint,
-    conformance::{batches::greedy, golden::model_folder},
+    conformance::{
+        batches::greedy,
+        fp8::{self, Stored},
+        golden::model_folder,
+    },
 };
 
 use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode, Quantization};
 
-/// The model of [`prelude_models::conformance::fp8`].
+/// The models of [`prelude_models::conformance::fp8`]: one stored with scales of blocks, a mixture of experts
+/// stored so, and a mixture in bf16.
 pub(crate) const FP8_BLOCKS: &str = "fp8-blocks";
+pub(crate) const FP8_MIXTURE: &str = "fp8-mixture";
+pub(crate) const BF16_MIXTURE: &str = "bf16-mixture";
 
-/// Returns the checkpoint of a golden model, or of [`FP8_BLOCKS`].
+/// Returns the checkpoint of a golden model, or of one of those above.
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
-    if name == FP8_BLOCKS {
-        return prelude_models::conformance::fp8::checkpoint();
+    match name {
+        FP8_BLOCKS => fp8::checkpoint(),
+        FP8_MIXTURE => fp8::mixture(Stored::Blocks),
+        BF16_MIXTURE => fp8::mixture(Stored::Bf16),
+        name => Checkpoint::open(&model_folder(name)).unwrap(),
     }
-    Checkpoint::open(&model_folder(name)).unwrap()
 }
 
 /// Returns a configuration that is small enough to make many executors, with blocks of 4 so that
@@ -63,7 +72,7 @@ pub(crate) fn variants() -> Vec<(String, CpuConfig)> {
 pub(crate) fn variants_of(name: &str) -> Vec<(String, CpuConfig)> {
     let checkpoint = checkpoint(name);
     let model = checkpoint.config();
-    let is_refused = model.encoder.is_some() || model.experts.is_some();
+    let is_refused = model.encoder.is_some();
     let mut variants = variants();
     variants.retain(|(_, config)| config.quantization != Some(Quantization::Fp8) || !is_refused);
     variants

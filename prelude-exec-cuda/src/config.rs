@@ -132,9 +132,9 @@ pub struct CudaConfig {
     pub hopper_products: bool,
     /// True if the matrices of layers are rounded to fp8 (e4m3, a scale for each row) when they are
     /// loaded, and the rows that they multiply in each step likewise; default false, since it changes
-    /// answers. Half the memory of these matrices, and about 0.6 times the time of their products. For
-    /// decoders without experts, and GPUs of compute capability 8.9 and up. The embedding, the head,
-    /// norms, keys and values stay bf16. Matrices that a checkpoint stores in fp8 with scales of blocks of
+    /// answers. Half the memory of these matrices, and about 0.6 times the time of their products, those of
+    /// experts not measured. For decoders, and GPUs of compute capability 8.9 and up. The embedding, the
+    /// head, norms, the matrices that choose experts, keys and values stay bf16. Matrices that a checkpoint stores in fp8 with scales of blocks of
     /// 128 × 128 are not rounded again: they are multiplied as they are, with rows that are rounded 128
     /// elements at a time.
     #[serde(skip)]
@@ -316,23 +316,27 @@ impl CudaConfig {
     }
 }
 
-/// The widths of the matrices of a model's layers.
-pub(crate) fn fp8_widths(model: &ModelConfig) -> [(&'static str, usize); 3] {
-    [
+/// The widths of the matrices of a model's layers, those of experts included.
+pub(crate) fn fp8_widths(model: &ModelConfig) -> Vec<(&'static str, usize)> {
+    let heads = model.num_attention_heads * model.head_dim;
+    let mut widths = vec![
         ("hidden_size", model.hidden_size),
-        ("intermediate_size", model.intermediate_size),
-        (
-            "num_attention_heads · head_dim",
-            model.num_attention_heads * model.head_dim,
-        ),
-    ]
+        ("num_attention_heads · head_dim", heads),
+    ];
+    // A mixture may have no layer with one MLP.
+    if (0..model.num_hidden_layers).any(|layer| model.experts_of(layer).is_none()) {
+        widths.push(("intermediate_size", model.intermediate_size));
+    }
+    let experts = model.experts.as_ref();
+    widths.extend(experts.map(|of| ("moe_intermediate_size", of.intermediate_size)));
+    widths
 }
 
 /// Refuses models whose layers are not computed in fp8.
 fn check_fp8(model: &ModelConfig) -> Result<(), Error> {
     let refused = |what: String| Err(Error::config("quantization", what));
-    if model.encoder.is_some() || model.experts.is_some() {
-        let what = "fp8 is for decoders without experts: leave it out for this model";
+    if model.encoder.is_some() {
+        let what = "fp8 is for decoders: leave it out for this model";
         return refused(what.to_owned());
     }
     for (name, width) in fp8_widths(model) {
@@ -589,8 +593,20 @@ mod tests {
         check("demo-lm", |_| (), None);
         check("demo-lm", |m| m.hidden_size = 72, Some("hidden_size is 72"));
         check("rand-gemma2", |_| (), Some("intermediate_size is 88"));
-        check("rand-bert-rank", |_| (), Some("decoders without experts"));
-        check("rand-qwen3-moe", |_| (), Some("decoders without experts"));
+        check("rand-bert-rank", |_| (), Some("fp8 is for decoders"));
+        let name = crate::testing::FP8_MIXTURE;
+        check(name, |_| (), None);
+        let narrow = |m: &mut ModelConfig| {
+            m.experts.as_mut().unwrap().intermediate_size = 40;
+        };
+        check(name, narrow, Some("moe_intermediate_size is 40"));
+        // No layer of it is as wide.
+        let no_mlp = |m: &mut ModelConfig| {
+            m.intermediate_size = 88;
+            m.experts.as_mut().unwrap().layers.fill(true);
+        };
+        check(name, no_mlp, None);
+        check("rand-qwen3-moe", |_| (), Some("intermediate_size is 88"));
         for (has, allowed) in [
             ((8, 0), false),
             ((8, 6), false),

@@ -107,6 +107,32 @@ fn experts_out_of_deterministic_mode() {
     check_mode(false, |demands, open| conformance::experts(demands, open));
 }
 
+fn check_experts_in_fp8(deterministic: bool) {
+    let Some(device) = emulation() else { return };
+    let demands = Demands {
+        precision: Precision::Bf16,
+        batch_invariant: deterministic,
+    };
+    let target = Target::emulated(device);
+    conformance::experts_in_fp8(demands, |spec| {
+        let room = Room {
+            fp8: true,
+            ..Room::from(spec)
+        };
+        Device::open(&target, &room, deterministic).unwrap()
+    });
+}
+
+#[test]
+fn experts_in_fp8() {
+    check_experts_in_fp8(true);
+}
+
+#[test]
+fn experts_in_fp8_out_of_deterministic_mode() {
+    check_experts_in_fp8(false);
+}
+
 #[test]
 fn heads() {
     check(|demands, open| conformance::heads(demands, open));

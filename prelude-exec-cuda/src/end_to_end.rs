@@ -16,7 +16,7 @@ use prelude_models::conformance::{
 
 use crate::{
     CudaConfig, CudaExecutor, PromptAttention,
-    testing::{FP8_BLOCKS, checkpoint, emulation, small},
+    testing::{BF16_MIXTURE, FP8_BLOCKS, FP8_MIXTURE, checkpoint, emulation, small},
 };
 
 /// Tokens of the longest prompt run: more than a tile of keys.
@@ -151,6 +151,13 @@ fn a_row_has_the_same_bits_by_kernels_for_hopper() {
 #[test]
 fn a_row_has_the_same_bits_with_scales_of_blocks() {
     check_bits_of(FP8_BLOCKS, in_fp8());
+}
+
+/// Mixtures whose experts are rounded, and whose experts have scales of blocks.
+#[test]
+fn a_row_has_the_same_bits_in_mixtures_in_fp8() {
+    check_bits_of(BF16_MIXTURE, in_fp8());
+    check_bits_of(FP8_MIXTURE, in_fp8());
 }
 
 /// The settings of a GPU of compute capability 9.0.
@@ -288,6 +295,12 @@ fn captured_steps_have_the_same_bits_in_fp8() {
 #[test]
 fn captured_steps_have_the_same_bits_with_scales_of_blocks() {
     check_captured_of(FP8_BLOCKS, in_fp8());
+}
+
+#[test]
+fn captured_steps_have_the_same_bits_in_mixtures_in_fp8() {
+    check_captured_of(BF16_MIXTURE, in_fp8());
+    check_captured_of(FP8_MIXTURE, in_fp8());
 }
 
 /// The captured launches have tensor maps, and more tiles than a step.

@@ -2,6 +2,8 @@
 //! against the CPU executor in fp8, and against recorded outputs of the reference implementation, which
 //! rounds nothing to fp8.
 
+mod experts;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -544,9 +546,8 @@ fn models_answer_as_the_cpu_executor_in_fp8() {
 /// rounded, by the same differences.
 const MAX_SHARE_OF_BLOCKS: f64 = 1.0;
 
-/// So they are where matrices are multiplied as the checkpoint stores them.
-#[test]
-fn blocks_answer_as_the_cpu_executor_in_fp8() {
+/// Prompts of a model with 600 tokens, each with an embedding and label scores.
+fn batch_of_600() -> OneShotBatch {
     let mut batch = OneShotBatch::default();
     for (first, len) in [(3, 70), (200, 31), (450, 1)] {
         let tokens: Vec<u32> = (0..len).map(|i| (first + i * 37) % 600).collect();
@@ -562,7 +563,13 @@ fn blocks_answer_as_the_cpu_executor_in_fp8() {
         let outputs = vec![(0..len, embed), (len - 1..len, scores)];
         append(&mut batch, prompt(&tokens, outputs));
     }
-    check_beside_the_cpu(FP8_BLOCKS, &batch, MAX_SHARE_OF_BLOCKS);
+    batch
+}
+
+/// So they are where matrices are multiplied as the checkpoint stores them.
+#[test]
+fn blocks_answer_as_the_cpu_executor_in_fp8() {
+    check_beside_the_cpu(FP8_BLOCKS, &batch_of_600(), MAX_SHARE_OF_BLOCKS);
 }
 
 fn check_beside_the_cpu(name: &str, batch: &OneShotBatch, max_share: f64) {

@@ -15,7 +15,7 @@ use prelude_models::conformance::batches::greedy;
 use crate::{
     CudaConfig, CudaExecutor, PromptAttention,
     plan::StepPlan,
-    testing::{FP8_BLOCKS, checkpoint, small},
+    testing::{FP8_BLOCKS, FP8_MIXTURE, checkpoint, small},
 };
 
 /// Returns the plan as a reader wants it: one line a thing.
@@ -276,6 +276,20 @@ fn one_prompt() {
 /// Layers with experts and one without; the last layer for one token alone.
 #[test]
 fn a_mixture_of_experts() {
+    check_experts("experts", "rand-qwen3-moe", &small());
+}
+
+/// The same where experts have scales of blocks.
+#[test]
+fn a_mixture_of_experts_in_fp8() {
+    let config = CudaConfig {
+        fp8: true,
+        ..small()
+    };
+    check_experts("experts-fp8", FP8_MIXTURE, &config);
+}
+
+fn check_experts(name: &str, model: &str, config: &CudaConfig) {
     let batch = OneShotBatch {
         tokens: (40..60).collect(),
         segments: vec![segment(
@@ -288,12 +302,7 @@ fn a_mixture_of_experts() {
         rows: vec![row(0, 19..20, OutputHead::Sample(greedy(None)))],
         block_ids: vec![],
     };
-    check(
-        "experts",
-        "rand-qwen3-moe",
-        &small(),
-        ForwardBatch::OneShot(batch),
-    );
+    check(name, model, config, ForwardBatch::OneShot(batch));
 }
 
 /// Prompts that fill a chunk and a part of the next, by a model whose attention sees whole prompts.

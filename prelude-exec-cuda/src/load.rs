@@ -2,9 +2,9 @@
 //!
 //! Matrices are bf16, `[out, in]` row-major as checkpoints store them, fused ones stacked: q rows
 //! first, then k, then v; gate, then up. What a checkpoint stores in other types is rounded.
-//! Matrices of layers are e4m3 where [`crate::CudaConfig::fp8`] asks for it: as they are, if a checkpoint
-//! stores them so with scales of blocks of 128 × 128; else with a scale for each row. Then each is sent in
-//! bf16 to a place that the next one takes again, and rounded there.
+//! Matrices of layers, those of experts too, are e4m3 where [`crate::CudaConfig::fp8`] asks for it: as they
+//! are, if a checkpoint stores them so with scales of blocks of 128 × 128; else with a scale for each row.
+//! Then each is sent in bf16 to a place that the next one takes again, and rounded there.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,6 +18,7 @@ use crate::{
     Error,
     config::{FP8_BLOCK, FP8_ROW_MULTIPLE},
     kernels::{
+        experts::Factor,
         fp8::{self, Fp8View, Scaling},
         launch::Launcher,
         lt::{Matrix, WeightAt, Weights},
@@ -57,14 +58,8 @@ enum Repr {
         /// bf16 `[rows]`.
         bias: Option<Buffer>,
     },
-    /// bf16 `[rows, width]`: the matrix `index` of `count` equally shaped ones, one behind the other.
-    OfStack {
-        stack: Arc<Buffer>,
-        rows: usize,
-        width: usize,
-        index: usize,
-        count: usize,
-    },
+    /// The matrix `index` of the stack.
+    OfStack { stack: Arc<Stack>, index: usize },
     /// bf16 `[width]`.
     Vector {
         data: Buffer,
@@ -135,15 +130,9 @@ impl Weight {
 
     /// The whole stack that it is a matrix of, `[count · rows, width]`, and its index and `count`;
     /// `None` if it is of no stack.
-    pub(crate) fn stack(&self) -> Option<(View<bf16>, (usize, usize))> {
+    pub(crate) fn stack(&self) -> Option<(Factor, (usize, usize))> {
         match &self.0 {
-            Repr::OfStack {
-                stack,
-                rows,
-                width,
-                index,
-                count,
-            } => Some((stack.view(0, count * rows, *width), (*index, *count))),
+            Repr::OfStack { stack, index } => Some((stack.all(), (*index, stack.count))),
             _ => None,
         }
     }
@@ -186,14 +175,47 @@ impl Weight {
     }
 }
 
-/// Matrices that are placed one behind the other.
+/// Equally shaped matrices that are placed one behind the other.
 #[derive(Debug)]
 struct Stack {
-    data: Arc<Buffer>,
-    /// Rows and width of each.
+    /// bf16 or e4m3 `[count · rows, width]`.
+    data: Buffer,
+    /// The scales of e4m3, f32 of [`Scaling::of_stack`].
+    scales: Option<(Buffer, Scaling)>,
+    /// The rows and the width of each matrix.
     shape: (usize, usize),
     count: usize,
-    /// The index of the one that is loaded next.
+}
+
+impl Stack {
+    /// Returns the `count` matrices from `index` on, in e4m3 with these scales.
+    fn fp8(&self, index: usize, count: usize, (scales, scaling): (&Buffer, Scaling)) -> Fp8View {
+        let (rows, width) = self.shape;
+        let [before_rows, before_width] = scaling.of_stack(index, rows, width);
+        let [scale_rows, scale_width] = scaling.of_stack(count, rows, width);
+        let before = before_rows * before_width * size_of::<f32>();
+        Fp8View {
+            data: self.data.view(index * rows * width, count * rows, width),
+            scales: scales.view(before, scale_rows, scale_width),
+            scaling,
+        }
+    }
+
+    /// Returns all matrices.
+    fn all(&self) -> Factor {
+        let (rows, width) = self.shape;
+        match &self.scales {
+            None => Factor::Bf16(self.data.view(0, self.count * rows, width)),
+            Some((scales, scaling)) => Factor::Fp8(self.fp8(0, self.count, (scales, *scaling))),
+        }
+    }
+}
+
+/// A stack whose matrices are being loaded.
+#[derive(Debug)]
+struct StackInProgress {
+    stack: Arc<Stack>,
+    /// The index of the matrix that is loaded next.
     next: usize,
 }
 
@@ -215,8 +237,8 @@ pub struct CudaLoader {
     rounding: Option<Rounding>,
     /// The matrices so far, for which products are prepared.
     matrices: Weights,
-    /// The stack whose matrices are being loaded, their shape and number.
-    stack: Option<Stack>,
+    /// The stack whose matrices are being loaded.
+    stack: Option<StackInProgress>,
     /// Bytes of all weights so far.
     bytes: u64,
 }
@@ -383,12 +405,7 @@ impl CudaLoader {
         parts: &[TensorView<'_>],
         biases: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let (rows, width) = Self::shape(name, parts, biases)?;
-        if !width.is_multiple_of(FP8_ROW_MULTIPLE) {
-            let what =
-                format!("is [{rows}, {width}]; fp8 takes rows of a multiple of {FP8_ROW_MULTIPLE}");
-            return Err(Error::weight(name, what));
-        }
+        let (rows, width) = Self::fp8_shape(name, parts, biases)?;
         let bias = match biases {
             [] => None,
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
@@ -397,21 +414,12 @@ impl CudaLoader {
         let scales = self.alloc(&format!("{name}.scale"), rows * size_of::<f32>())?;
         let of_rows = Some((&scales, Scaling::Rows));
         self.note_matrix(&data, of_rows, (rows, width), bias.as_ref());
-        let Some(rounding) = &mut self.rounding else {
-            return Err(Error::weight(name, "has nothing to be rounded by"));
-        };
-        let bytes = rows * width * size_of::<bf16>();
-        let stage = stage(&mut rounding.stage, &self.space, bytes)?;
-        Self::fill(&mut self.way, stage, 0, name, parts)?;
-        // Copies are on another stream than kernels.
-        self.space.settle()?;
         let rounded = Fp8View {
             data: data.view(0, rows, width),
             scales: scales.view(0, 1, rows),
             scaling: Scaling::Rows,
         };
-        fp8::quantise(&mut rounding.launcher, stage.view(0, rows, width), rounded)?;
-        self.space.synchronize("rounding a weight")?;
+        self.round(name, parts, rounded)?;
         Ok(Weight(Repr::Fp8 {
             data,
             scales,
@@ -422,9 +430,44 @@ impl CudaLoader {
         }))
     }
 
-    /// Sends equal parts of `size` bytes, one after the other, as they are.
-    fn copy(&mut self, to: &Buffer, size: usize, parts: &[&[u8]]) -> Result<(), Error> {
-        let mut offset = 0;
+    /// Returns the rows and the width of stacked `parts`, if kernels take them in e4m3.
+    fn fp8_shape(
+        name: &str,
+        parts: &[TensorView<'_>],
+        biases: &[TensorView<'_>],
+    ) -> Result<(usize, usize), Error> {
+        let (rows, width) = Self::shape(name, parts, biases)?;
+        if !width.is_multiple_of(FP8_ROW_MULTIPLE) {
+            let what =
+                format!("is [{rows}, {width}]; fp8 takes rows of a multiple of {FP8_ROW_MULTIPLE}");
+            return Err(Error::weight(name, what));
+        }
+        Ok((rows, width))
+    }
+
+    /// Rounds stacked `parts`, with a scale for each row.
+    fn round(&mut self, name: &str, parts: &[TensorView<'_>], to: Fp8View) -> Result<(), Error> {
+        let Some(rounding) = &mut self.rounding else {
+            return Err(Error::weight(name, "has nothing to be rounded by"));
+        };
+        let (rows, width) = (to.data.rows(), to.data.width());
+        let bytes = rows * width * size_of::<bf16>();
+        let stage = stage(&mut rounding.stage, &self.space, bytes)?;
+        Self::fill(&mut self.way, stage, 0, name, parts)?;
+        // Copies are on another stream than kernels.
+        self.space.settle()?;
+        fp8::quantise(&mut rounding.launcher, stage.view(0, rows, width), to)?;
+        self.space.synchronize("rounding a weight")
+    }
+
+    /// Sends parts of items of `size` bytes, one after the other, as they are, from a byte of a buffer on.
+    fn copy(
+        &mut self,
+        to: &Buffer,
+        mut offset: usize,
+        size: usize,
+        parts: &[&[u8]],
+    ) -> Result<(), Error> {
         for part in parts {
             let make = |items: Range<usize>, out: &mut [u8]| {
                 out.copy_from_slice(&part[items.start * size..items.end * size]);
@@ -434,6 +477,76 @@ impl CudaLoader {
             offset += part.len();
         }
         Ok(())
+    }
+
+    /// Sends a matrix with scales of blocks as it is stored, to the place `index` of those of its shape
+    /// that the buffers have room for.
+    fn copy_blocks(
+        &mut self,
+        (data, scales): (&Buffer, &Buffer),
+        index: usize,
+        (rows, width): (usize, usize),
+        parts: &[Fp8Matrix<'_>],
+    ) -> Result<(), Error> {
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.data).collect();
+        self.copy(data, index * rows * width, 1, &bytes)?;
+        let [_, scale_width] = Scaling::Blocks.of_weight(rows, width);
+        let filled = filled_up(parts, width / FP8_BLOCK, scale_width);
+        let filled: &[u8] = bytemuck::cast_slice(&filled);
+        self.copy(scales, index * filled.len(), size_of::<f32>(), &[filled])
+    }
+
+    /// Returns the stack that the matrix `index` of `count` of a shape belongs to, which is allocated
+    /// with the first one.
+    fn stack_of(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        shape: (usize, usize),
+        scaling: Option<Scaling>,
+    ) -> Result<Arc<Stack>, Error> {
+        let (rows, width) = shape;
+        if index == 0 {
+            let size = if scaling.is_some() {
+                1
+            } else {
+                size_of::<bf16>()
+            };
+            let data = self.alloc(name, count * rows * width * size)?;
+            let scales = match scaling {
+                None => None,
+                Some(scaling) => {
+                    let [scale_rows, scale_width] = scaling.of_stack(count, rows, width);
+                    let bytes = scale_rows * scale_width * size_of::<f32>();
+                    Some((self.alloc(&format!("{name}.scale"), bytes)?, scaling))
+                }
+            };
+            let stack = Stack {
+                data,
+                scales,
+                shape,
+                count,
+            };
+            self.stack = Some(StackInProgress {
+                stack: Arc::new(stack),
+                next: 0,
+            });
+        }
+        let is_next = |of: &&mut StackInProgress| {
+            let found = of.stack.scales.as_ref().map(|(_, scaling)| *scaling);
+            (of.next, of.stack.count, of.stack.shape, found) == (index, count, shape, scaling)
+                && index < count
+        };
+        let Some(in_progress) = self.stack.as_mut().filter(is_next) else {
+            let what = format!("is [{rows}, {width}], or not the next of {count} alike matrices");
+            return Err(Error::weight(name, what));
+        };
+        in_progress.next += 1;
+        let (stack, next) = (Arc::clone(&in_progress.stack), in_progress.next);
+        if next == count {
+            self.stack = None;
+        }
+        Ok(stack)
     }
 }
 
@@ -492,14 +605,11 @@ impl WeightLoader for CudaLoader {
             _ => Some(self.send(&format!("{name}.bias"), biases)?),
         };
         let data = self.alloc(name, rows * width)?;
-        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.data).collect();
-        self.copy(&data, 1, &bytes)?;
         let scaling = Scaling::Blocks;
         let [scale_rows, scale_width] = scaling.of_weight(rows, width);
         let bytes = scale_rows * scale_width * size_of::<f32>();
         let scales = self.alloc(&format!("{name}.scale"), bytes)?;
-        let filled = filled_up(parts, width / FP8_BLOCK, scale_width);
-        self.copy(&scales, size_of::<f32>(), &[bytemuck::cast_slice(&filled)])?;
+        self.copy_blocks((&data, &scales), 0, (rows, width), parts)?;
         let of_blocks = Some((&scales, scaling));
         self.note_matrix(&data, of_blocks, (rows, width), bias.as_ref());
         Ok(Some(Weight(Repr::Fp8 {
@@ -527,36 +637,40 @@ impl WeightLoader for CudaLoader {
         (index, count): (usize, usize),
         parts: &[TensorView<'_>],
     ) -> Result<Weight, Error> {
-        let shape @ (rows, width) = Self::shape(name, parts, &[])?;
-        let bytes = rows * width * size_of::<bf16>();
-        if index == 0 {
-            self.stack = Some(Stack {
-                data: Arc::new(self.alloc(name, count * bytes)?),
-                shape,
-                count,
-                next: 0,
-            });
-        }
-        let stack = self.stack.as_mut().filter(|stack| {
-            (stack.next, stack.count, stack.shape) == (index, count, shape) && index < count
-        });
-        let Some(stack) = stack else {
-            let what = format!("is [{rows}, {width}], or not the next of {count} alike matrices");
-            return Err(Error::weight(name, what));
+        let is_rounded = self.rounding.is_some();
+        let shape @ (rows, width) = match is_rounded {
+            true => Self::fp8_shape(name, parts, &[])?,
+            false => Self::shape(name, parts, &[])?,
         };
-        stack.next += 1;
-        let data = Arc::clone(&stack.data);
-        if stack.next == count {
-            self.stack = None;
+        let scaling = is_rounded.then_some(Scaling::Rows);
+        let stack = self.stack_of(name, (index, count), shape, scaling)?;
+        match &stack.scales {
+            Some((scales, scaling)) => {
+                self.round(name, parts, stack.fp8(index, 1, (scales, *scaling)))?;
+            }
+            None => {
+                let offset = index * rows * width * size_of::<bf16>();
+                Self::fill(&mut self.way, &stack.data, offset, name, parts)?;
+            }
         }
-        Self::fill(&mut self.way, &data, index * bytes, name, parts)?;
-        Ok(Weight(Repr::OfStack {
-            stack: data,
-            rows,
-            width,
-            index,
-            count,
-        }))
+        Ok(Weight(Repr::OfStack { stack, index }))
+    }
+
+    fn linear_fp8_of_stack(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        parts: &[Fp8Matrix<'_>],
+    ) -> Result<Option<Weight>, Error> {
+        let shape = stacked_blocks(parts, &[], FP8_BLOCK);
+        let Some(shape) = shape.filter(|_| self.rounding.is_some()) else {
+            return Ok(None);
+        };
+        let stack = self.stack_of(name, (index, count), shape, Some(Scaling::Blocks))?;
+        if let Some((scales, _)) = &stack.scales {
+            self.copy_blocks((&stack.data, scales), index, shape, parts)?;
+        }
+        Ok(Some(Weight(Repr::OfStack { stack, index })))
     }
 
     fn embedding(

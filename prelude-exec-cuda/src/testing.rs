@@ -6,7 +6,13 @@ use std::{
 };
 
 use prelude_kernels::emu::{Build, Device, Error, Library, Schedule};
-use prelude_models::{Checkpoint, conformance::golden::model_folder};
+use prelude_models::{
+    Checkpoint,
+    conformance::{
+        fp8::{self, Stored},
+        golden::model_folder,
+    },
+};
 
 use crate::CudaConfig;
 
@@ -40,15 +46,20 @@ pub(crate) fn emulation_with(schedule: Schedule) -> Option<Arc<Device>> {
     Some(Arc::new(library()?.device(schedule)))
 }
 
-/// The model of [`prelude_models::conformance::fp8`].
+/// The models of [`prelude_models::conformance::fp8`]: one stored with scales of blocks, a mixture of experts
+/// stored so, and a mixture in bf16.
 pub(crate) const FP8_BLOCKS: &str = "fp8-blocks";
+pub(crate) const FP8_MIXTURE: &str = "fp8-mixture";
+pub(crate) const BF16_MIXTURE: &str = "bf16-mixture";
 
-/// Returns the checkpoint of a golden model, or of [`FP8_BLOCKS`].
+/// Returns the checkpoint of a golden model, or of one of those above.
 pub(crate) fn checkpoint(name: &str) -> Checkpoint {
-    if name == FP8_BLOCKS {
-        return prelude_models::conformance::fp8::checkpoint();
+    match name {
+        FP8_BLOCKS => fp8::checkpoint(),
+        FP8_MIXTURE => fp8::mixture(Stored::Blocks),
+        BF16_MIXTURE => fp8::mixture(Stored::Bf16),
+        name => Checkpoint::open(&model_folder(name)).unwrap(),
     }
-    Checkpoint::open(&model_folder(name)).unwrap()
 }
 
 /// Returns a configuration that is small enough to make many executors, with chunks of 64 so that

@@ -503,7 +503,8 @@ pub trait Ops {
     /// `h[rows][i] += Σ p · D · (silu(g) · u)` over the experts that `routing` chooses for row `i`, where
     /// `g` and `u` are the halves of an expert's `G · x[i]` and `p` its share of the softmax of
     /// `router · x[i]` over all experts. The sum runs in the order of experts, in f32. `x`: chunk
-    /// tensor; `router`: `[E, H]`; the experts' weights: of [`crate::WeightLoader::linear_of_stack`];
+    /// tensor; `router`: `[E, H]`, of [`crate::WeightLoader::head`]; the experts' weights: of
+    /// [`crate::WeightLoader::linear_of_stack`] or [`crate::WeightLoader::linear_fp8_of_stack`];
     /// `h`: `[≥ rows.end, H]`. Shazeer et al., Outrageously Large Neural Networks (2017), §2.1.
     ///
     /// # Errors

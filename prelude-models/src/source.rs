@@ -14,6 +14,7 @@ pub(crate) struct WeightSource<'a, L> {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Layer,
+    /// A head, or a router.
     Head,
     /// The tensor's index, and the number of tensors that are multiplied together.
     Stack((usize, usize)),
@@ -91,6 +92,13 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         self.stack(name, &parts, false, Place::Stack(place))
     }
 
+    /// Returns the matrix `name` of the body that chooses experts.
+    pub(crate) fn router(&mut self, name: &str) -> Result<L::Weight, Error> {
+        let parts = [format!("{}{name}", self.prefix)];
+        let name = format!("{}{name}.weight", self.prefix);
+        self.stack(name, &parts, false, Place::Head)
+    }
+
     /// Returns the table `name.weight` of the body.
     pub(crate) fn embedding(&mut self, name: &str, is_head: bool) -> Result<L::Weight, Error> {
         let name = format!("{}{name}.weight", self.prefix);
@@ -125,9 +133,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         biased: bool,
         place: Place,
     ) -> Result<L::Weight, Error> {
-        if let Place::Layer = place
-            && let Some(loaded) = self.stored_fp8(&name, parts, biased)?
-        {
+        if let Some(loaded) = self.stored_fp8(&name, parts, biased, place)? {
             return Ok(loaded);
         }
         let read = |what: &str| {
@@ -151,13 +157,18 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         loaded.map_err(|e| loader_error(&name, e))
     }
 
-    /// Returns the matrix of `parts` as they are stored, if all are in fp8 and the loader takes them so.
+    /// Returns the matrix of `parts` as they are stored, if all are in fp8 and the loader takes them so;
+    /// `None` for heads and routers, too.
     fn stored_fp8(
         &mut self,
         name: &str,
         parts: &[String],
         biased: bool,
+        place: Place,
     ) -> Result<Option<L::Weight>, Error> {
+        if let Place::Head = place {
+            return Ok(None);
+        }
         let names = parts.iter().map(|part| format!("{part}.weight"));
         let names: Vec<String> = names.collect();
         let stored = names.iter().map(|name| self.checkpoint.fp8(name));
@@ -174,7 +185,10 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         let biases = biases.map(|part| self.finite(&format!("{part}.bias")));
         let biases = biases.collect::<Result<Vec<_>, _>>()?;
         let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
-        let loaded = self.loader.linear_fp8(name, &stored, &biases);
+        let loaded = match place {
+            Place::Stack(place) => self.loader.linear_fp8_of_stack(name, place, &stored),
+            Place::Layer | Place::Head => self.loader.linear_fp8(name, &stored, &biases),
+        };
         let loaded = loaded.map_err(|e| loader_error(name, e))?;
         if loaded.is_some() {
             names.iter().for_each(|name| self.checkpoint.release(name));

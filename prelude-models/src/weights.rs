@@ -70,8 +70,9 @@ pub trait WeightLoader {
         Ok(None)
     }
 
-    /// Loads a matrix of a head, as in [`WeightLoader::linear`]: few rows are multiplied with it, and
-    /// the products are the answer. A device that rounds the matrices of layers may keep it as it is.
+    /// Loads a matrix of a head or of a router, as in [`WeightLoader::linear`]: the products with a head are the
+    /// answer, and those with a router choose experts. A device that rounds the matrices of layers may
+    /// keep it as it is.
     ///
     /// # Errors
     /// [`WeightLoader::Error`].
@@ -99,6 +100,22 @@ pub trait WeightLoader {
     ) -> Result<Self::Weight, Self::Error> {
         let _ = (index, count);
         self.linear(name, parts, &[])
+    }
+
+    /// Loads the matrix of [`WeightLoader::linear_of_stack`] made of parts that are all stored in fp8, as they are
+    /// stored; `None` as in [`WeightLoader::linear_fp8`], for all matrices that are multiplied together
+    /// alike.
+    ///
+    /// # Errors
+    /// [`WeightLoader::Error`].
+    fn linear_fp8_of_stack(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        parts: &[Fp8Matrix<'_>],
+    ) -> Result<Option<Self::Weight>, Self::Error> {
+        let _ = (index, count);
+        self.linear_fp8(name, parts, &[])
     }
 
     /// Loads the embedding table `[V, H]`: rows are gathered by `embed`, and if `is_head` the same

@@ -184,7 +184,7 @@ pub(crate) struct ModelArgs {
     pub(crate) dtype: Dtype,
     /// Round weights when the model is loaded, which halves their memory and changes answers a
     /// little: int8 on the CPU, which generates a token in about 0.6 times the time; fp8 on GPUs of
-    /// compute capability 8.9 and up, for decoders without experts. On the CPU fp8 rounds as a GPU
+    /// compute capability 8.9 and up, for decoders. On the CPU fp8 rounds as a GPU
     /// does, and saves nothing. A checkpoint in fp8 with blocks of 128 × 128 is multiplied in fp8 as it
     /// is stored [default: none].
     #[arg(long, value_parser = named::<Quantization>, value_name = "int8|fp8")]

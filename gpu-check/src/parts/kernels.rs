@@ -29,13 +29,27 @@ const BY_LIBRARY: &str = "cuBLASLt products";
 /// A suite of the conformance table.
 type Suite = fn(Demands, &dyn Fn(&Spec) -> Device);
 
-const SUITES: [(&str, Suite); 6] = [
-    ("products", |d, open| conformance::products(d, open)),
-    ("elementwise", |d, open| conformance::elementwise(d, open)),
-    ("experts", |d, open| conformance::experts(d, open)),
-    ("heads", |d, open| conformance::heads(d, open)),
-    ("attention", |d, open| conformance::attention(d, open)),
-    ("encoders", |d, open| conformance::encoders(d, open)),
+/// The suites, and whether matrices of layers are in fp8 in each.
+const SUITES: [(&str, Suite, bool); 7] = [
+    ("products", |d, open| conformance::products(d, open), false),
+    (
+        "elementwise",
+        |d, open| conformance::elementwise(d, open),
+        false,
+    ),
+    ("experts", |d, open| conformance::experts(d, open), false),
+    (
+        "experts in fp8",
+        |d, open| conformance::experts_in_fp8(d, open),
+        true,
+    ),
+    ("heads", |d, open| conformance::heads(d, open), false),
+    (
+        "attention",
+        |d, open| conformance::attention(d, open),
+        false,
+    ),
+    ("encoders", |d, open| conformance::encoders(d, open), false),
 ];
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
@@ -80,7 +94,11 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
 
 /// Runs the conformance suites in both modes.
 fn suites(session: &mut Session) -> Result<()> {
-    for (name, suite) in SUITES {
+    for (name, suite, fp8) in SUITES {
+        if fp8 && !has_fp8(session) {
+            session.skip(&format!("conformance: {name}"), NO_FP8)?;
+            continue;
+        }
         // The table of attention is long for an emulation, whose own tests run it.
         if session.is_smoke() && name == "attention" {
             session.skip(
@@ -94,13 +112,13 @@ fn suites(session: &mut Session) -> Result<()> {
                 continue;
             }
             let name = format!("conformance: {name}{}", mode(deterministic));
-            session.check_within(&name, 5.0, |s| conform(s, suite, deterministic))?;
+            session.check_within(&name, 5.0, |s| conform(s, suite, fp8, deterministic))?;
         }
     }
     Ok(())
 }
 
-fn conform(session: &mut Session, suite: Suite, deterministic: bool) -> Result<String> {
+fn conform(session: &mut Session, suite: Suite, fp8: bool, deterministic: bool) -> Result<String> {
     let demands = Demands {
         precision: Precision::Bf16,
         batch_invariant: deterministic,
@@ -110,7 +128,11 @@ fn conform(session: &mut Session, suite: Suite, deterministic: bool) -> Result<S
         devices.set(devices.get() + 1);
         // What cannot be said cannot be written either: the next result says so.
         let _ = session.beat(|| format!("case {}", devices.get()));
-        match Device::open(&session.target, &Room::from(spec), deterministic) {
+        let room = Room {
+            fp8,
+            ..Room::from(spec)
+        };
+        match Device::open(&session.target, &room, deterministic) {
             Ok(device) => device,
             Err(error) => panic!("case {}: {error}", devices.get()),
         }

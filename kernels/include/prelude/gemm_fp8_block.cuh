@@ -60,38 +60,27 @@ struct BlockFactors : Bytes {
     PRELUDE_DEVICE float value(u32, u32, float sum) const { return sum; }
 };
 
-}  // namespace fp8
+// The scales of a block of k: of the warp's rows, one of every 32 a lane, for each of PARTS equal ranges of the
+// warp's columns.
+template <class T, u32 PARTS>
+struct LaneScales {
+    static_assert(16 * T::ROWS % WARP == 0 && T::COLUMNS % PARTS == 0);
+    static constexpr u32 COUNT = 16 * T::ROWS / WARP;
+    float of[PARTS][COUNT];
+};
 
-template <class T, GemmOutput Output>
-PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
-    // A tile lies within a row of blocks of w, and a slab within a block.
-    static_assert(fp8::BLOCK % T::W == 0 && fp8::BLOCK_PAIRS % T::SLAB == 0);
-    static_assert(16 * T::ROWS % WARP == 0);
-    constexpr u32 SLABS = fp8::BLOCK_PAIRS / T::SLAB;  // of a block
-    GemmParams p = fp8::pairs(params);
-    dep_wait();
-    u32 rows = live_rows(p.live, p.m);
-    Index3 tile = gemm::tile_of_block();
-    u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
-    if (first_row >= rows) return;
-    u32 blocks = p.k / fp8::BLOCK_PAIRS;
-    Global<const float> w_scale = params.w_scale + u64(first_column / fp8::BLOCK) * fp8::block_stride(blocks);
-    // Of the block that is multiplied, asked for while the one before it is; of the warp's rows, one of
-    // every 32 a lane.
-    constexpr u32 ROWS = 16 * T::ROWS;
-    float scales[ROWS / WARP];
-    auto fetch_scales = [&](u32 block) {
-        float of_w = load_ro(w_scale + block);
-        PRELUDE_UNROLL
-        for (u32 i = 0; i < ROWS / WARP; i++) {
-            u32 row = first_row + T::warp_row() + WARP * i + lane_id();
-            u64 at = fp8::RowScales(row, p.m, blocks).at(block);
-            float of_x = row < rows ? load(params.x_scale + at) : 0.0f;
-            scales[i] = mul_rn(of_x, of_w);
-        }
-    };
-    fetch_scales(0);
-    float sums[T::ROWS][T::COLUMNS][4], part[T::ROWS][T::COLUMNS][4];
+// Multiplies all blocks of k of a tile, which is counted in pairs of bytes, and adds up their sums times
+// their scales. `fetch_scales` reads those of a block, asked for while the one before it is multiplied. All
+// threads of a block of threads call this.
+template <class T, u32 PARTS, class Fetch>
+PRELUDE_DEVICE void multiply_blocks(float (&sums)[T::ROWS][T::COLUMNS][4], gemm::Source<T, T::X> x,
+                                    gemm::Source<T, T::W> w, u32 k, const Fetch& fetch_scales) {
+    static_assert(BLOCK_PAIRS % T::SLAB == 0);
+    constexpr u32 SLABS = BLOCK_PAIRS / T::SLAB;  // of a block
+    constexpr u32 COLUMNS = T::COLUMNS / PARTS;
+    LaneScales<T, PARTS> scales;
+    fetch_scales(0, scales);
+    float part[T::ROWS][T::COLUMNS][4];
     PRELUDE_UNROLL
     for (u32 i = 0; i < T::ROWS * T::COLUMNS * 4; i++) {
         sums[i / 4 / T::COLUMNS][i / 4 % T::COLUMNS][i % 4] = 0.0f;
@@ -100,24 +89,55 @@ PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
         if ((slab + 1) % SLABS != 0) return;
         PRELUDE_UNROLL
         for (u32 i = 0; i < 2 * T::ROWS; i++) {
-            // Eight rows of the warp.
-            float scale = shuffle(scales[8 * i / WARP], 8 * i % WARP + lane_id() / 4);
             PRELUDE_UNROLL
-            for (u32 j = 0; j < T::COLUMNS; j++) {
+            for (u32 j = 0; j < T::COLUMNS; j += COLUMNS) {
+                // Eight rows of the warp.
+                float scale = shuffle(scales.of[j / COLUMNS][8 * i / WARP], 8 * i % WARP + lane_id() / 4);
                 PRELUDE_UNROLL
-                for (u32 e = i % 2 * 2; e < i % 2 * 2 + 2; e++) {
-                    float& sum = sums[i / 2][j][e];
-                    sum = fma(part[i / 2][j][e], scale, sum);
-                    part[i / 2][j][e] = 0.0f;
+                for (u32 n = 0; n < COLUMNS; n++) {
+                    PRELUDE_UNROLL
+                    for (u32 e = i % 2 * 2; e < i % 2 * 2 + 2; e++) {
+                        float& sum = sums[i / 2][j + n][e];
+                        sum = fma(part[i / 2][j + n][e], scale, sum);
+                        part[i / 2][j + n][e] = 0.0f;
+                    }
                 }
             }
         }
         u32 next = slab / SLABS + 1;
-        if (next < blocks) fetch_scales(next);
+        if (next < k / BLOCK_PAIRS) fetch_scales(next, scales);
     };
-    gemm::multiply_slabs<T, fp8::Bytes>(
-        part, dynamic_shared<bf16>(), gemm::source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
-        gemm::source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k, end_block);
+    gemm::multiply_slabs<T, Bytes>(part, dynamic_shared<bf16>(), x, w, k, end_block);
+}
+
+}  // namespace fp8
+
+template <class T, GemmOutput Output>
+PRELUDE_DEVICE void gemm_fp8_block(const GemmFp8Params& params) {
+    // A tile lies within a row of blocks of w.
+    static_assert(fp8::BLOCK % T::W == 0);
+    GemmParams p = fp8::pairs(params);
+    dep_wait();
+    u32 rows = live_rows(p.live, p.m);
+    Index3 tile = gemm::tile_of_block();
+    u32 first_row = tile.y * T::X, first_column = tile.x * T::W;
+    if (first_row >= rows) return;
+    u32 blocks = p.k / fp8::BLOCK_PAIRS;
+    Global<const float> w_scale = params.w_scale + u64(first_column / fp8::BLOCK) * fp8::block_stride(blocks);
+    auto fetch_scales = [&](u32 block, fp8::LaneScales<T, 1>& scales) {
+        float of_w = load_ro(w_scale + block);
+        PRELUDE_UNROLL
+        for (u32 i = 0; i < scales.COUNT; i++) {
+            u32 row = first_row + T::warp_row() + WARP * i + lane_id();
+            u64 at = fp8::RowScales(row, p.m, blocks).at(block);
+            float of_x = row < rows ? load(params.x_scale + at) : 0.0f;
+            scales.of[0][i] = mul_rn(of_x, of_w);
+        }
+    };
+    float sums[T::ROWS][T::COLUMNS][4];
+    fp8::multiply_blocks<T, 1>(sums, gemm::source<T, T::X>(p.x, p.x_stride, first_row, rows, p.k),
+                               gemm::source<T, T::W>(p.w, p.w_stride, first_column, p.n, p.k), p.k,
+                               fetch_scales);
     dep_launch();
     gemm::put_tile<T, Output>(p, gemm::Plainly{}, rows, first_row, first_column, sums);
 }

@@ -34,7 +34,7 @@ pub use experts::{
     EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX, ExpertsOrderParams, ExpertsRouteParams, ExpertsSumParams,
     expert_tiles,
 };
-pub use gemm_experts::ExpertsGemmParams;
+pub use gemm_experts::{ExpertFactors, ExpertsGemmParams};
 pub use gemm_fp8::GemmFp8Params;
 pub use gemm_fp8_block::{FP8_BLOCK, FP8_FEW, FP8_FOUR};
 pub use gemm_mma::{GemmOutput, GemmParams, GemmTile};

@@ -56,7 +56,7 @@ pub(crate) struct Case {
 }
 
 /// Numbers of every size, NaN apart, with NaN between rows.
-fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
+pub(crate) fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u8> {
     let mut all = vec![0x7f; rows * stride];
     for row in all.chunks_exact_mut(stride) {
         for x in &mut row[..width] {
@@ -70,7 +70,7 @@ fn e4m3s(values: &mut Values, rows: usize, width: usize, stride: usize) -> Vec<u
 }
 
 /// Scales of very different sizes: another place's shows.
-fn uneven(values: &mut Values, count: usize) -> Vec<f32> {
+pub(crate) fn uneven(values: &mut Values, count: usize) -> Vec<f32> {
     let mut scales = values.f32s(count, 1e-3, 2e-3);
     for scale in scales.iter_mut().step_by(3) {
         *scale *= 64.0;

@@ -5,16 +5,110 @@ use half::bf16;
 use prelude_kernels::{
     DevicePtr,
     families::{
-        EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX, ExpertsGemmParams, ExpertsOrderParams,
+        EXPERTS_MAX, EXPERTS_PER_TOKEN_MAX, ExpertFactors, ExpertsGemmParams, ExpertsOrderParams,
         ExpertsRouteParams, ExpertsSumParams, expert_tiles,
     },
 };
 
 use super::{
+    fp8::{Fp8View, Scaling},
     int,
-    launch::{Launcher, access},
+    launch::{Access, Launcher, access},
 };
-use crate::{Error, memory::view::View};
+use crate::{Error, config::FP8_BLOCK, memory::view::View};
+
+/// One factor of the experts' products: rows of tokens or choices, or the weights of all experts, those of
+/// one behind those of the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Factor {
+    /// bf16 `[rows, width]`.
+    Bf16(View<bf16>),
+    /// e4m3 `[rows, width]`, and its scales.
+    Fp8(Fp8View),
+}
+
+impl Factor {
+    const fn kind(&self) -> ExpertFactors {
+        match self {
+            Self::Bf16(_) => ExpertFactors::Bf16,
+            Self::Fp8(view) => match view.scaling {
+                Scaling::Rows => ExpertFactors::Fp8Rows,
+                Scaling::Blocks => ExpertFactors::Fp8Blocks,
+            },
+        }
+    }
+
+    pub(crate) const fn ptr(&self) -> DevicePtr {
+        match self {
+            Self::Bf16(data) => data.ptr(),
+            Self::Fp8(view) => view.data.ptr(),
+        }
+    }
+
+    pub(crate) const fn rows(&self) -> usize {
+        match self {
+            Self::Bf16(data) => data.rows(),
+            Self::Fp8(view) => view.data.rows(),
+        }
+    }
+
+    pub(crate) const fn width(&self) -> usize {
+        match self {
+            Self::Bf16(data) => data.width(),
+            Self::Fp8(view) => view.data.width(),
+        }
+    }
+
+    const fn stride(&self) -> usize {
+        match self {
+            Self::Bf16(data) => data.stride(),
+            Self::Fp8(view) => view.data.stride(),
+        }
+    }
+
+    /// Returns the address of the scales, null for bf16.
+    const fn scales(&self) -> DevicePtr {
+        match self {
+            Self::Bf16(_) => DevicePtr::NULL,
+            Self::Fp8(view) => view.scales.ptr(),
+        }
+    }
+
+    /// Returns true if there are scales of this shape, or none are needed.
+    fn has_scales(&self, shape: impl FnOnce(Scaling) -> [usize; 2]) -> bool {
+        match self {
+            Self::Bf16(_) => true,
+            Self::Fp8(Fp8View {
+                scales, scaling, ..
+            }) => {
+                [scales.rows(), scales.width()] == shape(*scaling)
+                    && scales.stride() == scales.width()
+            }
+        }
+    }
+
+    /// Returns true if rows begin where kernels read 16 bytes at once, and have whole units of them.
+    const fn is_whole(&self) -> bool {
+        match self {
+            Self::Bf16(data) => data.width().is_multiple_of(8),
+            Self::Fp8(view) => {
+                let multiple = view.scaling.width_multiple();
+                view.data.is_aligned() && view.data.width().is_multiple_of(multiple)
+            }
+        }
+    }
+
+    /// Adds what a launch reads of this.
+    fn read(&self, [data_name, scales_name]: [&'static str; 2], reads: &mut Vec<Access>) {
+        match self {
+            Self::Bf16(data) => reads.push(access(data_name, *data)),
+            Self::Fp8(view) => reads.extend([
+                access(data_name, view.data),
+                access(scales_name, view.scales),
+            ]),
+        }
+    }
+}
 
 /// Returns the most tiles that so many choices among `experts` make.
 pub(crate) fn tiles(choices: usize, experts: usize) -> usize {
@@ -119,25 +213,21 @@ impl Order {
     pub(crate) fn up(
         &self,
         launcher: &mut Launcher,
-        x: View<bf16>,
-        w: View<bf16>,
+        x: Factor,
+        w: Factor,
         y: View<bf16>,
     ) -> Result<(), Error> {
         const KERNEL: &str = "gemm_experts_up";
+        let of_blocks = x.kind() == ExpertFactors::Fp8Blocks;
         rules! {
             KERNEL;
             x.rows() == self.chosen.rows() => "not a row of x for each token",
-            w.rows() == self.experts * 2 * y.width() => "w has not a row for each column of y",
+            !of_blocks || y.width().is_multiple_of(FP8_BLOCK) => "gates have a part of a block",
         }
-        let params = self.product(KERNEL, x, w, y, self.tokens.ptr())?;
-        let launch = params.launch_up(int(self.choices()), int(self.experts));
-        let reads = [
-            access("x", x),
-            access("w", w),
-            access("tokens", self.tokens),
-            access("tiles", self.tiles),
-            access("tile_count", self.tile_count),
-        ];
+        let params = self.product(KERNEL, x, (w, 2 * y.width()), y, self.tokens.ptr())?;
+        let launch = params.launch_up(x.kind(), int(self.choices()), int(self.experts));
+        let mut reads = self.reads(x, w);
+        reads.push(access("tokens", self.tokens));
         launcher.launch(&launch, &params, &reads, &[access("y", y)])
     }
 
@@ -146,42 +236,54 @@ impl Order {
     pub(crate) fn down(
         &self,
         launcher: &mut Launcher,
-        x: View<bf16>,
-        w: View<bf16>,
+        x: Factor,
+        w: Factor,
         y: View<bf16>,
     ) -> Result<(), Error> {
         const KERNEL: &str = "gemm_experts_down";
         rules! {
             KERNEL;
             x.rows() == self.choices() => "not a row of x for each choice",
-            w.rows() == self.experts * y.width() => "w has not a row for each column of y",
         }
-        let params = self.product(KERNEL, x, w, y, DevicePtr::NULL)?;
-        let launch = params.launch_down(int(self.choices()), int(self.experts));
-        let reads = [
-            access("x", x),
-            access("w", w),
+        let params = self.product(KERNEL, x, (w, y.width()), y, DevicePtr::NULL)?;
+        let launch = params.launch_down(x.kind(), int(self.choices()), int(self.experts));
+        launcher.launch(&launch, &params, &self.reads(x, w), &[access("y", y)])
+    }
+
+    /// What a product of `x` and `w` reads, but for the tokens of rows.
+    fn reads(&self, x: Factor, w: Factor) -> Vec<Access> {
+        let mut reads = vec![
             access("tiles", self.tiles),
             access("tile_count", self.tile_count),
         ];
-        launcher.launch(&launch, &params, &reads, &[access("y", y)])
+        x.read(["x", "x_scale"], &mut reads);
+        w.read(["w", "w_scale"], &mut reads);
+        reads
     }
 
+    /// Checks the arguments of a product with weights of which each expert has `w_rows` rows.
     fn product(
         &self,
         kernel: &'static str,
-        x: View<bf16>,
-        w: View<bf16>,
+        x: Factor,
+        (w, w_rows): (Factor, usize),
         y: View<bf16>,
         tokens: DevicePtr,
     ) -> Result<ExpertsGemmParams, Error> {
+        let (rows, width) = (x.rows(), x.width());
         rules! {
             kernel;
-            x.width() == w.width() => "x and w differ in width",
-            w.stride() == w.width() => "w has gaps",
+            x.kind() == w.kind() => "x and w have other types or scales",
+            w.rows() == self.experts * w_rows => "w has not a row for each column of y",
+            width == w.width() => "x and w differ in width",
+            w.stride() == width => "w has gaps",
             y.rows() == self.choices() => "not a row of y for each choice",
-            x.width().is_multiple_of(8) => "k is no multiple of 8",
+            x.is_whole() && w.is_whole()
+                => "k is no multiple of 8, of e4m3 of 16, or with scales of blocks of 128",
             y.width().is_multiple_of(8) => "n is no multiple of 8",
+            x.has_scales(|of| of.of_rows(rows, width)) => "not a scale for each row of x, or for 128 elements",
+            w.has_scales(|of| of.of_stack(self.experts, w_rows, width))
+                => "not a scale for each row of w, or for each block",
         }
         Ok(ExpertsGemmParams {
             x: x.ptr(),
@@ -190,10 +292,14 @@ impl Order {
             tokens,
             tiles: self.tiles.ptr(),
             tile_count: self.tile_count.ptr(),
+            x_scale: x.scales(),
+            w_scale: w.scales(),
             n: int(y.width()),
-            k: int(x.width()),
+            k: int(width),
+            x_rows: int(rows),
             x_stride: int(x.stride()),
             y_stride: int(y.stride()),
+            reserved: 0,
         })
     }
 

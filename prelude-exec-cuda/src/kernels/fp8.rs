@@ -58,10 +58,16 @@ impl Scaling {
     /// Returns the shape of the scales of a weight: `[1, rows]`, or `[⌈rows / 128⌉, width / 128]`, rows
     /// filled up to a multiple of 4.
     pub(crate) const fn of_weight(self, rows: usize, width: usize) -> [usize; 2] {
+        self.of_stack(1, rows, width)
+    }
+
+    /// Returns the shape of the scales of `count` weights of `rows` rows each, those of one behind those of
+    /// the other.
+    pub(crate) const fn of_stack(self, count: usize, rows: usize, width: usize) -> [usize; 2] {
         match self {
-            Self::Rows => [1, rows],
+            Self::Rows => [1, count * rows],
             Self::Blocks => [
-                rows.div_ceil(FP8_BLOCK),
+                count * rows.div_ceil(FP8_BLOCK),
                 (width / FP8_BLOCK).next_multiple_of(FP8_FOUR as usize),
             ],
         }
@@ -85,7 +91,7 @@ impl Scaling {
     }
 
     /// Elements that widths are multiples of.
-    const fn width_multiple(self) -> usize {
+    pub(super) const fn width_multiple(self) -> usize {
         match self {
             Self::Rows => FP8_ROW_MULTIPLE,
             Self::Blocks => FP8_BLOCK,
@@ -98,7 +104,7 @@ impl Scaling {
 pub(crate) struct Fp8View {
     /// `[rows, width]`, without gaps.
     pub(crate) data: View<u8>,
-    /// As [`Scaling::of_rows`] or [`Scaling::of_weight`] has it, without gaps.
+    /// As [`Scaling::of_rows`], [`Scaling::of_weight`] or [`Scaling::of_stack`] has it, without gaps.
     pub(crate) scales: View<f32>,
     pub(crate) scaling: Scaling,
 }

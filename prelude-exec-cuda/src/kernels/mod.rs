@@ -8,7 +8,7 @@
 //! | `attention` | `attn_varlen`, `attn_whole`, `attn_decode`, `attn_combine` |
 //! | `hopper` | `sm90_attn`, in place of `attn_varlen` where that is asked for |
 //! | `hopper_gemm` | `sm90_gemm`, where that is asked for |
-//! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up`, `gemm_experts_down`, `experts_sum` |
+//! | `experts` | `experts_route`, `experts_order`, `gemm_experts_up` and `gemm_experts_down` with their likes in fp8, `experts_sum` |
 //! | `gemm` | products: by `lt`, or `gemm_mma` |
 //! | `fp8` | `quant_fp8_row` and `quant_fp8_group`, of norms and gates too; products of e4m3: by `lt`, `gemm_fp8_few` or `gemm_fp8`, with scales of blocks by `gemm_fp8_block_few` or `gemm_fp8_block` |
 //! | `lt` | cuBLASLt, its plans, and the file of measured ones |

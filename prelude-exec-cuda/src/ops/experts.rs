@@ -12,7 +12,7 @@ use prelude_models::{Expert, ModelConfig, Routing, step::ArenaTensor};
 use super::CudaOps;
 use crate::{
     Error,
-    kernels::experts::{Order, tiles},
+    kernels::experts::{Factor, Order, tiles},
     load::Weight,
     memory::{
         space::{Buffer, Space},
@@ -183,14 +183,26 @@ impl CudaOps {
         self.products
             .route(launcher, x, router.matrix().0, logits)?;
         order.make(launcher, logits, routing.normalise)?;
-        order.up(launcher, x, gate_up, inner)?;
-        order.down(launcher, inner, down, out)?;
-        order.sum(launcher, out, h)
+        let x = self.rounded_like(gate_up, x)?;
+        order.up(&mut self.launcher, x, gate_up, inner)?;
+        // Takes the place of the rows of tokens.
+        let inner = self.rounded_like(down, inner)?;
+        order.down(&mut self.launcher, inner, down, out)?;
+        order.sum(&mut self.launcher, out, h)
+    }
+
+    /// Returns rows as products with such weights take them: rounded, if those are in e4m3, in the room of
+    /// the rows that were rounded before.
+    fn rounded_like(&mut self, weights: Factor, rows: View<bf16>) -> Result<Factor, Error> {
+        match weights {
+            Factor::Bf16(_) => Ok(Factor::Bf16(rows)),
+            Factor::Fp8(weights) => Ok(Factor::Fp8(self.rounded(rows, weights.scaling)?)),
+        }
     }
 }
 
 /// Returns the matrices one behind the other, as they were loaded.
-fn stack<'a>(mut matrices: impl ExactSizeIterator<Item = &'a Weight>) -> Result<View<bf16>, Error> {
+fn stack<'a>(mut matrices: impl ExactSizeIterator<Item = &'a Weight>) -> Result<Factor, Error> {
     let count = matrices.len();
     let first = matrices.next().and_then(Weight::stack);
     let in_order = first

@@ -18,21 +18,37 @@ use crate::{
     },
 };
 
-/// The most rows that are rounded at once, and the width of the widest.
+/// The sizes of the room for rounded rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fp8Sizes {
+    /// The most rows of tokens that are rounded at once.
     rows: usize,
-    width: usize,
+    /// The most elements of all rows.
+    elements: usize,
+    /// The most scales of all rows.
+    scales: usize,
 }
 
 impl Fp8Sizes {
-    /// For a model's layers; `None` if its matrices stay as they are.
-    pub(super) fn new(model: &ModelConfig, config: &CudaConfig) -> Option<Self> {
-        let rows = config.chunk_tokens.min(config.max_step_tokens) as usize;
-        let widths = fp8_widths(model).map(|(_, width)| width);
+    /// For a model's layers, which work on up to `tokens` tokens at once; `None` if its matrices stay as
+    /// they are.
+    pub(super) fn new(model: &ModelConfig, config: &CudaConfig, tokens: usize) -> Option<Self> {
+        let widest = fp8_widths(model).into_iter().map(|(_, width)| width).max();
+        let of_tokens = (tokens, widest.unwrap_or(0));
+        let of_choices = model.experts.as_ref().map(|experts| {
+            let choices = tokens * experts.routing.per_token;
+            (choices, experts.intermediate_size)
+        });
+        let all = [Some(of_tokens), of_choices];
+        let most = |of: fn((usize, usize)) -> usize| {
+            let sizes = all.into_iter().flatten().map(of);
+            sizes.fold(0, usize::max)
+        };
         config.fp8.then(|| Self {
-            rows,
-            width: widths.into_iter().fold(0, usize::max),
+            rows: tokens,
+            elements: most(|(rows, width)| rows * width),
+            // A row of few elements has one as well.
+            scales: most(|(rows, width)| rows * (width / FP8_BLOCK).max(1)),
         })
     }
 }
@@ -44,25 +60,28 @@ pub(super) struct Fp8Rows {
     data: Buffer,
     /// f32, one for each row or for 128 elements of it.
     scales: Buffer,
+    /// The most rows of tokens that are rounded at once.
     rows: usize,
 }
 
 impl Fp8Rows {
     pub(super) fn new(space: &Space, sizes: Fp8Sizes) -> Result<Self, Error> {
-        let Fp8Sizes { rows, width } = sizes;
         Ok(Self {
-            data: space.alloc("fp8 rows", rows * width)?,
-            // With few elements a row has one as well.
-            scales: space.alloc(
-                "fp8 scales",
-                rows * (width / FP8_BLOCK).max(1) * size_of::<f32>(),
-            )?,
-            rows,
+            data: space.alloc("fp8 rows", sizes.elements)?,
+            scales: space.alloc("fp8 scales", sizes.scales * size_of::<f32>())?,
+            rows: sizes.rows,
         })
     }
 
     pub(super) const fn bytes(&self) -> usize {
         self.data.bytes() + self.scales.bytes()
+    }
+
+    /// Returns true if there is room for rows of `x`, of tokens or of choices, at once.
+    const fn has_room(&self, x: View<bf16>, scaling: Scaling) -> bool {
+        let [scale_rows, scale_width] = scaling.of_rows(x.rows(), x.width());
+        x.rows() * x.width() <= self.data.bytes()
+            && scale_rows * scale_width * size_of::<f32>() <= self.scales.bytes()
     }
 
     /// Room for `rows` rows.
@@ -127,12 +146,12 @@ impl CudaOps {
     /// Rounds rows as a matrix with such scales takes them. They stay until others are rounded.
     ///
     /// # Errors
-    /// [`Error::Launch`], also for more rows than are rounded at once.
-    #[cfg(feature = "measure")]
+    /// [`Error::Launch`], also for more elements than are rounded at once.
     pub(crate) fn rounded(&mut self, x: View<bf16>, scaling: Scaling) -> Result<Fp8View, Error> {
-        let room = self.fp8.as_ref().filter(|room| x.rows() <= room.rows);
+        let room = self.fp8.as_ref().filter(|room| room.has_room(x, scaling));
         let Some(room) = room else {
-            return Err(Error::launch("quant_fp8_row", "there is no room for rows"));
+            let what = "there is no room for so many rows";
+            return Err(Error::launch("quant_fp8_row", what));
         };
         let rounded = room.view(x.rows(), x.width(), scaling);
         fp8::quantise(&mut self.launcher, x, rounded)?;

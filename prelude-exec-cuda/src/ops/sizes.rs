@@ -45,7 +45,9 @@ impl Sizes {
             .map_or(longest, |len| longest.min(len as usize));
         let row = shape.heads * longest.div_ceil(SPLIT_KEYS) * partial_row_bytes(shape);
         let of_step = tokens.max(passes.map_or(0, |passes| passes.tokens as usize));
-        let experts = ExpertSizes::new(model, of_step.min(config.chunk_tokens as usize));
+        let of_chunk = of_step.min(config.chunk_tokens as usize);
+        let experts = ExpertSizes::new(model, of_chunk);
+        let fp8 = Fp8Sizes::new(model, config, of_chunk);
         let mut without_experts = model.clone();
         without_experts.experts = None;
         let model = &without_experts;
@@ -68,7 +70,7 @@ impl Sizes {
                 })
             }),
             experts,
-            fp8: Fp8Sizes::new(model, config),
+            fp8,
             result_tokens: tokens.max(passes.map_or(0, |passes| passes.outputs as usize)),
             partial_bytes: match config.deterministic || is_whole {
                 true => 0,

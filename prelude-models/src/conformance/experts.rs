@@ -62,7 +62,7 @@ impl Case {
             Stored::new(values, &[outputs, values.len() / outputs])
         };
         let router = stored(&weights.router, self.count);
-        let router = loader.linear("router", &[router.view()], &[]);
+        let router = loader.head("router", &[router.view()], &[]);
         let router = router.expect("a matrix loads");
         let mut stack = |matrices: Vec<&[f32]>, outputs: usize| {
             let count = matrices.len();

@@ -1,5 +1,5 @@
-//! A small model whose matrices are stored as published checkpoints in fp8 store them: e4m3, with a scale
-//! for each block of 128 × 128.
+//! Small models whose matrices are stored as published checkpoints in fp8 store them: e4m3, with a scale for
+//! each block of 128 × 128.
 
 use half::bf16;
 use serde_json::{Map, json};
@@ -12,11 +12,22 @@ const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 /// Three blocks, of which gate and up have whole ones.
 const INTERMEDIATE: usize = 384;
+const EXPERTS: usize = 5;
+const EXPERT_INTERMEDIATE: usize = 128;
 const LAYERS: usize = 2;
 const VOCAB: usize = 600;
 const BLOCK: usize = 128;
 
-/// Returns a Qwen3 of two layers with random weights.
+/// The form in which the matrices of layers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// bf16.
+    Bf16,
+    /// e4m3 with scales of blocks, routers excepted.
+    Blocks,
+}
+
+/// Returns a Qwen3 of two layers with random weights, stored with scales of blocks.
 ///
 /// # Panics
 /// If it is not read as a checkpoint: a defect.
@@ -29,7 +40,22 @@ pub fn checkpoint() -> Checkpoint {
 /// Returns the checkpoint's `config.json` and `model.safetensors`.
 #[must_use]
 pub fn files() -> (Vec<u8>, Vec<u8>) {
-    let config = json!({
+    files_of(false, Stored::Blocks)
+}
+
+/// Returns a Qwen3-MoE with random weights, of a layer with experts and a layer with one MLP.
+///
+/// # Panics
+/// If it is not read as a checkpoint: a defect.
+#[must_use]
+pub fn mixture(stored: Stored) -> Checkpoint {
+    let (config, weights) = files_of(true, stored);
+    Checkpoint::from_bytes(&config, weights).expect("the checkpoint is well formed")
+}
+
+/// Returns the contents of `config.json` and `model.safetensors`.
+fn files_of(is_mixture: bool, stored: Stored) -> (Vec<u8>, Vec<u8>) {
+    let mut config = json!({
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "hidden_act": "silu",
@@ -46,18 +72,33 @@ pub fn files() -> (Vec<u8>, Vec<u8>) {
         "tie_word_embeddings": true,
         "torch_dtype": "bfloat16",
         "vocab_size": VOCAB,
-        "quantization_config": {
+    });
+    if stored == Stored::Blocks {
+        config["quantization_config"] = json!({
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "dynamic",
             "weight_block_size": [BLOCK, BLOCK],
-        },
-    });
-    (config.to_string().into_bytes(), weights())
+        });
+    }
+    if is_mixture {
+        for (name, value) in [
+            ("architectures", json!(["Qwen3MoeForCausalLM"])),
+            ("model_type", json!("qwen3_moe")),
+            ("moe_intermediate_size", json!(EXPERT_INTERMEDIATE)),
+            ("num_experts", json!(EXPERTS)),
+            ("num_experts_per_tok", json!(2)),
+            ("norm_topk_prob", json!(true)),
+            ("mlp_only_layers", json!([1])),
+        ] {
+            config[name] = value;
+        }
+    }
+    (config.to_string().into_bytes(), weights(is_mixture, stored))
 }
 
 /// Returns the content of `model.safetensors`.
-fn weights() -> Vec<u8> {
+fn weights(is_mixture: bool, stored: Stored) -> Vec<u8> {
     let mut file = File::default();
     let embeddings = (0..VOCAB * HIDDEN).map(|i| unit(1, i));
     file.add_bf16("embed_tokens.weight", &[VOCAB, HIDDEN], embeddings);
@@ -69,19 +110,33 @@ fn weights() -> Vec<u8> {
         file.add_norm(&at("self_attn.q_norm.weight"), HEAD_DIM);
         file.add_norm(&at("self_attn.k_norm.weight"), HEAD_DIM);
         let (q, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
-        for (i, (name, rows, columns)) in [
-            ("self_attn.q_proj", q, HIDDEN),
-            ("self_attn.k_proj", kv, HIDDEN),
-            ("self_attn.v_proj", kv, HIDDEN),
-            ("self_attn.o_proj", HIDDEN, q),
-            ("mlp.gate_proj", INTERMEDIATE, HIDDEN),
-            ("mlp.up_proj", INTERMEDIATE, HIDDEN),
-            ("mlp.down_proj", HIDDEN, INTERMEDIATE),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            file.add_fp8(&at(name), rows, columns, 10 * layer + i);
+        let mut matrices = vec![
+            ("self_attn.q_proj".to_owned(), q, HIDDEN),
+            ("self_attn.k_proj".to_owned(), kv, HIDDEN),
+            ("self_attn.v_proj".to_owned(), kv, HIDDEN),
+            ("self_attn.o_proj".to_owned(), HIDDEN, q),
+        ];
+        let mut mlp = |name: &str, width: usize| {
+            for part in ["gate", "up"] {
+                matrices.push((format!("{name}.{part}_proj"), width, HIDDEN));
+            }
+            matrices.push((format!("{name}.down_proj"), HIDDEN, width));
+        };
+        if is_mixture && layer == 0 {
+            for expert in 0..EXPERTS {
+                mlp(&format!("mlp.experts.{expert}"), EXPERT_INTERMEDIATE);
+            }
+            let router = (0..EXPERTS * HIDDEN).map(|i| 0.2 * unit(3, i));
+            file.add_bf16(&at("mlp.gate.weight"), &[EXPERTS, HIDDEN], router);
+        } else {
+            mlp("mlp", INTERMEDIATE);
+        }
+        for (i, (name, rows, columns)) in matrices.into_iter().enumerate() {
+            let seed = 10 * layer + i;
+            match stored {
+                Stored::Bf16 => file.add_matrix(&at(&name), rows, columns, seed),
+                Stored::Blocks => file.add_fp8(&at(&name), rows, columns, seed),
+            }
         }
     }
     file.bytes()
@@ -119,6 +174,13 @@ impl File {
 
     fn add_norm(&mut self, name: &str, width: usize) {
         self.add_bf16(name, &[width], (0..width).map(|i| 1.0 + 0.3 * unit(2, i)));
+    }
+
+    /// Adds a matrix in bf16 of numbers up to an eighth, whose rows are of different sizes.
+    fn add_matrix(&mut self, name: &str, rows: usize, columns: usize, seed: usize) {
+        let size = |row: usize| 0.125 * (0.6 + 0.4 * unit(200 + seed, row));
+        let values = (0..rows * columns).map(|i| size(i / columns) * unit(100 + seed, i));
+        self.add_bf16(&format!("{name}.weight"), &[rows, columns], values);
     }
 
     /// Adds a matrix of numbers between 16 and 448 with either sign, and scales by which no element is

@@ -9,11 +9,11 @@
 //! elementwise   rms_norm, silu_mul, embed, gather_rows
 //! products      linear (fused parts, biases), linear_add, norm_linear, mlp_add
 //! attention     qk_norm_rope_store and attention over trees, cached blocks, chunks, decode rows
-//! experts       experts_add
+//! experts       experts_add, and in fp8
 //! heads         sampling, label scores, log-probabilities, pooling, classes
 //! ```
 //!
-//! [`batches`] makes batches by hand, [`fp8`] a checkpoint in fp8. [`golden`] compares whole models with recorded outputs of the
+//! [`batches`] makes batches by hand, [`fp8`] checkpoints in fp8. [`golden`] compares whole models with recorded outputs of the
 //! reference implementation.
 //!
 //! Values are drawn by a fixed generator, so that a failure repeats. In [`Precision::Bf16`] they
@@ -24,6 +24,7 @@ pub mod batches;
 mod elementwise;
 mod encoder;
 mod experts;
+mod experts_fp8;
 pub mod fp8;
 mod gemma;
 pub mod golden;
@@ -38,6 +39,7 @@ pub use self::{
     elementwise::elementwise,
     encoder::encoders,
     experts::experts,
+    experts_fp8::experts_in_fp8,
     gemma::gemma,
     heads::heads,
     products::products,

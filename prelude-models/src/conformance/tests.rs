@@ -188,3 +188,14 @@ fn experts_notice_mistakes() {
 fn heads_notice_mistakes() {
     check("heads");
 }
+
+/// A device that rounds nothing is off by more than is allowed.
+#[test]
+fn experts_in_fp8_notice_what_is_not_rounded() {
+    for demands in DEMANDS {
+        let outcome = catch_unwind(AssertUnwindSafe(|| experts_in_fp8(demands, open(None))));
+        let panic = outcome.unwrap_err();
+        let text = panic.downcast_ref::<String>().unwrap();
+        assert!(text.starts_with("experts in fp8, Rows"), "{text}");
+    }
+}

@@ -9,7 +9,8 @@ use prelude_core::{
 
 use super::*;
 use crate::{
-    Checkpoint, ModelKind,
+    Checkpoint, Fp8Matrix, ModelKind, TensorView, WeightLoader,
+    conformance::fp8::{Stored, mixture},
     naive::device::{NaiveLoader, NaiveOps},
     testing::{golden_models, golden_tensors},
 };
@@ -248,5 +249,121 @@ fn heads_and_fused_weights_by_kind() {
         assert_eq!(layer.qk_norm.is_some(), has_norm, "{name}");
         let is_gemma = architecture.starts_with("Gemma");
         assert_eq!(layer.gemma.is_some(), is_gemma, "{name}");
+    }
+}
+
+/// A loader that says which of its methods loaded each matrix, and takes blocks as they are stored.
+#[derive(Default)]
+struct Recorder(Vec<(&'static str, String)>);
+
+impl Recorder {
+    fn note(&mut self, method: &'static str, name: &str) -> Result<(), std::convert::Infallible> {
+        self.0.push((method, name.to_owned()));
+        Ok(())
+    }
+}
+
+impl WeightLoader for Recorder {
+    type Weight = ();
+    type Error = std::convert::Infallible;
+
+    fn linear(
+        &mut self,
+        name: &str,
+        _: &[TensorView<'_>],
+        _: &[TensorView<'_>],
+    ) -> Result<(), Self::Error> {
+        self.note("linear", name)
+    }
+
+    fn linear_fp8(
+        &mut self,
+        name: &str,
+        _: &[Fp8Matrix<'_>],
+        _: &[TensorView<'_>],
+    ) -> Result<Option<()>, Self::Error> {
+        self.note("linear_fp8", name).map(Some)
+    }
+
+    fn head(
+        &mut self,
+        name: &str,
+        _: &[TensorView<'_>],
+        _: &[TensorView<'_>],
+    ) -> Result<(), Self::Error> {
+        self.note("head", name)
+    }
+
+    fn linear_of_stack(
+        &mut self,
+        name: &str,
+        _: (usize, usize),
+        _: &[TensorView<'_>],
+    ) -> Result<(), Self::Error> {
+        self.note("linear_of_stack", name)
+    }
+
+    fn linear_fp8_of_stack(
+        &mut self,
+        name: &str,
+        (index, count): (usize, usize),
+        parts: &[Fp8Matrix<'_>],
+    ) -> Result<Option<()>, Self::Error> {
+        assert!(index < count && !parts.is_empty());
+        self.note("linear_fp8_of_stack", name).map(Some)
+    }
+
+    fn embedding(&mut self, _: &str, _: &TensorView<'_>, _: bool) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn vector(&mut self, _: &str, _: &TensorView<'_>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn norm(&mut self, _: &str, _: &TensorView<'_>, _: f32) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn rope(&mut self, _: &[f32], _: f32, _: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// Experts that are stored in fp8 are loaded as attention's matrices are, and the matrix that chooses them
+/// as a head is.
+#[test]
+fn experts_are_loaded_as_they_are_stored() {
+    for (stored, of_stack, of_layer) in [
+        (Stored::Blocks, "linear_fp8_of_stack", "linear_fp8"),
+        (Stored::Bf16, "linear_of_stack", "linear"),
+    ] {
+        let mut loader = Recorder::default();
+        Decoder::load(&mixture(stored), 64, &mut loader).unwrap();
+        let layer = |name: &str| format!("model.layers.0.{name}.weight");
+        let methods = |name: &str| {
+            let name = layer(name);
+            let of_name = loader.0.iter().filter(|(_, of)| *of == name);
+            of_name.map(|(method, _)| *method).collect::<Vec<_>>()
+        };
+        assert_eq!(methods("self_attn.qkv_proj"), [of_layer]);
+        assert_eq!(methods("mlp.gate"), ["head"]);
+        for product in ["gate_up", "down"] {
+            let name = |e: usize| format!("mlp.experts.{e}.{product}_proj");
+            assert!(
+                (0..5).all(|e| methods(&name(e)) == [of_stack]),
+                "{:?}",
+                loader.0
+            );
+        }
+        // The experts of one product come one after the other.
+        let is_expert = |(_, name): &&(_, String)| name.contains("experts");
+        let experts: Vec<_> = loader.0.iter().filter(is_expert).collect();
+        assert_eq!(experts.len(), 10);
+        assert!(
+            experts[..5]
+                .iter()
+                .all(|(_, name)| name.contains("gate_up"))
+        );
     }
 }

@@ -131,13 +131,10 @@ impl<W> Layer<W> {
                     let [gate_up, down] = load_mlp(source, &at("mlp"), biases.mlp)?;
                     Mlp::Dense { gate_up, down }
                 }
-                Some(experts) => {
-                    let router = at("mlp.gate");
-                    Mlp::Experts {
-                        router: source.linear(&router, &[&router], false)?,
-                        experts: load_experts(source, &at("mlp.experts"), experts.count)?,
-                    }
-                }
+                Some(experts) => Mlp::Experts {
+                    router: source.router(&at("mlp.gate"))?,
+                    experts: load_experts(source, &at("mlp.experts"), experts.count)?,
+                },
             },
             gemma,
         })
