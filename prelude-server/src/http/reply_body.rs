@@ -322,12 +322,12 @@ mod tests {
         assert_eq!(sent, Some(Bytes::from_static(&[7])));
     }
 
-    /// `n` events, each by itself; if not `ends`, the stream goes on in silence.
+    /// Returns a stream of `n` events, each by itself; if not `ends`, the stream goes on in silence.
     fn events(n: usize, ends: bool) -> EventStream {
         EventStream::new(move |mut sender| async move {
             for _ in 0..n {
                 sender.send(Bytes::from_static(b"12345")).await;
-                tokio::task::yield_now().await;
+                sleep(Duration::from_millis(1)).await;
             }
             if !ends {
                 std::future::pending().await
@@ -342,8 +342,8 @@ mod tests {
         let app = App::new(config, ApiKeys::default());
         let (sender, mut pieces) = mpsc::channel(1);
         // One piece is in the channel, and two are as much as may wait for it.
-        let events_3 = events(3, false);
-        let sent = send_stream(&app, events_3, &sender, Duration::from_millis(1)).await;
+        let stall = Duration::from_millis(100);
+        let sent = send_stream(&app, events(3, false), &sender, stall).await;
         assert_eq!(sent, None, "in time");
         assert_eq!(taken(&mut pieces).await, "12345");
         let sent = send_stream(&app, events(4, true), &sender, LONG).await;
