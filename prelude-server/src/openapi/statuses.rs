@@ -217,12 +217,12 @@ const INFERENCE: &[(&str, &str, &str)] = &[
     (
         "x-prelude-queue-ms",
         "number",
-        "From arrival at the engine to the first step. Not on streams.",
+        "From arrival at the engine to the first step. Not on streams that go on after their head.",
     ),
     (
         "x-prelude-exec-ms",
         "number",
-        "From the first step to the end. Not on streams.",
+        "From the first step to the end. Not on streams that go on after their head.",
     ),
 ];
 
