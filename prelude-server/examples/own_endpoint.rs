@@ -32,7 +32,7 @@ use tokio::{
 /// Longest message.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// The probability below which nobody should rely on the model alone.
+/// The lowest probability with which the model's answer stands without a person's look at it.
 const SURE: f64 = 0.5;
 
 #[tokio::main]

@@ -119,7 +119,8 @@ impl EventStream {
         let mut ready = BytesMut::new();
         let mut cx = Context::from_waker(Waker::noop());
         while !self.is_paced && ready.len() < most {
-            // Whoever awaits the next bytes after this registers a waker of its own.
+            // This waker wakes nothing. No event is lost by that: when `next` is awaited later, it
+            // registers the waker of its caller.
             match pin!(self.next()).poll(&mut cx) {
                 Poll::Ready(Some(bytes)) => ready.extend_from_slice(&bytes),
                 Poll::Ready(None) => return (ready.freeze(), true),

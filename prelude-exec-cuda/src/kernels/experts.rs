@@ -250,7 +250,7 @@ impl Order {
         launcher.launch(&launch, &params, &self.reads(x, w), &[access("y", y)])
     }
 
-    /// What a product of `x` and `w` reads, but for the tokens of rows.
+    /// Returns the memory that the launch of a product of `x` and `w` reads, without `tokens`.
     fn reads(&self, x: Factor, w: Factor) -> Vec<Access> {
         let mut reads = vec![
             access("tiles", self.tiles),

@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
     pub(crate) other_dialect: Option<Dialect>,
     /// The group in the API's description.
     pub(crate) group: &'static str,
-    /// What the endpoint does, in one sentence of the API's description.
+    /// A sentence that says what the endpoint does, for the API's description.
     pub(crate) summary: &'static str,
     /// The schema of a request's body, if there is one.
     pub(crate) request: Option<fn(&mut SchemaGenerator) -> Schema>,

@@ -199,7 +199,8 @@ async fn send(
         Some(bytes) => {
             let end = Some(log);
             let sent = timeout(write_stall, pieces.send(Piece { bytes, end })).await;
-            // Taken, if there is room for another one or nobody left to take it.
+            // The channel has room again when hyper has taken the piece, and is closed if the client
+            // left: in either case no request is left to end.
             sent.is_ok() && timeout(write_stall, pieces.reserve()).await.is_ok()
         }
     };
