@@ -187,6 +187,7 @@ pub fn load(
         hidden_size: bounded(checkpoint.config().hidden_size),
         max_model_len,
         vocab_size: bounded(checkpoint.config().vocab_size),
+        token_types: token_types(checkpoint),
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
@@ -219,7 +220,7 @@ fn judged_template(
     options: &LoadOptions,
 ) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
     match judge {
-        None | Some(Judge::Cosine | Judge::Pair { .. }) => return Ok(None),
+        None | Some(Judge::Cosine | Judge::Pair) => return Ok(None),
         Some(_) => (),
     }
     let is_cross_encoder = is_cross_encoder(assets);
@@ -278,6 +279,12 @@ fn class_names(kind: &CheckpointKind) -> Vec<String> {
 fn has_mean_classes(checkpoint: &Checkpoint) -> bool {
     let encoder = checkpoint.config().encoder.as_ref();
     encoder.is_some_and(EncoderConfig::has_mean_classes)
+}
+
+/// Returns the number of types that tokens have.
+fn token_types(checkpoint: &Checkpoint) -> u32 {
+    let encoder = checkpoint.config().encoder.as_ref();
+    bounded(encoder.map_or(1, |of| of.token_types))
 }
 
 /// Returns the settings of a model's engine on an executor, with the times of its profile.
@@ -470,8 +477,7 @@ fn judge(
     }
     match kind {
         ModelKind::Reranker if options.rerank_template.is_none() && encoder.is_some() => {
-            let token_types = bounded(encoder.map_or(1, |of| of.token_types));
-            Ok(Some(Judge::Pair { token_types }))
+            Ok(Some(Judge::Pair))
         }
         ModelKind::Embedding if options.rerank_template.is_none() => {
             let is_cosine = assets.sentence.other_similarity.is_none();

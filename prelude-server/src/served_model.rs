@@ -165,10 +165,7 @@ pub enum Judge {
     /// The one logit of the model's classification head behind the rerank template.
     Class,
     /// The one logit of an encoder that reads both texts as a pair: a cross-encoder.
-    Pair {
-        /// The types of tokens that the model has: with two, those of the second text have type 1.
-        token_types: u32,
-    },
+    Pair,
     /// The cosine of two embeddings.
     Cosine,
 }
@@ -230,6 +227,8 @@ pub struct ServedModel {
     pub max_model_len: u32,
     /// Token ids of texts are below this (rows of the embedding matrix).
     pub vocab_size: u32,
+    /// The types of tokens that the model has: with two, those of a pair's second text have type 1.
+    pub token_types: u32,
     /// Ids that end a text.
     pub eos_token_ids: Vec<u32>,
     /// Sampling parameters of requests that name none.

@@ -69,6 +69,8 @@ pub(crate) struct Inference {
     pub(crate) class: Option<ExecutionClass>,
     /// Prompt tokens, each prompt once.
     pub(crate) prompt_tokens: u64,
+    /// Prompts of the request without tokens that were cut off.
+    pub(crate) truncated: u64,
     /// The time at which the engine got the request, if there are traces.
     pub(crate) submitted: Option<Instant>,
     /// The engine's counts, once it has finished.
@@ -224,6 +226,11 @@ impl Call {
     pub(crate) fn failed(&self, cause: &str) -> ApiError {
         log::line(format_args!("error id={} {cause}", self.request_id));
         ApiError::step_failed(&self.request_id)
+    }
+
+    /// Counts a prompt of whose texts tokens were cut off, which the answer's header tells.
+    pub(crate) fn note_cut(&self) {
+        self.note(|seen| seen.truncated += 1);
     }
 
     /// Adds facts of the request.

@@ -23,6 +23,7 @@ const CLASS: HeaderName = HeaderName::from_static("x-prelude-class");
 const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prelude-prompt-tokens");
 const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-cached-tokens");
 const COMPUTED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-computed-tokens");
+const TRUNCATED: HeaderName = HeaderName::from_static("x-prelude-truncated");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-prelude-queue-ms");
 const EXEC_MS: HeaderName = HeaderName::from_static("x-prelude-exec-ms");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -177,6 +178,9 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
     };
     headers.insert(CLASS, HeaderValue::from_static(class.as_str()));
     headers.insert(PROMPT_TOKENS, seen.prompt_tokens.into());
+    if seen.truncated > 0 {
+        headers.insert(TRUNCATED, seen.truncated.into());
+    }
     if is_stream {
         return;
     }

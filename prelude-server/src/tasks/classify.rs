@@ -212,7 +212,13 @@ async fn by_labels<'m>(
         let turns = texts.iter().map(|text| {
             let turn = match &truncation {
                 None => turn(text)?,
-                Some(truncation) => turn(&truncation.fit(model, "input", text, count)?)?,
+                Some(truncation) => {
+                    let cut = truncation.fit(model, "input", text, count)?;
+                    if matches!(cut, Cow::Owned(_)) {
+                        call.note_cut();
+                    }
+                    turn(&cut)?
+                }
             };
             first.get_or_insert_with(|| turn.clone());
             Ok(turn)

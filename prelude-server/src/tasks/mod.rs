@@ -15,6 +15,7 @@ pub(crate) mod guidelines;
 pub(crate) mod input;
 pub(crate) mod labels;
 pub(crate) mod messages;
+pub(crate) mod pair;
 pub(crate) mod prepared;
 pub(crate) mod rank;
 pub(crate) mod submit;

@@ -11,7 +11,8 @@ use super::{
     budget::Budget,
     classify::sigmoid,
     escaping::Escaping,
-    input::{check_bytes, check_length},
+    input::{check_bytes, check_length, place},
+    pair::encode_pair,
     prepared::{Expected, Prepared, compute},
     submit::{Common, UsageBody},
     truncate::{Side, Truncation, cut_text},
@@ -79,9 +80,7 @@ pub(crate) async fn judge(
             let error = ApiError::new(400, "unsupported_parameter", message);
             Err(error.with_param("escape_special_tokens"))
         }
-        Judge::Pair { token_types } => {
-            by_pair(call, model, common, pairs, options, token_types).await
-        }
+        Judge::Pair => by_pair(call, model, common, pairs, options).await,
         Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
         Judge::YesNo { yes, no } => {
             let head = Head::LabelScores {
@@ -147,7 +146,6 @@ async fn by_pair(
     common: &Common<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
-    token_types: u32,
 ) -> Result<Judged, ApiError> {
     let refuse = |field, why: &str| {
         let message = format!("this model reads a query and a document as they are: {why}");
@@ -162,29 +160,23 @@ async fn by_pair(
             "special tokens cannot be kept apart",
         );
     }
-    let encode = |budget: &Budget<'_>, (query, document): (&str, &str)| {
+    let encode = |budget: &Budget<'_>, index, (query, document): (&str, &str)| {
         let query = capped(model, query, options.max_tokens_per_query);
         let document = capped(model, document, options.max_tokens_per_doc);
-        let document = match &options.truncation {
-            None => document,
-            Some(truncation) => {
-                let measure = |part: &str| Ok(model.tokenizer.encode_pair(&query, part).0.len());
-                let fitting = truncation.fit(model, options.field, &document, measure)?;
-                Cow::Owned(fitting.into_owned())
-            }
-        };
-        check_bytes(options.field, query.len() + document.len(), model)?;
-        let (mut ids, types) = model.tokenizer.encode_pair(&query, &document);
-        check_length(options.field, ids.len(), 0, model)?;
-        budget.add_tokens(ids.len())?;
-        for (id, kind) in ids.iter_mut().zip(types) {
-            *id += kind.min(token_types - 1) * model.vocab_size;
+        let place = place(options.field, index, pairs.len());
+        let pair = encode_pair(model, &place, (&query, &document), options.truncation)?;
+        budget.add_tokens(pair.ids.len())?;
+        let is_capped = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
+        if pair.is_cut || is_capped(&query) || is_capped(&document) {
+            call.note_cut();
         }
-        Ok(ids)
+        Ok(pair.ids)
     };
     let prepare = |budget: &Budget<'_>| {
         budget.numbers(pairs.len())?;
-        let ids = pairs.iter().map(|&pair| encode(budget, pair));
+        read_query_again(budget, model, pairs, options)?;
+        let ids = pairs.iter().enumerate();
+        let ids = ids.map(|(index, &pair)| encode(budget, index, pair));
         let ids = ids.collect::<Result<_, ApiError>>()?;
         let prompts = SharedPrompts::after(Vec::new(), ids);
         let prepared = Prepared::with_head(model, options.field, prompts, &Head::Classify)?;
@@ -211,6 +203,24 @@ fn one_class(output: RowOutput) -> Option<f64> {
     }
 }
 
+/// Counts the query that is read with each document where documents are cut: the place of the cut is
+/// learned from the whole prompt around it.
+fn read_query_again(
+    budget: &Budget<'_>,
+    model: &ServedModel,
+    pairs: &[(&str, &str)],
+    options: &PairOptions<'_>,
+) -> Result<(), ApiError> {
+    if options.truncation.is_some()
+        && let [(first, _), rest @ ..] = pairs
+    {
+        let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
+        let query = capped(model, first, options.max_tokens_per_query);
+        budget.read_again(query.len(), again.count())?;
+    }
+    Ok(())
+}
+
 /// Encodes the prompts about pairs.
 fn prompts(
     budget: &Budget<'_>,
@@ -235,13 +245,9 @@ fn prompts(
         rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
     };
     let query_cap = options.max_tokens_per_query;
-    if options.truncation.is_some()
-        && let [(first, _), rest @ ..] = pairs
-    {
-        // Where a document is cut is learned from the whole prompt around it.
-        let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
-        budget.read_again(capped(model, first, query_cap).len(), again.count())?;
-        budget.read_again(instruction.map_or(0, str::len), rest.len())?;
+    read_query_again(budget, model, pairs, options)?;
+    if options.truncation.is_some() {
+        budget.read_again(instruction.map_or(0, str::len), pairs.len() - 1)?;
     }
     // One query for many documents is one `&str`, and cut once.
     let mut last: Option<(&str, Cow<'_, str>)> = None;
@@ -258,7 +264,12 @@ fn prompts(
             // Rendered prompts bring their special tokens with them.
             let measure = |document: &str| Ok(escaping.count(&render(query, document)?));
             let fitting = truncation.fit(model, options.field, &document, measure)?;
-            document = Cow::Owned(fitting.into_owned());
+            if let Cow::Owned(cut) = fitting {
+                document = Cow::Owned(cut);
+            }
+        }
+        if query.len() < whole.len() || matches!(document, Cow::Owned(_)) {
+            budget.call.note_cut();
         }
         render(query, &document)
     });
@@ -286,14 +297,17 @@ pub(crate) async fn by_cosine(
             true => (before.as_str(), options.max_tokens_per_query),
             false => ("", options.max_tokens_per_doc),
         };
-        let text = capped(model, text, max);
+        let mut text = capped(model, text, max);
         let whole = |text: &str| format!("{before}{text}");
-        let text = match &options.truncation {
-            Some(truncation) => truncation.fit(model, options.field, &text, |text| {
-                Ok(model.tokenizer.count(&whole(text), true))
-            })?,
-            None => Cow::Borrowed(&*text),
-        };
+        if let Some(truncation) = &options.truncation {
+            let count = |text: &str| Ok(model.tokenizer.count(&whole(text), true));
+            if let Cow::Owned(cut) = truncation.fit(model, options.field, &text, count)? {
+                text = Cow::Owned(cut);
+            }
+        }
+        if matches!(text, Cow::Owned(_)) {
+            call.note_cut();
+        }
         let text = whole(&text);
         check_bytes(options.field, text.len(), model)?;
         let ids = model.tokenizer.encode(&text, true);

@@ -147,6 +147,14 @@ impl Truncation {
         tokens > self.keep
     }
 
+    /// Returns the rules by which a tokenizer cuts a pair of texts to so many tokens and `more`.
+    pub(crate) fn of_pair(&self, more: usize) -> fasttoken::Truncation {
+        fasttoken::Truncation::new(self.keep.saturating_add(more)).side(match self.side {
+            Side::Left => fasttoken::Side::Left,
+            Side::Right => fasttoken::Side::Right,
+        })
+    }
+
     /// Cuts ids that the caller gave, if they are too many.
     pub(crate) fn apply(&self, ids: &mut Vec<TokenId>) {
         let over = ids.len().saturating_sub(self.keep);
@@ -225,7 +233,8 @@ impl Truncation {
     }
 }
 
-fn nothing_left(field: &str, around: usize) -> ApiError {
+/// Returns the error for a cut that leaves nothing of the texts in `field`.
+pub(super) fn nothing_left(field: &str, around: usize) -> ApiError {
     let must =
         format!("be more than {around}: so many tokens are put around `{field}` and are never cut");
     ApiError::invalid_value("truncate_prompt_tokens", must)

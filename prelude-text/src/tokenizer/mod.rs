@@ -11,7 +11,9 @@ pub mod reference;
 
 use std::{borrow::Cow, path::Path};
 
-use fasttoken::{CacheUse, EncodeOptions, Error, Offsets, Reassigned, StreamState, Warning};
+use fasttoken::{
+    CacheUse, EncodeOptions, Error, Offsets, Reassigned, StreamState, Truncation, Warning,
+};
 use thiserror::Error as ThisError;
 
 pub use escape::Escaper;
@@ -182,20 +184,28 @@ impl Tokenizer {
     }
 
     /// Returns the ids of two texts, put together by the file's template for pairs with its special
-    /// tokens, and the type of each id: which of the texts it belongs to, as the template says.
+    /// tokens, and the type of each id: which of the texts it belongs to, as the template says. With
+    /// `truncation` the texts are cut as the reference cuts them; where the template alone is too
+    /// long, there are no ids.
     #[must_use]
-    pub fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        truncation: Option<Truncation>,
+    ) -> (Vec<u32>, Vec<u32>) {
         match &self.kind {
             Kind::Fast(tokenizer) => {
                 let options = EncodeOptions::new()
                     .add_special_tokens(true)
-                    .offsets(Offsets::None);
+                    .offsets(Offsets::None)
+                    .overflowing(false)
+                    .truncation(truncation);
                 let encoding = tokenizer.encode_with((first, second), &options);
-                let encoding = encoding.expect("nothing is cut or filled up");
-                (encoding.ids, encoding.type_ids)
+                encoding.map_or_else(|_| Default::default(), |of| (of.ids, of.type_ids))
             }
             #[cfg(feature = "hf-fallback")]
-            Kind::Reference(tokenizer) => tokenizer.encode_pair(first, second),
+            Kind::Reference(tokenizer) => tokenizer.encode_pair(first, second, truncation),
         }
     }
 

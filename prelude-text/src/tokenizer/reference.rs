@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+use fasttoken::{Side, Truncation, TruncationStrategy};
+use tokenizers::PostProcessor as _;
+
 /// A tokenizer of the crate `tokenizers`.
 ///
 /// Encoding is infallible to callers, as fasttoken's is: what could make the reference fail (a
@@ -76,13 +79,48 @@ impl Reference {
         ids
     }
 
-    pub(super) fn encode_pair(&self, first: &str, second: &str) -> (Vec<u32>, Vec<u32>) {
+    pub(super) fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        truncation: Option<Truncation>,
+    ) -> (Vec<u32>, Vec<u32>) {
         // Encoding a pair, like encoding a text, never fails after the probes at load.
-        let encoded = self.inner.encode_fast((first, second), true);
+        let encoded = match truncation {
+            None => self.inner.encode_fast((first, second), true),
+            Some(truncation) => self.encode_cut([first, second], truncation),
+        };
         encoded.map_or_else(
             |_| (Vec::new(), Vec::new()),
             |of| (of.get_ids().to_vec(), of.get_type_ids().to_vec()),
         )
+    }
+
+    /// Encodes a pair as the reference does by a truncation of its own, which is one for all threads.
+    fn encode_cut(
+        &self,
+        texts: [&str; 2],
+        truncation: Truncation,
+    ) -> tokenizers::Result<tokenizers::Encoding> {
+        let added = { self.inner.get_post_processor() }.map_or(0, |of| of.added_tokens(true));
+        let params = tokenizers::TruncationParams {
+            max_length: truncation.max_length.saturating_sub(added),
+            strategy: match truncation.strategy {
+                TruncationStrategy::LongestFirst => tokenizers::TruncationStrategy::LongestFirst,
+                TruncationStrategy::OnlyFirst => tokenizers::TruncationStrategy::OnlyFirst,
+                TruncationStrategy::OnlySecond => tokenizers::TruncationStrategy::OnlySecond,
+            },
+            direction: match truncation.side {
+                Side::Left => tokenizers::TruncationDirection::Left,
+                Side::Right => tokenizers::TruncationDirection::Right,
+            },
+            stride: truncation.stride,
+        };
+        let [first, second] = texts.map(|text| self.inner.encode_fast(text, false));
+        let (first, mut second) = (first?, second?);
+        second.set_type_ids(vec![1; second.len()]);
+        let (first, second) = tokenizers::truncate_encodings(first, Some(second), &params)?;
+        self.inner.post_process(first, second, true)
     }
 
     pub(super) fn encode_into(&self, text: &str, add_special_tokens: bool, out: &mut Vec<u32>) {
