@@ -13,7 +13,7 @@ use crate::{
     served_model::{ServedModel, Task},
     tasks::{
         embed::{self, Format, Unit, VectorFields, embed},
-        input::{Inputs, Prompt, Prompts},
+        input::{Inputs, Prompt},
         submit::{Common, CommonFields},
         truncate::{Side, Truncation},
     },
@@ -195,7 +195,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     };
     room.take(call, &types)?;
     let prompts = { texts.iter() }.map(|text| Prompt::Text(Cow::Borrowed(&**text)));
-    let inputs = Inputs::of_prompts(Prompts(prompts.collect()), "texts", truncation);
+    let inputs = Inputs::of_prompts(prompts.collect(), "texts", truncation);
     let prompt_name = asked.input_type.and_then(|kind| kind.prompt_name(model));
     let fields = VectorFields {
         encoding_format: Some(format),

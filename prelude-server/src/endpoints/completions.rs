@@ -156,7 +156,7 @@ fn echo_texts<'a>(options: &Options, prompts: &[Prompt<'a>]) -> Vec<Option<Cow<'
     }
     let text = |prompt: &Prompt<'a>| match prompt {
         Prompt::Text(text) => Some(text.clone()),
-        Prompt::Ids(_) => None,
+        Prompt::Ids(_) | Prompt::Pair(..) => None,
     };
     prompts.iter().map(text).collect()
 }

@@ -21,7 +21,7 @@ use crate::{
         submit::{Common, CommonFields},
         truncate::CutFields,
     },
-    wire::{Int, Text, request, wrong_type, wrong_value},
+    wire::{Int, Text, request, wrong_type},
 };
 
 /// `POST /embed`.
@@ -95,7 +95,7 @@ async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let name = common.model.as_deref();
     let model = call.app.model_for(name, Task::Embeddings)?;
     let asked = request.embed;
-    let inputs = Inputs::of_prompts(asked.inputs, "inputs", request.cut.truncation(model));
+    let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
     let normalise = asked.normalize.unwrap_or(true);
     let fields = VectorFields {
         dimensions: asked.dimensions,
@@ -111,43 +111,43 @@ async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     Ok(call.write(0, write).await)
 }
 
-/// Texts to classify: one, or several each in a list of its own.
+/// Texts and pairs of texts to classify: one, or several each in a list of its own.
 #[derive(Debug)]
 pub(crate) struct Sequences<'a> {
-    texts: Vec<Cow<'a, str>>,
+    prompts: Vec<Prompt<'a>>,
     /// True if the answer is a list for each text.
     is_batch: bool,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const KINDS: &str = "a string, or a list of lists of one string";
+        const KINDS: &str =
+            "a string, a list of a string or a pair of strings, or a list of such lists";
         let raw = <&'de RawValue>::deserialize(deserializer)?.get();
-        let one = |raw: &'de str| -> Result<Cow<'a, str>, D::Error> {
+        let one = |raw: &'de str| -> Result<Prompt<'a>, D::Error> {
             if raw.starts_with('"') {
                 let text: Text<'a> = serde_json::from_str(raw).map_err(|_| wrong_type(KINDS))?;
-                return Ok(text.0);
+                return Ok(Prompt::Text(text.0));
             }
             let texts: Vec<Text<'a>> = serde_json::from_str(raw).map_err(|_| wrong_type(KINDS))?;
-            match <[Text<'a>; 1]>::try_from(texts) {
-                Ok([text]) => Ok(text.0),
-                Err(texts) if texts.len() == 2 => Err(wrong_value(
-                    "not be a pair of texts: ask /rerank or /score about pairs",
-                )),
-                Err(_) => Err(wrong_type(KINDS)),
+            let mut texts = texts.into_iter().map(|text| text.0);
+            match (texts.next(), texts.next(), texts.next()) {
+                (Some(text), None, None) => Ok(Prompt::Text(text)),
+                (Some(first), Some(second), None) => Ok(Prompt::Pair(first, second)),
+                _ => Err(wrong_type(KINDS)),
             }
         };
         let is_batch = raw.starts_with('[') && raw[1..].trim_start().starts_with('[');
-        let texts = match is_batch {
+        let prompts = match is_batch {
             true => {
                 let items: Vec<&'de RawValue> =
                     serde_json::from_str(raw).map_err(|_| wrong_type(KINDS))?;
-                let texts = items.into_iter().map(|item| one(item.get()));
-                texts.collect::<Result<_, _>>()?
+                let prompts = items.into_iter().map(|item| one(item.get()));
+                prompts.collect::<Result<_, _>>()?
             }
             false => vec![one(raw)?],
         };
-        Ok(Self { texts, is_batch })
+        Ok(Self { prompts, is_batch })
     }
 }
 
@@ -158,9 +158,9 @@ impl JsonSchema for Sequences<'_> {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let text = || json!({ "type": "string" });
-        let list = || json!({ "type": "array", "minItems": 1, "maxItems": 1, "items": text() });
+        let list = || json!({ "type": "array", "minItems": 1, "maxItems": 2, "items": text() });
         json_schema!({
-            "description": "A text, or texts, each in a list of its own.",
+            "description": "A text, a pair of texts, or several of both, each in a list of its own.",
             "anyOf": [text(), list(), { "type": "array", "minItems": 1, "items": list() }],
         })
     }
@@ -210,8 +210,7 @@ async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let message = "the model has no classes of its own; ask /classify with `labels`";
         return Err(ApiError::new(400, "unsupported_task", message));
     }
-    let Sequences { texts, is_batch } = request.predict.inputs;
-    let prompts = Prompts(texts.into_iter().map(Prompt::Text).collect());
+    let Sequences { prompts, is_batch } = request.predict.inputs;
     let inputs = Inputs::of_prompts(prompts, "inputs", request.cut.truncation(model));
     let activation = !request.predict.raw_scores.unwrap_or(false);
     let (labels, inputs) = (LabelFields::default(), (inputs, activation));
@@ -481,15 +480,9 @@ mod tests {
         assert_eq!(batch.as_array().unwrap().len(), 2);
         assert_eq!(batch[0][0]["label"], "card_arrival");
         assert!(batch[0][0]["score"].as_f64().unwrap() > 1.0, "a logit");
-        let pair = json!({"inputs": ["a", "b"]});
-        refuses(demos(), "/predict", &pair, "pair");
-        refuses(
-            demos(),
-            "/predict",
-            &json!({"inputs": [["a", "b"]]}),
-            "pair",
-        );
-        refuses(demos(), "/predict", &json!({"inputs": [1]}), "`inputs`");
+        for wrong in [json!([1]), json!(["a", "b", "c"]), json!([["a"], []])] {
+            refuses(demos(), "/predict", &json!({"inputs": wrong}), "`inputs`");
+        }
         refuses(
             demos(),
             "/predict",

@@ -152,6 +152,7 @@ pub(crate) async fn embed(
 ) -> Result<Embedded, ApiError> {
     let pooling = model.pooling.expect("a model that serves embeddings pools");
     inputs.check_not_escaped()?;
+    inputs.check_no_pairs()?;
     let longest = unit.vector_size(model);
     let dimensions = dimensions("dimensions", fields.dimensions, (longest, model))?;
     let before = prefix(&fields, model)?;

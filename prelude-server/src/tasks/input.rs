@@ -6,11 +6,12 @@ use prelude_core::TokenId;
 use prelude_text::shared_prefix::SharedPrompts;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     budget::Budget,
     conversation::{Conversation, ConversationFields},
+    pair::encode_pair,
     prepared::Expected,
     truncate::{Side, Truncation, TruncationFields},
 };
@@ -18,7 +19,7 @@ use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
-    wire::{Text, request, wrong_type, wrong_value},
+    wire::{OneOrMany, Text, request, wrong_type, wrong_value},
 };
 
 const KINDS: &str =
@@ -29,6 +30,8 @@ const KINDS: &str =
 pub(crate) enum Prompt<'a> {
     /// Text, to be encoded.
     Text(Cow<'a, str>),
+    /// Two texts that are read together, of a classifier's inputs alone.
+    Pair(Cow<'a, str>, Cow<'a, str>),
     /// Ids, used as given.
     Ids(Vec<TokenId>),
 }
@@ -37,6 +40,7 @@ impl fmt::Debug for Prompt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Pair(a, b) => write!(f, "Pair({} and {} bytes)", a.len(), b.len()),
             Self::Ids(ids) => write!(f, "Ids({})", ids.len()),
         }
     }
@@ -49,12 +53,7 @@ pub(crate) struct Prompts<'a>(pub(crate) Vec<Prompt<'a>>);
 impl<'de: 'a, 'a> Deserialize<'de> for Prompts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&'de RawValue>::deserialize(deserializer)?;
-        parse_prompts(raw.get())
-            .map(Self)
-            .map_err(|wrong| match wrong {
-                Wrong::Type(be) => wrong_type(be),
-                Wrong::Value(must) => wrong_value(must),
-            })
+        parse_prompts(raw.get()).map(Self).map_err(Wrong::in_serde)
     }
 }
 
@@ -64,15 +63,77 @@ impl JsonSchema for Prompts<'_> {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let id = || json!({ "type": "integer", "format": "uint32", "minimum": 0 });
         json_schema!({
             "description": "Text, texts, token ids, or lists of token ids.",
-            "anyOf": [
-                { "type": "string" },
-                { "type": "array", "minItems": 1, "items": { "type": "string" } },
-                { "type": "array", "minItems": 1, "items": id() },
-                { "type": "array", "minItems": 1, "items": { "type": "array", "items": id() } },
-            ],
+            "anyOf": prompt_kinds(),
+        })
+    }
+}
+
+fn prompt_kinds() -> [Value; 4] {
+    let id = || json!({ "type": "integer", "format": "uint32", "minimum": 0 });
+    [
+        json!({ "type": "string" }),
+        json!({ "type": "array", "minItems": 1, "items": { "type": "string" } }),
+        json!({ "type": "array", "minItems": 1, "items": id() }),
+        json!({ "type": "array", "minItems": 1, "items": { "type": "array", "items": id() } }),
+    ]
+}
+
+/// Inputs as clients write them: prompts, or texts and pairs of texts as transformers' pipelines take
+/// them; at least one.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequences<'a>(pub(crate) Vec<Prompt<'a>>);
+
+/// A text, or a pair of texts, as an object.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "TextPair")]
+#[serde(deny_unknown_fields)]
+struct Sequence<'a> {
+    #[serde(borrow)]
+    text: Text<'a>,
+    /// The second text, which a classifier reads together with the first.
+    text_pair: Option<Text<'a>>,
+}
+
+impl<'a> From<Sequence<'a>> for Prompt<'a> {
+    fn from(Sequence { text, text_pair }: Sequence<'a>) -> Self {
+        match text_pair {
+            Some(pair) => Self::Pair(text.0, pair.0),
+            None => Self::Text(text.0),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const PAIRS: &str = "objects with a string `text` and perhaps a string `text_pair` alone";
+        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
+        let wrong = |_| wrong_type(PAIRS);
+        if raw.starts_with('{') {
+            let one: Sequence<'a> = serde_json::from_str(raw).map_err(wrong)?;
+            return Ok(Self(vec![one.into()]));
+        }
+        if raw.starts_with('[') && raw[1..].trim_start().starts_with('{') {
+            let all: Vec<Sequence<'a>> = serde_json::from_str(raw).map_err(wrong)?;
+            return Ok(Self(all.into_iter().map(Into::into).collect()));
+        }
+        parse_prompts(raw).map(Self).map_err(Wrong::in_serde)
+    }
+}
+
+impl JsonSchema for Sequences<'_> {
+    fn schema_name() -> Cow<'static, str> {
+        "Sequences".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let one = generator.subschema_for::<Sequence<'_>>();
+        let many = json!({ "type": "array", "minItems": 1, "items": one });
+        let kinds = prompt_kinds().into_iter().chain([one.to_value(), many]);
+        json_schema!({
+            "description": "Text, texts, token ids, or lists of token ids; of a classifier also pairs.",
+            "anyOf": kinds.collect::<Vec<_>>(),
         })
     }
 }
@@ -85,6 +146,14 @@ pub(crate) enum Wrong {
 }
 
 impl Wrong {
+    /// Returns the error for the field that serde reads.
+    fn in_serde<E: serde::de::Error>(self) -> E {
+        match self {
+            Self::Type(be) => wrong_type(be),
+            Self::Value(must) => wrong_value(must),
+        }
+    }
+
     /// Returns the error for the field at `path`.
     pub(crate) fn at(self, path: &'static str) -> ApiError {
         match self {
@@ -133,7 +202,9 @@ pub(crate) fn parse_prompts(raw: &str) -> Result<Vec<Prompt<'_>>, Wrong> {
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct InputFields<'a> {
     #[serde(borrow)]
-    input: Option<Prompts<'a>>,
+    input: Option<Sequences<'a>>,
+    /// A second text for each of `input`, which a classifier reads together with the first.
+    text_pair: Option<OneOrMany<Text<'a>>>,
     /// True by default for texts; a rendered conversation has its own special tokens.
     add_special_tokens: Option<bool>,
     /// Embeddings: true scales vectors to length 1. Classes: true gives probabilities, false logits.
@@ -196,9 +267,13 @@ impl<'a> Inputs<'a> {
                 let must = "not be combined with `input`";
                 Err(ApiError::invalid_value("messages", must))
             }
+            (None, true) if fields.input.text_pair.is_some() => {
+                let must = "be left out beside `messages`: it goes with `input`";
+                Err(ApiError::invalid_value("text_pair", must))
+            }
             (None, false) => Err(ApiError::missing_field("input")),
             (Some(prompts), false) => Ok(Self {
-                source: Source::Input(prompts.0),
+                source: Source::Input(paired(prompts.0, fields.input.text_pair)?),
                 field: "input",
                 add_special_tokens: special.unwrap_or(true),
                 truncation,
@@ -216,12 +291,12 @@ impl<'a> Inputs<'a> {
 
     /// Returns prompts of a field of another name than `input`.
     pub(crate) fn of_prompts(
-        prompts: Prompts<'a>,
+        prompts: Vec<Prompt<'a>>,
         field: &'static str,
         truncation: Option<Truncation>,
     ) -> Self {
         Self {
-            source: Source::Input(prompts.0),
+            source: Source::Input(prompts),
             field,
             add_special_tokens: true,
             truncation,
@@ -237,6 +312,20 @@ impl<'a> Inputs<'a> {
             add_special_tokens: true,
             truncation: None,
             escapes: None,
+        }
+    }
+
+    /// Refuses pairs, which only a classification head reads.
+    ///
+    /// # Errors
+    /// 400 `invalid_type`.
+    pub(crate) fn check_no_pairs(&self) -> Result<(), ApiError> {
+        let is_pair = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Pair(..));
+        match &self.source {
+            Source::Input(prompts) if prompts.iter().any(is_pair) => {
+                Err(ApiError::invalid_type(self.field, KINDS))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -287,7 +376,7 @@ impl<'a> Inputs<'a> {
             check_length(place, len, 0, model)?;
             budget.add_tokens(len)
         };
-        let prompts = encode_each(model, prompts, encoding, before, fits)?;
+        let prompts = encode_each(budget.call, model, prompts, encoding, before, fits)?;
         Ok(SharedPrompts::after(Vec::new(), prompts))
     }
 
@@ -331,13 +420,36 @@ impl<'a> Inputs<'a> {
         };
         let text = |prompt| match prompt {
             Prompt::Text(text) => Ok(text),
-            Prompt::Ids(_) => {
+            Prompt::Ids(_) | Prompt::Pair(..) => {
                 let must_be = "a string or a list of strings, to be put into the chat template";
                 Err(ApiError::invalid_type("input", must_be))
             }
         };
         prompts.into_iter().map(text).collect()
     }
+}
+
+/// Puts second texts to the texts of `input`.
+fn paired<'a>(
+    input: Vec<Prompt<'a>>,
+    second: Option<OneOrMany<Text<'a>>>,
+) -> Result<Vec<Prompt<'a>>, ApiError> {
+    let Some(second) = second.map(OneOrMany::into_vec) else {
+        return Ok(input);
+    };
+    if input.len() != second.len() {
+        let (n, m) = (second.len(), input.len());
+        let must = format!("have as many texts as `input` ({m}); it has {n}");
+        return Err(ApiError::invalid_value("text_pair", must));
+    }
+    let pair = |(first, second): (Prompt<'a>, Text<'a>)| match first {
+        Prompt::Text(first) => Ok(Prompt::Pair(first, second.0)),
+        Prompt::Pair(..) | Prompt::Ids(_) => {
+            let must = "be left out where `input` has pairs or token ids";
+            Err(ApiError::invalid_value("text_pair", must))
+        }
+    };
+    input.into_iter().zip(second).map(pair).collect()
 }
 
 /// Encodes texts and checks ids, in order, on the encode pool. No result is empty. Lengths are the
@@ -353,7 +465,7 @@ pub(crate) async fn encode(
     encoding: Encoding,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let bytes = bytes(&prompts, "");
-    let work = || encode_each(model, prompts, encoding, "", |_, _| Ok(()));
+    let work = || encode_each(call, model, prompts, encoding, "", |_, _| Ok(()));
     call.encode(bytes, work).await?
 }
 
@@ -371,7 +483,7 @@ pub(crate) async fn cut<'a>(
     if encoding.truncation.is_none() {
         return Ok(prompts);
     }
-    let cut = |prompt| cut_one(model, prompt, encoding, "");
+    let cut = |prompt| cut_one(call, model, prompt, encoding, "");
     let bytes = bytes(&prompts, "");
     let work = || prompts.into_iter().map(cut).collect();
     call.app.encoder.run(bytes, work).await?
@@ -388,6 +500,7 @@ pub(crate) fn place(field: &'static str, index: usize, count: usize) -> Cow<'sta
 /// Encodes prompts with `before` put before every text, and checks their ids. `check_len` sees
 /// each prompt's place and length before the next prompt is read.
 fn encode_each(
+    call: &Call,
     model: &ServedModel,
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding,
@@ -404,8 +517,24 @@ fn encode_each(
         }
     }
     let encode_one = |(index, prompt)| {
-        let ids = match cut_one(model, prompt, encoding, before)? {
-            Prompt::Ids(ids) => ids,
+        let ids = match cut_one(call, model, prompt, encoding, before)? {
+            Prompt::Ids(ids) => {
+                check_ids(&place(index), &ids, model)?;
+                ids
+            }
+            Prompt::Pair(first, second) => {
+                let place = place(index);
+                if !encoding.add_special_tokens {
+                    let must = "not be false where pairs are read: the tokens between their texts \
+                        are special";
+                    return Err(ApiError::invalid_value("add_special_tokens", must));
+                }
+                let pair = encode_pair(model, &place, (&first, &second), encoding.truncation)?;
+                if pair.is_cut {
+                    call.note_cut();
+                }
+                pair.ids
+            }
             Prompt::Text(mut text) => {
                 if !before.is_empty() {
                     text.to_mut().insert_str(0, before);
@@ -413,24 +542,21 @@ fn encode_each(
                 let mut ids = Vec::with_capacity(text.len() / 4 + 4);
                 let special = encoding.add_special_tokens;
                 model.tokenizer.encode_into(&text, special, &mut ids);
+                check_ids(&place(index), &ids, model)?;
                 ids
             }
         };
         check_len(&place(index), ids.len())?;
         Ok(ids)
     };
-    let encoded = prompts.into_iter().enumerate().map(encode_one);
-    let encoded = encoded.collect::<Result<Vec<_>, ApiError>>()?;
-    for (index, ids) in encoded.iter().enumerate() {
-        check_ids(&place(index), ids, model)?;
-    }
-    Ok(encoded)
+    prompts.into_iter().enumerate().map(encode_one).collect()
 }
 
 /// Returns about how much text there is to encode.
 fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
     let bytes = prompts.iter().map(|prompt| match prompt {
         Prompt::Text(text) => text.len().saturating_add(before.len()),
+        Prompt::Pair(first, second) => first.len().saturating_add(second.len()),
         Prompt::Ids(_) => 0,
     });
     bytes.fold(0, usize::saturating_add)
@@ -438,6 +564,7 @@ fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
 
 /// Cuts ids, or so much of a text that it fits with `before` and special tokens around it.
 fn cut_one<'a>(
+    call: &Call,
     model: &ServedModel,
     prompt: Prompt<'a>,
     encoding: Encoding,
@@ -448,9 +575,14 @@ fn cut_one<'a>(
     };
     let text = match prompt {
         Prompt::Ids(mut ids) => {
+            if truncation.cuts(ids.len()) {
+                call.note_cut();
+            }
             truncation.apply(&mut ids);
             return Ok(Prompt::Ids(ids));
         }
+        // The tokenizer cuts both texts of a pair.
+        Prompt::Pair(..) => return Ok(prompt),
         Prompt::Text(text) => text,
     };
     let special = encoding.add_special_tokens;
@@ -460,7 +592,10 @@ fn cut_one<'a>(
     };
     let cut = match truncation.fit(model, encoding.field, &text, measure)? {
         Cow::Borrowed(_) => None,
-        Cow::Owned(cut) => Some(cut),
+        Cow::Owned(cut) => {
+            call.note_cut();
+            Some(cut)
+        }
     };
     Ok(Prompt::Text(cut.map_or(text, Cow::Owned)))
 }

@@ -170,6 +170,134 @@ fn classes_and_vectors_are_the_references() {
     }
 }
 
+/// The classes of pairs, with the types of their tokens, on every route and in every spelling.
+#[test]
+fn classes_of_pairs_are_the_references() {
+    let names = [
+        "rand-bert-cls3",
+        "rand-roberta-cls2",
+        "rand-distilbert-cls2",
+        "rand-modernbert-cls3",
+        "rand-mpnet-cls2",
+    ];
+    let server = server(&names);
+    for name in names {
+        let (prompts, rows) = recorded(name, "f32.cls_logits");
+        let mut pairs = Vec::new();
+        for (prompt, logits) in prompts.iter().zip(&rows) {
+            let Some([a, b]) = prompt["pair"].as_array().map(|pair| [&pair[0], &pair[1]]) else {
+                continue;
+            };
+            let body = json!({"model": name, "input": a, "text_pair": b, "use_activation": false});
+            let classes = post(&server, "/classify", &body);
+            let found = &classes["data"][0]["probs"];
+            assert_close(found, logits, &format!("{name} {a} {b}"));
+            assert_eq!(classes["usage"]["prompt_tokens"], prompt["len"]);
+            pairs.push((a, b, found.clone()));
+        }
+        assert_eq!(pairs.len(), 5, "{name}");
+        let of = |n: usize| { pairs.iter() }.map(move |pair| [pair.0, pair.1][n].clone());
+        let (first, second): (Vec<Value>, Vec<Value>) = (of(0).collect(), of(1).collect());
+        // The same bits beside others, on other routes and as pipelines write pairs.
+        let objects: Vec<Value> = { pairs.iter() }
+            .map(|(a, b, _)| json!({"text": a, "text_pair": b}))
+            .collect();
+        for (path, field) in [("/classify", "probs"), ("/pooling", "data")] {
+            for input in [
+                json!({"input": first, "text_pair": second}),
+                json!({"input": objects}),
+            ] {
+                let mut body = input;
+                body["model"] = json!(name);
+                body["use_activation"] = json!(false);
+                let answer = post(&server, path, &body);
+                for (i, (.., logits)) in pairs.iter().enumerate() {
+                    assert_eq!(&answer["data"][i][field], logits, "{name} {path}");
+                }
+            }
+        }
+        let (a, b, logits) = &pairs[0];
+        let alone = json!({"model": name, "inputs": [a, b], "raw_scores": true});
+        let alone = post(&server, "/predict", &alone);
+        let batch = json!({"model": name, "inputs": [[a, b], [a]], "raw_scores": true});
+        let batch = post(&server, "/predict", &batch);
+        assert_eq!(batch[0], alone);
+        assert_ne!(batch[1], alone, "{name}");
+        let mut scores: Vec<f64> = serde_json::from_value(logits.clone()).unwrap();
+        scores.sort_by(|a, b| b.total_cmp(a));
+        let found: Vec<f64> = { alone.as_array().unwrap().iter() }
+            .map(|class| class["score"].as_f64().unwrap())
+            .collect();
+        assert_eq!(found, scores, "{name}");
+    }
+}
+
+/// As transformers cuts pairs: the longer text, and where that is not enough both.
+#[test]
+fn pairs_are_cut_on_either_side() {
+    let server = server(&["rand-bert-cls3", "rand-bert-rank", "rand-bert-embed"]);
+    let classes = |pair: [&str; 2], more: Value| {
+        let mut body = json!({"model": "rand-bert-cls3", "input": pair[0], "text_pair": pair[1]});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        let answer = post(&server, "/classify", &body);
+        (answer["data"][0]["probs"].clone(), answer["usage"].clone())
+    };
+    let (many, marks) = (|n| "? ".repeat(n), |n| "! ".repeat(n));
+    let keep = |tokens: usize| json!({"truncate_prompt_tokens": tokens});
+    // [CLS], two times [SEP], and a token for each sign.
+    let check = |long: [&str; 2], how: Value, short: [&str; 2]| {
+        assert_eq!(
+            classes(long, how.clone()),
+            classes(short, json!({})),
+            "{how}"
+        );
+    };
+    check([&many(5), &marks(100)], keep(40), [&many(5), &marks(32)]);
+    check([&many(100), &marks(5)], keep(40), [&many(32), &marks(5)]);
+    check([&many(100), &marks(90)], keep(41), [&many(19), &marks(19)]);
+    check([&many(5), &marks(5)], keep(13), [&many(5), &marks(5)]);
+    let left = json!({"truncate_prompt_tokens": 20, "truncation_side": "left"});
+    let long = format!("{}??", marks(90));
+    check(["? !", &long], left, ["? !", &format!("{}??", marks(13))]);
+    // A reranker's pair is the same prompt.
+    let rank = |query: &str, document: &str, more: Value| {
+        let mut body = json!({"model": "rand-bert-rank", "query": query, "documents": [document]});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        post(&server, "/v1/rerank", &body)["results"][0]["relevance_score"].clone()
+    };
+    let cut = rank(&many(300), &marks(300), keep(43));
+    assert_eq!(cut, rank(&many(20), &marks(20), json!({})));
+    let refused = |path: &str, body: Value, (reason, param): (&str, &str)| {
+        let response = server.post(path, &body.to_string());
+        assert_eq!(response.status, 400, "{path} {body}: {}", response.body);
+        assert_eq!(response.reason(), reason, "{path} {body}");
+        assert_eq!(response.json()["error"]["param"], param, "{path} {body}");
+    };
+    let pair = |more: Value| {
+        let mut body = json!({"model": "rand-bert-cls3", "input": "?", "text_pair": "!"});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        body
+    };
+    let value = "invalid_value";
+    let over = pair(json!({"input": many(100), "text_pair": marks(100)}));
+    refused("/classify", over, ("context_length_exceeded", "input"));
+    let nothing = pair(json!({"truncate_prompt_tokens": 3}));
+    refused("/classify", nothing, (value, "truncate_prompt_tokens"));
+    let more = pair(json!({"text_pair": ["!", "!"]}));
+    refused("/classify", more, (value, "text_pair"));
+    let ids = pair(json!({"input": [5, 6]}));
+    refused("/pooling", ids, (value, "text_pair"));
+    let bare = pair(json!({"add_special_tokens": false}));
+    refused("/classify", bare, (value, "add_special_tokens"));
+    let other = pair(json!({"input": [{"text": "?", "pair": "!"}], "text_pair": null}));
+    refused("/classify", other, ("invalid_type", "input"));
+    let vectors = pair(json!({"model": "rand-bert-embed"}));
+    refused("/v1/embeddings", vectors, ("invalid_type", "input"));
+}
+
 /// Each token's classes, text by text, as a list of rows.
 #[test]
 fn classes_of_tokens_are_the_references() {
@@ -188,6 +316,16 @@ fn classes_of_tokens_are_the_references() {
             let len = prompt["len"].as_u64().unwrap() as usize;
             let rows = &rows[first..first + len];
             first += len;
+            if let Some(pair) = prompt["pair"].as_array() {
+                let body = json!({"model": name, "input": pair[0], "text_pair": pair[1],
+                    "use_activation": false});
+                let found = post(&server, "/pooling", &body);
+                let found = found["data"][0]["data"].as_array().unwrap();
+                assert_eq!(found.len(), len, "{name}");
+                for (found, logits) in found.iter().zip(rows) {
+                    assert_close(found, logits, name);
+                }
+            }
             if !prompt["text"].is_string() {
                 continue;
             }

@@ -35,6 +35,9 @@ pub(super) enum Joined<'a> {
     },
 }
 
+/// The types that a query may have.
+const QUERY: &str = "a string or a list of token ids";
+
 impl<'a> Joined<'a> {
     /// Checks that query and items are of one kind.
     ///
@@ -47,10 +50,7 @@ impl<'a> Joined<'a> {
         let Prompts(mut query) = query.ok_or_else(|| ApiError::missing_field("query"))?;
         let query = match query.len() {
             1 => query.swap_remove(0),
-            _ => {
-                let must_be = "a string or a list of token ids";
-                return Err(ApiError::invalid_type("query", must_be));
-            }
+            _ => return Err(ApiError::invalid_type("query", QUERY)),
         };
         let raw = items.ok_or_else(|| ApiError::missing_field("items"))?.get();
         // No items are no error: the answer has no scores.
@@ -66,17 +66,18 @@ impl<'a> Joined<'a> {
             Prompt::Text(query) => {
                 let text = |item| match item {
                     Prompt::Text(text) => Ok(text),
-                    Prompt::Ids(_) => Err(mixed()),
+                    Prompt::Ids(_) | Prompt::Pair(..) => Err(mixed()),
                 };
                 Ok(Self::Texts {
                     query,
                     items: items.into_iter().map(text).collect::<Result<_, _>>()?,
                 })
             }
+            Prompt::Pair(..) => Err(ApiError::invalid_type("query", QUERY)),
             Prompt::Ids(query) => {
                 let ids = |item| match item {
                     Prompt::Ids(ids) => Ok(ids),
-                    Prompt::Text(_) => Err(mixed()),
+                    Prompt::Text(_) | Prompt::Pair(..) => Err(mixed()),
                 };
                 Ok(Self::Ids {
                     query,
@@ -144,6 +145,9 @@ fn join_texts(
         };
         let count = |text: &str| Ok(model.tokenizer.count(text, true));
         let cut = truncation.fit(model, "items", &text, count)?;
+        if matches!(cut, Cow::Owned(_)) {
+            budget.call.note_cut();
+        }
         Ok(cut.into_owned())
     };
     SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
@@ -188,6 +192,9 @@ fn join_ids(
             false => [query.as_slice(), item.as_slice()].concat(),
         };
         if let Some(truncation) = &joining.truncation {
+            if truncation.cuts(joined.len()) {
+                budget.call.note_cut();
+            }
             truncation.apply(&mut joined);
         }
         joined
