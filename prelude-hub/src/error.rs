@@ -64,6 +64,15 @@ pub enum Error {
         /// The value that is there instead, and what to do.
         advice: String,
     },
+    /// The check of [`crate::Hub::with_check`] refuses the model; nothing but what it read was
+    /// downloaded.
+    #[error("{repo} is not downloaded: {why}")]
+    Unwanted {
+        /// The model.
+        repo: Repo,
+        /// The reason that the check gave.
+        why: String,
+    },
     /// The Hub's answer about a model, or a file that lists other files, is not usable.
     #[error("{what} cannot be used: {why}")]
     Listing {

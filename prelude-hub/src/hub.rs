@@ -1,6 +1,9 @@
 //! The door: a model by its name, from the cache or from the Hub.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
@@ -17,10 +20,15 @@ use crate::{
 /// Files that are fetched at once.
 const PARALLEL: usize = 4;
 
+/// Judges a model by its folder, in which `config.json` and `modules.json` are by then, and by the
+/// paths of all files that the Hub has of the model. An `Err` says why the model is not wanted.
+pub type Check = fn(&Path, &[&str]) -> Result<(), String>;
+
 /// A Hub and its cache.
 #[derive(Clone, Debug)]
 pub struct Hub {
     config: HubConfig,
+    check: Option<Check>,
 }
 
 /// A model in the cache.
@@ -46,7 +54,20 @@ impl Hub {
             name: "HF_HUB_CACHE",
             why: e.to_string(),
         })?;
-        Ok(Self { config })
+        Ok(Self {
+            config,
+            check: None,
+        })
+    }
+
+    /// Returns the Hub with a check that a model must pass before its tokenizer and its weights are
+    /// downloaded. A model that the cache has is not checked.
+    #[must_use]
+    pub fn with_check(self, check: Check) -> Self {
+        Self {
+            check: Some(check),
+            ..self
+        }
     }
 
     /// Returns the model from the cache if all of its files are there, without a connection; else
@@ -179,7 +200,19 @@ impl Hub {
         };
         let files = selection::first_files(repo, &listing)?;
         cache.prepare()?;
-        pull.fetch(&files).await?;
+        let (judged, others): (Vec<_>, Vec<_>) = files
+            .iter()
+            .cloned()
+            .partition(|file| selection::JUDGED.contains(&&*file.path));
+        pull.fetch(&judged).await?;
+        if let Some(check) = self.check {
+            let paths: Vec<&str> = listing.paths().collect();
+            check(&cache.snapshot(&commit), &paths).map_err(|why| Error::Unwanted {
+                repo: repo.clone(),
+                why,
+            })?;
+        }
+        pull.fetch(&others).await?;
         if files.iter().any(|file| file.path == selection::INDEX) {
             let shards = selection::shards(&cache.index(&commit)?, &listing);
             pull.fetch(&shards.map_err(|why| Error::Listing {

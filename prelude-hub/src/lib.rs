@@ -41,6 +41,6 @@ mod tls;
 
 pub use config::{HubConfig, Proxies, Timing};
 pub use error::Error;
-pub use hub::{Hub, Snapshot};
+pub use hub::{Check, Hub, Snapshot};
 pub use name::{BadName, Repo, Revision};
 pub use progress::Progress;

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 /// The state of a download: files and bytes, done and in total.
 ///
-/// Files that were in the cache count as done. The totals grow once, when the list of a sharded
-/// model's weights has arrived.
+/// Files that were in the cache count as done. The totals grow when the files that say which model it
+/// is are there, and once more when the list of a sharded model's weights has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Progress {
     /// Files that are complete.

@@ -17,6 +17,9 @@ pub(crate) const CONFIG: &str = "config.json";
 /// Upper bound in bytes of every file but weights.
 pub(crate) const MAX_DOCUMENT_BYTES: u64 = 256 << 20;
 
+/// Files that say which model it is, which are fetched before the others.
+pub(crate) const JUDGED: [&str; 2] = [CONFIG, "modules.json"];
+
 /// Files that are fetched where a model has them.
 const DOCUMENTS: [&str; 11] = [
     CONFIG,

@@ -4,17 +4,24 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use prelude_hub::{BadName, Error, Hub, HubConfig, Progress, Repo, Revision, Snapshot};
+use prelude_hub::{BadName, Check, Error, Hub, HubConfig, Progress, Repo, Revision, Snapshot};
+use prelude_models::ModelConfig;
 
 use super::{Code, Failure, print, say};
 use crate::args::PullArgs;
 
 /// A method of the Hub: [`Hub::open`] or [`Hub::pull`].
 type Get = fn(&Hub, &Repo, &Revision, &dyn Fn(Progress)) -> Result<Snapshot, Error>;
+
+/// Longest silence before a line says which Hub is being asked: several attempts to reach one take a
+/// quarter of a minute, in which a terminal without a word looks hung.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A model on the Hub, named on the command line.
 #[derive(Clone, Debug)]
@@ -38,7 +45,7 @@ impl HubModel {
 
     /// Returns the folder of the model, which is downloaded if the cache lacks it.
     pub(crate) fn open(&self, report: &dyn Fn(Progress)) -> Result<PathBuf, Failure> {
-        self.with_bar(report, Hub::open)
+        self.with_bar(report, Hub::open, check)
             .map_err(|error| match error {
                 // Perhaps a folder was meant, and its name is mistyped.
                 Error::Denied { .. } | Error::NoModel { .. } | Error::Network { .. } => {
@@ -55,13 +62,27 @@ impl HubModel {
     }
 
     /// Calls a method of the Hub, with a bar on a terminal and two lines in a log.
-    fn with_bar(&self, report: &dyn Fn(Progress), get: Get) -> Result<PathBuf, Error> {
+    fn with_bar(
+        &self,
+        report: &dyn Fn(Progress),
+        get: Get,
+        check: Check,
+    ) -> Result<PathBuf, Error> {
         let config = HubConfig::from_variables(|name| env::var_os(name))?;
         let endpoint = config.endpoint.clone();
-        let hub = Hub::new(config)?;
+        let hub = Hub::new(config)?.with_check(check);
         // Drawn on stderr, and only if that is a terminal.
         let bar = ProgressBar::no_length().with_style(style());
+        let (heard, silence) = mpsc::channel();
+        let asked = format!("asking {endpoint} about {}", self.repo);
+        thread::spawn(move || {
+            if silence.recv_timeout(SILENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                say(format_args!("{asked}, which has not answered yet"));
+            }
+        });
         let shown = |progress: Progress| {
+            // The thread that listens has ended after the first word.
+            let _ = heard.send(());
             if bar.length().is_none() {
                 say(format_args!(
                     "fetching what the cache lacks of {} from {endpoint}",
@@ -92,6 +113,26 @@ impl HubModel {
     }
 }
 
+/// Refuses a model that this program does not serve, by its configuration.
+fn check(folder: &Path, _: &[&str]) -> Result<(), String> {
+    const CONFIG: &str = "config.json";
+    let bytes = std::fs::read(folder.join(CONFIG)).map_err(|e| format!("{CONFIG}: {e}"))?;
+    match ModelConfig::from_json(CONFIG, &bytes) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Says that a model is not served, and lets it be downloaded.
+fn warn(folder: &Path, paths: &[&str]) -> Result<(), String> {
+    if let Err(why) = check(folder, paths) {
+        say(format_args!(
+            "warning: this version does not serve the model: {why}"
+        ));
+    }
+    Ok(())
+}
+
 fn style() -> ProgressStyle {
     let template =
         "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
@@ -113,7 +154,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<(), Failure> {
         revision: revision_of(args.revision.as_deref())?,
     };
     let folder = model
-        .with_bar(&|_| (), Hub::pull)
+        .with_bar(&|_| (), Hub::pull, warn)
         .map_err(|e| failure(&e))?;
     print(&format!("{}\n", folder.display()))
 }

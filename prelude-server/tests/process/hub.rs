@@ -312,3 +312,51 @@ fn refusals_end_the_program_with_what_to_do() {
     }
     assert_eq!(world.hub.connections(), connections);
 }
+
+#[test]
+fn a_model_that_is_not_served_is_refused_before_its_weights() {
+    let world = World::new("unserved");
+    let file = |path: &str, bytes: &str| (path.to_owned(), bytes.as_bytes().to_vec());
+    let config = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}"#;
+    world.hub.serve(Model {
+        name: "bank/demo-lm".to_owned(),
+        commit: COMMIT.to_owned(),
+        files: [
+            file("config.json", config),
+            file("model.safetensors", "never read"),
+            file("tokenizer.json", "{}"),
+        ]
+        .into(),
+        token: None,
+    });
+    let served = world.run(&["serve", "bank/demo-lm", "--port", "0"]);
+    let said = text(&served.stderr);
+    assert_eq!(served.status.code(), Some(3), "{said}");
+    assert!(said.contains("bank/demo-lm is not downloaded"), "{said}");
+    assert!(said.contains("T5ForConditionalGeneration"), "{said}");
+    assert_eq!(world.files(), [("config.json".to_owned(), None)]);
+
+    let pulled = world.run(&["pull", "bank/demo-lm"]);
+    let said = text(&pulled.stderr);
+    assert_eq!(pulled.status.code(), Some(0), "{said}");
+    assert!(said.contains("does not serve the model"), "{said}");
+    assert_eq!(world.files().len(), 3);
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_named_after_a_second() {
+    let world = World::new("silent");
+    let description = "/api/models/bank/demo-lm/revision/main?blobs=true";
+    world.hub.fail(description, [Fault::Hold(0)]);
+    let mut child = world
+        .prelude(&["pull", "bank/demo-lm"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    let expected = format!("asking {} about bank/demo-lm", world.hub.endpoint());
+    assert!(first.starts_with(&expected), "{first}");
+    world.hub.release();
+    assert!(child.wait().unwrap().success());
+}
