@@ -14,7 +14,7 @@ pub(crate) enum Policy {
     /// Length-aware prefill: short prompts apart from long ones.
     Laps,
     /// Prompts in turns, a chunk each.
-    #[value(name = "round_robin")]
+    #[value(alias = "round_robin")]
     RoundRobin,
 }
 
@@ -26,7 +26,7 @@ impl Policy {
             Self::Srjf => ("srjf", PolicyConfig::Srjf),
             Self::Groups => ("groups", PolicyConfig::Groups),
             Self::Laps => ("laps", PolicyConfig::Laps),
-            Self::RoundRobin => ("round_robin", PolicyConfig::RoundRobin),
+            Self::RoundRobin => ("round-robin", PolicyConfig::RoundRobin),
         }
     }
 }

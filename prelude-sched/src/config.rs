@@ -152,7 +152,9 @@ pub enum PolicyConfig {
     Groups,
     /// [`Laps`].
     Laps,
-    /// [`RoundRobin`], with chunks of [`SchedulerConfig::prefill_chunk_tokens`].
+    /// [`RoundRobin`], with chunks of [`SchedulerConfig::prefill_chunk_tokens`]. Written
+    /// `round-robin`, as the router's policy is; `round_robin` is read too.
+    #[serde(rename = "round-robin", alias = "round_robin")]
     RoundRobin,
 }
 

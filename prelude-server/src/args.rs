@@ -255,7 +255,7 @@ pub(crate) struct ServeArgs {
     pub(crate) no_enable_prefix_caching: bool,
     /// Order in which waiting requests are scheduled: fcfs, by arrival; srjf, one-shot requests with
     /// the fewest uncached tokens first; groups, by the cached share of the prompt; laps, short
-    /// prompts apart from long ones; round_robin, long prompts in turns, a chunk each
+    /// prompts apart from long ones; round-robin, long prompts in turns, a chunk each
     /// [default: fcfs].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,

@@ -112,7 +112,7 @@ fn timeline(bench: &Bench<'_>) -> Result<Section> {
         title: "§16.5.4: a long prompt before two short ones".to_owned(),
         setting: format!(
             "One engine of the preset {}; whole prompts first come, first served, and chunks of \
-             {CHUNK} tokens in turns (`round_robin`), one chunk a step.",
+             {CHUNK} tokens in turns (`round-robin`), one chunk a step.",
             PRESET.name()
         ),
         tables: vec![Table {
@@ -148,7 +148,7 @@ fn chunk_ways() -> Vec<(String, EngineConfig)> {
     )];
     for (name, policy) in [
         ("fcfs", PolicyConfig::Fcfs),
-        ("round_robin", PolicyConfig::RoundRobin),
+        ("round-robin", PolicyConfig::RoundRobin),
     ] {
         for chunk in CHUNKS {
             let config = engine(policy, CHUNKS_PER_STEP * chunk, chunk);
@@ -178,7 +178,7 @@ fn chunks(bench: &Bench<'_>) -> Result<Section> {
     };
     let ways = chunk_ways();
     let (mut rows, mut rates) = (Vec::new(), Vec::new());
-    let mut curves = ["fcfs", "round_robin"].map(|name| Curve {
+    let mut curves = ["fcfs", "round-robin"].map(|name| Curve {
         name: name.to_owned(),
         points: Vec::new(),
     });

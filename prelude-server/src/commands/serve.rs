@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn every_policy_can_be_named() {
-        for name in ["fcfs", "srjf", "groups", "laps", "round_robin"] {
+        for name in ["fcfs", "srjf", "groups", "laps", "round-robin"] {
             let args = ServeArgs {
                 policy: Some(name.to_owned()),
                 ..ServeArgs::default()
@@ -442,6 +442,13 @@ mod tests {
             let known = serde_json::to_value(settings.scheduler.policy).unwrap();
             assert_eq!(known, name);
         }
+        let args = ServeArgs {
+            policy: Some("round_robin".to_owned()),
+            ..ServeArgs::default()
+        };
+        let settings = settings(&args, &Environment::default()).unwrap();
+        let known = serde_json::to_value(settings.scheduler.policy).unwrap();
+        assert_eq!(known, "round-robin");
     }
 
     #[test]

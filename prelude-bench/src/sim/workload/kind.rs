@@ -1,6 +1,6 @@
 //! The kinds of workloads, and their sizes.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 
 use super::{
@@ -227,12 +227,15 @@ impl Kind {
         ] {
             ensure!(count != Some(0), "{what} must be at least 1");
         }
-        let fixed = matches!(self, Self::Mixed | Self::Posts | Self::Credit);
-        ensure!(
-            !fixed || setting.requests.is_none(),
-            "{} has as many requests as its prefixes say",
-            self.name()
-        );
+        let instead = match self {
+            Self::Mixed => Some("--engines"),
+            Self::Posts | Self::Credit => Some("--prefixes"),
+            _ => None,
+        };
+        if let (Some(instead), Some(_)) = (instead, setting.requests) {
+            let name = self.name();
+            bail!("{name} takes no --requests, its paper gives their number: set {instead}");
+        }
         let unordered = self.is_unordered();
         ensure!(
             !unordered || setting.order == Order::Shuffled,
@@ -242,7 +245,7 @@ impl Kind {
         );
         ensure!(
             self != Self::Mixed || setting.prefixes.is_none(),
-            "mixed has as many prefixes as its engines say"
+            "mixed takes no --prefixes, its paper gives each engine's number: set --engines"
         );
         Ok(())
     }
@@ -372,7 +375,7 @@ mod tests {
         check(
             Kind::Posts,
             |s| s.requests = Some(10),
-            "posts has as many requests as its prefixes say",
+            "posts takes no --requests, its paper gives their number: set --prefixes",
         );
         check(
             Kind::HotSpot,
@@ -382,7 +385,7 @@ mod tests {
         check(
             Kind::Mixed,
             |s| s.prefixes = Some(10),
-            "mixed has as many prefixes as its engines say",
+            "mixed takes no --prefixes, its paper gives each engine's number: set --engines",
         );
     }
 }

@@ -217,7 +217,7 @@ fn policy(
         ("groups", Box::new(CheckedGroups::default()), None)
     } else if let Some(chunk) = turns {
         let policy = CheckedRoundRobin::new(chunk);
-        ("round_robin", Box::new(policy), None)
+        ("round-robin", Box::new(policy), None)
     } else {
         ("fcfs", Box::new(Fcfs), None)
     }
