@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, envoy, files, fuzz, gpu, kernels, miri, package,
+    aarch64, accuracy, asan, bench, clients, deny, envoy, files, fuzz, gpu, kernels, miri, package,
     parity, python,
     run::{cargo, program},
     smoke, tidy, ui,
@@ -41,6 +41,7 @@ macro_rules! step {
 const STEPS: &[Step] = &[
     step!("fmt", cargo(["fmt", "--all", "--", "--check"]).run()),
     step!("tidy", tidy::run()),
+    step!("deny", deny::run(), or skips),
     step!(
         "clippy",
         cargo("clippy --workspace --all-targets --all-features -- -D warnings".split(' ')).run()

@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod clients;
 mod demo_server;
+mod deny;
 mod envoy;
 mod files;
 mod fuzz;
