@@ -11,8 +11,8 @@ usage: ./run.sh [--parts a,b] [--out DIR] [--seconds N] [--total N] [--models DI
   --parts    $(paste -sd ' ' "$here/parts.txt"); all, in this order
   --out      where results go; default ./results. A run of the same bundle and GPU goes on there:
              the parts that are named are done anew, the others' results are kept
-  --seconds  longest that one part may take, 5 to 565; default 540. With 30 s to end one that
-             does not end, that is less than the 600 s for which a machine may be lent
+  --seconds  longest that one part may take, 5 to 565; default 540. With the 30 s in which
+             a part that hangs is ended, the default fits into a batch job of ten minutes
   --total    longest that the whole run may take, 60 to 86400; default: as long as all parts do.
              The parts share it by what they need; one that is not reached is a SKIP
   --models   where random checkpoints (up to 14 GB) and compiled kernels are made and found again;

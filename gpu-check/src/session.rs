@@ -35,8 +35,8 @@ pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
 pub(crate) const CEILING_SUSTAINED: &str = "product 8192³, bf16, sustained 2 s";
 pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 
-/// Bounds of `--seconds`. The most, with the time to end a part that does not end, is 595:
-/// machines are lent for commands of 600 s.
+/// Bounds of `--seconds`, the time that one part may take. The upper bound and the 30 s in which a
+/// part that hangs is ended make 595 s, so that one part fits into a batch job of ten minutes.
 pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// The share of a part that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

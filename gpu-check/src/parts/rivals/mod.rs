@@ -100,7 +100,7 @@ fn loads(session: &Session) -> Vec<Loads> {
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let loads = loads(session);
-    // What is fast comes first, for a machine that is lent for minutes: Prelude's own server, vLLM.
+    // The servers that start soonest come first, since the time on a GPU may be short.
     for rival in [genai::measure, vllm::measure, transformers::measure] {
         for (model, loads) in &loads {
             checkpoint(session, model, None)?;
