@@ -285,6 +285,7 @@ impl Parity<'_> {
             values: 0,
             max: 0.0,
             mean: 0.0,
+            differences: Vec::new(),
             allowed: self.allowed(f32, entry),
         }
     }

@@ -10,6 +10,7 @@ pub(crate) struct Line {
     pub(crate) values: usize,
     pub(crate) max: f64,
     pub(crate) mean: f64,
+    pub(crate) differences: Vec<f64>,
     pub(crate) allowed: Allowed,
 }
 
@@ -37,11 +38,21 @@ impl Line {
         }
         self.values += 1;
         self.mean += (difference - self.mean) / self.values as f64;
+        self.differences.push(difference);
+    }
+
+    /// Returns the difference that 99 of 100 values do not exceed: what a user may expect of other
+    /// prompts, where the largest one grows with the number of prompts.
+    fn p99(&self) -> f64 {
+        let mut sorted = self.differences.clone();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().saturating_sub(1);
+        sorted.get(last * 99 / 100).copied().unwrap_or(f64::NAN)
     }
 }
 
 /// Heads the lines.
-pub(crate) const HEADER: &str = "model                dtype array                   values  max       mean      \
+pub(crate) const HEADER: &str = "model                dtype array                   values  max       P99       mean      \
                           allowed max  mean      ";
 
 impl fmt::Display for Line {
@@ -52,12 +63,13 @@ impl fmt::Display for Line {
             .map_or_else(|| "-".to_owned(), |m| format!("{m:.2e}"));
         write!(
             f,
-            "{:20} {:5} {:22} {:7}  {:.2e}  {:.2e}  {:11.2e}  {mean:9} {}",
+            "{:20} {:5} {:22} {:7}  {:.2e}  {:.2e}  {:.2e}  {:11.2e}  {mean:9} {}",
             self.model,
             self.dtype,
             self.array,
             self.values,
             self.max,
+            self.p99(),
             self.mean,
             self.allowed.max,
             if self.passes() { "PASS" } else { "FAIL" }
