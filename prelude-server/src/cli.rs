@@ -8,7 +8,7 @@ use clap::{Parser as _, ValueEnum as _};
 use crate::{
     args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
     commands::{Code, Failure, cuda, hub, manuals, one_shot, profile, run_batch, say, serve},
-    variables,
+    log, variables,
 };
 
 /// Runs the program `prelude` and returns its exit code. The first of `args` is the program's name.
@@ -17,6 +17,7 @@ use crate::{
 /// writes to standard output and standard error, and may end the process. A server installs a panic
 /// hook, and takes SIGINT, SIGTERM and SIGHUP; handlers that are there are called too.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let _flush = log::Flush;
     let command = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command,
         // Help and the version come this way too.

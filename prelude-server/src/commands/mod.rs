@@ -20,6 +20,7 @@ use crate::{
         CudaConfig, Device, DeviceChoice, Devices, ExecutorConfig, ExecutorDtype, automatic_device,
     },
     load::{KvSettings, LoadOptions, Loaded},
+    log,
 };
 
 pub(crate) mod cuda;
@@ -409,8 +410,7 @@ impl Source {
 
 /// Writes a line for the person who runs the program.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    // A closed stream is no reason to fail.
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    log::line(line);
 }
 
 /// Returns true if stderr is a terminal.

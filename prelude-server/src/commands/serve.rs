@@ -18,7 +18,7 @@ use super::{
 use crate::{
     ApiKeys, App, Ended, ServedModel, Server, ServerConfig,
     args::{LogLevel, ServeArgs},
-    executor, report_panic,
+    executor, log, report_panic,
 };
 
 /// Runs until told to stop.
@@ -191,6 +191,8 @@ async fn serve(
     };
     let chosen = models::choose(models::lone(&args.models), &settings, &flags)?;
     let traces = traces::start(otel)?;
+    // From here on requests are answered, whoever reads the log.
+    log::start().map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
     let app = App::with_traces(config, keys, traces);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.
     let server = Server::bind(&app)

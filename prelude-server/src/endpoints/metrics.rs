@@ -14,6 +14,7 @@ use prelude_engine::{self as engine, ClassTotals, EngineSnapshot, SchedulerStats
 use crate::{
     App,
     endpoint::{Access, Call, Endpoint, Reply},
+    log,
     metrics::Counters,
     served_model::ServedModel,
 };
@@ -365,6 +366,9 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         Edge(|_, c| counts("reason", c.rejects.iter().map(|(reason, &n)| (reason, n))))),
     (Counter, "prelude:unknown_fields_total", "Unknown request fields, by route.",
         Edge(|_, c| counts("route", c.unknown_fields.iter().map(|(route, &n)| (route, n))))),
+    (Counter, "prelude:log_lines_dropped_total",
+        "Lines of the log that nobody took in time, or that could not be written.",
+        Edge(|_, _| count(log::dropped()))),
     #[cfg(feature = "otlp")]
     (Counter, "prelude:trace_spans_total",
         "Spans by what became of them: taken by the collector, refused by it, or without room.",

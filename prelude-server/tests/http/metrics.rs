@@ -100,6 +100,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("prelude:encode_seconds", "histogram", MODEL),
     ("prelude:encode_queue", "gauge", MODEL),
     ("prelude:body_bytes_in_flight", "gauge", MODEL),
+    ("prelude:log_lines_dropped_total", "counter", MODEL),
     ("prelude:deadline_missed_total", "counter", MODEL),
     (
         "prelude:unknown_fields_total",
