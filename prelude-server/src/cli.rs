@@ -15,7 +15,8 @@ use crate::{
 ///
 /// It behaves as if it had the process for itself: it reads the environment and standard input,
 /// writes to standard output and standard error, and may end the process. A server installs a panic
-/// hook, and takes SIGINT, SIGTERM and SIGHUP; handlers that are there are called too.
+/// hook, and takes SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2; handlers that are there are called
+/// too.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let _flush = log::Flush;
     let command = match Cli::try_parse_from(args) {

@@ -33,6 +33,7 @@ pub(crate) mod one_shot;
 pub(crate) mod profile;
 pub(crate) mod run_batch;
 pub(crate) mod serve;
+mod signals;
 pub(crate) mod supervisor;
 pub(crate) mod texts;
 pub(crate) mod traces;

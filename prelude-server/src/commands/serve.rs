@@ -9,11 +9,10 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
-    say, supervisor, traces,
+    say, signals, supervisor, traces,
 };
 use crate::{
     ApiKeys, App, Ended, ServedModel, Server, ServerConfig,
@@ -24,6 +23,7 @@ use crate::{
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(report_panic));
+    signals::outlive_users()?;
     let settings = settings(args, environment)?;
     let keys = keys(args)?;
     if args.print_config {
@@ -151,7 +151,7 @@ fn keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     }
 }
 
-fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
+pub(super) fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
     let wrong = |why: &dyn std::fmt::Display| {
         Failure::new(
             Code::Usage,
@@ -213,7 +213,7 @@ async fn serve(
     let names: Vec<String> = chosen.iter().map(models::ToServe::name).collect();
     let publishers = settings.kv_events.bind(&names).await?;
     let mut serving = tokio::spawn(server.run());
-    watch_signals(&app, args)?;
+    signals::watch(&app, args.api_key_file.as_deref())?;
     let loading = tokio::task::spawn_blocking({
         let app = Arc::clone(&app);
         move || load(chosen, &settings, &app)
@@ -285,56 +285,6 @@ fn bind_failure(error: &io::Error, config: &ServerConfig) -> Failure {
         _ => format!("cannot listen on {host}:{port}: {error}"),
     };
     Failure::new(Code::Failed, message)
-}
-
-/// Watches signals: the first SIGTERM or SIGINT drains, the second one exits at once; SIGHUP reads
-/// the keys again.
-fn watch_signals(app: &Arc<App>, args: &ServeArgs) -> Result<(), Failure> {
-    let listen = |kind| -> Result<Signal, Failure> {
-        signal(kind)
-            .map_err(|e| Failure::new(Code::Failed, format_args!("cannot watch signals: {e}")))
-    };
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut hang_up = listen(SignalKind::hangup())?;
-    tokio::spawn({
-        let app = Arc::clone(app);
-        async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            supervisor::stopping();
-            say(format_args!(
-                "draining; press Ctrl-C again to exit immediately"
-            ));
-            let again = async {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-            };
-            tokio::select! {
-                () = app.drain() => {}
-                () = again => std::process::exit(0),
-            }
-        }
-    });
-    let key_file = args.api_key_file.clone();
-    let app = Arc::clone(app);
-    tokio::spawn(async move {
-        while hang_up.recv().await.is_some() {
-            let Some(path) = &key_file else { continue };
-            match read_keys(path) {
-                Ok(keys) => {
-                    app.set_keys(keys);
-                    say(format_args!("keys were read again"));
-                }
-                Err(failure) => say(format_args!("keys stay as they were: {failure}")),
-            }
-        }
-    });
-    Ok(())
 }
 
 fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration) {

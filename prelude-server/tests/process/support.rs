@@ -1,7 +1,7 @@
 //! A running `prelude`, raw bytes in, raw bytes out.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead, BufReader, Read as _, Write as _},
     net::TcpStream,
     process::{Child, Command, Stdio},
     sync::mpsc,
@@ -65,7 +65,31 @@ impl Served {
         Self::start_by(command, &[], &[])
     }
 
-    fn start_by(mut command: Command, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+    /// Does what [`Self::start`] does, and returns its log, which nobody reads.
+    pub(crate) fn start_unread(settings: &[(&str, &str)]) -> (Self, impl BufRead) {
+        let command = Command::new(env!("CARGO_BIN_EXE_prelude"));
+        Self::launch(command, &[], settings)
+    }
+
+    fn start_by(command: Command, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
+        let (mut server, rest) = Self::launch(command, arguments, settings);
+        let (sender, log) = mpsc::channel();
+        server.log = log;
+        std::thread::spawn(move || {
+            for line in rest.lines().map_while(Result::ok) {
+                // A test that does not read the log has dropped its end of it.
+                let _ = sender.send(line);
+            }
+        });
+        server
+    }
+
+    /// Starts it, and returns what it says from the moment on in which it is ready.
+    fn launch(
+        mut command: Command,
+        arguments: &[&str],
+        settings: &[(&str, &str)],
+    ) -> (Self, impl BufRead + Send + 'static) {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PRELUDE_")) {
             command.env_remove(name);
         }
@@ -77,10 +101,10 @@ impl Served {
         command.arg("serve").args(arguments).args(["--port", "0"]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut before_ready = Vec::new();
         let ready = loop {
-            let line = lines.next().unwrap().unwrap();
+            let line = said.by_ref().lines().next().unwrap().unwrap();
             match line.strip_prefix("ready: ") {
                 Some(ready) => break ready.to_owned(),
                 None => before_ready.push(line),
@@ -88,19 +112,13 @@ impl Served {
         };
         let address = ready.split("http://").nth(1).unwrap();
         let address = address.split(' ').next().unwrap().to_owned();
-        let (sender, log) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                // A test that does not read the log has dropped its end of it.
-                let _ = sender.send(line);
-            }
-        });
-        Self {
+        let server = Self {
             child,
             address,
             before_ready,
-            log,
-        }
+            log: mpsc::channel().1,
+        };
+        (server, said)
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
