@@ -22,6 +22,11 @@ use crate::{config::Limits, error::ApiError};
 /// Bytes of body per token assumed before the body is read.
 const BYTES_PER_TOKEN: u64 = 3;
 
+/// Bytes that a value of a body may take, measured where values are dearest: as objects of one empty
+/// name in `tools` of which one must be called, which become a grammar beside what is shown to a
+/// template.
+const VALUE_BYTES: u64 = 832;
+
 /// The counters of what waits.
 #[derive(Debug)]
 pub(crate) struct Admission {
@@ -337,17 +342,32 @@ impl Reservation {
         })
     }
 
-    /// Takes room for `more` bytes of body, and for the tokens they may be.
+    /// Takes room for so many more values that are about to be made of the body.
     ///
     /// # Errors
     /// 429 `queue_full`.
-    pub(crate) fn grow_body(&self, more: u64) -> Result<(), ApiError> {
-        let bytes = self.bytes.load(Ordering::Relaxed) + more;
+    pub(crate) fn grow_values(&self, more: u64) -> Result<(), ApiError> {
+        self.grow_bytes(more.saturating_mul(VALUE_BYTES))?;
+        Ok(())
+    }
+
+    /// Takes room for `more` bytes, and returns how many it holds then.
+    fn grow_bytes(&self, more: u64) -> Result<u64, ApiError> {
+        let bytes = self.bytes.load(Ordering::Relaxed).saturating_add(more);
         let max = self.admission.limits.bodies_in_flight_bytes;
         set(&self.admission.body_bytes, &self.bytes, bytes, max).map_err(|held| {
             let message = format!("too much is being received: {held} of {max} bytes");
             ApiError::queue_full(message, Admission::soon())
         })?;
+        Ok(bytes)
+    }
+
+    /// Takes room for `more` bytes of body, and for the tokens they may be.
+    ///
+    /// # Errors
+    /// 429 `queue_full`.
+    pub(crate) fn grow_body(&self, more: u64) -> Result<(), ApiError> {
+        let bytes = self.grow_bytes(more)?;
         if !self.is_queued {
             return Ok(());
         }

@@ -151,8 +151,9 @@ pub(crate) const JSON_DEPTH_MAX: usize = 64;
 pub struct Limits {
     /// Bytes of one body (default 10 MiB): 413. A body is held in memory while its request waits.
     pub body_bytes: u64,
-    /// Bytes of all bodies being read or parsed (default 512 MiB): 429. Bounds this process's
-    /// memory for bodies.
+    /// Bytes of all bodies being read or parsed, and of the values that they become (832 for each, of
+    /// which one request may have 262,144; default 512 MiB): 429. Bounds this process's memory for
+    /// bodies.
     pub bodies_in_flight_bytes: u64,
     /// Bytes of all answers that are being made or that clients have not taken yet (default 512
     /// MiB): 429. Bounds this process's memory for answers. Long answers (vectors, a prompt's

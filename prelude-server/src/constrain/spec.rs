@@ -189,6 +189,7 @@ impl Ask {
     pub(crate) fn new(
         fields: ConstraintFields<'_>,
         depth: usize,
+        room: wire::Room<'_>,
     ) -> Result<Option<Self>, ApiError> {
         let mut asks = Vec::new();
         let mut whitespace = None;
@@ -198,7 +199,7 @@ impl Ask {
                 return Err(ApiError::unsupported_parameter(param));
             }
             whitespace = own.whitespace()?;
-            own.push_to(&mut asks, depth)?;
+            own.push_to(&mut asks, depth, room)?;
             // White space alone may be for a `response_format`.
             if asks.is_empty() && whitespace.is_none() {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
@@ -242,7 +243,12 @@ impl StructuredOutputs<'_> {
     }
 
     /// Appends the languages that are given.
-    fn push_to(self, asks: &mut Vec<Ask>, depth: usize) -> Result<(), ApiError> {
+    fn push_to(
+        self,
+        asks: &mut Vec<Ask>,
+        depth: usize,
+        room: wire::Room<'_>,
+    ) -> Result<(), ApiError> {
         let mut push = |param, language| asks.push(Ask { param, language });
         if let Some(options) = self.choice {
             let param = "/structured_outputs/choice";
@@ -254,7 +260,7 @@ impl StructuredOutputs<'_> {
         }
         if let Some(wire::Json(value)) = self.json {
             let param = "/structured_outputs/json";
-            push(param, schema_of(value, param, depth)?.into());
+            push(param, schema_of(value, param, depth, room)?.into());
         }
         if self.json_object == Some(true) {
             push("/structured_outputs/json_object", any_object().into());
@@ -283,9 +289,14 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
 }
 
 /// Reads a schema, which may come as JSON or as the text of JSON.
-fn schema_of(value: Value, param: &'static str, depth: usize) -> Result<Value, ApiError> {
+fn schema_of(
+    value: Value,
+    param: &'static str,
+    depth: usize,
+    room: wire::Room<'_>,
+) -> Result<Value, ApiError> {
     let value = match value {
-        Value::String(text) => wire::parse_text(&text, depth, param)?.0,
+        Value::String(text) => wire::parse_text(&text, depth, param, room)?.0,
         value => value,
     };
     match value {
@@ -329,7 +340,9 @@ mod tests {
 
     fn check(body: &str, expected: Result<Option<(&str, Language)>, &str>) {
         let mut fields = Fields::from_body(body).unwrap();
-        let found = fields.group().and_then(|fields| Ask::new(fields, 64));
+        let found = fields
+            .group()
+            .and_then(|fields| Ask::new(fields, 64, &|_| Ok(())));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 let found = found.map(|ask| (ask.param, ask.language));

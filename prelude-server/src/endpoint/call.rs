@@ -106,12 +106,15 @@ impl Call {
         }))
     }
 
-    /// Checks UTF-8 and nesting and splits the body into fields.
+    /// Checks UTF-8, nesting and the number of values, takes room for the values, and splits the body
+    /// into fields.
     ///
     /// # Errors
-    /// 400.
+    /// 400, 429 `queue_full`.
     pub(crate) fn fields<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
-        let text = wire::check_text(body, JSON_DEPTH_MAX)?;
+        let text = wire::check_text(body, JSON_DEPTH_MAX, &|values| {
+            self.reservation.grow_values(values)
+        })?;
         wire::Fields::from_body(text)
     }
 

@@ -352,7 +352,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
         counts("class", app.admission.waiting().map(|(class, rows, _)| (class, rows))))),
     (Gauge, "prelude:queue_tokens", "Prompt tokens waiting for a first result.", Edge(|app, _|
         counts("class", app.admission.waiting().map(|(class, _, tokens)| (class, tokens))))),
-    (Gauge, "prelude:body_bytes_in_flight", "Bytes of bodies being read or parsed.",
+    (Gauge, "prelude:body_bytes_in_flight", "Bytes of bodies being read or parsed, and of what they become.",
         Edge(|app, _| { let (.., bytes) = app.admission.reserved(); count(bytes) })),
     (Gauge, "prelude:encode_queue", "Texts waiting for a thread to be encoded.",
         Edge(|app, _| count(app.encoder.waiting() as u64))),

@@ -5,7 +5,7 @@
 //! into a `Vec<u32>`, a long text is borrowed, and a `state` can be passed on with its numbers
 //! spelled as they came.
 //!
-//! Rules of the API that live here: a bound on nesting and on fields, no duplicate keys, `null`
+//! Rules of the API that live here: bounds on nesting, values and fields, no duplicate keys, `null`
 //! equals absent, unknown fields are counted or refused.
 
 use std::{borrow::Cow, fmt};
@@ -22,46 +22,97 @@ use crate::error::ApiError;
 /// Most fields of a body, known or not: far above any request's need.
 const MAX_FIELDS: usize = 4_096;
 
-/// Checks that `body` is UTF-8 and nests at most `max_depth` levels deep.
-pub(crate) fn check_text(body: &[u8], max_depth: usize) -> Result<&str, ApiError> {
+/// Most values of one text, token ids aside: far above any request's need. As many take 208 MiB
+/// where they become trees for templates and grammars.
+const MAX_VALUES: u64 = 1 << 18;
+
+/// Fields of a body whose lists of numbers are token ids. They become four bytes each, and are
+/// bounded by the body's bytes alone.
+const IDS: [&str; 6] = ["prompt", "input", "inputs", "query", "items", "tokens"];
+
+/// Takes room for so many values before they are made.
+pub(crate) type Room<'a> = &'a dyn Fn(u64) -> Result<(), ApiError>;
+
+/// Checks that `body` is UTF-8, nests at most `max_depth` levels deep and has no more values than
+/// one request may have and there is `room` for. Whatever is read from a body, trees of values
+/// included, is read after this.
+///
+/// # Errors
+/// 400 `invalid_json`, `too_deep` or `too_many_values`, and those of `room`.
+pub(crate) fn check_text<'a>(
+    body: &'a [u8],
+    max_depth: usize,
+    room: Room<'_>,
+) -> Result<&'a str, ApiError> {
     let text = std::str::from_utf8(body).map_err(|e| {
         ApiError::invalid_json(format!(
             "the body is not UTF-8: invalid byte at offset {}",
             e.valid_up_to()
         ))
     })?;
-    check_depth(text, max_depth)?;
+    let values = count_values(text, max_depth)?;
+    if values > MAX_VALUES {
+        let message = format!(
+            "the body has more than {MAX_VALUES} JSON values (members of lists and objects, token \
+             ids aside): send it in several requests"
+        );
+        return Err(ApiError::new(400, "too_many_values", message));
+    }
+    room(values)?;
     Ok(text)
 }
 
-/// Checks how deep a text nests, in one pass over the bytes; strings are skipped. Malformed text is
-/// left for the parser to find.
-fn check_depth(text: &str, max_depth: usize) -> Result<(), ApiError> {
+/// Returns how many values a text has, [token ids](IDS) aside, and checks how deep it nests, in one
+/// pass over the bytes; strings are skipped. Malformed text is left for the parser to find. An empty
+/// list or object counts as two.
+fn count_values(text: &str, max_depth: usize) -> Result<u64, ApiError> {
+    let bytes = text.as_bytes();
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    for &byte in text.as_bytes() {
+    let mut values = 1;
+    // The place of the last string outside of which the pass is, without its quotes.
+    let mut string = 0..0;
+    // True inside of a field of ids; the depth up to which there are only lists.
+    let (mut is_ids, mut lists) = (false, 1);
+    for (at, &byte) in bytes.iter().enumerate() {
         if in_string {
             match byte {
                 _ if escaped => escaped = false,
                 b'\\' => escaped = true,
-                b'"' => in_string = false,
+                b'"' => {
+                    in_string = false;
+                    string.end = at;
+                }
                 _ => {}
             }
             continue;
         }
         match byte {
-            b'"' => in_string = true,
+            b'"' => {
+                in_string = true;
+                string = at + 1..at + 1;
+                values += u64::from(is_ids && depth > 1 && depth == lists);
+            }
+            b',' => values += u64::from(!(is_ids && depth > 1 && depth == lists)),
+            b':' if depth == 1 => is_ids = IDS.contains(&&text[string.clone()]),
             b'{' | b'[' => {
+                if byte == b'[' && depth == lists {
+                    lists += 1;
+                }
                 depth += 1;
+                values += 1;
                 if depth > max_depth {
                     let message = format!("the body nests deeper than {max_depth} levels");
                     return Err(ApiError::new(400, "too_deep", message));
                 }
             }
-            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                lists = lists.min(depth.max(1));
+            }
             _ => {}
         }
     }
-    Ok(())
+    Ok(values)
 }
 
 /// The fields of a body. Groups take fields out; those that are left at the end are unknown.
@@ -187,13 +238,15 @@ impl<'a> Fields<'a> {
 /// Parses text that should be JSON, as the field `param` holds it.
 ///
 /// # Errors
-/// `invalid_json`, `too_deep` or `duplicate_field`, naming `param`.
+/// `invalid_json`, `too_deep`, `too_many_values` or `duplicate_field`, naming `param`, and those of
+/// `room`.
 pub(crate) fn parse_text(
     text: &str,
     max_depth: usize,
     param: &'static str,
+    room: Room<'_>,
 ) -> Result<Json, ApiError> {
-    check_text(text.as_bytes(), max_depth).map_err(|e| e.with_param(param))?;
+    check_text(text.as_bytes(), max_depth, room).map_err(|e| e.with_param(param))?;
     let raw: &RawValue =
         serde_json::from_str(text).map_err(|e| not_json(&e, param).with_param(param))?;
     from_raw(raw.get(), param, &mut Unknown::default())
@@ -240,7 +293,7 @@ mod tests {
     use super::*;
 
     fn check(body: &str, reason: &str, message_has: &str) {
-        let read = check_text(body.as_bytes(), 4).and_then(|text| {
+        let read = check_text(body.as_bytes(), 4, &|_| Ok(())).and_then(|text| {
             let mut fields = Fields::from_body(text)?;
             fields.refuse("r", &["[]", "1"])
         });
@@ -278,8 +331,45 @@ mod tests {
     }
 
     #[test]
+    fn values_are_counted_before_they_are_made() {
+        let check = |text: &str, expected: u64| {
+            assert_eq!(count_values(text, 8).unwrap(), expected, "{text}");
+        };
+        check("1", 1);
+        check(r#"{"a":1,"b":"c,[{","d":null}"#, 4);
+        check(r#"{"messages":[0,0,0]}"#, 5);
+        check(r#"{"tools":[{"":0},{"":0}]}"#, 6);
+        // Ids are as good as free, in one list or in several, and nothing else is.
+        check(r#"{"prompt":[1,2,3,4],"n":[1,2]}"#, 6);
+        check(r#"{ "prompt" : [ [1,2] , [3,4,5] ] }"#, 5);
+        check(r#"{"prompt":["a" , "b"]}"#, 5);
+        check(r#"{"prompt":[{"x":[1,2,3]}]}"#, 7);
+        check(r#"{"x":[1,2,3],"prompt":1}"#, 6);
+        check(r#"{"x":{"prompt":[1,2,3]}}"#, 6);
+        check(r#"{"\"prompt":[1,2,3]}"#, 5);
+    }
+
+    #[test]
+    fn no_tree_is_made_without_room() {
+        let list = |values: u64| format!("[{}]", vec!["0"; values as usize - 1].join(","));
+        let check = |text: &str, room: u64, expected: &str| {
+            let room = |values| match values <= room {
+                true => Ok(()),
+                false => Err(ApiError::internal("no room")),
+            };
+            let parsed = parse_text(text, 8, "p", &room);
+            let found = parsed.as_ref().map_or_else(ApiError::reason, |_| "ok");
+            assert_eq!(found, expected);
+        };
+        check(&list(10), 10, "ok");
+        check(&list(10), 9, "internal");
+        check(&list(MAX_VALUES), MAX_VALUES, "ok");
+        check(&list(MAX_VALUES + 1), u64::MAX, "too_many_values");
+    }
+
+    #[test]
     fn bytes_that_are_not_utf8_are_named_by_offset() {
-        let error = check_text(b"{\"s\":\"\xff\"}", 64).unwrap_err();
+        let error = check_text(b"{\"s\":\"\xff\"}", 64, &|_| Ok(())).unwrap_err();
         assert_eq!(error.reason(), "invalid_json");
         assert!(error.message().contains("offset 6"));
     }

@@ -14,7 +14,7 @@ mod group;
 mod value;
 
 pub(crate) use fault::{unsupported, wrong_type, wrong_value};
-pub(crate) use fields::{Fields, Unknown, check_text, parse_text};
+pub(crate) use fields::{Fields, Room, Unknown, check_text, parse_text};
 pub(crate) use group::{escaped, from_raw};
 pub(crate) use value::{
     Count, CountOrAll, Entries, Int, Json, OneOrMany, Refused, Text, TextOrJson,

@@ -158,7 +158,9 @@ impl Params {
             return_token_ids: output.return_token_ids.unwrap_or(false),
             tokens_as_ids: output.return_tokens_as_token_ids.unwrap_or(false),
             stream,
-            ask: Ask::new(fields.constraint, JSON_DEPTH_MAX)?,
+            ask: Ask::new(fields.constraint, JSON_DEPTH_MAX, &|values| {
+                call.reservation.grow_values(values)
+            })?,
             reasoning: None,
             constrained: None,
             parts: None,
