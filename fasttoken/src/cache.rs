@@ -22,6 +22,7 @@ use crate::compare::Compare;
 use crate::short_tokens::{Key, ShortTokenTable};
 use bytemuck::{Pod, Zeroable};
 pub(crate) use cache_slot::Slot;
+pub use cache_slot::word_cache_bytes;
 use line::{COMPARED, LONG_TOKENS, Line, Short};
 pub(crate) use line::{SHORT_TOKENS, ShortProbe};
 pub(crate) use long_key::LongKey;

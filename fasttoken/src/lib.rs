@@ -94,6 +94,7 @@ mod wordpiece;
 #[cfg(feature = "ablation")]
 pub use ablation::FastPath;
 pub use added::{AddedToken, Reassigned, Recognise};
+pub use cache::word_cache_bytes;
 pub use compiled::CacheUse;
 pub use convert::{TiktokenEncoding, tekken_to_json, tiktoken_to_json};
 pub use decoding::{Chunks, StreamDecoder, StreamState};

@@ -62,6 +62,7 @@ mod experts;
 #[cfg(test)]
 mod golden;
 mod heads;
+mod heap;
 #[cfg(test)]
 mod invariance;
 mod kernels;
@@ -79,6 +80,7 @@ mod weights;
 pub use config::{CpuConfig, Mode, Quantization};
 pub use error::Error;
 pub use executor::CpuExecutor;
+pub use heap::give_back_freed;
 pub use kernels::{CpuDtype, Isa};
 pub use memory::{MemoryPlan, available_bytes};
 pub use ops::CpuOps;

@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -17,7 +17,7 @@ use std::{
 use prelude_core::ExecutionClass;
 use prelude_engine::EngineHandle;
 
-use crate::{config::Limits, error::ApiError};
+use crate::{config::Limits, error::ApiError, process::GiveBack};
 
 /// Bytes of body per token assumed before the body is read.
 const BYTES_PER_TOKEN: u64 = 3;
@@ -26,6 +26,10 @@ const BYTES_PER_TOKEN: u64 = 3;
 /// name in `tools` of which one must be called, which become a grammar beside what is shown to a
 /// template.
 const VALUE_BYTES: u64 = 832;
+
+/// Bytes of a body and its values, or of an answer, from which on the memory that a request frees is
+/// given back to the system. What smaller ones free is used again.
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// The counters of what waits.
 #[derive(Debug)]
@@ -39,6 +43,8 @@ pub(crate) struct Admission {
     of_class: [OfClass; 2],
     /// Rows by [`CLASSES`] that count against their class's own bound.
     of_quota: [AtomicU64; 2],
+    /// The way back to the system for what large requests have freed.
+    give_back: GiveBack,
     /// The engines that empty the queue; none before there are models.
     engines: OnceLock<Vec<EngineHandle>>,
 }
@@ -61,6 +67,7 @@ impl Admission {
             answer_bytes: AtomicU64::new(0),
             of_class: Default::default(),
             of_quota: Default::default(),
+            give_back: GiveBack::start(),
             engines: OnceLock::new(),
         })
     }
@@ -121,6 +128,7 @@ impl Admission {
             tokens: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             answer_bytes: AtomicU64::new(0),
+            is_large: AtomicBool::new(false),
             class: OnceLock::new(),
             of_class: OfClass::default(),
             quota: AtomicUsize::new(NO_CLASS),
@@ -214,6 +222,8 @@ pub(crate) struct Reservation {
     bytes: AtomicU64,
     /// Kept until the answer has been handed over or given up, unlike the rest.
     answer_bytes: AtomicU64,
+    /// True if the request has held [`LARGE_BYTES`].
+    is_large: AtomicBool,
     /// Known once an engine has the request.
     class: OnceLock<usize>,
     /// The rows and tokens that are counted for that class.
@@ -359,7 +369,15 @@ impl Reservation {
             let message = format!("too much is being received: {held} of {max} bytes");
             ApiError::queue_full(message, Admission::soon())
         })?;
+        self.holds(bytes);
         Ok(bytes)
+    }
+
+    /// Notes that the request holds so many bytes.
+    fn holds(&self, bytes: u64) {
+        if bytes >= LARGE_BYTES {
+            self.is_large.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Takes room for `more` bytes of body, and for the tokens they may be.
@@ -387,6 +405,7 @@ impl Reservation {
         if bytes > max {
             return Err(ApiError::larger_than_queue("bytes of answer", bytes, max));
         }
+        self.holds(bytes);
         set(&self.admission.answer_bytes, &self.answer_bytes, bytes, max)
             .map_err(|held| answers_full(held, max))
     }
@@ -400,6 +419,7 @@ impl Reservation {
     /// those that come.
     pub(crate) fn answered(&self, bytes: usize) {
         let bytes = bytes as u64;
+        self.holds(bytes);
         let total = &self.admission.answer_bytes;
         let before = self.answer_bytes.swap(bytes, Ordering::Relaxed);
         if bytes >= before {
@@ -435,6 +455,9 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
         give_back(&self.admission.answer_bytes, &self.answer_bytes);
+        if *self.is_large.get_mut() {
+            self.admission.give_back.ask();
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The state that all requests share: models, limits, counters, the phase of the process.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
+    time::SystemTime,
+};
 
 use prelude_hub::Progress;
 
@@ -27,6 +30,8 @@ pub struct App {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) in_flight: InFlight,
     pub(crate) traces: Traces,
+    /// The time at which the state was made, as the process started.
+    pub(crate) started: SystemTime,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
     /// The progress of the download that loading waits for.
@@ -54,6 +59,7 @@ impl App {
             lifecycle: Lifecycle::new(),
             in_flight: InFlight::default(),
             traces,
+            started: SystemTime::now(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             download: Mutex::new(None),

@@ -301,6 +301,7 @@ impl Devices {
         Ok(Opened {
             name: cpu_name(&executor, quantization, self.cpu.threads()),
             memory: planned(&executor),
+            host_memory: Some(executor.memory()),
             executor: Box::new(executor),
         })
     }
@@ -352,6 +353,8 @@ pub struct Opened {
     pub name: String,
     /// The memory that the executor was planned to take, in words.
     pub memory: String,
+    /// The plan of the host's memory, if the model runs there.
+    pub host_memory: Option<HostMemory>,
 }
 
 /// Names the host's executor: its arithmetic, instructions and threads.
@@ -457,6 +460,7 @@ fn open_cuda(
     Ok(Opened {
         name: cuda_name(fp8, executor.device_name()),
         memory: planned_on_gpu(&executor),
+        host_memory: None,
         executor: Box::new(executor),
     })
 }

@@ -47,6 +47,7 @@ pub mod memory;
 mod metrics;
 mod openapi;
 mod panics;
+mod process;
 pub mod profile;
 mod reject;
 mod routes;

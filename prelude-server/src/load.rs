@@ -191,6 +191,7 @@ pub fn load(
         eos_token_ids,
         sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
+        host_memory: opened.host_memory,
         created: crate::endpoint::unix_seconds(),
         grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         fingerprint: fingerprint(checkpoint, &options.executor)?,

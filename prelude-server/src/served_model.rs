@@ -17,6 +17,7 @@ use crate::{
     assets::TokenizerConfig,
     config::{ReasoningParser, ToolParser},
     constrain::Grammars,
+    executor::HostMemory,
 };
 
 /// The use of a checkpoint.
@@ -235,6 +236,8 @@ pub struct ServedModel {
     pub sampling: SamplingDefaults,
     /// The engine that computes requests.
     pub engine: EngineHandle,
+    /// The memory of this machine that the model was planned to take, if it runs here.
+    pub host_memory: Option<HostMemory>,
     /// The time at which the model was loaded, in seconds since 1970.
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.

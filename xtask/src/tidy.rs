@@ -55,6 +55,7 @@ const UNSAFE_LEAVES: &[&str] = &[
     "fasttoken/src/store/flat.rs",
     "fasttoken/src/store/file_bytes.rs",
     "prelude-models/src/checkpoint/map.rs",
+    "prelude-exec-cpu/src/heap.rs",
     "prelude-exec-cpu/src/kernels/aarch64/",
     "prelude-exec-cpu/src/kernels/x86/",
     "prelude-exec-cpu/src/kernels/simd.rs",

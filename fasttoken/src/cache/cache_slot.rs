@@ -7,10 +7,21 @@ use super::Cache;
 use crate::store::ZeroedBuffer;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The caches that ended threads left.
 static LEFT: Left = Left::new();
+
+/// The caches that there are, those that were left included.
+static CACHES: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the bytes of all caches of words that this process keeps: one of a few megabytes for each
+/// thread that encodes, and those that ended threads left.
+#[must_use]
+pub fn word_cache_bytes() -> usize {
+    CACHES.load(Ordering::Relaxed) * size_of::<Cache>()
+}
 
 /// The largest number of caches that are kept for threads to come.
 const MAX_KEPT_CACHES: usize = 8;
@@ -36,7 +47,10 @@ impl Left {
     fn take(&'static self) -> Slot {
         let left = self.lock().pop();
         Slot {
-            cache: left.unwrap_or_else(|| ZeroedBuffer::zeroed(1)),
+            cache: left.unwrap_or_else(|| {
+                CACHES.fetch_add(1, Ordering::Relaxed);
+                ZeroedBuffer::zeroed(1)
+            }),
             left: self,
         }
     }
@@ -53,6 +67,8 @@ impl Drop for Slot {
         let mut left = self.left.lock();
         if left.len() < MAX_KEPT_CACHES {
             left.push(std::mem::take(&mut self.cache));
+        } else {
+            CACHES.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

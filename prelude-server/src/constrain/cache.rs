@@ -29,6 +29,11 @@ impl<T: Clone> Cache<T> {
         }
     }
 
+    /// Returns the bytes of all values.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn get(&mut self, key: &[u8; 32]) -> Option<T> {
         // A few dozen entries: moving them costs less than a list that is kept in order.
         let entry = self.take(key)?;

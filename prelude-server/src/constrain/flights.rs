@@ -133,6 +133,11 @@ impl<T: Send + Sync + 'static> Flights<T> {
         }
     }
 
+    /// Returns the bytes of the values that are kept.
+    pub(super) fn bytes(&self) -> usize {
+        lock(&self.shelf).made.bytes()
+    }
+
     /// Returns the values that are known already.
     pub(super) fn kept(&self, key: &Key) -> Option<Result<Arc<T>, Refusal>> {
         lock(&self.shelf).kept(key)

@@ -57,6 +57,11 @@ impl Grammars {
         }
     }
 
+    /// Returns the bytes of the compiled grammars that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        self.compiled.get().map_or(0, Flights::bytes)
+    }
+
     /// Returns the constraint for a language. `ends` are offered where a text may end.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use crate::{
     endpoint::{Access, Call, Endpoint, Reply},
     log,
     metrics::Counters,
+    process,
     served_model::ServedModel,
 };
 
@@ -136,6 +137,14 @@ fn count<'a>(count: u64) -> Series<'a> {
     one(Value::Count(count))
 }
 
+/// Returns a count that not every system tells.
+fn counts_if<'a>(count: Option<u64>) -> Series<'a> {
+    count
+        .map(|n| (String::new(), Value::Count(n)))
+        .into_iter()
+        .collect()
+}
+
 /// Returns a series for each value of a label.
 fn by<'a, L: std::fmt::Display>(
     label: &str,
@@ -175,6 +184,14 @@ fn whole(histogram: &engine::Histogram) -> u64 {
 fn used_share(s: &Stats) -> f64 {
     let all = s.used_blocks + s.cached_blocks + s.free_blocks;
     s.used_blocks as f64 / (all.max(1) as f64)
+}
+
+/// Returns the bytes of this machine's memory in KV blocks that hold something.
+fn kv_bytes(engine: &Engine<'_>) -> u64 {
+    let s = engine.scheduler();
+    let all = u64::from(engine.model.engine.capacity().num_blocks).max(1);
+    let plan = engine.model.host_memory.map_or(0, |plan| plan.kv_bytes);
+    plan / all * (s.used_blocks + s.cached_blocks)
 }
 
 fn model_label(name: &str) -> String {
@@ -347,6 +364,28 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
             let steps = e.snapshot.steps.iter();
             by("kind", steps.map(|s| (s.kind.as_str(), Value::Histogram(&s.seconds))))
         })),
+
+    (Gauge, "prelude:memory_plan_bytes",
+        "Memory of this machine that a model was planned to take. None on a GPU.", Engines(|e| {
+            let parts = e.model.host_memory.map(|plan| [
+                ("weights", plan.weights_bytes), ("kv_blocks", plan.kv_bytes),
+                ("activations", plan.arena_bytes), ("buffers", plan.scratch_bytes),
+            ]);
+            counts("part", parts.into_iter().flatten())
+        })),
+    (Gauge, "prelude:kv_bytes", "Memory of this machine in KV blocks that are used or cached.",
+        Engines(|e| count(kv_bytes(e)))),
+    (Gauge, "prelude:grammar_cache_bytes", "Memory in compiled grammars that are kept.",
+        Engines(|e| count(e.model.grammars.bytes() as u64))),
+    (Gauge, "prelude:word_cache_bytes", "Memory in words whose tokens are kept, of all models.",
+        Edge(|_, _| count(fasttoken::word_cache_bytes() as u64))),
+    (Gauge, "process_resident_memory_bytes", "Memory that the process holds.",
+        Edge(|_, _| counts_if(process::resident_bytes()))),
+    (Gauge, "process_open_fds", "Open files.", Edge(|_, _| counts_if(process::open_files()))),
+    (Counter, "process_cpu_seconds_total", "Time for which the process has had a core.",
+        Edge(|_, _| one(Value::Number(process::cpu_seconds())))),
+    (Gauge, "process_start_time_seconds", "Start of the process, in seconds since 1970.",
+        Edge(|app, _| one(Value::Number(process::unix_seconds(app.started))))),
 
     (Gauge, "prelude:queue_rows", "Rows waiting for their first result.", Edge(|app, _|
         counts("class", app.admission.waiting().map(|(class, rows, _)| (class, rows))))),

@@ -101,6 +101,16 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("prelude:encode_queue", "gauge", MODEL),
     ("prelude:body_bytes_in_flight", "gauge", MODEL),
     ("prelude:log_lines_dropped_total", "counter", MODEL),
+    (
+        "prelude:memory_plan_bytes",
+        "gauge",
+        &["model_name", "part"],
+    ),
+    ("prelude:kv_bytes", "gauge", MODEL),
+    ("prelude:grammar_cache_bytes", "gauge", MODEL),
+    ("prelude:word_cache_bytes", "gauge", MODEL),
+    ("process_cpu_seconds_total", "counter", MODEL),
+    ("process_start_time_seconds", "gauge", MODEL),
     ("prelude:deadline_missed_total", "counter", MODEL),
     (
         "prelude:unknown_fields_total",

@@ -11,5 +11,6 @@ mod many;
 mod salts;
 mod service_manager;
 mod support;
+mod swollen;
 #[cfg(feature = "otlp")]
 mod traces;
