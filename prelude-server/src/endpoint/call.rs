@@ -107,23 +107,30 @@ impl Call {
     }
 
     /// Checks UTF-8, nesting and the number of values, takes room for the values, and splits the body
-    /// into fields.
+    /// into fields; beside other requests if it is long.
     ///
     /// # Errors
     /// 400, 429 `queue_full`.
-    pub(crate) fn fields<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
+    pub(crate) async fn fields<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
+        let work = || self.split(body);
+        self.app.encoder.run(body.len(), work).await?
+    }
+
+    fn split<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
         let text = wire::check_text(body, JSON_DEPTH_MAX, &|values| {
             self.reservation.grow_values(values)
         })?;
         wire::Fields::from_body(text)
     }
 
-    /// Reads a body as a request. Unknown fields are counted, or refused if the client wants that.
+    /// Reads a body as a request, beside other requests if it is long. Unknown fields are counted, or
+    /// refused if the client wants that.
     ///
     /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn read<'a, R: Request<'a>>(&self, body: &'a [u8]) -> Result<R, ApiError> {
-        self.read_fields(self.fields(body)?)
+    /// 400 naming the field, 429 `queue_full`.
+    pub(crate) async fn read<'a, R: Request<'a>>(&self, body: &'a [u8]) -> Result<R, ApiError> {
+        let work = || self.read_fields(self.split(body)?);
+        self.app.encoder.run(body.len(), work).await?
     }
 
     /// Reads fields as a request, as [`Call::read`].

@@ -92,7 +92,7 @@ pub(super) const NOT_SERVED: &[(&str, &[&str])] = &[
 /// # Errors
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: ChatRequest<'_> = call.read(&body)?;
+    let request: ChatRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
     let conversation = Conversation::new(call, model, request.conversation, true)?;

@@ -83,7 +83,7 @@ impl<'a> Item<'a> {
 
 /// Answers `/classify`.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: ClassifyRequest<'_> = call.read(&body)?;
+    let request: ClassifyRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = model(
         call,

@@ -156,7 +156,7 @@ struct BilledUnits {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: CohereEmbedRequest<'_> = call.read(&body)?;
+    let request: CohereEmbedRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let name = common.model.as_deref();
     let model = call.app.model_for(name, Task::Embeddings)?;

@@ -77,7 +77,7 @@ struct Options {
 /// # Errors
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: CompletionRequest<'_> = call.read(&body)?;
+    let request: CompletionRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call
         .app

@@ -259,7 +259,7 @@ struct LevelFields<'a> {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: DecisionRequest<'_> = call.read(&body)?;
+    let request: DecisionRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call
         .app

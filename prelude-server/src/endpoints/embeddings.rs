@@ -60,7 +60,7 @@ request! {
 
 /// Answers `/v1/embeddings`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: EmbeddingRequest<'_> = call.read(&body)?;
+    let request: EmbeddingRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call
         .app

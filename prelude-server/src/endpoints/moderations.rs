@@ -218,7 +218,7 @@ impl<T: JsonSchema> JsonSchema for Categories<'_, T> {
 
 /// Answers `/v1/moderations`.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: ModerationRequest<'_> = call.read(&body)?;
+    let request: ModerationRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let mut fields = request.labels;
     let ModerationFields { input, guidelines } = request.moderation;

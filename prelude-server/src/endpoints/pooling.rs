@@ -83,7 +83,7 @@ enum Data {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: PoolingRequest<'_> = call.read(&body)?;
+    let request: PoolingRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call
         .app

@@ -185,7 +185,7 @@ enum Answered {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Reply, ApiError> {
-    let fields = call.fields(&body)?;
+    let fields = call.fields(&body).await?;
     match (fields.has("documents"), fields.has("texts")) {
         (true, true) => {
             let must = "not be combined with `documents`: they are two dialects";

@@ -158,7 +158,7 @@ request! {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: ScoreRequest<'_> = call.read(&body)?;
+    let request: ScoreRequest<'_> = call.read(&body).await?;
     let labels = &request.labels;
     let of_labels = [
         ("label_token_ids", labels.label_token_ids.is_some()),

@@ -49,7 +49,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
-    let request: SystemOneRequest<'_> = call.read(body)?;
+    let request: SystemOneRequest<'_> = call.read(body).await?;
     let common = Common::new(call, request.common)?;
     let aliases = &call.app.config.decide.systemone_aliases;
     let name = common

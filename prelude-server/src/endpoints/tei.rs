@@ -90,7 +90,7 @@ request! {
 
 /// Answers `/embed`.
 async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: EmbedRequest<'_> = call.read(&body)?;
+    let request: EmbedRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let name = common.model.as_deref();
     let model = call.app.model_for(name, Task::Embeddings)?;
@@ -203,7 +203,7 @@ pub(crate) enum Predictions<'a> {
 
 /// Answers `/predict`.
 async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: PredictRequest<'_> = call.read(&body)?;
+    let request: PredictRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = classify::model(call, common.model.as_deref(), false)?;
     if model.has_vocabulary() {
@@ -276,7 +276,7 @@ request! {
 
 /// Answers `/similarity` by the cosines of embeddings.
 async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: SimilarityRequest<'_> = call.read(&body)?;
+    let request: SimilarityRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let name = common.model.as_deref();
     let model = call.app.model_for(name, Task::Embeddings)?;

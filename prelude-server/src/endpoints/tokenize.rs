@@ -90,7 +90,7 @@ request! {
 /// # Errors
 /// 400 naming the field.
 pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: TokenizeRequest<'_> = call.read(&body)?;
+    let request: TokenizeRequest<'_> = call.read(&body).await?;
     let (text, chat) = (request.text, request.conversation);
     let name = text.model.as_ref().map(|name| &*name.0);
     let is_chat = chat.messages.is_some();
@@ -191,7 +191,7 @@ pub(crate) struct DetokenizeRequest<'a> {
 /// # Errors
 /// 400 naming the field.
 pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: DetokenizeRequest<'_> = call.read(&body)?;
+    let request: DetokenizeRequest<'_> = call.read(&body).await?;
     let name = request.model.as_ref().map(|name| &*name.0);
     let model = call.app.model(name)?;
     let ids = request.tokens;
