@@ -50,6 +50,7 @@ mod rope;
 mod source;
 pub mod step;
 mod tensor;
+mod tensors;
 #[cfg(test)]
 mod testing;
 mod weights;

@@ -22,7 +22,8 @@ use crate::{
     config::Companions,
     error::{TensorDefects, first_few},
     json,
-    modules::{DenseDocument, Modules},
+    modules::{DenseDocument, MODULES, Modules},
+    tensors::{self, Shapes},
 };
 
 const CONFIG_FILE: &str = "config.json";
@@ -49,8 +50,10 @@ pub struct Checkpoint {
     warnings: Vec<String>,
     chat_template: Option<String>,
     files: Vec<WeightFile>,
-    /// Tensor name to (file, entry).
+    /// Tensor name to (file, entry), without those that [`tensors::read_by`] says are not read.
     tensors: BTreeMap<String, (usize, Entry)>,
+    /// Names and shapes of the tensors that the model reads.
+    shapes: Shapes,
 }
 
 #[derive(Debug)]
@@ -245,10 +248,6 @@ impl Checkpoint {
         mut tensors: BTreeMap<String, (usize, Entry)>,
     ) -> Result<Self, Error> {
         let mut config = ModelConfig::from_json(file, documents.config)?;
-        if let Some(form) = config.fp8 {
-            let dtype = config.dtype.unwrap_or(DType::Bf16);
-            quantised::attach_scales(form, dtype, &files, &mut tensors)?;
-        }
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
             && tensors.contains_key("embed_tokens.weight");
@@ -260,6 +259,13 @@ impl Checkpoint {
             let width = config.hidden_size;
             config.dense = DenseConfig::read_all(documents.dense, width, &mut warnings)?;
         }
+        let contains = |name: &str| tensors.contains_key(name);
+        let (shapes, is_unread) = tensors::read_by(&config, &kind, contains);
+        tensors.retain(|name, _| shapes.contains_key(name) || !is_unread(name));
+        if let Some(form) = config.fp8 {
+            let dtype = config.dtype.unwrap_or(DType::Bf16);
+            quantised::attach_scales(form, dtype, &files, &mut tensors)?;
+        }
         Ok(Self {
             config,
             generation,
@@ -269,6 +275,7 @@ impl Checkpoint {
             chat_template: None,
             files,
             tensors,
+            shapes,
         })
     }
 
@@ -310,7 +317,8 @@ impl Checkpoint {
         self.chat_template.as_deref()
     }
 
-    /// Returns the names of all tensors, sorted.
+    /// Returns the names of all tensors, sorted. Those that the architecture is known not to read,
+    /// such as buffers of integers that old releases of transformers saved, are not among them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
@@ -321,7 +329,7 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// Returns the bytes of all tensors in the dtypes in which the checkpoint stores them.
+    /// Returns the bytes of the tensors that are read, in the dtypes in which the checkpoint stores them.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.tensors.values().map(|(_, e)| e.bytes.len()).sum()
@@ -437,18 +445,10 @@ impl Checkpoint {
         }
     }
 
-    /// Compares names and shapes with what an architecture reads. Tensors for which `ignored`
-    /// holds may be there or not.
-    pub(crate) fn check_tensors(
-        &self,
-        architecture: &str,
-        expected: &BTreeMap<String, Vec<usize>>,
-        ignored: impl Fn(&str) -> bool,
-    ) -> Result<(), Error> {
+    /// Compares names and shapes with what the architecture reads.
+    pub(crate) fn check_tensors(&self) -> Result<(), Error> {
         let mut defects = TensorDefects::default();
-        let mut expected = expected.clone();
-        expected.extend(self.config.dense.iter().flat_map(DenseConfig::tensors));
-        for (name, shape) in &expected {
+        for (name, shape) in &self.shapes {
             match self.tensors.get(name) {
                 None => defects.missing.push(name.clone()),
                 Some((_, entry)) if entry.shape != *shape => {
@@ -461,7 +461,7 @@ impl Checkpoint {
         }
         defects.unexpected = self
             .names()
-            .filter(|name| !expected.contains_key(*name) && !ignored(name))
+            .filter(|name| !self.shapes.contains_key(*name))
             .map(str::to_owned)
             .collect();
         if defects.is_empty() {

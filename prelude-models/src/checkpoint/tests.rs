@@ -202,6 +202,34 @@ fn tensors_must_be_those_of_the_architecture() {
     );
 }
 
+/// What is not read is not there for whoever plans, packs or names a model.
+#[test]
+fn unread_tensors_are_not_there() {
+    let names = shapes();
+    let mut tensors: Vec<_> = { names.iter() }
+        .map(|(name, shape)| {
+            let bytes = [0x80, 0x3f].repeat(shape.iter().product());
+            (name.clone(), Dtype::BF16, shape.clone(), bytes)
+        })
+        .collect();
+    let plain = open(serialize(&names)).unwrap();
+    for (name, dtype) in [
+        ("lm_head.weight", Dtype::I64),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::F64),
+        ("model.layers.0.self_attn.k_scale", Dtype::F32),
+    ] {
+        let bytes = vec![0xff; dtype.bitsize()];
+        tensors.push((name.to_owned(), dtype, vec![8], bytes));
+    }
+    let views = { tensors.iter() }.map(|(name, dtype, shape, bytes)| {
+        (name, Stored::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    let checkpoint = open(safetensors::serialize(views, None).unwrap()).unwrap();
+    assert!(checkpoint.names().eq(plain.names()));
+    assert_eq!(checkpoint.weight_bytes(), plain.weight_bytes());
+    load(&checkpoint).unwrap();
+}
+
 #[test]
 fn attention_biases_are_read_if_configured() {
     let config = CONFIG.replacen('{', r#"{"attention_bias":true,"#, 1);

@@ -1,11 +1,10 @@
 //! The tensors of a dense decoder: their names and shapes in a checkpoint, and their loading.
 
-use std::collections::BTreeMap;
-
 use super::{Decoder, Gemma, GemmaLayer, Head, Layer, Mlp};
 use crate::{
     Checkpoint, Error, Expert, ModelConfig, ModelKind, RopeConfig, WeightLoader,
     source::{WeightSource, loader_error},
+    tensors,
 };
 
 impl<W> Decoder<W> {
@@ -19,12 +18,12 @@ impl<W> Decoder<W> {
         max_positions: usize,
         loader: &mut L,
     ) -> Result<Self, Error> {
-        check_tensors(checkpoint)?;
+        checkpoint.check_tensors()?;
         let config = checkpoint.config();
         let kind = checkpoint.kind();
         let mut source = WeightSource {
             checkpoint,
-            prefix: prefix(checkpoint),
+            prefix: tensors::decoder_prefix(|name| checkpoint.contains(name)),
             loader,
         };
         let tied = *kind == ModelKind::CausalLm && config.tie_word_embeddings;
@@ -175,102 +174,4 @@ fn load_experts<L: WeightLoader>(
     Ok(experts
         .map(|(gate_up, down)| Expert { gate_up, down })
         .collect())
-}
-
-/// Returns the prefix of tensors' names: embedding models are saved from the bare body.
-fn prefix(checkpoint: &Checkpoint) -> &'static str {
-    if checkpoint.contains("embed_tokens.weight") {
-        ""
-    } else {
-        "model."
-    }
-}
-
-/// Names and shapes of all tensors that [`Decoder::load`] reads.
-fn expected(config: &ModelConfig, kind: &ModelKind, prefix: &str) -> BTreeMap<String, Vec<usize>> {
-    let (h, i, d) = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.head_dim,
-    );
-    let q = config.num_attention_heads * d;
-    let kv = config.num_key_value_heads * d;
-    let mut tensors = BTreeMap::new();
-    let mut add = |name: String, shape: &[usize]| {
-        tensors.insert(name, shape.to_vec());
-    };
-    add(
-        format!("{prefix}embed_tokens.weight"),
-        &[config.vocab_size, h],
-    );
-    add(format!("{prefix}norm.weight"), &[h]);
-    for layer in 0..config.num_hidden_layers {
-        let mut at = |name: &str, shape: &[usize]| {
-            add(format!("{prefix}layers.{layer}.{name}"), shape);
-        };
-        at("input_layernorm.weight", &[h]);
-        at("post_attention_layernorm.weight", &[h]);
-        if config.gemma.is_some() {
-            at("pre_feedforward_layernorm.weight", &[h]);
-            at("post_feedforward_layernorm.weight", &[h]);
-        }
-        if config.qk_norm {
-            at("self_attn.q_norm.weight", &[d]);
-            at("self_attn.k_norm.weight", &[d]);
-        }
-        let biases = config.biases;
-        let mut mlp = |name: &str, i: usize, biased: bool| {
-            for (part, [out, input]) in [("gate", [i, h]), ("up", [i, h]), ("down", [h, i])] {
-                at(&format!("{name}.{part}_proj.weight"), &[out, input]);
-                if biased {
-                    at(&format!("{name}.{part}_proj.bias"), &[out]);
-                }
-            }
-        };
-        match config.experts_of(layer) {
-            None => mlp("mlp", i, biases.mlp),
-            Some(experts) => {
-                for expert in 0..experts.count {
-                    let name = format!("mlp.experts.{expert}");
-                    mlp(&name, experts.intermediate_size, false);
-                }
-                at("mlp.gate.weight", &[experts.count, h]);
-            }
-        }
-        for (part, [out, input], biased) in [
-            ("self_attn.q_proj", [q, h], biases.qkv),
-            ("self_attn.k_proj", [kv, h], biases.qkv),
-            ("self_attn.v_proj", [kv, h], biases.qkv),
-            ("self_attn.o_proj", [h, q], biases.o),
-        ] {
-            at(&format!("{part}.weight"), &[out, input]);
-            if biased {
-                at(&format!("{part}.bias"), &[out]);
-            }
-        }
-    }
-    match kind {
-        ModelKind::CausalLm if config.tie_word_embeddings => (),
-        ModelKind::CausalLm => add("lm_head.weight".to_owned(), &[config.vocab_size, h]),
-        ModelKind::SequenceClassification { labels } => {
-            add("score.weight".to_owned(), &[labels.len(), h]);
-        }
-        ModelKind::TokenClassification { labels } => {
-            add("score.weight".to_owned(), &[labels.len(), h]);
-            add("score.bias".to_owned(), &[labels.len()]);
-        }
-        ModelKind::Embedding { .. } => (),
-    }
-    tensors
-}
-
-fn check_tensors(checkpoint: &Checkpoint) -> Result<(), Error> {
-    let config = checkpoint.config();
-    let expected = expected(config, checkpoint.kind(), prefix(checkpoint));
-    // Published tied checkpoints often hold a copy of the embedding matrix as head, and bodies
-    // saved from a language model keep its head; Llama's first checkpoints hold frequencies, which
-    // follow from the configuration. The reference reads none of them.
-    checkpoint.check_tensors(&config.architecture, &expected, |name| {
-        name == "lm_head.weight" || name.ends_with(".self_attn.rotary_emb.inv_freq")
-    })
 }

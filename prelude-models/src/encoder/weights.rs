@@ -1,14 +1,13 @@
 //! The tensors of an encoder: their names and shapes in a checkpoint, and their loading.
 
-use std::collections::BTreeMap;
-
 use super::{
     Encoder, Layer, Norm,
     heads::{Classes, Dense, Heads},
 };
 use crate::{
-    Checkpoint, DType, EncoderConfig, Error, ModelConfig, ModelKind, TensorView, WeightLoader,
+    Checkpoint, DType, EncoderConfig, Error, ModelKind, TensorView, WeightLoader,
     source::{WeightSource, loader_error},
+    tensors::{DISTANCES, TOKEN_SCORE, encoder_prefix, norm_parts},
 };
 
 impl<W> Encoder<W> {
@@ -23,14 +22,15 @@ impl<W> Encoder<W> {
         loader: &mut L,
     ) -> Result<Self, Error> {
         let config = checkpoint.config();
-        let prefix = prefix(checkpoint, encoder);
-        check_tensors(checkpoint, encoder, prefix)?;
+        let contains = |name: &str| checkpoint.contains(name);
+        let prefix = encoder_prefix(contains, encoder);
+        checkpoint.check_tensors()?;
         let mut source = WeightSource {
             checkpoint,
             prefix,
             loader,
         };
-        let parts = norm_parts(checkpoint, prefix);
+        let parts = norm_parts(contains, prefix);
         let words = source.embedding("embeddings.word_embeddings", false)?;
         let positions = position_table(&mut source, encoder, config.max_position_embeddings)?;
         let types = match encoder.family.has_types() {
@@ -83,12 +83,6 @@ impl<W> Encoder<W> {
         })
     }
 }
-
-/// The only product of a head that classifies each token.
-const TOKEN_SCORE: &str = "classifier";
-
-/// The table of numbers that distances add to scores.
-const DISTANCES: &str = "encoder.relative_attention_bias";
 
 /// Distances from which on all are in one bucket.
 const REACH: i32 = 128;
@@ -192,115 +186,6 @@ fn position_table<L: WeightLoader>(
     let loaded = source.loader.embedding(&name, &rows, false);
     source.checkpoint.release(&name);
     loaded.map_err(|e| loader_error(&name, e))
-}
-
-/// Returns the beginning of the names of the body's tensors: a bare body is saved without one.
-fn prefix(checkpoint: &Checkpoint, encoder: &EncoderConfig) -> &'static str {
-    match checkpoint.contains("embeddings.word_embeddings.weight") {
-        true => "",
-        false => encoder.family.prefix(),
-    }
-}
-
-/// Returns the names of the two tensors of a norm: old checkpoints, made from TensorFlow's, have names
-/// of their own, which transformers reads too.
-fn norm_parts(checkpoint: &Checkpoint, prefix: &str) -> [&'static str; 2] {
-    match checkpoint.contains(&format!("{prefix}embeddings.LayerNorm.gamma")) {
-        true => ["gamma", "beta"],
-        false => ["weight", "bias"],
-    }
-}
-
-/// Returns the names and shapes of all tensors that [`Encoder::load`] reads.
-fn expected(
-    config: &ModelConfig,
-    encoder: &EncoderConfig,
-    kind: &ModelKind,
-    (prefix, norm_parts): (&str, [&str; 2]),
-) -> BTreeMap<String, Vec<usize>> {
-    let (h, i) = (config.hidden_size, config.intermediate_size);
-    let mut tensors = BTreeMap::new();
-    let mut add = |name: String, shape: &[usize]| {
-        tensors.insert(name, shape.to_vec());
-    };
-    let mut tables = vec![
-        ("word_embeddings", config.vocab_size),
-        ("position_embeddings", encoder.position_rows),
-    ];
-    if encoder.family.has_types() {
-        tables.push(("token_type_embeddings", encoder.token_types));
-    }
-    for (table, rows) in tables {
-        add(format!("{prefix}embeddings.{table}.weight"), &[rows, h]);
-    }
-    let names = encoder.family.layer_names();
-    let [q, k, v] = names.qkv;
-    let mut norms = vec![format!("{prefix}embeddings.LayerNorm")];
-    let mut products = Vec::new();
-    for layer in 0..config.num_hidden_layers {
-        let at = |name: &str| format!("{prefix}{}.{layer}.{name}", names.layers);
-        norms.extend([names.attention_norm, names.output_norm].map(at));
-        let square = [q, k, v, names.o].map(|name| (at(name), h, h));
-        products.extend(square);
-        products.extend([(at(names.up), i, h), (at(names.down), h, i)]);
-    }
-    match kind {
-        ModelKind::SequenceClassification { labels } => {
-            let [dense, score] = encoder.family.head_names();
-            products.push((dense.to_owned(), h, h));
-            products.push((score.to_owned(), labels.len(), h));
-        }
-        ModelKind::TokenClassification { labels } => {
-            products.push((TOKEN_SCORE.to_owned(), labels.len(), h));
-        }
-        ModelKind::CausalLm | ModelKind::Embedding { .. } => {}
-    }
-    if encoder.relative_buckets > 0 {
-        let shape = [encoder.relative_buckets, config.num_attention_heads];
-        add(format!("{prefix}{DISTANCES}.weight"), &shape);
-    }
-    for norm in norms {
-        for part in norm_parts {
-            add(format!("{norm}.{part}"), &[h]);
-        }
-    }
-    for (product, outputs, inputs) in products {
-        add(format!("{product}.weight"), &[outputs, inputs]);
-        add(format!("{product}.bias"), &[outputs]);
-    }
-    tensors
-}
-
-fn check_tensors(
-    checkpoint: &Checkpoint,
-    encoder: &EncoderConfig,
-    prefix: &str,
-) -> Result<(), Error> {
-    let config = checkpoint.config();
-    let kind = checkpoint.kind();
-    let expected = expected(
-        config,
-        encoder,
-        kind,
-        (prefix, norm_parts(checkpoint, prefix)),
-    );
-    // Old checkpoints hold the numbers of positions. Neither embeddings nor classes read a bare
-    // body's pooler or heads that predict words.
-    const UNREAD: [&str; 6] = [
-        "cls.",
-        "lm_head.",
-        "vocab_layer_norm.",
-        "vocab_projector.",
-        "vocab_transform.",
-        "pooler.",
-    ];
-    let is_unread = |name: &str| {
-        let own = name.strip_prefix(prefix).unwrap_or(name);
-        own.ends_with("embeddings.position_ids")
-            || own.ends_with("embeddings.token_type_ids")
-            || UNREAD.iter().any(|part| own.starts_with(part))
-    };
-    checkpoint.check_tensors(&config.architecture, &expected, is_unread)
 }
 
 #[cfg(test)]

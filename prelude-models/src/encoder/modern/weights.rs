@@ -1,7 +1,5 @@
 //! The tensors of a ModernBERT: their names and shapes in a checkpoint, and their loading.
 
-use std::collections::BTreeMap;
-
 use super::{
     super::{
         Norm,
@@ -13,14 +11,11 @@ use crate::{
     Checkpoint, DType, EncoderConfig, Error, ModelConfig, ModelKind, ModernConfig, TensorView,
     WeightLoader,
     source::{WeightSource, loader_error},
+    tensors::{
+        encoder_prefix,
+        modern_names::{EMBEDDING_NORM, HEAD_DENSE, HEAD_NORM, LAST_NORM, SCORE, WORDS},
+    },
 };
-
-const WORDS: &str = "embeddings.tok_embeddings";
-const EMBEDDING_NORM: &str = "embeddings.norm";
-const LAST_NORM: &str = "final_norm";
-const HEAD_DENSE: &str = "head.dense";
-const HEAD_NORM: &str = "head.norm";
-const SCORE: &str = "classifier";
 
 impl<W> ModernEncoder<W> {
     /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
@@ -35,11 +30,8 @@ impl<W> ModernEncoder<W> {
         loader: &mut L,
     ) -> Result<Self, Error> {
         let config = checkpoint.config();
-        let prefix = match checkpoint.contains(&format!("{WORDS}.weight")) {
-            true => "",
-            false => encoder.family.prefix(),
-        };
-        check_tensors(checkpoint, modern, prefix)?;
+        let prefix = encoder_prefix(|name| checkpoint.contains(name), encoder);
+        checkpoint.check_tensors()?;
         let mut source = WeightSource {
             checkpoint,
             prefix,
@@ -148,65 +140,4 @@ fn load_norm<L: WeightLoader>(
         }
     };
     Ok(Norm { weight, bias })
-}
-
-fn check_tensors(
-    checkpoint: &Checkpoint,
-    modern: &ModernConfig,
-    prefix: &str,
-) -> Result<(), Error> {
-    let config = checkpoint.config();
-    let kind = checkpoint.kind();
-    let (h, i) = (config.hidden_size, config.intermediate_size);
-    let mut tensors = BTreeMap::new();
-    let mut add = |name: String, shape: &[usize]| {
-        tensors.insert(name, shape.to_vec());
-    };
-    add(format!("{prefix}{WORDS}.weight"), &[config.vocab_size, h]);
-    let mut norms = vec![
-        format!("{prefix}{EMBEDDING_NORM}"),
-        format!("{prefix}{LAST_NORM}"),
-    ];
-    let mut products = Vec::new();
-    let biases = config.biases;
-    for layer in 0..config.num_hidden_layers {
-        let at = |name: &str| format!("{prefix}layers.{layer}.{name}");
-        if layer > 0 {
-            norms.push(at("attn_norm"));
-        }
-        norms.push(at("mlp_norm"));
-        products.extend([
-            (at("attn.Wqkv"), 3 * h, h, biases.qkv),
-            (at("attn.Wo"), h, h, biases.o),
-            (at("mlp.Wi"), 2 * i, h, biases.mlp),
-            (at("mlp.Wo"), h, i, biases.mlp),
-        ]);
-    }
-    match kind {
-        ModelKind::SequenceClassification { labels }
-        | ModelKind::TokenClassification { labels } => {
-            norms.push(HEAD_NORM.to_owned());
-            products.push((HEAD_DENSE.to_owned(), h, h, modern.class_bias));
-            products.push((SCORE.to_owned(), labels.len(), h, true));
-        }
-        ModelKind::CausalLm | ModelKind::Embedding { .. } => {}
-    }
-    for norm in norms {
-        add(format!("{norm}.weight"), &[h]);
-        if modern.norm_bias {
-            add(format!("{norm}.bias"), &[h]);
-        }
-    }
-    for (product, outputs, inputs, biased) in products {
-        add(format!("{product}.weight"), &[outputs, inputs]);
-        if biased {
-            add(format!("{product}.bias"), &[outputs]);
-        }
-    }
-    // Neither embeddings nor classes read heads that predict words.
-    let is_unread = |name: &str| {
-        name.starts_with("decoder.")
-            || (matches!(kind, ModelKind::Embedding { .. }) && name.starts_with("head."))
-    };
-    checkpoint.check_tensors(&config.architecture, &tensors, is_unread)
 }
