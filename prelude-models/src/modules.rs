@@ -61,6 +61,8 @@ pub(crate) struct Modules {
     pub(crate) dense: Vec<String>,
     /// Folder of the module `Normalize`, if vectors are scaled to length 1.
     pub(crate) normalize: Option<String>,
+    /// Folder of the body's files, if it is not the checkpoint's own.
+    pub(crate) body: Option<String>,
 }
 
 impl Modules {
@@ -86,7 +88,7 @@ impl Modules {
             let path = module["path"].as_str().unwrap_or_default();
             let is_folder = is_folder(path);
             let stage = match (class(&module), pipeline) {
-                ("Transformer", _) => 0,
+                ("Transformer", _) if path.is_empty() || is_folder => 0,
                 ("Pooling", Pipeline::Embedder) if path == "1_Pooling" => 1,
                 ("LogitScore", Pipeline::Judge) if path == "1_LogitScore" => 1,
                 ("Dense", Pipeline::Embedder) if is_folder => 2,
@@ -111,6 +113,7 @@ impl Modules {
             return;
         }
         match class(module) {
+            "Transformer" => self.body = Some(path.to_owned()),
             "Dense" => self.dense.push(path.to_owned()),
             "Normalize" => self.normalize = Some(path.to_owned()),
             _ => {}
@@ -143,10 +146,15 @@ fn list(bytes: &[u8]) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// Returns the name of a module's class, without the path of its package.
+/// Returns the name of a module's class, without the path of its package; nothing for a class of
+/// another package, which may compute anything. Releases of sentence-transformers have had their
+/// modules in several places: `models`, and since 5.5 `base.modules`, `sentence_transformer.modules`
+/// and `cross_encoder.modules`.
 fn class(module: &Value) -> &str {
     let kind = module["type"].as_str().unwrap_or_default();
-    kind.rsplit('.').next().unwrap_or_default()
+    let own = kind.strip_prefix("sentence_transformers.");
+    own.and_then(|own| own.rsplit('.').next())
+        .unwrap_or_default()
 }
 
 /// Returns whether the modules score texts by a language model's logits.
@@ -277,6 +285,32 @@ mod tests {
         check(&[body, pooling, a], &["2_Dense"], None);
     }
 
+    /// The places of modules in sentence-transformers 2 to 6, and the folders of 2019.
+    #[test]
+    fn modules_by_their_full_names() {
+        let document = json!([
+            {"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"},
+            {"type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+                "path": "1_Pooling"},
+            {"type": "sentence_transformers.base.modules.dense.Dense", "path": "2_Dense"},
+            {"type": "sentence_transformers.base.modules.normalize.Normalize", "path": "3_N"},
+        ]);
+        let bytes = document.to_string();
+        let found = Modules::read(bytes.as_bytes(), Pipeline::Embedder, &mut Vec::new()).unwrap();
+        assert_eq!(found.body.as_deref(), Some("0_Transformer"));
+        assert_eq!(found.dense, ["2_Dense"]);
+        assert_eq!(found.normalize.as_deref(), Some("3_N"));
+        let judge = json!([
+            {"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""},
+            {"type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+                "path": "1_LogitScore"},
+        ]);
+        let bytes = judge.to_string();
+        assert!(has_logit_score(bytes.as_bytes()).unwrap());
+        let found = Modules::read(bytes.as_bytes(), Pipeline::Judge, &mut Vec::new()).unwrap();
+        assert_eq!(found.body, None);
+    }
+
     #[test]
     fn other_modules_are_refused_by_name() {
         let check = |modules: &[(&str, &str)], pipeline, part: &str| {
@@ -284,6 +318,19 @@ mod tests {
             assert!(error.contains(part), "{error}");
         };
         let embedder = Pipeline::Embedder;
+        // A class of another package is not what its name says.
+        for (class, path) in [
+            ("custom_st.Transformer", ""),
+            ("my_code.Pooling", "1_Pooling"),
+            ("Transformer", ""),
+            ("sentence_transformers_fork.models.Dense", "2_Dense"),
+        ] {
+            let document = json!([{"type": class, "path": path}]).to_string();
+            let found = Modules::read(document.as_bytes(), embedder, &mut Vec::new());
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(&format!("module {class:?}")), "{error}");
+        }
+        check(&[("Transformer", "../x")], embedder, "Transformer\" at");
         let strange = ("WordWeights", "2_WordWeights");
         check(&[strange], embedder, "WordWeights\" at \"2_WordWeights\"");
         check(&[("Pooling", "pool")], embedder, "Pooling\" at \"pool\"");

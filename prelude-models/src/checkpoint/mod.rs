@@ -148,23 +148,24 @@ impl Checkpoint {
     /// Anything in [`Error`] except [`Error::Tensors`], [`Error::NotFinite`] and
     /// [`Error::Loader`], which are found when a model is loaded.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        if !folder.join(CONFIG_FILE).exists()
+        let modules = json::read(&folder.join(MODULES))?;
+        let named = modules.as_deref().map(Modules::find).transpose()?;
+        let named = named.unwrap_or_default();
+        let body = body_of(folder, &named);
+        if !body.join(CONFIG_FILE).exists()
             && let Some(path) = gguf::only_file(folder)
         {
             return Self::open_gguf(&path);
         }
-        let config = required(&folder.join(CONFIG_FILE))?;
-        let generation = json::read(&folder.join("generation_config.json"))?;
-        let modules = json::read(&folder.join("modules.json"))?;
+        let config = required(&body.join(CONFIG_FILE))?;
+        let generation = json::read(&body.join("generation_config.json"))?;
         let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
-        let named = modules.as_deref().map(Modules::find).transpose()?;
-        let named = named.unwrap_or_default();
         let normalize = match &named.normalize {
             Some(name) => json::read(&folder.join(name).join("config.json"))?,
             None => None,
         };
         let logit_score = json::read(&folder.join("1_LogitScore/config.json"))?;
-        let (mut files, mut tensors) = open_weights(folder)?;
+        let (mut files, mut tensors) = open_weights(&body)?;
         let mut dense = Vec::new();
         for name in named.dense {
             let config = required(&folder.join(&name).join("config.json"))?;
@@ -188,6 +189,17 @@ impl Checkpoint {
             files,
             tensors,
         )
+    }
+
+    /// Returns the folder of the model's own files: the checkpoint's, unless its `modules.json` names
+    /// another one within, such as `0_Transformer`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Json`] of `modules.json`.
+    pub fn body_folder(folder: &Path) -> Result<PathBuf, Error> {
+        let modules = json::read(&folder.join(MODULES))?;
+        let named = modules.as_deref().map(Modules::find).transpose()?;
+        Ok(body_of(folder, &named.unwrap_or_default()))
     }
 
     /// Returns a checkpoint whose files are in memory.
@@ -471,6 +483,13 @@ impl Checkpoint {
             architecture: architecture.to_owned(),
             defects,
         })
+    }
+}
+
+fn body_of(folder: &Path, modules: &Modules) -> PathBuf {
+    match &modules.body {
+        Some(body) => folder.join(body),
+        None => folder.to_owned(),
     }
 }
 

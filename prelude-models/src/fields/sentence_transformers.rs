@@ -5,9 +5,9 @@ use super::{Effect, Field};
 rows! {
     MODULES, "modules.json";
     Checked ["type"]
-        "Transformer, Pooling, Dense, or Normalize, which makes vectors of length 1 the default, in this order; of a language model LogitScore, which makes it a reranker";
+        "of the package `sentence_transformers`: Transformer, Pooling, Dense, or Normalize, which makes vectors of length 1 the default, in this order; of a language model LogitScore, which makes it a reranker";
     Checked ["path"]
-        "Pooling is at `1_Pooling`, LogitScore at `1_LogitScore`, Dense and Normalize in any folder of the checkpoint's";
+        "Pooling is at `1_Pooling`, LogitScore at `1_LogitScore`, Dense and Normalize in any folder of the checkpoint's; that of Transformer (`0_Transformer`, in old files) has the model's own files";
     NoEffect ["idx", "name", "kwargs"] "the modules' order is the list's";
 }
 
