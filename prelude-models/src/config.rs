@@ -84,8 +84,6 @@ pub struct ModelConfig {
     pub pair_activation: Option<ClassActivation>,
     /// End tokens, possibly none.
     pub eos_token_ids: Vec<TokenId>,
-    /// Padding token, which Prelude never needs.
-    pub pad_token_id: Option<TokenId>,
     /// The rest of the shape, if the model is an encoder.
     pub encoder: Option<EncoderConfig>,
     /// The rest of the shape, if the model is a Gemma.
@@ -126,12 +124,15 @@ impl ModelConfig {
             path: "",
             map: &map,
         };
-        let architecture = architecture(&fields)?;
+        let (architecture, note) = architecture(&fields)?;
         if let Some(family) = EncoderFamily::of(&architecture) {
-            return encoder::read(file, &fields, (architecture, family));
+            let mut config = encoder::read(file, &fields, (architecture, family))?;
+            config.warnings.extend(note);
+            return Ok(config);
         }
         let family = Family::of(&architecture)?;
         let mut warnings = fields::check_as(family.table(), file, &map)?;
+        warnings.extend(note);
         family.check_model_type(&fields)?;
         let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
         let layers = fields.required_count("num_hidden_layers", LAYERS_MAX)?;
@@ -182,7 +183,6 @@ impl ModelConfig {
             pair_activation: ClassActivation::of_pairs(&fields)?,
             labels,
             eos_token_ids: fields.token_ids("eos_token_id")?,
-            pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
             encoder: None,
             gemma,
             granite: GraniteConfig::of(&fields, family)?,
@@ -198,15 +198,12 @@ impl ModelConfig {
     }
 
     fn check_special_ids(&self, fields: &Fields<'_>) -> Result<(), Error> {
-        let mut special = self.eos_token_ids.iter().chain(&self.pad_token_id);
+        let mut special = self.eos_token_ids.iter();
         match special.find(|&&id| id as usize >= self.vocab_size) {
             None => Ok(()),
             Some(id) => Err(fields.wrong(
                 "eos_token_id",
-                format!(
-                    "or `pad_token_id` {id} is outside the vocabulary of {}",
-                    self.vocab_size
-                ),
+                format!("{id} is outside the vocabulary of {}", self.vocab_size),
             )),
         }
     }
@@ -254,7 +251,7 @@ impl ModelConfig {
 
 /// Returns the form of weights in fp8, if the file names one, and notes what that means.
 fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scales>, Error> {
-    let fp8 = quantization::read(fields)?;
+    let fp8 = quantization::read(fields, warnings)?;
     if fp8.is_some() {
         warnings.push(format!("{}: {WIDENED}", fields.file));
     }
@@ -333,13 +330,25 @@ fn check_layers(fields: &Fields<'_>) -> Result<(), Error> {
     }
 }
 
-fn architecture(fields: &Fields<'_>) -> Result<String, Error> {
+/// Returns the model's class, and a note for the operator where the file does not name it: the body
+/// of its `model_type`, which transformers takes there too.
+fn architecture(fields: &Fields<'_>) -> Result<(String, Option<String>), Error> {
     let list = fields.array("architectures")?.unwrap_or_default();
     match list.first() {
-        Some(Value::String(name)) => Ok(name.clone()),
-        Some(_) => Err(fields.wrong("architectures", "must be a list of names")),
-        None => Err(fields.wrong("architectures", "is missing")),
+        Some(Value::String(name)) => return Ok((name.clone(), None)),
+        Some(_) => return Err(fields.wrong("architectures", "must be a list of names")),
+        None => {}
     }
+    let model_type = fields.text("model_type")?;
+    let body = model_type.and_then(|name| EncoderFamily::body(name).or_else(|| Family::body(name)));
+    let Some(body) = body else {
+        return Err(fields.wrong("architectures", "is missing"));
+    };
+    let note = format!(
+        "{}: `architectures` is missing; the model is taken for the body {body}, by `model_type`",
+        fields.file
+    );
+    Ok((body, Some(note)))
 }
 
 fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {

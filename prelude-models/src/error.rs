@@ -77,11 +77,11 @@ pub enum Error {
         what: String,
     },
     /// No model definition has this name.
-    #[error("architecture {name:?} is not supported; known: {known}")]
+    #[error("architecture {name:?} is not supported;\nserved are {known}, as docs/models.md says")]
     Architecture {
         /// The name in `config.json`.
         name: String,
-        /// Names that would do.
+        /// The families that would do.
         known: String,
     },
     /// A tensor was asked for that no file holds.

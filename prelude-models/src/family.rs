@@ -61,7 +61,11 @@ impl Family {
         let found = FAMILIES.iter().copied().find(is_of);
         found.ok_or_else(|| Error::Architecture {
             name: architecture.to_owned(),
-            known: format!("{}, {}", known(), encoder::known()),
+            known: format!(
+                "the decoders {} and the encoders {}",
+                known(),
+                encoder::known()
+            ),
         })
     }
 
@@ -93,6 +97,12 @@ impl Family {
             _ => format!("{}{class}", self.name()),
         };
         CLASSES.iter().filter(is_known).map(name).collect()
+    }
+
+    /// Returns the architecture of the bare body with this `model_type`.
+    pub(crate) fn body(model_type: &str) -> Option<String> {
+        let family = FAMILIES.iter().find(|of| of.model_type() == model_type)?;
+        family.architectures().pop()
     }
 
     /// Returns the name by which transformers chooses the class.
@@ -174,9 +184,9 @@ impl Family {
     }
 }
 
-/// Lists the architectures that are supported.
+/// Lists the families that are supported.
 fn known() -> String {
-    FAMILIES.map(Family::architectures).concat().join(", ")
+    FAMILIES.map(Family::name).join(", ")
 }
 
 #[cfg(test)]
@@ -200,8 +210,10 @@ mod tests {
             (Ok(found), Some(expected)) => assert_eq!(found, expected, "{name}"),
             (Err(error), None) => {
                 let text = error.to_string();
-                let part = format!("{name:?} is not supported; known: LlamaForCausalLM, ");
+                let part = format!("{name:?} is not supported;\nserved are the decoders Llama, ");
                 assert!(text.contains(&part), "{text}");
+                // Readable on a terminal.
+                assert!(text.lines().count() == 2 && text.len() < 300, "{text}");
             }
             (found, _) => panic!("{name}: {found:?}"),
         };
@@ -224,7 +236,12 @@ mod tests {
         ] {
             check(name, None);
         }
-        assert_eq!(known().split(", ").count(), 29);
+        assert_eq!(FAMILIES.map(Family::architectures).concat().len(), 29);
+        assert_eq!(
+            Family::body("gemma3_text").as_deref(),
+            Some("Gemma3TextModel")
+        );
+        assert_eq!(Family::body("bert"), None);
     }
 
     #[test]

@@ -33,12 +33,49 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     Ok(Some(bytes))
 }
 
-/// Parses a document.
+/// Parses a document as Python does: `NaN`, `Infinity` and `-Infinity`, which JSON does not have, are
+/// the texts of these names, so that a field that must be a number is refused by name.
 pub(crate) fn value(file: &str, bytes: &[u8]) -> Result<Value, Error> {
-    serde_json::from_slice(bytes).map_err(|e| Error::Json {
-        file: file.to_owned(),
-        what: e.to_string(),
-    })
+    let parsed = serde_json::from_slice(bytes);
+    parsed
+        .or_else(|e| match quoted(bytes) {
+            Some(bytes) => serde_json::from_slice(&bytes),
+            None => Err(e),
+        })
+        .map_err(|e| Error::Json {
+            file: file.to_owned(),
+            what: e.to_string(),
+        })
+}
+
+/// Returns a document with quotes around Python's numbers that are none; `None` if it has no such.
+fn quoted(bytes: &[u8]) -> Option<Vec<u8>> {
+    const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let mut out = Vec::with_capacity(bytes.len() + 2);
+    let (mut at, mut in_text, mut found) = (0, false, false);
+    while let Some(&byte) = bytes.get(at) {
+        let word = WORDS.iter().find(|word| bytes[at..].starts_with(word));
+        let taken = match (in_text, byte, word) {
+            (true, b'\\', _) => 2,
+            (_, b'"', _) => {
+                in_text = !in_text;
+                1
+            }
+            (false, _, Some(word)) => {
+                out.push(b'"');
+                out.extend_from_slice(word);
+                out.push(b'"');
+                at += word.len();
+                found = true;
+                continue;
+            }
+            _ => 1,
+        };
+        let end = bytes.len().min(at + taken);
+        out.extend_from_slice(&bytes[at..end]);
+        at = end;
+    }
+    found.then_some(out)
 }
 
 /// Parses a document that is an object.
@@ -164,4 +201,49 @@ pub(crate) fn short(value: &Value) -> String {
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_of_python_are_texts() {
+        let check = |document: &str, expected: Value| {
+            let found = value("f", document.as_bytes()).map_err(|e| e.to_string());
+            assert_eq!(found, Ok(expected), "{document}");
+        };
+        check(
+            r#"{"a": NaN, "b": [-Infinity, Infinity], "c": 1}"#,
+            json!({"a": "NaN", "b": ["-Infinity", "Infinity"], "c": 1}),
+        );
+        check(
+            r#"{"a \" NaN": "Infinity \\", "b": NaN}"#,
+            json!({"a \" NaN": "Infinity \\", "b": "NaN"}),
+        );
+        check(r#"{"a": "NaN"}"#, json!({"a": "NaN"}));
+        for wrong in [
+            "{NaN",
+            "{\"a\": Infinit}",
+            "{\"a\": \"NaN",
+            "\\",
+            "\"NaN\\",
+            "{\"a\": NaNNaN}",
+        ] {
+            assert!(value("f", wrong.as_bytes()).is_err(), "{wrong}");
+        }
+        let map = object("f", br#"{"hidden_size": Infinity}"#).unwrap();
+        let fields = Fields {
+            file: "f",
+            path: "",
+            map: &map,
+        };
+        let error = fields.count("hidden_size", 9).unwrap_err().to_string();
+        assert!(
+            error.contains("`hidden_size` must be an integer"),
+            "{error}"
+        );
+    }
 }

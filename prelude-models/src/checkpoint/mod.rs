@@ -30,6 +30,13 @@ const CONFIG_FILE: &str = "config.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
+/// Weights as PyTorch pickles them, and the advice where there are no others.
+const PICKLED: &str = "pytorch_model.bin";
+const CONVERT: &str = "Prelude reads safetensors. Convert pytorch_model.bin once, in the folder: \
+     python -c \"import torch, safetensors.torch as s; s.save_file({k: v.clone().contiguous() for k, v in \
+     torch.load('pytorch_model.bin', map_location='cpu', weights_only=True).items()}, \
+     'model.safetensors', {'format': 'pt'})\"";
+
 /// A model on disk or in memory: its configuration and its tensors, checked but not converted.
 ///
 /// Opening reads headers only; weights are paged in as an executor converts them, and given back
@@ -480,7 +487,7 @@ impl Checkpoint {
             return Ok(());
         }
         Err(Error::Tensors {
-            architecture: architecture.to_owned(),
+            architecture: self.config.architecture.clone(),
             defects,
         })
     }
@@ -512,6 +519,12 @@ fn open_weights(folder: &Path) -> Result<Weights, Error> {
     }
     let path = folder.join(INDEX_FILE);
     let Some(bytes) = json::read(&path)? else {
+        if folder.join(PICKLED).exists() {
+            return Err(Error::NoWeights {
+                path: folder.to_owned(),
+                hint: CONVERT,
+            });
+        }
         return Err(Error::NoWeights {
             path: folder.to_owned(),
             hint: "Prelude reads model.safetensors, or the shards that model.safetensors.index.json names; convert other formats to safetensors",

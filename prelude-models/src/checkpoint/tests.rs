@@ -367,6 +367,11 @@ fn folders_without_weights_say_what_to_do() {
         Checkpoint::open(&folder.0),
         "holds no weights: Prelude reads",
     );
+    folder.write(PICKLED, b"");
+    assert_error(
+        Checkpoint::open(&folder.0),
+        "Convert pytorch_model.bin once, in the folder: python -c \"import torch, safetensors.torch",
+    );
     folder.write(SINGLE_FILE, b"");
     assert_error(
         Checkpoint::open(&folder.0),

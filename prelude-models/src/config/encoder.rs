@@ -57,7 +57,7 @@ pub(super) fn read(
     fields: &Fields<'_>,
     (architecture, family): (String, EncoderFamily),
 ) -> Result<ModelConfig, Error> {
-    let warnings = fields::check_as(fields::ENCODERS, file, fields.map)?;
+    let warnings = fields::check_as(family.table(), file, fields.map)?;
     family.check_model_type(fields)?;
     let names = family.fields();
     let hidden_size = fields.required_count(names.hidden, HIDDEN_MAX)?;
@@ -105,7 +105,6 @@ pub(super) fn read(
         pair_activation: ClassActivation::of_pairs(fields)?,
         labels,
         eos_token_ids: Vec::new(),
-        pad_token_id: fields.token_ids("pad_token_id")?.first().copied(),
         encoder: Some(EncoderConfig {
             family,
             activation: activation(fields, names.activation)?,

@@ -20,6 +20,9 @@ pub enum Fp8Scales {
 /// The field.
 const FIELD: &str = "quantization_config";
 
+/// The field within it about keys and values.
+const CACHE: &str = "kv_cache_scheme";
+
 /// Largest side of a block.
 const BLOCK_MAX: usize = 1 << 16;
 
@@ -27,7 +30,10 @@ const BLOCK_MAX: usize = 1 << 16;
 ///
 /// # Errors
 /// [`Error::Unsupported`] naming the method, the format or the field that is not read.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Fp8Scales>, Error> {
+pub(super) fn read(
+    fields: &Fields<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Fp8Scales>, Error> {
     let Some(map) = fields.object(FIELD)? else {
         return Ok(None);
     };
@@ -36,6 +42,13 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Fp8Scales>, Error> {
         path: "quantization_config.",
         map,
     };
+    // The scales that belong to it are not read either.
+    if own.get(CACHE).is_some_and(|value| !is_empty(value)) {
+        let (file, path) = (own.file, own.path);
+        warnings.push(format!(
+            "{file}: `{path}{CACHE}` is passed over: keys and values are kept as activations are"
+        ));
+    }
     match own.text("quant_method")? {
         Some("fp8") => fp8(&own).map(Some),
         Some("compressed-tensors") => compressed_tensors(&own).map(Some),
@@ -57,6 +70,7 @@ fn fp8(fields: &Fields<'_>) -> Result<Fp8Scales, Error> {
             "ignored_layers",
             "dequantize",
             "scale_fmt",
+            CACHE,
         ],
     )?;
     check_text(fields, "fmt", &["e4m3"])?;
@@ -77,7 +91,7 @@ fn compressed_tensors(fields: &Fields<'_>) -> Result<Fp8Scales, Error> {
             "quantization_status",
             "global_compression_ratio",
             "ignore",
-            "kv_cache_scheme",
+            CACHE,
             "config_groups",
             "sparsity_config",
             "transform_config",
@@ -86,9 +100,7 @@ fn compressed_tensors(fields: &Fields<'_>) -> Result<Fp8Scales, Error> {
     )?;
     check_text(fields, "format", &["float-quantized"])?;
     check_text(fields, "quantization_status", &["compressed", "frozen"])?;
-    for name in ["kv_cache_scheme", "transform_config"] {
-        check_empty(fields, name)?;
-    }
+    check_empty(fields, "transform_config")?;
     if let Some(sparsity) = fields.object("sparsity_config")? {
         let own = within(fields, "quantization_config.sparsity_config.", sparsity);
         check_text(&own, "format", &["dense"])?;
@@ -195,10 +207,16 @@ fn check_text(fields: &Fields<'_>, name: &str, allowed: &[&str]) -> Result<(), E
 /// Refuses an object that says something.
 fn check_empty(fields: &Fields<'_>, name: &str) -> Result<(), Error> {
     match fields.get(name) {
-        None => Ok(()),
-        Some(Value::Object(map)) if map.is_empty() => Ok(()),
-        Some(_) => Err(fields.unsupported(format!("`{}{name}`", fields.path))),
+        Some(value) if !is_empty(value) => {
+            Err(fields.unsupported(format!("`{}{name}`", fields.path)))
+        }
+        _ => Ok(()),
     }
+}
+
+/// Returns true for an object that says nothing.
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty)
 }
 
 #[cfg(test)]
@@ -214,8 +232,13 @@ mod tests {
             path: "",
             map: document.as_object().unwrap(),
         };
-        match (read(&fields), expected) {
-            (Ok(found), Ok(expected)) => assert_eq!(found, Some(expected), "{config}"),
+        let mut warnings = Vec::new();
+        match (read(&fields, &mut warnings), expected) {
+            (Ok(found), Ok(expected)) => {
+                assert_eq!(found, Some(expected), "{config}");
+                let warned = config[CACHE].is_object() || config[CACHE].is_string();
+                assert_eq!(warnings.len(), usize::from(warned), "{warnings:?}");
+            }
             (Err(error), Err(part)) => {
                 let error = error.to_string();
                 assert!(error.contains(part), "{error}");
@@ -250,6 +273,11 @@ mod tests {
             Ok(blocks),
         );
         check(compressed(json!({}), json!({})), Ok(Fp8Scales::Whole));
+        // Weights are read the same whatever is said of keys and values.
+        let cache = json!({"kv_cache_scheme": {"num_bits": 8, "type": "float"}});
+        check(compressed(cache, json!({})), Ok(Fp8Scales::Whole));
+        let cache = json!({"quant_method": "fp8", "kv_cache_scheme": "static"});
+        check(cache, Ok(Fp8Scales::Whole));
         let of_blocks = json!({"strategy": "block", "block_structure": [128, 64]});
         check(compressed(json!({}), of_blocks), Ok(blocks));
     }
@@ -274,8 +302,8 @@ mod tests {
             "\"pack-quantized\"",
         );
         refused(
-            compressed(json!({"kv_cache_scheme": {"num_bits": 8}}), none()),
-            "kv_cache_scheme",
+            compressed(json!({"transform_config": {"a": 1}}), none()),
+            "transform_config",
         );
         refused(
             compressed(json!({"sparsity_config": {"format": "sparse-24"}}), none()),

@@ -121,6 +121,28 @@ fn bad_values_are_named() {
     refuses(json!({"torch_dtype": "float8"}), "float8");
 }
 
+/// Nothing is padded, so whatever tools say of padding is fine.
+#[test]
+fn any_padding_token_is_fine() {
+    for padding in [json!(-1), json!(4096), json!(null)] {
+        parse(json!({ "pad_token_id": padding })).unwrap();
+    }
+}
+
+/// Without a class the type says the body, as transformers' AutoModel has it.
+#[test]
+fn a_missing_class_is_the_body_of_the_type() {
+    let body = |model_type: &str| parse(json!({"architectures": null, "model_type": model_type}));
+    let config = body("qwen3").unwrap();
+    assert_eq!(config.architecture, "Qwen3Model");
+    assert!(config.warnings[0].contains("`architectures` is missing"));
+    assert_eq!(body("bert").unwrap().architecture, "BertModel");
+    refuses(
+        json!({"architectures": [], "model_type": "t5"}),
+        "`architectures` is missing",
+    );
+}
+
 #[test]
 fn windows_that_are_off_are_fine() {
     parse(json!({"sliding_window": 4096, "use_sliding_window": false, "max_window_layers": 2}))

@@ -160,7 +160,6 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             },
             labels: (0..LABELS).map(|i| i.to_string()).collect(),
             eos_token_ids: Vec::new(),
-            pad_token_id: None,
             encoder: None,
             gemma: None,
             granite: None,

@@ -5,7 +5,7 @@ use super::{Effect, Field};
 rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]
-        "the first is the model's class: a language model, a classifier or a bare body";
+        "the first is the model's class: a language model, a classifier or a bare body; without it, the body of `model_type`";
     Refused(r#""llama""#, r#""mistral""#, r#""qwen2""#, r#""qwen3""#, r#""qwen3_moe""#, r#""granite""#) ["model_type"]
         "transformers takes the class from it, which must be that of `architectures`";
     Obeyed [
@@ -52,7 +52,7 @@ rows! {
     NoEffect ["max_window_layers"] "read with `use_sliding_window`, which is refused";
     Refused("false") ["use_mrope"] "a position is one number";
     Checked ["quantization_config"]
-        "weights in fp8 (e4m3) as `fp8` or `compressed-tensors` with format `float-quantized` store them, with scales of matrices, rows or blocks, which are widened when they are loaded, or with `--quantization fp8` multiplied as they are if blocks are of 128 × 128; any other method, format or field of it is refused";
+        "weights in fp8 (e4m3) as `fp8` or `compressed-tensors` with format `float-quantized` store them, with scales of matrices, rows or blocks, which are widened when they are loaded, or with `--quantization fp8` multiplied as they are if blocks are of 128 × 128; `kv_cache_scheme` and its scales are passed over with a warning; any other method, format or field of it is refused";
     Refused() ["compression_config"] "a quantised checkpoint";
     Refused("false") ["is_encoder_decoder", "add_cross_attention"] "a decoder alone is computed";
     Refused("{}") ["pruned_heads", "per_layer_config"] "all layers have one shape";

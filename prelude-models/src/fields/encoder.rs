@@ -5,7 +5,7 @@ use super::{Effect, Field};
 rows! {
     CONFIG, "config.json of an encoder";
     Obeyed ["architectures"]
-        "the first is the model's class: a body, a classifier of texts or of tokens, or a body with a head that predicts words, which is left unread";
+        "the first is the model's class: a body, a classifier of texts or of tokens, or a body with a head that predicts words, which is left unread; without it, the body of `model_type`";
     Refused(
         r#""bert""#, r#""roberta""#, r#""xlm-roberta""#, r#""distilbert""#, r#""mpnet""#,
         r#""modernbert""#
@@ -35,11 +35,11 @@ rows! {
         "classes of texts in ModernBERT are read at the first token (`cls`) or from the mean of all";
     Checked ["hidden_act", "activation", "hidden_activation", "classifier_activation"]
         "`gelu`, `gelu_new`, `gelu_pytorch_tanh` or `relu`, between the products of a layer's second half, and of ModernBERT's head";
-    Refused("32") ["relative_attention_num_buckets"]
-        "transformers divides the distances in MPNet into 32 buckets, whatever the file says";
-    Refused() ["rope_scaling", "rope_theta", "sliding_window"]
-        "ModernBERT has `rope_parameters` for each kind of layers, and `local_attention`";
     Refused(r#""absolute""#) ["position_embedding_type"] "positions are rows of a table";
+    NoEffect [
+        "relative_attention_num_buckets", "rope_scaling", "rope_theta", "sliding_window",
+        "mask_token_id",
+    ] "read by other classes";
     Refused("false") ["is_decoder", "add_cross_attention", "is_encoder_decoder"]
         "an encoder alone is computed, whose attention sees the whole text";
     Refused("{}") ["pruned_heads"] "all layers have one shape";
@@ -79,4 +79,26 @@ rows! {
         "transformers_version", "_name_or_path", "name_or_path", "_commit_hash",
         "transformers.js_config",
     ] "notes of tools";
+}
+
+rows! {
+    DISTILBERT, "config.json of a DistilBERT";
+    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
+        "transformers' DistilBERT does not read it";
+}
+
+rows! {
+    MPNET, "config.json of an MPNet";
+    Refused("32") ["relative_attention_num_buckets"]
+        "transformers divides the distances into 32 buckets, whatever the file says";
+    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
+        "transformers' MPNet does not read it";
+}
+
+rows! {
+    MODERNBERT, "config.json of a ModernBERT";
+    Refused() ["rope_scaling", "rope_theta", "sliding_window"]
+        "there is `rope_parameters` for each kind of layers, and `local_attention`";
+    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
+        "transformers' ModernBERT does not read it; mmBERT says \"sans_pos\"";
 }

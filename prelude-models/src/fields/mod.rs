@@ -75,6 +75,9 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
     let tables = [
         config::CONFIG,
         encoder::CONFIG,
+        encoder::DISTILBERT,
+        encoder::MPNET,
+        encoder::MODERNBERT,
         gemma::CONFIG,
         generation::GENERATION_CONFIG,
         tokenizer::TOKENIZER,
@@ -97,6 +100,7 @@ pub fn find(file: &str, name: &str) -> Option<&'static Field> {
     let row = |file: &str| all().find(|f| f.file == file && f.names.contains(&name));
     row(file).or_else(|| match file {
         GEMMAS => row("config.json").or_else(|| row("generation_config.json").map(|_| &IN_CONFIG)),
+        DISTILBERTS | MPNETS | MODERNBERTS => find(ENCODERS, name),
         "config.json" | ENCODERS => row("generation_config.json").map(|_| &IN_CONFIG),
         _ => None,
     })
@@ -113,8 +117,22 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>
     Ok((map, warnings))
 }
 
+/// Parses a file that is a JSON object, as Python writes it: `NaN` and infinite numbers are texts.
+///
+/// # Errors
+/// [`Error::Json`].
+pub fn document(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
+    json::object(file, bytes)
+}
+
 /// The name by which the table knows the `config.json` of an encoder.
 pub(crate) const ENCODERS: &str = "config.json of an encoder";
+
+/// The names by which the table knows the `config.json` of a family of encoders, as far as it differs
+/// from that of a BERT: a field that the family's class does not read has no effect.
+pub(crate) const DISTILBERTS: &str = "config.json of a DistilBERT";
+pub(crate) const MPNETS: &str = "config.json of an MPNet";
+pub(crate) const MODERNBERTS: &str = "config.json of a ModernBERT";
 
 /// The name by which the table knows the `config.json` of a Gemma, as far as it differs from that of
 /// other decoders.

@@ -46,6 +46,7 @@ enum Base {
     Bert,
     Roberta,
     DistilBert,
+    MpNet,
     ModernBert,
     CrossEncoder,
     /// A language model that is a cross-encoder.
@@ -60,6 +61,10 @@ const CONFIG: &str = "config.json";
 const ENCODERS: &str = "config.json of an encoder";
 /// The rows of `config.json` for Gemma.
 const GEMMAS: &str = "config.json of a Gemma";
+/// The rows of `config.json` for families of encoders.
+const DISTILBERTS: &str = "config.json of a DistilBERT";
+const MPNETS: &str = "config.json of an MPNet";
+const MODERNBERTS: &str = "config.json of a ModernBERT";
 const GENERATION: &str = "generation_config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -82,6 +87,9 @@ impl Base {
             CONFIG => Self::Classifier,
             ENCODERS => Self::Bert,
             GEMMAS => Self::Gemma2,
+            DISTILBERTS => Self::DistilBert,
+            MPNETS => Self::MpNet,
+            MODERNBERTS => Self::ModernBert,
             MAP => Self::LmWithMap,
             LOGIT_SCORE => Self::Judge,
             DENSE => Self::Dense,
@@ -108,6 +116,7 @@ impl Base {
             Self::Bert => Some(testing::golden("rand-bert-cls3")?.join("model")),
             Self::Roberta => Some(testing::golden("rand-roberta-cls2")?.join("model")),
             Self::DistilBert => Some(testing::golden("rand-distilbert-cls2")?.join("model")),
+            Self::MpNet => Some(testing::golden("rand-mpnet-cls2")?.join("model")),
             Self::ModernBert => Some(testing::golden("rand-modernbert-cls3")?.join("model")),
             Self::CrossEncoder => Some(testing::golden("rand-bert-rank")?.join("model")),
         }
@@ -117,7 +126,9 @@ impl Base {
         let template = (TOKENIZER_CONFIG, "chat_template", json!(TEMPLATE));
         match self {
             Self::Classifier | Self::Reward | Self::Mistral | Self::Llama => Vec::new(),
-            Self::Bert | Self::Roberta | Self::DistilBert | Self::ModernBert => Vec::new(),
+            Self::Bert | Self::Roberta | Self::DistilBert | Self::MpNet | Self::ModernBert => {
+                Vec::new()
+            }
             Self::CrossEncoder | Self::Gemma2 | Self::Gemma3 | Self::Dense => Vec::new(),
             Self::Experts | Self::Granite => Vec::new(),
             Self::GemmaEmbedder => vec![(POOLING, "pooling_mode_lasttoken", json!(true))],
@@ -200,7 +211,7 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
     }
     for (file, name, value) in base.changes().iter().chain(changes) {
         let file = match *file {
-            ENCODERS | GEMMAS => CONFIG,
+            ENCODERS | GEMMAS | DISTILBERTS | MPNETS | MODERNBERTS => CONFIG,
             file => file,
         };
         let document = documents.entry(file).or_insert_with(|| json!({}));
@@ -276,7 +287,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
             ("/classify", json!({"input": text})),
             ("/pooling", json!({"input": text})),
         ],
-        Base::Bert | Base::Roberta | Base::DistilBert | Base::ModernBert => {
+        Base::Bert | Base::Roberta | Base::DistilBert | Base::MpNet | Base::ModernBert => {
             vec![
                 ("/classify", json!({"input": text})),
                 ("/pooling", json!({"input": text})),
