@@ -176,6 +176,8 @@ pub fn load(
         cuts: assets.cuts,
         tokenizer_config: assets.tokenizer_config,
         prompts: assets.sentence.prompts,
+        default_prompt: assets.sentence.default_prompt.unwrap_or_default(),
+        truncate_dim: assets.sentence.truncate_dim,
         matryoshka: assets.matryoshka,
         class_activation: checkpoint.config().class_activation,
         pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
@@ -229,7 +231,7 @@ fn judged_template(
         true => assets.compile_template()?,
         false => None,
     };
-    let default = assets.sentence.default_instruction.clone();
+    let default = assets.sentence.default_prompt.clone();
     let of_chat = of_chat.and_then(|chat| RerankTemplate::of_chat(chat, default));
     if of_chat.is_some() {
         assets.chat_template = None;

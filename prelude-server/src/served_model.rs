@@ -205,6 +205,11 @@ pub struct ServedModel {
     pub tool_parser: Option<ToolParser>,
     /// Prompts of an embedding model, by name.
     pub prompts: BTreeMap<String, String>,
+    /// Text before inputs to embed, unless a request says otherwise; mostly empty.
+    pub default_prompt: String,
+    /// Components of an embedding of a text, unless a request says otherwise, if they are fewer than
+    /// the model computes.
+    pub truncate_dim: Option<u32>,
     /// Sizes to which embeddings may be cut; empty if any will do.
     pub matryoshka: Vec<u32>,
     /// Class names in the order of the logits; empty without a classification head.

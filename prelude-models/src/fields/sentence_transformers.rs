@@ -56,8 +56,8 @@ rows! {
     Obeyed ["activation_fn"]
         "activation of a cross-encoder's score: sigmoid or identity, others are refused; wins over `config.json`";
     Obeyed ["default_prompt_name"]
-        "of a cross-encoder, the instruction of requests that give none; refused for an embedder, which has a prompt before a text where a request says so";
-    Refused() ["truncate_dim"] "a request cuts vectors (`dimensions`)";
+        "the prompt of requests that name none: before a text to embed, the instruction of a cross-encoder";
+    Obeyed ["truncate_dim"] "components of vectors of requests that do not say (`dimensions`)";
     Refused(r#""SentenceTransformer""#, r#""CrossEncoder""#) ["model_type"]
         "other pipelines are not computed";
     NoEffect ["keep_in_fp32_modules", "__version__"] "notes of tools";

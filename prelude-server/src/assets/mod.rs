@@ -153,6 +153,9 @@ impl Assets {
             self.sentence.max_seq_length,
         ];
         self.max_len = lengths.into_iter().flatten().min();
+        let longest = self.checkpoint.config().embedding_size();
+        let shortens = |size: &u32| (*size as usize) < longest;
+        self.sentence.truncate_dim = self.sentence.truncate_dim.filter(shortens);
         self.warnings.extend_from_slice(self.checkpoint.warnings());
         self.warnings.append(&mut self.tokenizer_config.warnings);
         self.warnings.append(&mut self.sentence.warnings);

@@ -21,8 +21,11 @@ pub struct SentenceConfig {
     pub pair_activation: Option<ClassActivation>,
     /// True if the pipeline judges pairs of texts.
     pub is_cross_encoder: bool,
-    /// The instruction of a cross-encoder for requests that give none.
-    pub default_instruction: Option<String>,
+    /// The prompt of requests that name none: before a text of an embedder, the instruction of a
+    /// cross-encoder.
+    pub default_prompt: Option<String>,
+    /// The components of a vector for requests that do not say.
+    pub truncate_dim: Option<u32>,
     /// Longest text.
     pub max_seq_length: Option<u32>,
     /// Fields that are passed over.
@@ -49,7 +52,8 @@ impl SentenceConfig {
             config.pair_activation = pair_activation(&map)?;
             let model = map.get("model_type").and_then(Value::as_str);
             config.is_cross_encoder = model == Some("CrossEncoder");
-            config.default_instruction = config.default_instruction(&map)?;
+            config.default_prompt = config.default_prompt(&map)?;
+            config.truncate_dim = truncate_dim(&map)?;
             config.warnings.extend(warnings);
         }
         if let Some(bytes) = transformer {
@@ -63,24 +67,29 @@ impl SentenceConfig {
 
 impl SentenceConfig {
     /// Returns the prompt that `default_prompt_name` names.
-    fn default_instruction(&self, map: &Map<String, Value>) -> Result<Option<String>, LoadError> {
+    fn default_prompt(&self, map: &Map<String, Value>) -> Result<Option<String>, LoadError> {
         let Some(name) = map
             .get("default_prompt_name")
             .filter(|name| !name.is_null())
         else {
             return Ok(None);
         };
-        if !self.is_cross_encoder {
-            return Err(wrong(
-                "has `default_prompt_name`, which is not supported: a prompt stands before a text \
-                 where a request says so",
-            ));
-        }
         let prompt = name.as_str().and_then(|name| self.prompts.get(name));
         let prompt = prompt.ok_or_else(|| {
             wrong("has `default_prompt_name` that is no name of one of its `prompts`")
         })?;
         Ok(Some(prompt.clone()).filter(|prompt| !prompt.is_empty()))
+    }
+}
+
+fn truncate_dim(map: &Map<String, Value>) -> Result<Option<u32>, LoadError> {
+    let Some(value) = map.get("truncate_dim").filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let size = value.as_u64().and_then(|size| u32::try_from(size).ok());
+    match size.filter(|size| *size > 0) {
+        Some(size) => Ok(Some(size)),
+        None => Err(wrong("has `truncate_dim` that is no number of components")),
     }
 }
 
@@ -146,10 +155,16 @@ mod tests {
         };
         let config = judge(r#""web""#).unwrap();
         assert!(config.is_cross_encoder);
-        assert_eq!(config.default_instruction.as_deref(), Some("Find it."));
-        assert_eq!(judge(r#""none""#).unwrap().default_instruction, None);
-        assert_eq!(judge("null").unwrap().default_instruction, None);
+        assert_eq!(config.default_prompt.as_deref(), Some("Find it."));
+        assert_eq!(judge(r#""none""#).unwrap().default_prompt, None);
+        assert_eq!(judge("null").unwrap().default_prompt, None);
         assert!(judge(r#""other""#).is_err());
-        assert!(read(r#"{"prompts":{"q":"Q"},"default_prompt_name":"q"}"#).is_err());
+        let embedder = read(r#"{"prompts":{"q":"Q"},"default_prompt_name":"q","truncate_dim":7}"#);
+        let embedder = embedder.unwrap();
+        assert_eq!(embedder.default_prompt.as_deref(), Some("Q"));
+        assert_eq!(embedder.truncate_dim, Some(7));
+        for wrong in ["0", "-1", "1.5", "\"7\""] {
+            assert!(read(&format!(r#"{{"truncate_dim":{wrong}}}"#)).is_err());
+        }
     }
 }

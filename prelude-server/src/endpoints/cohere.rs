@@ -176,7 +176,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         dimensions,
         (model.embedding_size, model),
     )?;
-    let width = width.unwrap_or(model.embedding_size);
+    let width = width.or(model.truncate_dim).unwrap_or(model.embedding_size);
     let is_packed = |t: &VectorType| matches!(t, VectorType::Binary | VectorType::Ubinary);
     if types.iter().any(is_packed) && !width.is_multiple_of(8) {
         let must = "give a multiple of 8 where vectors are asked for in bits";

@@ -504,10 +504,8 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
             let named = json!("torch.nn.modules.linear.Identity");
             (Base::Reward, vec![(PIPELINE, name, named)])
         }
-        (PIPELINE, "default_prompt_name") => {
-            let prompts = (PIPELINE, "prompts", json!({"x": "Find the card."}));
-            (Base::Judge, vec![prompts, (PIPELINE, name, json!("x"))])
-        }
+        (PIPELINE, "default_prompt_name") => one(json!("query")),
+        (PIPELINE, "truncate_dim") => one(json!(5)),
         (LOGIT_SCORE, _) => one(json!(302)),
         (TRANSFORMER, _) => one(json!(9)),
         _ => panic!("{file}: nothing shows that {name} is obeyed"),

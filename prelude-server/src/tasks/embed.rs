@@ -155,12 +155,20 @@ pub(crate) async fn embed(
     inputs.check_no_pairs()?;
     let longest = unit.vector_size(model);
     let dimensions = dimensions("dimensions", fields.dimensions, (longest, model))?;
-    let before = prefix(&fields, model)?;
+    let dimensions = dimensions.or(match unit {
+        Unit::Texts => model.truncate_dim,
+        Unit::Tokens => None,
+    });
+    let asked = prefix(&fields, model)?;
     let field = inputs.field;
-    if field == "messages" && !before.is_empty() {
+    if field == "messages" && asked.as_ref().is_some_and(|before| !before.is_empty()) {
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
+    let before = asked.unwrap_or_else(|| match inputs.are_texts() {
+        true => model.default_prompt.clone(),
+        false => String::new(),
+    });
     let format = fields.encoding_format.unwrap_or_default();
     let head = match unit {
         Unit::Texts => Head::Embed {
@@ -215,9 +223,9 @@ pub(crate) fn dimensions(
     }
 }
 
-/// Returns the text before each input: at most one of `instruction`, `prompt_name` and
-/// `input_type` names it.
-fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiError> {
+/// Returns the text before each input, if a request says which: at most one of `instruction`,
+/// `prompt_name` and `input_type` names it.
+fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<Option<String>, ApiError> {
     let given = [&fields.instruction, &fields.prompt_name, &fields.input_type];
     let [instruction, prompt_name, input_type] = given.map(|text| text.as_ref().map(|t| &*t.0));
     let named = |name: &str, param: &'static str| {
@@ -229,8 +237,8 @@ fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiE
             )
         })
     };
-    match (instruction, prompt_name, input_type) {
-        (None, None, None) => Ok(String::new()),
+    let before = match (instruction, prompt_name, input_type) {
+        (None, None, None) => return Ok(None),
         (Some(instruction), None, None) => Ok(format!("Instruct: {instruction}\nQuery:")),
         (None, Some(name), None) => named(name, "prompt_name"),
         (None, None, Some("query" | "search_query")) => named("query", "input_type"),
@@ -248,5 +256,6 @@ fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<String, ApiE
             let must = "not be combined with prompt_name or input_type: at most one of the three";
             Err(ApiError::invalid_value("instruction", must))
         }
-    }
+    };
+    before.map(Some)
 }

@@ -353,6 +353,13 @@ impl<'a> Inputs<'a> {
         }
     }
 
+    /// Returns true if the inputs are texts, before which others can be put: neither ids nor a
+    /// conversation.
+    pub(crate) fn are_texts(&self) -> bool {
+        let is_text = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Text(_));
+        matches!(&self.source, Source::Input(prompts) if prompts.iter().all(is_text))
+    }
+
     /// Encodes the inputs within the budget, with `before` put before every text. A text is put
     /// behind it when its turn comes, and the first prompt that is too long ends the work: a long
     /// `before` and many short texts cost no more than one of them.

@@ -288,14 +288,15 @@ pub(crate) async fn by_cosine(
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
     let pooling = model.pooling.expect("a model that embeds pools");
+    let default = model.default_prompt.as_str();
     let before = match &options.instruction {
         Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
-        None => String::new(),
+        None => default.to_owned(),
     };
     let encode = |budget: &Budget<'_>, (text, is_query): (&str, bool)| {
         let (before, max) = match is_query {
             true => (before.as_str(), options.max_tokens_per_query),
-            false => ("", options.max_tokens_per_doc),
+            false => (default, options.max_tokens_per_doc),
         };
         let mut text = capped(model, text, max);
         let whole = |text: &str| format!("{before}{text}");
@@ -318,14 +319,14 @@ pub(crate) async fn by_cosine(
     let prepare = |budget: &Budget<'_>| {
         budget.numbers(pairs.len())?;
         let roles_are_one =
-            before.is_empty() && options.max_tokens_per_query == options.max_tokens_per_doc;
+            before == default && options.max_tokens_per_query == options.max_tokens_per_doc;
         let (texts, of_pair) = distinct(pairs, roles_are_one);
         let ids = texts.into_iter().map(|text| encode(budget, text));
         let ids = ids.collect::<Result<_, ApiError>>()?;
         let head = Head::Embed {
             pooling,
             normalise: true,
-            dimensions: None,
+            dimensions: model.truncate_dim,
         };
         let prompts = SharedPrompts::after(Vec::new(), ids);
         let prepared = Prepared::with_head(model, options.field, prompts, &head)?;
