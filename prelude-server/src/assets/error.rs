@@ -30,6 +30,14 @@ pub enum LoadError {
         /// The file.
         file: &'static str,
     },
+    /// The folder holds something else than a model that can be served, or more.
+    #[error("{folder:?} {what}")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The content, and what to do.
+        what: String,
+    },
     /// A file cannot be read.
     #[error("cannot read {path:?}: {source}")]
     Read {

@@ -3,17 +3,17 @@
 
 mod documents;
 mod error;
+mod folder;
 mod sentence;
 
 use std::{borrow::Cow, fs, io, path::Path};
 
-use prelude_models::{Checkpoint, CheckpointFiles};
+use prelude_models::{Checkpoint, CheckpointFiles, fields};
 use prelude_text::{
     Tokenizer,
     shared_prefix::SafeCuts,
     template::{ChatTemplate, TemplateError},
 };
-use serde_json::{Map, Value};
 
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
 
@@ -77,26 +77,35 @@ impl Assets {
     /// The same as of [`Assets::open`].
     pub fn open_cached(path: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
         let gguf = Some(path).filter(|path| is_gguf_file(path));
-        let folder = match gguf.map(|path| path.parent().unwrap_or_else(|| Path::new(""))) {
+        let root = match gguf.map(|path| path.parent().unwrap_or_else(|| Path::new(""))) {
             None => path,
             // A name alone lies in the folder of the process.
             Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
             Some(folder) => folder,
         };
-        if !folder.is_dir() {
+        if !root.is_dir() {
             return Err(match Checkpoint::is_gguf(path) {
                 true => LoadError::NoGguf(path.to_owned()),
                 false => LoadError::NoFolder(path.to_owned()),
             });
         }
-        let checkpoint = match gguf {
-            None => None,
-            Some(path) => Some(Checkpoint::open_gguf(path)?),
+        folder::check(root)?;
+        // The model's own files, which sentence-transformers once put into a folder within.
+        let folder = &match gguf {
+            None => Checkpoint::body_folder(root)?,
+            Some(_) => root.to_owned(),
         };
-        let tokenizer_json = read(folder, "tokenizer.json")?.ok_or_else(|| LoadError::NoFile {
-            folder: folder.to_owned(),
-            file: "tokenizer.json",
-        })?;
+        if folder != root {
+            folder::check(folder)?;
+        }
+        // Before the tokenizer: a model that is not served is told as such.
+        let checkpoint = match gguf {
+            Some(path) => Some(Checkpoint::open_gguf(path)?),
+            None if folder.join("config.json").exists() => Some(Checkpoint::open(root)?),
+            None => None,
+        };
+        let tokenizer_json =
+            read(folder, "tokenizer.json")?.ok_or_else(|| folder::no_tokenizer(folder))?;
         let mut tokenizer_config = match read(folder, "tokenizer_config.json")? {
             Some(bytes) => TokenizerConfig::from_json(&bytes)?,
             None => TokenizerConfig::default(),
@@ -123,11 +132,11 @@ impl Assets {
         };
         let checkpoint = match checkpoint {
             Some(checkpoint) => checkpoint,
-            None => Checkpoint::open(folder)?,
+            None => Checkpoint::open(root)?,
         };
         let chat_template = chat_template.or_else(|| checkpoint.chat_template().map(str::to_owned));
         let assets = Self {
-            name: gguf.map_or_else(|| folder_name(folder), file_name),
+            name: gguf.map_or_else(|| folder_name(root), file_name),
             checkpoint,
             tokenizer,
             cuts: SafeCuts::of(&tokenizer_json),
@@ -135,7 +144,7 @@ impl Assets {
             chat_template,
             has_tool_template,
             sentence: SentenceConfig::from_json(
-                read(folder, "config_sentence_transformers.json")?.as_deref(),
+                read(root, "config_sentence_transformers.json")?.as_deref(),
                 read(folder, "sentence_bert_config.json")?.as_deref(),
             )?,
             max_len: None,
@@ -236,7 +245,7 @@ fn matryoshka(folder: &Path) -> Result<Vec<u32>, LoadError> {
     let Some(bytes) = read(folder, "config.json")? else {
         return Ok(Vec::new());
     };
-    let config: Map<String, Value> = serde_json::from_slice(&bytes).unwrap_or_default();
+    let config = fields::document("config.json", &bytes)?;
     let dimensions = config.get("matryoshka_dimensions").cloned();
     let dimensions = dimensions.filter(|d| !d.is_null());
     dimensions

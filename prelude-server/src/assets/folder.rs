@@ -1,0 +1,199 @@
+//! Folders that hold something else than a model of Prelude's, or more than one: each is told for
+//! what it is before anything large is read.
+
+use std::{fs, path::Path};
+
+use prelude_models::fields;
+use serde_json::Value;
+
+use super::{LoadError, read};
+
+const CONFIG: &str = "config.json";
+const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// Files beside a backbone by which its authors' code decides, and the meaning of each. A backbone that
+/// is served without them answers with another prompt, head or calibration.
+const DECISION_FILES: [(&str, &str); 22] = [
+    (
+        "decision_config.json",
+        "the prompt and codes of a decision model",
+    ),
+    ("readout.safetensors", "the head of a decision model"),
+    ("decision_head.safetensors", "the head of a decision model"),
+    ("joint_head_config.json", "the head of a Clef"),
+    ("joint_head.safetensors", "the head of a Clef"),
+    ("rl_agent_config.json", "the option markers of a Laya"),
+    ("option_marker.pt", "the option markers of a Von"),
+    ("slot_head.pt", "the pointer head of a Strands"),
+    ("strands_decider_config.json", "the format of a Strands"),
+    ("hobson_config.json", "the format of a Strands"),
+    ("head.pt", "a head, such as the pointer head of a Kev"),
+    ("head.safetensors", "a head"),
+    ("answer_codes.json", "the answer codes of a decision model"),
+    ("temperatures.json", "the calibration of a decision model"),
+    ("calibration.json", "the calibration of a decision model"),
+    ("score_bias.json", "the calibration of a decision model"),
+    ("lev_release.json", "the format of a lev"),
+    ("serve_config.json", "the format of a decision model"),
+    (
+        "schema_config.json",
+        "the format of a nimble, a decision model",
+    ),
+    ("jevk5_config.json", "the format of a JevK5"),
+    ("decider_config.json", "the format of a decision model"),
+    ("readout_config.json", "the format of a decision model"),
+];
+
+/// Fields of a table of words' vectors, of which Model2Vec has written neither class nor type.
+const TABLE_FIELDS: [&str; 4] = [
+    "apply_zipf",
+    "sif_coefficient",
+    "embedding_dtype",
+    "vocabulary_quantization",
+];
+
+/// Files of weights that Prelude reads.
+const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
+
+/// Refuses a folder that holds something else than a whole model, and one whose files beside the model
+/// would change its answers.
+pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
+    let has = |file: &str| folder.join(file).exists();
+    let has_weights = WEIGHTS.iter().any(|file| has(file));
+    let other = |what: String| LoadError::Folder {
+        folder: folder.to_owned(),
+        what,
+    };
+    if let Some((file, meaning)) = DECISION_FILES.iter().find(|(file, _)| has(file)) {
+        return Err(other(format!(
+            "has {file}, {meaning}, which is not served: without it the model would answer as \
+             another one. To serve the plain model, put its own files into a folder without it"
+        )));
+    }
+    if let Some(base) = adapter(folder)? {
+        return Err(other(match has_weights {
+            true => format!(
+                "has an adapter ({ADAPTER_CONFIG}, of {base}) beside a whole model, and does not \
+                 say which is meant. Merge it, or move it out of the folder"
+            ),
+            false => format!(
+                "is a LoRA adapter of {base}, not a model. Merge it once and serve the result: \
+                 python -c \"from peft import AutoPeftModel as M; \
+                 M.from_pretrained('.').merge_and_unload().save_pretrained('merged')\", then copy \
+                 the tokenizer's files into merged"
+            ),
+        }));
+    }
+    if is_static(folder)? {
+        return Err(other(
+            "is a static embedding (StaticEmbedding of sentence-transformers, or Model2Vec): a \
+             table of words without a transformer, which is not served. Use the model that it was \
+             distilled from"
+                .to_owned(),
+        ));
+    }
+    if !has_weights && !has("pytorch_model.bin") && (has("model.onnx") || has("onnx/model.onnx")) {
+        return Err(other(
+            "is an ONNX export. Prelude reads safetensors: serve the model that it was exported from"
+                .to_owned(),
+        ));
+    }
+    if !has(CONFIG)
+        && !has_weights
+        && let Some(checkpoint) = last_checkpoint(folder)
+    {
+        return Err(other(format!(
+            "is the output of a training: give one of its checkpoints, for example {:?}",
+            folder.join(checkpoint)
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the advice for a folder without `tokenizer.json`: the line that writes it, if the folder has
+/// the files of an older tokenizer.
+pub(super) fn no_tokenizer(folder: &Path) -> LoadError {
+    let has = |file: &str| folder.join(file).exists();
+    let sources = [
+        ("vocab.txt", has("vocab.txt")),
+        (
+            "vocab.json and merges.txt",
+            has("vocab.json") && has("merges.txt"),
+        ),
+        ("sentencepiece.bpe.model", has("sentencepiece.bpe.model")),
+        ("spiece.model", has("spiece.model")),
+        ("tokenizer.model", has("tokenizer.model")),
+    ];
+    match sources.iter().find(|(_, is_there)| *is_there) {
+        None => LoadError::NoFile {
+            folder: folder.to_owned(),
+            file: "tokenizer.json",
+        },
+        Some((source, _)) => LoadError::Folder {
+            folder: folder.to_owned(),
+            what: format!(
+                "has no tokenizer.json, but {source}. Write it once, in the folder, with \
+                 transformers: python -c \"from transformers import AutoTokenizer as T; \
+                 T.from_pretrained('.', use_fast=True).save_pretrained('.')\""
+            ),
+        },
+    }
+}
+
+/// Returns the base of an adapter in a folder, in words; `None` if there is no adapter.
+fn adapter(folder: &Path) -> Result<Option<String>, LoadError> {
+    let names = [
+        ADAPTER_CONFIG,
+        "adapter_model.safetensors",
+        "adapter_model.bin",
+    ];
+    if !names.iter().any(|name| folder.join(name).exists()) {
+        return Ok(None);
+    }
+    let base = match read(folder, ADAPTER_CONFIG)? {
+        None => None,
+        Some(bytes) => {
+            let config = fields::document(ADAPTER_CONFIG, &bytes)?;
+            let base = config.get("base_model_name_or_path");
+            base.and_then(Value::as_str).map(|base| format!("{base:?}"))
+        }
+    };
+    Ok(Some(base.unwrap_or_else(|| "an unnamed base".to_owned())))
+}
+
+/// Returns whether a folder holds a table of words' vectors.
+fn is_static(folder: &Path) -> Result<bool, LoadError> {
+    if let Some(bytes) = read(folder, "modules.json")?
+        && let Ok(Value::Array(modules)) = serde_json::from_slice(&bytes)
+        && let Some(kind) = modules.first().and_then(|first| first["type"].as_str())
+        && (kind.ends_with(".StaticEmbedding") || kind.starts_with("model2vec."))
+    {
+        return Ok(true);
+    }
+    let Some(bytes) = read(folder, CONFIG)? else {
+        return Ok(false);
+    };
+    let config = fields::document(CONFIG, &bytes)?;
+    let has_class = config.get("architectures").is_some_and(|of| {
+        let list = of.as_array().map_or(&[][..], Vec::as_slice);
+        list.iter().any(|class| class == "StaticModel")
+    });
+    let has = |names: &[&str]| names.iter().any(|name| config.contains_key(*name));
+    let is_table = has(&TABLE_FIELDS) && !has(&["hidden_size", "model_type", "architectures"]);
+    let model_type = config.get("model_type").and_then(Value::as_str);
+    Ok(has_class || is_table || model_type == Some("model2vec"))
+}
+
+/// Returns the name of the last checkpoint of a training in a folder.
+fn last_checkpoint(folder: &Path) -> Option<String> {
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let numbered = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number: u64 = name.strip_prefix("checkpoint-")?.parse().ok()?;
+        let is_model = [CONFIG, ADAPTER_CONFIG]
+            .iter()
+            .any(|file| entry.path().join(file).exists());
+        is_model.then_some((number, name))
+    });
+    numbered.max().map(|(_, name)| name)
+}
