@@ -9,6 +9,7 @@ mod decisions;
 mod encoders;
 mod fuzz;
 mod golden;
+mod layouts;
 mod load;
 mod metrics;
 mod overload;
