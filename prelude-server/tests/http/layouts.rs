@@ -215,3 +215,289 @@ fn read_tensors_are_numbers() {
     refused("classifier.bias", "type I64");
     refused("bert.embeddings.other_ids", "unexpected");
 }
+
+/// Renames the tensors of a golden model.
+fn rename(layout: &Layout, name: impl Fn(&str) -> String) {
+    layout.tensors(|all| {
+        let renamed = std::mem::take(all).into_iter();
+        *all = renamed.map(|(old, tensor)| (name(&old), tensor)).collect();
+    });
+}
+
+/// Sets fields of a JSON file, whose values are written as they are, JSON or not.
+fn set(layout: &Layout, file: &str, fields: &str) {
+    let text = fs::read_to_string(layout.0.join(file)).unwrap();
+    let (_, rest) = text.split_once('{').unwrap();
+    // Of two fields with one name the last is taken; the first would be the file's own.
+    let (rest, _) = rest.rsplit_once('}').unwrap();
+    layout.write(file, &format!("{{{rest}, {fields}}}"));
+}
+
+#[test]
+fn names_and_folders_of_old_tools() {
+    // Norms of checkpoints that were made from TensorFlow's.
+    check("rand-bert-rank", |layout| {
+        rename(layout, |name| {
+            let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
+            name.replace("LayerNorm.bias", "LayerNorm.beta")
+        });
+    });
+    // A body with the names of a whole model, and its head.
+    for (name, prefix) in [
+        ("rand-bert-embed", "bert."),
+        ("rand-mpnet-embed", "mpnet."),
+        ("rand-modernbert-embed", "model."),
+        ("rand-embed", "model."),
+    ] {
+        check(name, |layout| {
+            rename(layout, |name| format!("{prefix}{name}"));
+        });
+    }
+    // The folders of sentence-transformers before 2020.
+    check("rand-bert-embed", |layout| {
+        let body = layout.0.join("0_Transformer");
+        fs::create_dir(&body).unwrap();
+        for file in fs::read_dir(&layout.0).unwrap() {
+            let file = file.unwrap();
+            let name = file.file_name();
+            if file.path().is_file() && name != "modules.json" {
+                fs::rename(file.path(), body.join(name)).unwrap();
+            }
+        }
+        let modules = fs::read_to_string(layout.0.join("modules.json")).unwrap();
+        let moved = modules.replacen("\"path\": \"\"", "\"path\": \"0_Transformer\"", 1);
+        assert_ne!(modules, moved);
+        layout.write("modules.json", &moved);
+    });
+    // The places of modules in newer releases.
+    check("rand-bert-embed", |layout| {
+        let modules = fs::read_to_string(layout.0.join("modules.json")).unwrap();
+        let moved = modules
+            .replace("models.Transformer", "base.modules.transformer.Transformer")
+            .replace(
+                "models.Pooling",
+                "sentence_transformer.modules.pooling.Pooling",
+            )
+            .replace("models.Normalize", "base.modules.normalize.Normalize");
+        layout.write("modules.json", &moved);
+    });
+}
+
+#[test]
+fn fields_as_other_tools_write_them() {
+    // Python reads numbers that JSON does not have.
+    check("rand-bert-cls3", |layout| {
+        set(
+            layout,
+            "config.json",
+            r#""pad_token_id": -1, "limit": [NaN, -Infinity]"#,
+        );
+        set(
+            layout,
+            "tokenizer_config.json",
+            r#""model_max_length": Infinity"#,
+        );
+    });
+    check("rand-cls3", |layout| {
+        set(layout, "config.json", r#""pad_token_id": -1"#);
+    });
+    // Fields that a family's class does not read.
+    for name in [
+        "rand-modernbert-cls3",
+        "rand-distilbert-cls2",
+        "rand-mpnet-cls2",
+    ] {
+        check(name, |layout| {
+            let fields = r#""position_embedding_type": "sans_pos", "is_decoder": true"#;
+            set(layout, "config.json", fields);
+        });
+    }
+    // A body without a class is that of its type.
+    for name in [
+        "rand-bert-embed",
+        "rand-mpnet-embed",
+        "rand-modernbert-embed",
+        "rand-embed",
+    ] {
+        check(name, |layout| {
+            set(layout, "config.json", r#""architectures": null"#);
+        });
+    }
+    // Weights in fp8 beside scales of a cache.
+    check("rand-fp8-cls3", |layout| {
+        let path = layout.0.join("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        config["quantization_config"]["kv_cache_scheme"] = json!({"num_bits": 8, "type": "float"});
+        layout.write("config.json", &config.to_string());
+        layout.tensors(|all| {
+            for name in ["k_scale", "v_scale", "k_proj.output_scale"] {
+                let name = format!("model.layers.0.self_attn.{name}");
+                all.insert(name, (Dtype::F32, vec![1], vec![0; 4]));
+            }
+        });
+    });
+}
+
+#[test]
+fn default_prompts_and_sizes_are_obeyed() {
+    let layout = Layout::of("rand-bert-embed");
+    let plain = layout.load("golden").unwrap();
+    layout.write(
+        "config_sentence_transformers.json",
+        r#"{"prompts": {"query": "find: ", "document": ""}, "default_prompt_name": "query",
+            "truncate_dim": 8}"#,
+    );
+    let changed = layout.load("changed").unwrap();
+    let server = TestServer::with(config(), ApiKeys::default(), vec![plain, changed]);
+    let ask = |path: &str, body: Value| {
+        let answer = server.post(path, &body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    };
+    let vector = |model: &str, input: Value, more: Value| {
+        let mut body = json!({"model": model, "input": input});
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        ask("/v1/embeddings", body)["data"][0]["embedding"].clone()
+    };
+    let text = json!("my card");
+    let expected = vector("golden", json!("find: my card"), json!({"dimensions": 8}));
+    assert_eq!(vector("changed", text.clone(), json!({})), expected);
+    // What a request says wins.
+    let plain = vector("golden", text.clone(), json!({"dimensions": 9}));
+    let asked = json!({"dimensions": 9, "prompt_name": "document"});
+    assert_eq!(vector("changed", text, asked), plain);
+    // Ids are a whole text.
+    let ids = json!([2, 30, 31, 3]);
+    let plain = vector("golden", ids.clone(), json!({"dimensions": 8}));
+    assert_eq!(vector("changed", ids, json!({})), plain);
+    // The other routes to a vector.
+    let body = |model: &str, text: &str| json!({"model": model, "texts": [text]});
+    let of_cohere = |body: Value| ask("/v2/embed", body)["embeddings"]["float"][0].clone();
+    let mut cut = body("golden", "find: my card");
+    cut["output_dimension"] = json!(8);
+    assert_eq!(of_cohere(body("changed", "my card")), of_cohere(cut));
+    let of_tei = |body: Value| ask("/embed", body)[0].clone();
+    let found = of_tei(json!({"model": "changed", "inputs": "my card"}));
+    assert_eq!(found, expected);
+}
+
+/// Folders that are no model of Prelude's are told for what they are, with what to do.
+#[test]
+fn folders_are_told_for_what_they_are() {
+    let told = |name: &str, change: &dyn Fn(&Layout), parts: &[&str]| {
+        let layout = Layout::of(name);
+        change(&layout);
+        let error = layout.load("changed").map(drop).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        assert!(error.lines().count() <= 2, "{error}");
+    };
+    let remove = |layout: &Layout, file: &str| fs::remove_file(layout.0.join(file)).unwrap();
+    let adapter = r#"{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}"#;
+    told(
+        "rand-cls3",
+        &|layout| layout.write("adapter_config.json", adapter),
+        &["an adapter", "beside a whole model", "Qwen/Qwen3-0.6B"],
+    );
+    told(
+        "rand-cls3",
+        &|layout| {
+            layout.write("adapter_config.json", adapter);
+            layout.write("adapter_model.safetensors", "");
+            remove(layout, "model.safetensors");
+        },
+        &[
+            "is a LoRA adapter of \"Qwen/Qwen3-0.6B\"",
+            "merge_and_unload",
+        ],
+    );
+    told(
+        "rand-bert-embed",
+        &|layout| {
+            layout.write("onnx/model.onnx", "");
+            remove(layout, "model.safetensors");
+        },
+        &["is an ONNX export"],
+    );
+    let table = r#"[{"type": "sentence_transformers.models.StaticEmbedding", "path": ""}]"#;
+    told(
+        "rand-bert-embed",
+        &|layout| {
+            layout.write("modules.json", table);
+            remove(layout, "config.json");
+        },
+        &["is a static embedding"],
+    );
+    told(
+        "rand-bert-embed",
+        &|layout| layout.write("config.json", r#"{"architectures": ["StaticModel"]}"#),
+        &["is a static embedding"],
+    );
+    told(
+        "rand-bert-embed",
+        &|layout| {
+            let table = r#"{"normalize": true, "embedding_dtype": "int8"}"#;
+            layout.write("config.json", table);
+        },
+        &["is a static embedding"],
+    );
+    told(
+        "rand-bert-cls3",
+        &|layout| {
+            for step in ["checkpoint-500", "checkpoint-1500"] {
+                copy(&golden("rand-bert-cls3"), &layout.0.join(step));
+            }
+            remove(layout, "config.json");
+            remove(layout, "model.safetensors");
+        },
+        &["is the output of a training", "checkpoint-1500"],
+    );
+    for (files, named) in [
+        (&["vocab.txt"][..], "vocab.txt"),
+        (&["vocab.json", "merges.txt"], "vocab.json and merges.txt"),
+    ] {
+        told(
+            "rand-bert-cls3",
+            &|layout| {
+                files.iter().for_each(|file| layout.write(file, ""));
+                remove(layout, "tokenizer.json");
+            },
+            &["has no tokenizer.json", named, "AutoTokenizer"],
+        );
+    }
+    told(
+        "rand-bert-cls3",
+        &|layout| {
+            layout.write("config.json", r#"{"architectures": ["DebertaV2Model"]}"#);
+        },
+        &["\"DebertaV2Model\" is not supported", "docs/models.md"],
+    );
+    let custom = r#"[{"type": "custom_st.Transformer", "path": ""}]"#;
+    told(
+        "rand-bert-embed",
+        &|layout| layout.write("modules.json", custom),
+        &["module \"custom_st.Transformer\""],
+    );
+}
+
+/// Files beside a model that would change its answers.
+#[test]
+fn files_that_decide_are_refused_by_name() {
+    for file in [
+        "decision_config.json",
+        "readout.safetensors",
+        "joint_head.safetensors",
+        "head.pt",
+        "head.safetensors",
+        "temperatures.json",
+        "rl_agent_config.json",
+        "answer_codes.json",
+    ] {
+        let layout = Layout::of("demo-lm");
+        layout.write(file, "{}");
+        let error = layout.load("changed").map(drop).unwrap_err();
+        assert!(error.contains(&format!("has {file}, ")), "{error}");
+    }
+}
