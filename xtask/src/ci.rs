@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::{
     aarch64, accuracy, asan, bench, clients, deny, envoy, files, fuzz, gpu, kernels, miri, package,
-    parity, python,
+    parity, published, python,
     run::{cargo, program},
     smoke, tidy, ui,
 };
@@ -60,6 +60,7 @@ const STEPS: &[Step] = &[
             .run()
     ),
     step!("smoke", smoke::run()),
+    step!("published", published::run(), or skips),
     step!("ui", ui::run(), or skips),
     step!("examples", examples()),
     step!("python", python::ci(), or skips),

@@ -18,6 +18,7 @@ mod kernels;
 mod metadata;
 mod miri;
 mod package;
+mod published;
 mod python;
 mod release;
 mod run;

@@ -57,7 +57,8 @@ pub(crate) fn classify(address: &str, key: &str) -> Result<()> {
     Ok(())
 }
 
-fn post(address: &str, path: &str, body: &str) -> Result<String> {
+/// Posts a body, and returns the whole answer.
+pub(crate) fn post(address: &str, path: &str, body: &str) -> Result<String> {
     post_with_key(address, path, body, "none")
 }
 
