@@ -5,7 +5,13 @@
 mod args;
 mod sources;
 
-use std::{fs, io::Write as _, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
@@ -21,6 +27,10 @@ use prelude_epp::{
     server::{Limits, serve},
 };
 use prelude_router::RouterConfig;
+use signal_hook::{
+    consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
+    flag,
+};
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
@@ -36,13 +46,15 @@ fn main() -> ExitCode {
         Some(Command::EnvoyConfig(args)) => print_envoy_config(args),
         None => run(&serve),
     };
-    match done {
+    let code = match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::line(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
-    }
+    };
+    log::flush();
+    code
 }
 
 /// Prints a configuration of Envoy.
@@ -93,10 +105,27 @@ fn runtime(threads: u16) -> Result<Runtime> {
     builder.enable_all().build().context("cannot start threads")
 }
 
+/// Lets the second signal to stop end the process whatever its threads wait for, and keeps SIGUSR1
+/// and SIGUSR2, which tools send to have logs opened again, from ending it.
+fn end_at_second_signal() -> Result<()> {
+    let is_told = Arc::new(AtomicBool::new(false));
+    for stop in [SIGTERM, SIGINT] {
+        // In the handler itself, in this order.
+        flag::register_conditional_shutdown(stop, 0, Arc::clone(&is_told))?;
+        flag::register(stop, Arc::clone(&is_told))?;
+    }
+    for user in [SIGUSR1, SIGUSR2] {
+        flag::register(user, Arc::default())?;
+    }
+    Ok(())
+}
+
 /// Answers until a signal ends it.
 async fn answer(picker: Arc<Picker>, args: &ServeArgs) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    end_at_second_signal()?;
+    log::start().context("cannot start threads")?;
     let listener = TcpListener::bind(args.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
     log::line(format_args!("listening on {}", listener.local_addr()?));
