@@ -196,6 +196,10 @@ pub(crate) struct ModelArgs {
     /// Longest sequence served, in tokens; by default the model's own limit.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_model_len: Option<u32>,
+    /// Cut texts over the context, unless a request says otherwise, where they are classified, ranked
+    /// or embedded; without it they are refused.
+    #[arg(long)]
+    pub(crate) auto_truncate: bool,
     /// KV blocks in memory; by default as many as the executor's memory settings hold.
     #[arg(long, value_name = "COUNT")]
     pub(crate) kv_blocks: Option<u32>,

@@ -37,6 +37,8 @@ pub struct LoadOptions {
     pub kind: Option<ModelKind>,
     /// Longest sequence served; by default the model's own limit.
     pub max_model_len: Option<u32>,
+    /// True if texts over the context are cut unless a request says otherwise.
+    pub auto_truncate: bool,
     /// A chat template instead of the model's own.
     pub chat_template: Option<PathBuf>,
     /// Makes a language model serve embeddings, pooled like this, or replaces a model's pooling.
@@ -69,6 +71,7 @@ impl Default for LoadOptions {
             name: None,
             kind: None,
             max_model_len: None,
+            auto_truncate: false,
             chat_template: None,
             pooling: None,
             rerank_template: None,
@@ -188,6 +191,7 @@ pub fn load(
         embedding_size: bounded(checkpoint.config().embedding_size()),
         hidden_size: bounded(checkpoint.config().hidden_size),
         max_model_len,
+        auto_truncate: options.auto_truncate,
         vocab_size: bounded(checkpoint.config().vocab_size),
         token_types: token_types(checkpoint),
         eos_token_ids,

@@ -231,6 +231,9 @@ pub struct ServedModel {
     pub hidden_size: u32,
     /// Longest sequence served, in tokens.
     pub max_model_len: u32,
+    /// True if texts over the context are cut unless a request says otherwise. Prompts of generations
+    /// are not.
+    pub auto_truncate: bool,
     /// Token ids of texts are below this (rows of the embedding matrix).
     pub vocab_size: u32,
     /// The types of tokens that the model has: with two, those of a pair's second text have type 1.

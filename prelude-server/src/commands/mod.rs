@@ -269,6 +269,7 @@ impl Settings {
         LoadOptions {
             kind: args.kind.map(Into::into),
             max_model_len: args.max_model_len,
+            auto_truncate: args.auto_truncate,
             chat_template: args.chat_template.clone(),
             pooling: args.pooling.map(Into::into),
             rerank_template: args.rerank_template.clone(),

@@ -42,6 +42,9 @@ pub(crate) struct ModelSettings {
     pub(crate) kind: Option<Kind>,
     /// Longest sequence served, in tokens (default the model's own limit). Less needs less memory.
     pub(crate) max_model_len: Option<u32>,
+    /// True if texts over the context are cut, unless a request says otherwise, where they are
+    /// classified, ranked or embedded (default false: they are refused).
+    pub(crate) auto_truncate: Option<bool>,
     /// File of a chat template instead of the model's own.
     pub(crate) chat_template: Option<PathBuf>,
     /// Prompt about a query and a document: `qwen3`, or a template file. Makes a language or reward
@@ -356,6 +359,7 @@ fn listed(
     options.name = Some(name.to_owned());
     options.kind = options.kind.or_else(|| own.kind.map(Into::into));
     options.max_model_len = options.max_model_len.or(own.max_model_len);
+    options.auto_truncate |= own.auto_truncate.unwrap_or(false);
     options.pooling = options.pooling.or_else(|| own.pooling.map(Into::into));
     let chat_template = options.chat_template.take();
     options.chat_template = chat_template.or_else(|| own.chat_template.clone());

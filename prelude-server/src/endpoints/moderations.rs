@@ -250,7 +250,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         fields.open = true;
     }
     let has_verdicts = matches!(guard, Some(Guard::Verdicts));
-    let inputs = Inputs::of_texts(input.0);
+    let inputs = Inputs::of_texts(model, input.0);
     let classified = classify(call, model, &common, fields, (inputs, true), Unit::Texts).await?;
     let write = move || {
         let name = |label| match has_verdicts {

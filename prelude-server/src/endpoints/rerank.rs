@@ -17,7 +17,7 @@ use crate::{
     tasks::{
         rank::{self, Judged, PairOptions},
         submit::{Common, CommonFields},
-        truncate::{CutFields, Side, Truncation, TruncationFields},
+        truncate::{CutFields, DirectionFields, Side, SwitchFields, Truncation, TruncationFields},
     },
     wire::{Count, Fields, Int, Text, request},
 };
@@ -72,6 +72,8 @@ pub(crate) struct RerankFields<'a> {
     instruction: Option<Text<'a>>,
     /// Another name of `instruction`.
     instruct: Option<Text<'a>>,
+    /// 0 is no limit.
+    max_tokens_per_query: Option<Count>,
     /// 0 is no limit.
     max_tokens_per_doc: Option<Count>,
     /// False: raw differences.
@@ -146,11 +148,12 @@ request! {
     struct RerankRequest<'a> {
         rerank: RerankFields<'a>,
         tei: TeiFields<'a>,
-        cut: CutFields,
+        switch: SwitchFields,
+        direction: DirectionFields,
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"]), ("rank_fields", &["[]"]), ("max_tokens_per_query", &["0"])];
+    refuses &[("stream", &["false"]), ("rank_fields", &["[]"])];
 }
 
 impl RerankRequest<'_> {
@@ -161,8 +164,9 @@ impl RerankRequest<'_> {
     fn refuse_other_dialects(&self, answered: Answered) -> Result<(), ApiError> {
         let tei = &self.tei;
         let has_top_k = self.rerank.top_k.is_some();
-        ApiError::refuse_given(&self.cut.given())?;
+        let has_direction = self.direction.truncation_direction.is_some();
         ApiError::refuse_given(&[
+            ("truncation_direction", has_direction),
             ("raw_scores", tei.raw_scores == Some(true)),
             ("return_text", tei.return_text == Some(true)),
             ("top_k", has_top_k && answered != Answered::Sglang),
@@ -234,9 +238,14 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     let activation = asked.use_activation.unwrap_or(true);
     let options = PairOptions {
         instruction: asked.instruction.or(asked.instruct).map(|text| text.0),
-        max_tokens_per_query: 0,
+        max_tokens_per_query: asked.max_tokens_per_query.map_or(0, Int::count),
         max_tokens_per_doc: asked.max_tokens_per_doc.map_or(default, Int::count),
-        truncation: Truncation::new(request.truncation, model, 0, Side::Right)?,
+        truncation: Truncation::of_texts(
+            request.truncation,
+            Some(request.switch),
+            model,
+            (Side::Right, is_cohere),
+        )?,
         escapes: asked.escape_special_tokens,
         field: "documents",
     };
@@ -283,13 +292,13 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: RerankRequest<'_> = call.read_fields(fields)?;
     // The other dialects' fields, and those for which TEI has names of its own.
     let asked = request.rerank;
+    let is_limit = |limit: Option<Count>| limit.is_some_and(|n| n.get() > 0);
     ApiError::refuse_given(&[
         ("top_n", asked.top_n.is_some_and(|n| n.get() > 0)),
         ("return_documents", asked.return_documents == Some(true)),
-        (
-            "max_tokens_per_doc",
-            asked.max_tokens_per_doc.is_some_and(|n| n.get() > 0),
-        ),
+        ("max_tokens_per_query", is_limit(asked.max_tokens_per_query)),
+        ("max_tokens_per_doc", is_limit(asked.max_tokens_per_doc)),
+        ("truncation", request.switch.truncation.is_some()),
         ("use_activation", asked.use_activation == Some(false)),
         ("instruction", asked.instruction.is_some()),
         ("instruct", asked.instruct.is_some()),
@@ -306,8 +315,12 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     }
     let raw_scores = request.tei.raw_scores.unwrap_or(false);
     let return_text = request.tei.return_text.unwrap_or(false);
+    let cut = CutFields {
+        truncate: request.switch.truncate,
+        truncation_direction: request.direction.truncation_direction,
+    };
     let options = PairOptions {
-        truncation: request.cut.truncation(model),
+        truncation: cut.truncation(model),
         escapes: asked.escape_special_tokens,
         field: "texts",
         ..PairOptions::default()
@@ -654,6 +667,24 @@ mod tests {
             (u64::from(context) - 8..=u64::from(context)).contains(&tokens),
             "{tokens}"
         );
+        for switch in ["truncate", "truncation"] {
+            let (status, found, seen) = with(switch, json!(true));
+            assert_eq!((status, seen.truncated), (200, 1), "{found}");
+            assert_eq!(found["usage"]["prompt_tokens"], tokens);
+            let mut refused_ = body.clone();
+            refused_[switch] = json!(false);
+            let too_long = (400, "context_length_exceeded", Some("documents"));
+            refused(qwen3(), "/v2/rerank", &refused_, too_long);
+        }
+        // Cohere cuts what is too long, whatever its limit of a document is.
+        for more in [json!({}), json!({"max_tokens_per_doc": 4096})] {
+            let mut cut = json!({"query": QUERY, "documents": ["Rates change daily.", long]});
+            let more = more.as_object().unwrap().clone();
+            cut.as_object_mut().unwrap().extend(more);
+            let (status, found, seen) = ask(qwen3(), "/v2/rerank", &cut);
+            assert_eq!((status, seen.truncated), (200, 1), "{found}");
+            assert_eq!(found["results"].as_array().unwrap().len(), 2);
+        }
         let (status, found, _) = with("max_tokens_per_doc", json!(7));
         assert_eq!(status, 200, "{found}");
         let short = answer(
@@ -669,6 +700,19 @@ mod tests {
             .count("The card is sent by post.", false);
         assert_eq!(seven, 7);
         assert_eq!(score(&found), score(&short));
+    }
+
+    #[test]
+    fn a_query_has_a_limit_of_its_own() {
+        let ask = |query: &str, limit: u32| {
+            let body = json!({"query": query, "documents": documents(),
+                "max_tokens_per_query": limit});
+            answer(qwen3(), "/v1/rerank", &body)["results"].clone()
+        };
+        let limit = demos().model(None).unwrap().tokenizer.count(QUERY, false);
+        let long = format!("{QUERY} I ordered it a week ago.");
+        assert_eq!(ask(&long, limit as u32), ask(QUERY, 0));
+        assert_ne!(ask(&long, 0), ask(QUERY, 0));
     }
 
     /// A query is cut once, not with every document: the test ends at all because these are not
@@ -752,11 +796,13 @@ mod tests {
         other("top_n", json!(1));
         other("return_documents", json!(true));
         other("max_tokens_per_doc", json!(3));
+        other("max_tokens_per_query", json!(3));
+        other("truncation", json!(true));
         other("use_activation", json!(false));
         other("instruction", json!("i"));
         other("truncate_prompt_tokens", json!(-1));
         other("truncation_side", json!("left"));
-        for name in ["truncate", "raw_scores", "return_text"] {
+        for name in ["raw_scores", "return_text"] {
             let mut body = json!({"query": "q", "documents": ["d"]});
             body[name] = json!(true);
             check("/rerank", body, "unsupported_parameter", name);

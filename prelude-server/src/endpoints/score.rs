@@ -201,7 +201,7 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     };
     let joining = Joining {
         item_first: fields.item_first.unwrap_or(false),
-        truncation: Truncation::new(request.truncation, model, 0, Side::Left)?,
+        truncation: Truncation::of_texts(request.truncation, None, model, (Side::Left, false))?,
     };
     let joined = Joined::new(fields.query, fields.items)?;
     let items = joined.len();
@@ -259,7 +259,7 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
         instruction: judge.instruction.map(|text| text.0),
         max_tokens_per_query: judge.max_tokens_per_query.map_or(0, Int::count),
         max_tokens_per_doc: judge.max_tokens_per_doc.map_or(0, Int::count),
-        truncation: Truncation::new(request.truncation, model, 0, Side::Right)?,
+        truncation: Truncation::of_texts(request.truncation, None, model, (Side::Right, false))?,
         escapes: judge.escape_special_tokens,
         field: right,
     };

@@ -338,7 +338,7 @@ fn info(call: &Call) -> Result<Reply, ApiError> {
         max_concurrent_requests: limits.connections,
         max_input_length: model.max_model_len,
         max_client_batch_size: limits.rows,
-        auto_truncate: false,
+        auto_truncate: model.auto_truncate,
         version: env!("CARGO_PKG_VERSION"),
     }))
 }

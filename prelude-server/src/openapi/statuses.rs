@@ -205,6 +205,11 @@ const INFERENCE: &[(&str, &str, &str)] = &[
         "Tokens of the prompts, each prompt once.",
     ),
     (
+        "x-prelude-truncated",
+        "integer",
+        "Prompts of whose texts tokens were cut off. Absent where none was.",
+    ),
+    (
         "x-prelude-cached-tokens",
         "integer",
         "Of these, read from the prefix cache.",

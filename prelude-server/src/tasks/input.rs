@@ -13,7 +13,7 @@ use super::{
     conversation::{Conversation, ConversationFields},
     pair::encode_pair,
     prepared::Expected,
-    truncate::{Side, Truncation, TruncationFields},
+    truncate::{Side, SwitchFields, Truncation, TruncationFields},
 };
 use crate::{
     endpoint::Call,
@@ -217,6 +217,7 @@ request! {
         input: InputFields<'a>,
         conversation: ConversationFields<'a>,
         truncation: TruncationFields,
+        switch: SwitchFields,
     }
 }
 
@@ -260,7 +261,8 @@ impl<'a> Inputs<'a> {
         fields: InputsFields<'a>,
     ) -> Result<Self, ApiError> {
         let special = fields.input.add_special_tokens;
-        let truncation = Truncation::new(fields.truncation, model, 0, Side::Right)?;
+        let how = (Side::Right, false);
+        let truncation = Truncation::of_texts(fields.truncation, Some(fields.switch), model, how)?;
         let chat = fields.conversation;
         match (fields.input.input, chat.messages.is_some()) {
             (Some(_), true) => {
@@ -304,13 +306,14 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// Returns texts of another field than these, as `input` would hold them. None is cut.
-    pub(crate) fn of_texts(texts: Vec<Cow<'a, str>>) -> Self {
+    /// Returns texts of another field than these, as `input` would hold them.
+    pub(crate) fn of_texts(model: &ServedModel, texts: Vec<Cow<'a, str>>) -> Self {
+        let cut = { model.auto_truncate }.then(|| Truncation::to_context(model, Side::Right));
         Self {
             source: Source::Input(texts.into_iter().map(Prompt::Text).collect()),
             field: "input",
             add_special_tokens: true,
-            truncation: None,
+            truncation: cut,
             escapes: None,
         }
     }

@@ -260,18 +260,22 @@ fn prompts(
             .expect("the branch above sets it for the first pair")
             .1;
         let mut document = capped(model, document, options.max_tokens_per_doc);
-        if let Some(truncation) = &options.truncation {
+        let mut prompt = render(query, &document)?;
+        // A token stands for a byte at least, so most prompts need not be counted to be known to fit.
+        let is_long = |cut: &&Truncation| cut.cuts(prompt.len());
+        if let Some(truncation) = options.truncation.as_ref().filter(is_long) {
             // Rendered prompts bring their special tokens with them.
             let measure = |document: &str| Ok(escaping.count(&render(query, document)?));
             let fitting = truncation.fit(model, options.field, &document, measure)?;
             if let Cow::Owned(cut) = fitting {
+                prompt = render(query, &cut)?;
                 document = Cow::Owned(cut);
             }
         }
         if query.len() < whole.len() || matches!(document, Cow::Owned(_)) {
             budget.call.note_cut();
         }
-        render(query, &document)
+        Ok(prompt)
     });
     escaping.encode_all(options.field, prompts, budget)
 }

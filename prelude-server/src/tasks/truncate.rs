@@ -33,6 +33,33 @@ impl TruncationFields {
     }
 }
 
+/// The switch by which hosted services cut texts to the context. Without it the model's setting
+/// `auto_truncate` decides.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "TruncationSwitch")]
+pub(crate) struct SwitchFields {
+    /// True cuts texts that are too long, false refuses them.
+    pub(crate) truncate: Option<bool>,
+    /// Another name of `truncate` (Voyage's).
+    pub(crate) truncation: Option<bool>,
+}
+
+impl SwitchFields {
+    /// Returns true or false if the request says either.
+    ///
+    /// # Errors
+    /// 400 naming the field if the two names contradict each other.
+    fn get(self) -> Result<Option<bool>, ApiError> {
+        match (self.truncate, self.truncation) {
+            (Some(one), Some(other)) if one != other => {
+                let must = "not contradict `truncate`, which means the same";
+                Err(ApiError::invalid_value("truncation", must))
+            }
+            (one, other) => Ok(one.or(other)),
+        }
+    }
+}
+
 /// The end of a prompt that is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -43,22 +70,31 @@ pub(crate) enum Side {
     Right,
 }
 
-/// The cut of a prompt that is too long, in TEI's dialect. Without `truncate` the prompt is refused.
+/// The cut of a prompt that is too long, in TEI's dialect. Without `truncate` the model's setting
+/// `auto_truncate` decides.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "TeiTruncation")]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CutFields {
-    /// Cut texts that are too long (TEI's dialect).
-    truncate: Option<bool>,
+    /// True cuts texts that are too long, false refuses them.
+    pub(crate) truncate: Option<bool>,
     /// The side that is cut, the right one by default (TEI's dialect).
-    truncation_direction: Option<Direction>,
+    pub(crate) truncation_direction: Option<Direction>,
+}
+
+/// The side that is cut where the switch is another group's.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "TeiDirectionField")]
+pub(crate) struct DirectionFields {
+    /// The side that is cut, the right one by default (TEI's dialect).
+    pub(crate) truncation_direction: Option<Direction>,
 }
 
 /// TEI's names of the side that is cut.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "TeiDirection")]
-enum Direction {
+pub(crate) enum Direction {
     #[serde(alias = "Left")]
     Left,
     #[serde(alias = "Right")]
@@ -72,16 +108,8 @@ impl CutFields {
             None | Some(Direction::Right) => Side::Right,
             Some(Direction::Left) => Side::Left,
         };
-        let is_cut = self.truncate == Some(true);
+        let is_cut = self.truncate.unwrap_or(model.auto_truncate);
         is_cut.then(|| Truncation::to_context(model, side))
-    }
-
-    /// Returns the fields' names, each with true if it asks for something.
-    pub(crate) fn given(&self) -> [(&'static str, bool); 2] {
-        [
-            ("truncate", self.truncate == Some(true)),
-            ("truncation_direction", self.truncation_direction.is_some()),
-        ]
     }
 }
 
@@ -98,6 +126,33 @@ impl Truncation {
         Self {
             keep: model.max_model_len as usize,
             side,
+        }
+    }
+
+    /// Returns how texts that are read for a decision or a vector are cut, if they are: as the request
+    /// says, or else to the context if its dialect (`cuts`) or the model's setting says so. `side` is
+    /// cut unless the request names one.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn of_texts(
+        fields: TruncationFields,
+        switch: Option<SwitchFields>,
+        model: &ServedModel,
+        (side, cuts): (Side, bool),
+    ) -> Result<Option<Self>, ApiError> {
+        let switch = switch.map(SwitchFields::get).transpose()?.flatten();
+        match (Self::new(fields, model, 0, side)?, switch) {
+            (Some(_), Some(false)) => {
+                let must = "be left out where `truncate` is false";
+                Err(ApiError::invalid_value("truncate_prompt_tokens", must))
+            }
+            (Some(given), _) => Ok(Some(given)),
+            (None, switch) => {
+                let side = fields.truncation_side.unwrap_or(side);
+                let is_cut = switch.unwrap_or(cuts || model.auto_truncate);
+                Ok(is_cut.then(|| Self::to_context(model, side)))
+            }
         }
     }
 

@@ -24,11 +24,16 @@ fn folder(name: &str) -> PathBuf {
 
 /// Loads a golden model in f32 under its own name.
 fn model(name: &str) -> Loaded {
+    loaded(name, |_| ())
+}
+
+fn loaded(name: &str, change: impl FnOnce(&mut LoadOptions)) -> Loaded {
     let mut options = LoadOptions {
         name: Some(name.to_owned()),
         ..LoadOptions::default()
     };
     options.executor.dtype = Some(ExecutorDtype::F32);
+    change(&mut options);
     let assets = Assets::open(&folder(name).join("model")).unwrap();
     let loaded = load(assets, &options, devices()).unwrap();
     assert_eq!(loaded.warnings, Vec::<String>::new(), "{name}");
@@ -296,6 +301,131 @@ fn pairs_are_cut_on_either_side() {
     refused("/classify", other, ("invalid_type", "input"));
     let vectors = pair(json!({"model": "rand-bert-embed"}));
     refused("/v1/embeddings", vectors, ("invalid_type", "input"));
+}
+
+/// Texts over the context on every route of encoders: refused as they are, and cut where the
+/// dialect, the request or the model's setting says so.
+#[test]
+fn texts_over_the_context_are_cut_or_refused() {
+    let models = ["rand-bert-embed", "rand-bert-cls3", "rand-bert-rank"];
+    let [embed, classes, rank] = models;
+    let refusing = server(&models);
+    let cutting = { models.iter() }.map(|name| loaded(name, |o| o.auto_truncate = true));
+    let cutting = TestServer::with(config(), ApiKeys::default(), cutting.collect());
+    let long = "? ".repeat(400);
+    let many = json!(["?", long]);
+    let ranked = json!({"query": "?", "documents": many});
+    // The route, the body, whether its dialect cuts, and the name of a switch, if it has one.
+    let routes = [
+        (
+            "/v1/embeddings",
+            embed,
+            json!({"input": many}),
+            false,
+            "truncate",
+        ),
+        ("/embed", embed, json!({"inputs": many}), false, "truncate"),
+        ("/v2/embed", embed, json!({"texts": many}), true, ""),
+        (
+            "/classify",
+            classes,
+            json!({"input": many}),
+            false,
+            "truncation",
+        ),
+        (
+            "/predict",
+            classes,
+            json!({"inputs": [["?"], ["?", long]]}),
+            false,
+            "truncate",
+        ),
+        (
+            "/pooling",
+            classes,
+            json!({"input": many}),
+            false,
+            "truncate",
+        ),
+        (
+            "/v1/moderations",
+            classes,
+            json!({"input": many}),
+            false,
+            "",
+        ),
+        ("/v1/rerank", rank, ranked.clone(), false, "truncation"),
+        ("/v2/rerank", rank, ranked, true, "truncate"),
+        (
+            "/rerank",
+            rank,
+            json!({"query": "?", "texts": many}),
+            false,
+            "truncate",
+        ),
+        (
+            "/score",
+            rank,
+            json!({"text_1": "?", "text_2": many}),
+            false,
+            "",
+        ),
+    ];
+    for (path, model, body, cuts, switch) in routes {
+        let ask = |server: &TestServer, how: Option<bool>| {
+            let mut body = body.clone();
+            body["model"] = json!(model);
+            if let Some(how) = how {
+                body[switch] = json!(how);
+            }
+            server.post(path, &body.to_string())
+        };
+        let is_cut = |server: &TestServer, how: Option<bool>| {
+            let response = ask(server, how);
+            assert_eq!(response.status, 200, "{path} {how:?}: {}", response.body);
+            let cut = response.header("x-prelude-truncated");
+            assert_eq!(cut, Some("1"), "{path}");
+        };
+        let is_refused = |server: &TestServer, how: Option<bool>| {
+            let response = ask(server, how);
+            assert_eq!(response.status, 400, "{path} {how:?}: {}", response.body);
+            assert!(
+                response.body.contains("context length"),
+                "{}",
+                response.body
+            );
+        };
+        is_cut(&cutting, None);
+        match cuts {
+            true => is_cut(&refusing, None),
+            false => is_refused(&refusing, None),
+        }
+        if !switch.is_empty() {
+            is_cut(&refusing, Some(true));
+            is_refused(&cutting, Some(false));
+        }
+    }
+    let limit = json!({"model": rank, "query": "?", "documents": many, "max_tokens_per_doc": 4096});
+    post(&refusing, "/v2/rerank", &limit);
+    let info = cutting.get("/info").json();
+    assert_eq!(info["auto_truncate"], true);
+    let short = post(
+        &refusing,
+        "/classify",
+        &json!({"model": classes, "input": "?"}),
+    );
+    let response = refusing.post(
+        "/classify",
+        &json!({"model": classes, "input": "?"}).to_string(),
+    );
+    assert_eq!(response.header("x-prelude-truncated"), None, "{short}");
+    let both = json!({"model": rank, "query": "?", "documents": many, "truncate": false,
+        "truncate_prompt_tokens": 9});
+    let response = refusing.post("/v1/rerank", &both.to_string());
+    assert_eq!(
+        (response.status, &*response.reason()),
+        (400, "invalid_value")
+    );
 }
 
 /// Each token's classes, text by text, as a list of rows.
