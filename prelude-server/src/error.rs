@@ -309,15 +309,11 @@ impl ApiError {
     ) -> Self {
         let param = param.into();
         let requested = prompt_tokens.saturating_add(output_tokens);
-        // Of a list, the text that is too long.
-        let prompt = match param.starts_with('/') {
-            true => format!("`{param}`"),
-            false => "the prompt".to_owned(),
-        };
+        let advice = shorten(&param, output_tokens > 0);
         let message = format!(
             "This model's maximum context length is {max_model_len} tokens. However, you \
              requested {requested} tokens ({prompt_tokens} in the prompt, {output_tokens} for \
-             the output). Shorten {prompt} or the output."
+             the output). {advice}"
         );
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
@@ -329,9 +325,11 @@ impl ApiError {
         bytes: usize,
         least: usize,
     ) -> Self {
+        let param = param.into();
+        let advice = shorten(&param, false);
         let message = format!(
             "This model's maximum context length is {max_model_len} tokens. However, you \
-             requested {least} tokens or more ({bytes} bytes of text). Shorten the prompt."
+             requested {least} tokens or more ({bytes} bytes of text). {advice}"
         );
         Self::new(400, "context_length_exceeded", message).with_param(param)
     }
@@ -405,6 +403,19 @@ impl ApiError {
     /// Returns the error for messages that the chat template refused or could not render.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")
+    }
+}
+
+/// Says what to do about a text that is too long: of a list, which one it is.
+fn shorten(param: &str, has_output: bool) -> String {
+    match (param.starts_with('/'), has_output) {
+        (false, false) => "Shorten the prompt.".to_owned(),
+        (false, true) => "Shorten the prompt or the output.".to_owned(),
+        (true, true) => format!("Shorten `{param}` or the output."),
+        (true, false) => format!(
+            "Shorten `{param}`, or have it cut: by `truncate_prompt_tokens` (TEI: `truncate`), or by \
+             --auto-truncate where the server starts."
+        ),
     }
 }
 

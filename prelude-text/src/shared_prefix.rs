@@ -147,14 +147,15 @@ impl SharedPrompts {
     /// Encodes `texts`, which are read one at a time. The common beginning of the first two, up to a
     /// safe place, is encoded once for all texts that begin with it.
     ///
-    /// `encode` appends the ids of a text, without special tokens of its own.
+    /// `encode` appends the ids of a text, without special tokens of its own. It is told the index of
+    /// the text; the common beginning is the first text's.
     ///
     /// # Errors
     /// The first error of `texts` or `encode`.
     pub fn encode<E>(
         texts: impl IntoIterator<Item = Result<String, E>>,
         cuts: SafeCuts,
-        mut encode: impl FnMut(&str, &mut Vec<TokenId>) -> Result<(), E>,
+        mut encode: impl FnMut(usize, &str, &mut Vec<TokenId>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let mut texts = texts.into_iter();
         let mut shared = Self::default();
@@ -169,17 +170,17 @@ impl SharedPrompts {
         // The cut is safe in a text that has both neighbours of the place.
         let head = cut.map(|cut| (cut, first.as_bytes()[..=cut].to_vec()));
         if let Some(cut) = cut {
-            encode(&first[..cut], &mut shared.prefix)?;
+            encode(0, &first[..cut], &mut shared.prefix)?;
         }
         let rest = [Some(first), second].into_iter().flatten().map(Ok);
-        for text in rest.chain(texts) {
+        for (index, text) in rest.chain(texts).enumerate() {
             let text = text?;
             let cut = match &head {
                 Some((cut, head)) if text.as_bytes().starts_with(head) => Some(*cut),
                 _ => None,
             };
             let mut tokens = Vec::new();
-            encode(&text[cut.unwrap_or(0)..], &mut tokens)?;
+            encode(index, &text[cut.unwrap_or(0)..], &mut tokens)?;
             shared.prompts.push(Encoded {
                 after_prefix: cut.is_some(),
                 tokens,
@@ -332,7 +333,7 @@ mod tests {
         let shared = SharedPrompts::encode(
             texts.map(Ok::<_, Infallible>),
             SafeCuts::Proven,
-            |text, out| {
+            |_, text, out| {
                 encoded_bytes += text.len();
                 encode(text, out)
             },
@@ -366,11 +367,19 @@ mod tests {
             tails in prop::collection::vec("([ \\n]{0,2}[a-zA-Z']{1,4}|[\\n\\r\\t .!?'0-9\u{301}é字]{1,3}|<\\|im_start\\|>){1,4}", 1..6),
         ) {
             let texts: Vec<String> = tails.iter().map(|t| format!("{head}{t}")).collect();
+            let mut indices = Vec::new();
             let shared = SharedPrompts::encode(
                 texts.iter().cloned().map(Ok),
                 SafeCuts::Proven,
-                encode,
+                |index, text, out| {
+                    indices.push(index);
+                    encode(text, out)
+                },
             ).unwrap();
+            // The common beginning, if there is one, and then each text.
+            let each = indices.split_off(indices.len() - texts.len());
+            prop_assert!(each.into_iter().eq(0..texts.len()));
+            prop_assert!(indices.is_empty() || indices == [0]);
             let whole: Vec<Vec<TokenId>> = texts.iter().map(|text| {
                 let mut ids = Vec::new();
                 encode(text, &mut ids).unwrap();

@@ -1,6 +1,7 @@
 //! A call of an endpoint, and its answer.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
@@ -241,6 +242,13 @@ impl Call {
     /// Counts a prompt of whose texts tokens were cut off, which the answer's header tells.
     pub(crate) fn note_cut(&self) {
         self.note(|seen| seen.truncated += 1);
+    }
+
+    /// Counts a prompt of this text if tokens of it were cut off: what was not cut is borrowed.
+    pub(crate) fn note_if_cut(&self, text: &Cow<'_, str>) {
+        if matches!(text, Cow::Owned(_)) {
+            self.note_cut();
+        }
     }
 
     /// Adds facts of the request.

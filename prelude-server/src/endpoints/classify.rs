@@ -264,7 +264,7 @@ mod tests {
             "labels": ["a", "b"],
             "template": format!("{long}{TEXT}"),
         });
-        let too_long = (400, "context_length_exceeded", Some("input"));
+        let too_long = (400, "context_length_exceeded", Some("/input/0"));
         refused(demos(), PATH, &body, too_long);
     }
 

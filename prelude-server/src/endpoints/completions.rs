@@ -113,7 +113,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let prompts = input::encode(call, model, prompts, encoding(None)).await?;
     for (index, ids) in prompts.iter().enumerate() {
         let place = input::place("prompt", index, prompts.len());
-        input::check_length(&place, ids.len(), u64::from(max_tokens), model)?;
+        input::check_length(place, ids.len(), u64::from(max_tokens), model)?;
         params.check_prompt(ids.len())?;
         if let Some(echo) = echoes.get_mut(index)
             && echo.is_none()

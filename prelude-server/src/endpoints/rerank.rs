@@ -236,18 +236,16 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
         0
     };
     let activation = asked.use_activation.unwrap_or(true);
+    let how = (Side::Right, is_cohere);
+    let truncation = Truncation::of_texts(request.truncation, Some(request.switch), model, how)?;
     let options = PairOptions {
         instruction: asked.instruction.or(asked.instruct).map(|text| text.0),
         max_tokens_per_query: asked.max_tokens_per_query.map_or(0, Int::count),
         max_tokens_per_doc: asked.max_tokens_per_doc.map_or(default, Int::count),
-        truncation: Truncation::of_texts(
-            request.truncation,
-            Some(request.switch),
-            model,
-            (Side::Right, is_cohere),
-        )?,
+        truncation,
         escapes: asked.escape_special_tokens,
         field: "documents",
+        query_field: "query",
     };
     let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
     let judged = rank::judge(call, model, &common, &pairs, &options).await?;
@@ -323,6 +321,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
         truncation: cut.truncation(model),
         escapes: asked.escape_special_tokens,
         field: "texts",
+        query_field: "query",
         ..PairOptions::default()
     };
     let pairs: Vec<(&str, &str)> = texts.iter().map(|t| (&*query, &*t.0)).collect();
@@ -654,6 +653,15 @@ mod tests {
             &body,
             (400, "context_length_exceeded", Some("documents")),
         );
+        // Of several, the one that is too long, whether they share the text before it or not.
+        for place in 0..3 {
+            let mut documents = vec!["d"; 3];
+            documents[place] = &long;
+            let body = json!({"query": QUERY, "documents": documents});
+            let place = format!("/documents/{place}");
+            let too_long = (400, "context_length_exceeded", Some(&*place));
+            refused(qwen3(), "/rerank", &body, too_long);
+        }
         let with = |name: &str, value: Value| {
             let mut body = body.clone();
             body[name] = value;
@@ -723,7 +731,7 @@ mod tests {
         let mut documents = vec!["d".to_owned(); 512];
         documents.push("x ".repeat(5_000));
         let body = json!({"text_1": long, "text_2": documents, "max_tokens_per_query": 3});
-        let too_long = (400, "context_length_exceeded", Some("text_2"));
+        let too_long = (400, "context_length_exceeded", Some("/text_2/512"));
         refused(qwen3(), "/score", &body, too_long);
     }
 

@@ -262,6 +262,7 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
         truncation: Truncation::of_texts(request.truncation, None, model, (Side::Right, false))?,
         escapes: judge.escape_special_tokens,
         field: right,
+        query_field: left,
     };
     let pairs: Vec<(&str, &str)> = match (queries.len(), documents.len()) {
         (1, _) => documents.iter().map(|d| (&*queries[0], &**d)).collect(),
@@ -611,7 +612,7 @@ mod tests {
         );
         check(
             json!({"query": [9000], "items": [[1]], "label_token_ids": [1]}),
-            (400, "token_out_of_range", Some("items")),
+            (400, "token_out_of_range", Some("query")),
         );
         check(
             json!({"query": [], "items": [[]], "label_token_ids": [1]}),
@@ -629,18 +630,18 @@ mod tests {
             refused(demos(), PATH, &body, expected);
         };
         let too_many = (400, "too_many_rows", None);
-        let too_long = (400, "context_length_exceeded", Some("items"));
+        let too_long = |place| (400, "context_length_exceeded", Some(place));
         for first in [false, true] {
             let ids = json!(vec![1; 100_000]);
             check(ids.clone(), json!(vec![[1]; 20 * rows]), first, too_many);
-            check(ids, json!(vec![[1]; rows]), first, too_long);
+            check(ids, json!(vec![[1]; rows]), first, too_long("/items/0"));
             // The query alone would fit.
             let context = demos().model(None).unwrap().max_model_len as usize;
             let ids = json!(vec![1; context - 1]);
-            check(ids, json!([[1], [1, 1]]), first, too_long);
+            check(ids, json!([[1], [1, 1]]), first, too_long("/items/1"));
             let text = json!("x ".repeat(100_000));
             let items: Vec<String> = (0..rows).map(|i| i.to_string()).collect();
-            check(text, json!(items), first, too_long);
+            check(text, json!(items), first, too_long("/items/0"));
             // Where a prompt is cut is learned from the whole of it.
             let body = json!({"query": "x ".repeat(10_000), "items": vec!["y"; rows],
                 "item_first": first, "label_token_ids": [1], "truncate_prompt_tokens": 7});

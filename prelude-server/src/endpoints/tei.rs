@@ -291,7 +291,8 @@ async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let cut = request.similarity.parameters;
     let options = PairOptions {
         truncation: cut.and_then(|cut| cut.truncation(model)),
-        field: "inputs",
+        field: "inputs/sentences",
+        query_field: "inputs/source_sentence",
         ..PairOptions::default()
     };
     let pairs = sentences.iter().map(|text| (&*source_sentence.0, &*text.0));

@@ -7,7 +7,7 @@ use prelude_text::label_trie::{LabelTrie, RowScores, rows_behind};
 use super::{
     budget::Budget,
     escaping::Escaping,
-    input::check_length,
+    input::{check_length, place},
     labels::label_trie,
     prepared::{Computed, Expected, Prepared, compute, trie_scores},
     submit::Common,
@@ -19,6 +19,8 @@ pub(crate) struct Answers<'a, 'm> {
     pub(crate) escaping: Escaping<'m>,
     /// The field in which people's texts came, for errors.
     pub(crate) field: &'static str,
+    /// The texts of the field, if each has one prompt; else 1.
+    pub(crate) texts: usize,
     /// The answers as they stand behind a prompt.
     pub(crate) answers: &'a [&'a str],
     /// True if an answer may go on behind these words.
@@ -59,16 +61,17 @@ impl Answers<'_, '_> {
                 first.get_or_insert_with(|| prompt.clone());
                 Ok(prompt)
             });
-            let encoded = escaping.encode_all(self.field, rendered, budget)?;
-            for len in encoded.lens() {
-                check_length(self.field, len, 0, model)?;
+            let texts = (self.field, self.texts);
+            let encoded = escaping.encode_all(texts, rendered, budget)?;
+            for (index, len) in encoded.lens().enumerate() {
+                check_length(place(self.field, index, self.texts), len, 0, model)?;
             }
             let first = first.expect("a request has at least one text to ask about");
             let trie = label_trie(escaping, budget, first, self.answers, self.open)?;
             budget.rows(self.prompts * trie.num_rows())?;
             budget.numbers(self.prompts * self.answers.len())?;
             let tries = iter::repeat(&trie);
-            let prepared = Prepared::with_labels(model, self.field, encoded, tries)?;
+            let prepared = Prepared::with_labels(model, texts, encoded, tries)?;
             Ok((prepared.counting_distinct_tokens(), trie))
         };
         let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;

@@ -14,7 +14,7 @@ use super::{
     budget::Budget,
     embed::Unit,
     escaping::Escaping,
-    input::{Inputs, InputsFields, check_length},
+    input::{Inputs, InputsFields, check_length, place},
     labels::{TEXT, TextPrompt, label_trie, normalised, user_turn},
     prepared::{Expected, Prepared, compute, trie_scores, vectors},
     submit::{Common, UsageBody},
@@ -214,25 +214,24 @@ async fn by_labels<'m>(
                 None => turn(text)?,
                 Some(truncation) => {
                     let cut = truncation.fit(model, "input", text, count)?;
-                    if matches!(cut, Cow::Owned(_)) {
-                        call.note_cut();
-                    }
+                    call.note_if_cut(&cut);
                     turn(&cut)?
                 }
             };
             first.get_or_insert_with(|| turn.clone());
             Ok(turn)
         });
-        let prompts = escaping.encode_all("input", turns, budget)?;
+        let places = ("input", texts.len());
+        let prompts = escaping.encode_all(places, turns, budget)?;
         // A text that is too long is refused before labels are put behind it.
-        for len in prompts.lens() {
-            check_length("input", len, 0, model)?;
+        for (index, len) in prompts.lens().enumerate() {
+            check_length(place("input", index, texts.len()), len, 0, model)?;
         }
         let trie = trie_behind(first.expect("a request has at least one text"))?;
         budget.rows(texts.len() * trie.num_rows())?;
         budget.numbers(texts.len() * labels.len())?;
         let tries = iter::repeat(&trie);
-        Ok((Prepared::with_labels(model, "input", prompts, tries)?, trie))
+        Ok((Prepared::with_labels(model, places, prompts, tries)?, trie))
     };
     let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
     let probs = computed.outputs.chunks(trie.num_rows()).map(|scores| {

@@ -244,7 +244,8 @@ pub(crate) async fn decide(
         let prompts = encode(budget, &escaping, questionnaire, &plans)?;
         let tries =
             { plans.iter() }.flat_map(|plan| iter::repeat_n(&*plan.trie, plan.rotations.len()));
-        let prepared = Prepared::with_labels(model, questionnaire.state_field, prompts, tries)?;
+        let prepared =
+            Prepared::with_labels(model, (questionnaire.state_field, 1), prompts, tries)?;
         let forest = match questionnaire.options.forest {
             true => Some(Forest::of(&prepared, &plans, budget)?),
             false => None,
@@ -445,5 +446,5 @@ fn encode(
             };
             plan.rotations.iter().map(turn)
         });
-    escaping.encode_all(questionnaire.state_field, turns, budget)
+    escaping.encode_all((questionnaire.state_field, 1), turns, budget)
 }

@@ -9,7 +9,7 @@ use prelude_text::{shared_prefix::SharedPrompts, tokenizer::Escaper};
 
 use super::{
     budget::Budget,
-    input::{check_bytes, check_length},
+    input::{Place, check_bytes, check_length, place},
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
@@ -79,35 +79,35 @@ impl<'m> Escaping<'m> {
     /// fit is not read.
     ///
     /// # Errors
-    /// 400 `context_length_exceeded` naming `field`.
+    /// 400 `context_length_exceeded` naming `place`.
     fn encode_within(
         &self,
-        field: &str,
+        place: Place,
         prompt: &str,
         out: &mut Vec<TokenId>,
     ) -> Result<(), ApiError> {
         let marks = self.escapes.map_or(0, |(_, mark)| {
             prompt.matches(mark).count() * mark.len_utf8()
         });
-        check_bytes(field, prompt.len() - marks, self.model)?;
+        check_bytes(place, prompt.len() - marks, self.model)?;
         self.encode_into(prompt, out);
-        check_length(field, out.len(), 0, self.model)
+        check_length(place, out.len(), 0, self.model)
     }
 
     /// Encodes prompts that must fit the context, within the budget. A common beginning is encoded
     /// once where it can be cut off, and a prompt that is too long ends the work.
     ///
     /// # Errors
-    /// 400 `context_length_exceeded` naming `field`, 400 `larger_than_queue`; whatever `prompts`
-    /// fail with.
+    /// 400 `context_length_exceeded` naming one of the `texts` of a field that prompts are made of, or
+    /// the field if it has one; 400 `larger_than_queue`; whatever `prompts` fail with.
     pub(crate) fn encode_all(
         &self,
-        field: &str,
+        (field, texts): (&'static str, usize),
         prompts: impl IntoIterator<Item = Result<String, ApiError>>,
         budget: &Budget<'_>,
     ) -> Result<SharedPrompts, ApiError> {
-        SharedPrompts::encode(prompts, self.model.cuts, |text, out| {
-            self.encode_within(field, text, out)?;
+        SharedPrompts::encode(prompts, self.model.cuts, |index, text, out| {
+            self.encode_within(place(field, index, texts), text, out)?;
             budget.add_tokens(out.len())
         })
     }

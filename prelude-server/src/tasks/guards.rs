@@ -108,6 +108,7 @@ pub(crate) async fn by_categories(
     let asked = Answers {
         escaping,
         field: "input",
+        texts: texts.len(),
         answers: &answers,
         // Other categories may follow the first one.
         open: codes_are_told_apart(model, codes),

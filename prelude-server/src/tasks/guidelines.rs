@@ -215,6 +215,7 @@ impl Form {
         let asked = Answers {
             escaping,
             field: about.field,
+            texts: 1,
             answers: &self.answers,
             open: true,
             prompts: texts.len() * marked.len(),

@@ -382,7 +382,7 @@ impl<'a> Inputs<'a> {
             let must = "be text where an instruction or prompt is to precede it";
             return Err(ApiError::invalid_value(encoding.field, must));
         }
-        let fits = |place: &str, len| {
+        let fits = |place: Place, len| {
             check_length(place, len, 0, model)?;
             budget.add_tokens(len)
         };
@@ -499,12 +499,32 @@ pub(crate) async fn cut<'a>(
     call.app.encoder.run(bytes, work).await?
 }
 
-/// Returns the place of one of `count` prompts, which errors name: the field if it is the only one.
-pub(crate) fn place(field: &'static str, index: usize, count: usize) -> Cow<'static, str> {
-    match count {
-        1 => field.into(),
-        _ => format!("/{field}/{index}").into(),
+/// The place of a text in a request, which errors name: a field, or an item of its list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    field: &'static str,
+    index: Option<usize>,
+}
+
+impl From<&'static str> for Place {
+    fn from(field: &'static str) -> Self {
+        Self { field, index: None }
     }
+}
+
+impl From<Place> for Cow<'static, str> {
+    fn from(Place { field, index }: Place) -> Self {
+        match index {
+            None => field.into(),
+            Some(index) => format!("/{field}/{index}").into(),
+        }
+    }
+}
+
+/// Returns the place of one of `count` texts of a field: the field if it is the only one.
+pub(crate) fn place(field: &'static str, index: usize, count: usize) -> Place {
+    let index = (count != 1).then_some(index);
+    Place { field, index }
 }
 
 /// Encodes prompts with `before` put before every text, and checks their ids. `check_len` sees
@@ -515,21 +535,21 @@ fn encode_each(
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding,
     before: &str,
-    check_len: impl Fn(&str, usize) -> Result<(), ApiError>,
+    check_len: impl Fn(Place, usize) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let count = prompts.len();
     let place = |index| place(encoding.field, index, count);
     if encoding.truncation.is_none() {
         for (index, prompt) in prompts.iter().enumerate() {
             if let Prompt::Text(text) = prompt {
-                check_bytes(&place(index), text.len() + before.len(), model)?;
+                check_bytes(place(index), text.len() + before.len(), model)?;
             }
         }
     }
     let encode_one = |(index, prompt)| {
         let ids = match cut_one(call, model, prompt, encoding, before)? {
             Prompt::Ids(ids) => {
-                check_ids(&place(index), &ids, model)?;
+                check_ids(place(index), &ids, model)?;
                 ids
             }
             Prompt::Pair(first, second) => {
@@ -539,7 +559,7 @@ fn encode_each(
                         are special";
                     return Err(ApiError::invalid_value("add_special_tokens", must));
                 }
-                let pair = encode_pair(model, &place, (&first, &second), encoding.truncation)?;
+                let pair = encode_pair(model, place, (&first, &second), encoding.truncation)?;
                 if pair.is_cut {
                     call.note_cut();
                 }
@@ -552,11 +572,11 @@ fn encode_each(
                 let mut ids = Vec::with_capacity(text.len() / 4 + 4);
                 let special = encoding.add_special_tokens;
                 model.tokenizer.encode_into(&text, special, &mut ids);
-                check_ids(&place(index), &ids, model)?;
+                check_ids(place(index), &ids, model)?;
                 ids
             }
         };
-        check_len(&place(index), ids.len())?;
+        check_len(place(index), ids.len())?;
         Ok(ids)
     };
     prompts.into_iter().enumerate().map(encode_one).collect()
@@ -614,20 +634,21 @@ fn cut_one<'a>(
 ///
 /// # Errors
 /// 400.
-pub(crate) fn check_ids(field: &str, ids: &[TokenId], model: &ServedModel) -> Result<(), ApiError> {
+pub(crate) fn check_ids(
+    place: impl Into<Place>,
+    ids: &[TokenId],
+    model: &ServedModel,
+) -> Result<(), ApiError> {
+    let place: Place = place.into();
     if ids.is_empty() {
         let must = "not be empty: it has no tokens";
-        return Err(ApiError::invalid_value(field.to_owned(), must));
+        return Err(ApiError::invalid_value(place, must));
     }
     match ids.iter().find(|&&id| id >= model.vocab_size) {
         None => Ok(()),
         Some(&id) => {
             let id = u64::from(id);
-            Err(ApiError::token_out_of_range(
-                field.to_owned(),
-                id,
-                model.vocab_size,
-            ))
+            Err(ApiError::token_out_of_range(place, id, model.vocab_size))
         }
     }
 }
@@ -636,14 +657,18 @@ pub(crate) fn check_ids(field: &str, ids: &[TokenId], model: &ServedModel) -> Re
 ///
 /// # Errors
 /// 400 `context_length_exceeded`.
-pub(crate) fn check_bytes(field: &str, bytes: usize, model: &ServedModel) -> Result<(), ApiError> {
+pub(crate) fn check_bytes(
+    place: impl Into<Place>,
+    bytes: usize,
+    model: &ServedModel,
+) -> Result<(), ApiError> {
     let least = model.tokenizer.least_tokens(bytes);
     if least <= model.max_model_len as usize {
         return Ok(());
     }
-    let field = field.to_owned();
+    let place: Place = place.into();
     Err(ApiError::context_bytes_exceeded(
-        field,
+        place,
         model.max_model_len,
         bytes,
         least,
@@ -655,7 +680,7 @@ pub(crate) fn check_bytes(field: &str, bytes: usize, model: &ServedModel) -> Res
 /// # Errors
 /// 400 `context_length_exceeded`.
 pub(crate) fn check_length(
-    field: &str,
+    place: impl Into<Place>,
     prompt_tokens: usize,
     output_tokens: u64,
     model: &ServedModel,
@@ -664,8 +689,9 @@ pub(crate) fn check_length(
     if prompt_tokens.saturating_add(output_tokens) <= u64::from(model.max_model_len) {
         return Ok(());
     }
+    let place: Place = place.into();
     Err(ApiError::context_length_exceeded(
-        field.to_owned(),
+        place,
         model.max_model_len,
         prompt_tokens,
         output_tokens,

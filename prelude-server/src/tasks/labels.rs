@@ -146,7 +146,7 @@ pub(crate) fn label_trie<L: Display>(
     };
     let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
     let texts = [prompt.clone()].into_iter().chain(with_label);
-    let encoded = escaping.encode_all("labels", texts.map(Ok), budget)?;
+    let encoded = escaping.encode_all(("labels", 1), texts.map(Ok), budget)?;
     let mut prompts = encoded.into_prompts();
     let prompt = prompts.next().expect("the prompt was put first");
     let mut sequences: Vec<Vec<TokenId>> = Vec::with_capacity(labels.len());

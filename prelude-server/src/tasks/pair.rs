@@ -1,10 +1,12 @@
 //! Pairs of texts as the tokenizer's template puts them together: the prompts of cross-encoders and of
 //! classifiers of pairs.
 
+use std::borrow::Cow;
+
 use prelude_core::TokenId;
 
 use super::{
-    input::{check_bytes, check_ids, check_length},
+    input::{Place, check_bytes, check_ids, check_length},
     truncate::{Truncation, nothing_left},
 };
 use crate::{error::ApiError, served_model::ServedModel};
@@ -27,7 +29,7 @@ pub(crate) struct EncodedPair {
 /// the texts would be left or there are no tokens, `token_out_of_range`.
 pub(crate) fn encode_pair(
     model: &ServedModel,
-    place: &str,
+    place: Place,
     (first, second): (&str, &str),
     truncation: Option<Truncation>,
 ) -> Result<EncodedPair, ApiError> {
@@ -41,13 +43,15 @@ pub(crate) fn encode_pair(
         Some(truncation) => {
             let around = tokenizer.encode_pair("", "", None).0.len();
             if truncation.cuts(around) {
-                return Err(nothing_left(place, around));
+                return Err(nothing_left(&Cow::<str>::from(place), around));
             }
             // One token more tells whether there are more: long texts are not read to their ends.
             let (ids, types) = tokenizer.encode_pair(first, second, Some(truncation.of_pair(1)));
             is_cut = truncation.cuts(ids.len());
             match is_cut {
-                true if truncation.cuts(around + 1) => return Err(nothing_left(place, around)),
+                true if truncation.cuts(around + 1) => {
+                    return Err(nothing_left(&Cow::<str>::from(place), around));
+                }
                 true => tokenizer.encode_pair(first, second, Some(truncation.of_pair(0))),
                 false => (ids, types),
             }

@@ -21,7 +21,7 @@ use prelude_text::{
 
 use super::{
     budget::Budget,
-    input::check_length,
+    input::{check_length, place},
     submit::{Common, UsageBody, collect, submit},
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
@@ -55,7 +55,8 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Computes `head` at the end of each prompt. `field` is named in errors.
+    /// Computes `head` at the end of each prompt. Errors name the prompt's text in the list `field`, or
+    /// the field if there is one prompt alone.
     ///
     /// # Errors
     /// 400 for a prompt that is empty or does not fit the model's context.
@@ -65,27 +66,28 @@ impl Prepared {
         prompts: SharedPrompts,
         head: &Head,
     ) -> Result<Self, ApiError> {
-        Self::new(model, field, prompts, iter::repeat(Output::Head(head)))
+        let texts = (field, prompts.len());
+        Self::new(model, texts, prompts, iter::repeat(Output::Head(head)))
     }
 
-    /// Scores the labels of a trie behind each prompt, one trie for each. `field` is named in
-    /// errors.
+    /// Scores the labels of a trie behind each prompt, one trie for each. Errors name one of the
+    /// `texts` of a field that prompts are made of, or the field if it has one.
     ///
     /// # Errors
     /// 400 for a prompt that is empty or does not fit the model's context with its labels.
     pub(crate) fn with_labels<'t>(
         model: &ServedModel,
-        field: &'static str,
+        texts: (&'static str, usize),
         prompts: SharedPrompts,
         tries: impl IntoIterator<Item = &'t LabelTrie>,
     ) -> Result<Self, ApiError> {
         let tries = tries.into_iter().map(Output::Labels);
-        Self::new(model, field, prompts, tries)
+        Self::new(model, texts, prompts, tries)
     }
 
     fn new<'t>(
         model: &ServedModel,
-        field: &'static str,
+        (field, texts): (&'static str, usize),
         prompts: SharedPrompts,
         outputs: impl IntoIterator<Item = Output<'t>>,
     ) -> Result<Self, ApiError> {
@@ -93,15 +95,17 @@ impl Prepared {
         let of_tree = |error| of_tree(field, &error);
         let (mut tree, ends) = prompts.into_tree().map_err(of_tree)?;
         let mut rows = Vec::with_capacity(ends.len());
-        for ((node, &len), output) in ends.into_iter().zip(&lens).zip(outputs) {
+        let ends = ends.into_iter().zip(&lens).zip(outputs);
+        for (index, ((node, &len), output)) in ends.enumerate() {
+            let place = place(field, index, texts);
             match output {
                 Output::Head(head) => {
-                    check_length(field, len, 0, model)?;
+                    check_length(place, len, 0, model)?;
                     let head = head.clone();
                     rows.push(RowSpec { node, head });
                 }
                 Output::Labels(trie) => {
-                    check_length(field, len, trie.depth() as u64, model)?;
+                    check_length(place, len, trie.depth() as u64, model)?;
                     trie.graft(&mut tree, node, Normalise::OverVocab, &mut rows)
                         .map_err(of_tree)?;
                 }

@@ -38,6 +38,8 @@ pub(crate) struct PairOptions<'a> {
     pub(crate) escapes: Option<bool>,
     /// The field that holds the documents, for errors.
     pub(crate) field: &'static str,
+    /// The field that holds the query, for errors about it alone.
+    pub(crate) query_field: &'static str,
 }
 
 /// The scores of pairs, and what they cost.
@@ -164,7 +166,7 @@ async fn by_pair(
         let query = capped(model, query, options.max_tokens_per_query);
         let document = capped(model, document, options.max_tokens_per_doc);
         let place = place(options.field, index, pairs.len());
-        let pair = encode_pair(model, &place, (&query, &document), options.truncation)?;
+        let pair = encode_pair(model, place, (&query, &document), options.truncation)?;
         budget.add_tokens(pair.ids.len())?;
         let is_capped = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
         if pair.is_cut || is_capped(&query) || is_capped(&document) {
@@ -277,7 +279,7 @@ fn prompts(
         }
         Ok(prompt)
     });
-    escaping.encode_all(options.field, prompts, budget)
+    escaping.encode_all((options.field, pairs.len()), prompts, budget)
 }
 
 /// Judges by the cosine of embeddings. Each distinct text is embedded once. The model must embed.
@@ -297,26 +299,30 @@ pub(crate) async fn by_cosine(
         Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
         None => default.to_owned(),
     };
-    let encode = |budget: &Budget<'_>, (text, is_query): (&str, bool)| {
+    let encode = |budget: &Budget<'_>, (text, is_query, index): (&str, bool, usize)| {
+        let place = match is_query {
+            true => options.query_field.into(),
+            false => place(options.field, index, pairs.len()),
+        };
         let (before, max) = match is_query {
             true => (before.as_str(), options.max_tokens_per_query),
             false => (default, options.max_tokens_per_doc),
         };
         let mut text = capped(model, text, max);
         let whole = |text: &str| format!("{before}{text}");
-        if let Some(truncation) = &options.truncation {
+        // As above; special tokens stand for no byte.
+        let most = before.len() + text.len() + model.tokenizer.count("", true);
+        if let Some(truncation) = options.truncation.as_ref().filter(|cut| cut.cuts(most)) {
             let count = |text: &str| Ok(model.tokenizer.count(&whole(text), true));
             if let Cow::Owned(cut) = truncation.fit(model, options.field, &text, count)? {
                 text = Cow::Owned(cut);
             }
         }
-        if matches!(text, Cow::Owned(_)) {
-            call.note_cut();
-        }
+        call.note_if_cut(&text);
         let text = whole(&text);
-        check_bytes(options.field, text.len(), model)?;
+        check_bytes(place, text.len(), model)?;
         let ids = model.tokenizer.encode(&text, true);
-        check_length(options.field, ids.len(), 0, model)?;
+        check_length(place, ids.len(), 0, model)?;
         budget.add_tokens(ids.len())?;
         Ok(ids)
     };
@@ -355,31 +361,31 @@ pub(crate) async fn by_cosine(
     })
 }
 
-/// Returns the distinct texts of pairs, with true for a query, and for each pair the places of its
-/// two texts. A text in both roles is one text if `roles_are_one`.
+/// Returns the distinct texts of pairs, with true for a query and the index of the first pair that
+/// has them, and for each pair the places of its two texts. A text in both roles is one text if `roles_are_one`.
 #[expect(clippy::type_complexity, reason = "two lists, described above")]
 fn distinct<'t>(
     pairs: &[(&'t str, &'t str)],
     roles_are_one: bool,
-) -> (Vec<(&'t str, bool)>, Vec<(usize, usize)>) {
+) -> (Vec<(&'t str, bool, usize)>, Vec<(usize, usize)>) {
     let mut texts = Vec::new();
     let mut places = HashMap::new();
-    let mut place = |text: &'t str, is_query: bool| {
+    let mut place = |text: &'t str, is_query: bool, index: usize| {
         *places.entry((text, is_query)).or_insert_with(|| {
-            texts.push((text, is_query));
+            texts.push((text, is_query, index));
             texts.len() - 1
         })
     };
     let mut of_pair = Vec::with_capacity(pairs.len());
     // One query for many documents is one `&str`, and looked up once.
     let mut last: Option<(&str, usize)> = None;
-    for &(query, document) in pairs {
+    for (index, &(query, document)) in pairs.iter().enumerate() {
         let of_query = match last {
             Some((text, place)) if ptr::eq(text, query) => place,
-            _ => place(query, true),
+            _ => place(query, true, index),
         };
         last = Some((query, of_query));
-        of_pair.push((of_query, place(document, roles_are_one)));
+        of_pair.push((of_query, place(document, roles_are_one, index)));
     }
     (texts, of_pair)
 }

@@ -11,7 +11,7 @@ use crate::{
     served_model::ServedModel,
     tasks::{
         budget::Budget,
-        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts},
+        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts, place},
         truncate::Truncation,
     },
 };
@@ -145,19 +145,22 @@ fn join_texts(
         };
         let count = |text: &str| Ok(model.tokenizer.count(text, true));
         let cut = truncation.fit(model, "items", &text, count)?;
-        if matches!(cut, Cow::Owned(_)) {
-            budget.call.note_cut();
-        }
+        budget.call.note_if_cut(&cut);
         Ok(cut.into_owned())
     };
-    SharedPrompts::encode(items.iter().map(join), model.text_cuts(), |text, out| {
-        check_bytes("items", text.len(), model)?;
-        model.tokenizer.encode_into(text, true, out);
-        budget.add_tokens(out.len())?;
-        // Checked at once: a long query is not encoded again with every item before the request is
-        // refused.
-        check_length("items", out.len(), 0, model)
-    })
+    let place = |index| place("items", index, items.len());
+    SharedPrompts::encode(
+        items.iter().map(join),
+        model.text_cuts(),
+        |index, text, out| {
+            check_bytes(place(index), text.len(), model)?;
+            model.tokenizer.encode_into(text, true, out);
+            budget.add_tokens(out.len())?;
+            // Checked at once: a long query is not encoded again with every item before the request is
+            // refused.
+            check_length(place(index), out.len(), 0, model)
+        },
+    )
 }
 
 /// Joins each item with the query. All lengths are checked before anything is copied: a long query
@@ -169,18 +172,19 @@ fn join_ids(
     items: Vec<Vec<TokenId>>,
     joining: Joining,
 ) -> Result<SharedPrompts, ApiError> {
-    for item in &items {
+    for (index, item) in items.iter().enumerate() {
+        let place = place("items", index, items.len());
         let len = query.len() + item.len();
         if joining.truncation.is_none() {
-            check_length("items", len, 0, model)?;
+            check_length(place, len, 0, model)?;
         }
-        if len == 0 {
-            // Refuses the empty prompt by the field's name.
-            check_ids("items", &[], model)?;
+        // The empty prompt is refused by its name; an item may be empty behind a query.
+        if len == 0 || !item.is_empty() {
+            check_ids(place, item, model)?;
         }
     }
-    for ids in items.iter().chain([&query]).filter(|ids| !ids.is_empty()) {
-        check_ids("items", ids, model)?;
+    if !query.is_empty() {
+        check_ids("query", &query, model)?;
     }
     if !joining.item_first && joining.truncation.is_none() {
         return Ok(SharedPrompts::after(query, items));
