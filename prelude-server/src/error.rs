@@ -400,6 +400,17 @@ impl ApiError {
         Self::new(400, "grammar_too_complex", message).with_param(param)
     }
 
+    /// Returns the error for an answer that nothing can go on with after `tokens` tokens. Half of
+    /// what was asked for is not an answer, and the same request would end there again.
+    pub(crate) fn dead_end(tokens: u64) -> Self {
+        let message = format!(
+            "after {tokens} tokens none may come next: the constraint together with \
+             `allowed_token_ids` and `min_tokens` leaves none, or it needs more than a parser may \
+             spend on one; loosen it"
+        );
+        Self::new(400, "constraint_dead_end", message)
+    }
+
     /// Returns the error for messages that the chat template refused or could not render.
     pub(crate) fn template(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "template_error", message).with_param("messages")

@@ -28,7 +28,7 @@ const DEPTH_MAX: usize = 100;
 
 /// Upper bound of the parser tables that all constrained continuations of a model may hold
 /// together, in bytes: each has an equal share. A grammar that needs more is refused (400), and a
-/// continuation that comes to need more ends with `abort`.
+/// continuation that comes to need more fails.
 const STATE_BYTES_MAX: usize = 1 << 30;
 
 /// The compiled grammars of one model, and what is needed to compile more.

@@ -28,7 +28,7 @@ pub(crate) struct ConstraintFields<'a> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct StructuredOutputs<'a> {
-    /// 2 to 1,024 distinct texts.
+    /// 1 to 1,024 distinct texts.
     choice: Option<Vec<String>>,
     /// A regular expression that the whole answer matches.
     #[serde(borrow)]
@@ -278,11 +278,11 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
     sorted.sort_unstable();
     sorted.dedup();
     let distinct = sorted.len() == options.len();
-    if !(2..=OPTIONS_MAX).contains(&options.len())
+    if !(1..=OPTIONS_MAX).contains(&options.len())
         || !distinct
         || options.iter().any(String::is_empty)
     {
-        let must = format!("be 2 to {OPTIONS_MAX} distinct strings, none of them empty");
+        let must = format!("be 1 to {OPTIONS_MAX} distinct strings, none of them empty");
         return Err(ApiError::invalid_value(param, must));
     }
     Ok(options)
@@ -400,6 +400,13 @@ mod tests {
                 Language::Choice(vec!["b".into(), "a".into()]),
             ))),
         );
+        check(
+            r#"{"structured_outputs":{"choice":["a"]}}"#,
+            Ok(Some((
+                "/structured_outputs/choice",
+                Language::Choice(vec!["a".into()]),
+            ))),
+        );
     }
 
     #[test]
@@ -418,7 +425,7 @@ mod tests {
             Err("/structured_outputs/regexp"),
         );
         check(
-            r#"{"structured_outputs":{"choice":["a"]}}"#,
+            r#"{"structured_outputs":{"choice":[]}}"#,
             Err("/structured_outputs/choice"),
         );
         check(

@@ -19,7 +19,7 @@ const LEXER_STATE_BYTES: usize = 2 << 10;
 
 /// Returns the limits of a parser, of which lexer states take nearly all the memory: they are
 /// bounded by `state_bytes`, in a compiled grammar and in each continuation that it constrains. A
-/// mask takes about ten milliseconds at most. What needs more is refused, or ends with `abort`.
+/// mask takes about ten milliseconds at most. What needs more is refused, before or in the midst of its answer.
 fn limits(state_bytes: usize) -> ParserLimits {
     ParserLimits {
         max_lexer_states: (state_bytes / LEXER_STATE_BYTES).max(1),

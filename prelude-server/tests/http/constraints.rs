@@ -382,7 +382,7 @@ fn constraints_compose() {
         "logit_bias": {a.to_string(): -100}}),
     );
     assert_eq!(ask(&server, &body)["choices"][0]["text"], "bbbb");
-    // What leaves nothing at first is refused; what leaves nothing later ends there.
+    // What leaves nothing at first is refused.
     let fields = json!({"structured_outputs": {"regex": "c+"}, "allowed_token_ids": [a]});
     refused(
         &server,
@@ -390,10 +390,6 @@ fn constraints_compose() {
         "invalid_value",
         "/structured_outputs/regex",
     );
-    let fields = json!({"structured_outputs": {"regex": "ac"}, "allowed_token_ids": [a]});
-    let dead = ask(&server, &wild(0, &fields));
-    assert_eq!(dead["choices"][0]["finish_reason"], "abort");
-    assert_eq!(dead["choices"][0]["text"], "a");
     // Log-probabilities are of the raw logits: a forced token has its own.
     let forced = ask(
         &server,
@@ -405,6 +401,59 @@ fn constraints_compose() {
     let logprob = forced["choices"][0]["logprobs"]["token_logprobs"][0].as_f64();
     assert!(logprob.unwrap() < 0.0, "{forced}");
     server.settle();
+}
+
+/// A text that nothing can go on with is an error, whole or streamed, and never half an answer with
+/// an end that clients do not know.
+#[test]
+fn a_dead_end_is_an_error() {
+    let server = TestServer::demo();
+    let body = json!({"prompt": "a"}).to_string();
+    let a = server.post("/tokenize", &body).json()["tokens"][0].clone();
+    let fields = json!({"structured_outputs": {"regex": "ac"}, "allowed_token_ids": [a]});
+    for n in [1, 3] {
+        let mut body = wild(0, &fields);
+        body["n"] = json!(n);
+        let whole = server.post(PATH, &body.to_string());
+        assert_eq!(
+            (whole.status, &*whole.reason()),
+            (400, "constraint_dead_end"),
+            "{}",
+            whole.body
+        );
+        body["stream"] = json!(true);
+        let streamed = server.post(PATH, &body.to_string());
+        let last = match streamed.status {
+            200 => streamed.events().pop().unwrap(),
+            _ => streamed.json(),
+        };
+        assert_eq!(last["error"]["reason"], "constraint_dead_end", "{last}");
+        assert!(!streamed.body.contains("abort"), "{}", streamed.body);
+    }
+    let mut chat = wild(0, &fields);
+    chat.as_object_mut().unwrap().remove("prompt");
+    chat["messages"] = json!([{"role": "user", "content": "a"}]);
+    let chat = server.post(CHAT, &chat.to_string());
+    assert_eq!(
+        (chat.status, &*chat.reason()),
+        (400, "constraint_dead_end"),
+        "{}",
+        chat.body
+    );
+    // A text that a stop string has ended before is an answer.
+    let mut body = wild(0, &fields);
+    body["stop"] = json!("a");
+    let choice = ask(&server, &body)["choices"][0].clone();
+    assert_eq!(choice["finish_reason"], "stop");
+    server.settle();
+}
+
+/// vLLM takes one option, so clients that make the list send one.
+#[test]
+fn one_option_is_a_choice() {
+    let server = TestServer::demo();
+    let fields = json!({"structured_outputs": {"choice": ["card arrival"]}});
+    assert_eq!(finished(&server, &fields)[0], "card arrival");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 use super::{Params, stop::Stopper};
-use crate::served_model::ServedModel;
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// A continuation of a prompt.
 pub(crate) struct Choice {
@@ -165,16 +165,24 @@ impl Choice {
     }
 
     /// Ends the continuation as the engine says, unless a stop string has ended it before.
-    pub(crate) fn finish(&mut self, reason: FinishReason, model: &ServedModel, params: &Params) {
+    ///
+    /// # Errors
+    /// 400 if no token was allowed: what there is may be half of what was asked for.
+    pub(crate) fn finish(
+        &mut self,
+        reason: FinishReason,
+        model: &ServedModel,
+        params: &Params,
+    ) -> Result<(), ApiError> {
         if self.finish.is_some() {
-            return;
+            return Ok(());
         }
         self.scratch.clear();
         self.decoder.finish(&model.tokenizer, &mut self.scratch);
         self.take_scratch(params, true);
         if self.finish.is_some() {
             self.take_apart();
-            return;
+            return Ok(());
         }
         self.stopper.flush(&mut self.text);
         self.finish = Some(match reason {
@@ -186,10 +194,7 @@ impl Choice {
                 reason: "stop",
                 stop: None,
             },
-            FinishReason::NoToken => Finish {
-                reason: "abort",
-                stop: None,
-            },
+            FinishReason::NoToken => return Err(ApiError::dead_end(self.generated)),
             FinishReason::Stop { token } => {
                 let ends = !params.ignore_eos && model.eos_token_ids.contains(&token);
                 Finish {
@@ -199,6 +204,7 @@ impl Choice {
             }
         });
         self.take_apart();
+        Ok(())
     }
 
     fn take_scratch(&mut self, params: &Params, searched: bool) {

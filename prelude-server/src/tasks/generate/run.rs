@@ -225,7 +225,7 @@ impl Run {
                 ..
             }) => {
                 let index = self.choice_index(row, choice);
-                self.choices[index].finish(reason, &self.model, &self.params);
+                self.choices[index].finish(reason, &self.model, &self.params)?;
             }
             AnswerEvent::Event(Event::Output { row, output, .. }) => match output {
                 RowOutput::Logprobs { entries, .. } => self.score(row, entries),
