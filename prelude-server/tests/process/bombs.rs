@@ -164,6 +164,21 @@ fn schemas() -> Vec<(&'static str, End, Value)> {
                 &|next| json!({"type": "object", "properties": {"x": next, "y": next}}),
             ),
         ),
+        (
+            "copies of copies",
+            TooComplex,
+            chain(24, &|next| {
+                let mut beside = json!({"type": "object"});
+                beside["$ref"] = next["$ref"].clone();
+                json!({"type": "object", "properties": {"x": beside, "y": beside}})
+            }),
+        ),
+        (
+            "copies for options",
+            TooComplex,
+            schema(json!({"properties": {"a": {"properties": properties(800)}},
+                "anyOf": vec![json!({"required": ["b"]}); 400]})),
+        ),
         ("a reference to itself", Wrong, schema(json!({"$ref": "#"}))),
         ("a large enumeration", Works, schema(json!({"enum": words}))),
         (

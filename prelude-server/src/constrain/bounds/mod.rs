@@ -9,8 +9,10 @@
 //! - [`class_ranges`] bounds what the parser of regular expressions makes of named classes.
 //! - [`Widths::of`] bounds the branches of each expression's derivative. What the lexer builds later
 //!   grows from state to state by such steps only, and fuel is checked after each of them.
+//! - [`check_schema`] bounds the copies that are made of a schema's parts, before any are counted.
 //! - [`begins`] takes the first transitions with fuel.
 
+mod expansion;
 mod schema;
 mod widths;
 

@@ -4,7 +4,7 @@ use llguidance::{derivre::RegexBuilder, regex_to_lark};
 use serde_json::Value;
 
 use super::{
-    TooComplex,
+    TooComplex, expansion,
     widths::{Kinds, PAIRS_MAX, Widths},
 };
 
@@ -24,12 +24,13 @@ const DIVISOR_PLACES_MAX: u32 = 8;
 /// Checks a schema before the library reads it: the names of its properties, whose patterns are
 /// compared with each other and with names, and the numbers that others are to be multiples of.
 pub(crate) fn check_schema(schema: &Value) -> Result<(), TooComplex> {
+    expansion::check(schema)?;
     let mut survey = Survey::default();
     survey.visit(schema)?;
     if survey.names > NAMES_MAX || survey.patterns.len() > NAME_PATTERNS_MAX {
         return Err(TooComplex);
     }
-    check_multiples(&survey.divisors)?;
+    check_multiples(&survey.divisors, survey.meets)?;
     let kinds = Kinds::new();
     for pattern in survey.patterns {
         let mut builder = RegexBuilder::new();
@@ -53,6 +54,8 @@ struct Survey<'a> {
     names: usize,
     patterns: Vec<&'a str>,
     divisors: Vec<f64>,
+    /// Schemas are intersected: their divisors may meet, and one with itself.
+    meets: bool,
 }
 
 impl<'a> Survey<'a> {
@@ -71,6 +74,7 @@ impl<'a> Survey<'a> {
     }
 
     fn note(&mut self, key: &str, value: &'a Value) -> Result<(), TooComplex> {
+        self.meets |= MEETING.contains(&key);
         match (key, value) {
             ("patternProperties", Value::Object(named)) => {
                 self.patterns.extend(named.keys().map(String::as_str));
@@ -90,24 +94,36 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Checks that the library's 32 bits hold the least common multiple of all divisors, ten times,
-/// since it may have to find it.
-fn check_multiples(divisors: &[f64]) -> Result<(), TooComplex> {
-    // The compiler refuses a divisor that is not positive.
-    let positive = divisors.iter().filter(|&&divisor| divisor > 0.0);
+/// Keywords that intersect schemas with others.
+const MEETING: &[&str] = &["allOf", "anyOf", "oneOf", "$ref", "patternProperties"];
+
+/// Checks that the library's 32 bits hold what it computes: the least common multiple of all
+/// divisors, ten times and a digit; and where schemas meet (`meets`), that multiple's product with
+/// any of them.
+fn check_multiples(divisors: &[f64], meets: bool) -> Result<(), TooComplex> {
+    // The compiler discards signs, and refuses zero.
+    let positive = divisors.iter().map(|divisor| divisor.abs());
     let decimals: Vec<(u64, u32)> = positive
-        .map(|&divisor| decimal(divisor).ok_or(TooComplex))
+        .filter(|&divisor| divisor > 0.0)
+        .map(|divisor| decimal(divisor).ok_or(TooComplex))
         .collect::<Result<_, _>>()?;
     let places = decimals.iter().map(|&(_, places)| places).max();
-    let mut multiple = 1u64;
+    let places = places.unwrap_or(0);
+    let (mut multiple, mut largest) = (1u64, 1u64);
     for (digits, own) in decimals {
-        let digits = digits.saturating_mul(10u64.pow(places.unwrap_or(0) - own));
+        let digits = digits.saturating_mul(10u64.pow(places - own));
         multiple = (multiple / gcd(multiple, digits)).saturating_mul(digits);
+        largest = largest.max(digits);
         if multiple > DIVISOR_MAX {
             return Err(TooComplex);
         }
     }
-    Ok(())
+    let factor = if meets { largest } else { 1 };
+    let step = 10 * multiple + 9 * 10u64.pow(places);
+    match step.max(multiple.saturating_mul(factor)) > u64::from(u32::MAX) {
+        true => Err(TooComplex),
+        false => Ok(()),
+    }
 }
 
 /// Returns the digits of a positive number, and how many of them are decimal places, if they are
@@ -133,9 +149,11 @@ mod tests {
 
     #[test]
     fn divisors_have_a_bound() {
-        let check = |divisors: &[f64], expected: bool| {
-            assert_eq!(check_multiples(divisors).is_ok(), expected, "{divisors:?}");
+        let check_at = |divisors: &[f64], meets: bool, expected: bool| {
+            let found = check_multiples(divisors, meets).is_ok();
+            assert_eq!(found, expected, "{divisors:?} {meets}");
         };
+        let check = |divisors: &[f64], expected: bool| check_at(divisors, false, expected);
         check(&[], true);
         check(&[0.01, 0.07, 0.5, 3.0, 7.0], true);
         check(&[999_983.0], true);
@@ -143,6 +161,17 @@ mod tests {
         check(&[1e-9], false);
         check(&[1e12], false);
         check(&[0.0, -1.0], true);
+        // Signs are discarded.
+        check(&[-1e-12], false);
+        // Ten times the multiple, and a digit of eight decimal places, need more than 32 bits.
+        check(&[3.999_999_99], false);
+        check(&[399_999_999.0], true);
+        // So does the product of two, of which the library takes the common multiple.
+        check(&[60_000.0, 80_000.0], true);
+        check_at(&[60_000.0, 80_000.0], true, false);
+        check_at(&[100_000.0], true, false);
+        check_at(&[100_000.0], false, true);
+        check_at(&[0.01, 0.05, 7.0], true, true);
     }
 
     #[test]
