@@ -23,6 +23,10 @@ mod lark;
 #[cfg(feature = "llguidance")]
 mod mask_threads;
 #[cfg(feature = "llguidance")]
+mod numbers;
+#[cfg(feature = "llguidance")]
+mod place;
+#[cfg(feature = "llguidance")]
 mod source;
 mod spec;
 #[cfg(feature = "llguidance")]

@@ -21,6 +21,7 @@ use super::{
     flights::Stop,
     lark,
     mask_threads::{MaskCost, next_tokens},
+    numbers,
     spec::{GUIDANCE, Language, Whitespace},
 };
 
@@ -77,8 +78,15 @@ pub(super) struct Source {
     pub(super) text: String,
     schema: Value,
     whitespace: Whitespace,
-    /// The schemas in a grammar of ours, by field.
+    /// The schemas that a grammar of ours was made from, by field.
     parts: Vec<(String, Value)>,
+}
+
+/// A schema in a source.
+struct Part {
+    /// The field that holds it, if it is another than the source's.
+    param: Option<String>,
+    schema: Value,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,15 +144,36 @@ impl Source {
         hash.finalize().into()
     }
 
-    /// Checks what can be checked before the grammar is parsed: its classes and names.
-    fn check(&self) -> Result<(), TooComplex> {
+    /// Returns the schemas in this source.
+    fn parts(&self) -> Vec<Part> {
+        let part = |param, schema| Part { param, schema };
+        match self.kind {
+            Kind::Regex => Vec::new(),
+            Kind::Json => vec![part(None, self.schema.clone())],
+            Kind::Lark => {
+                let schemas = lark::schemas(&self.text).into_iter();
+                schemas.map(|schema| part(None, schema)).collect()
+            }
+            Kind::Calls => {
+                let parts = self.parts.iter();
+                let of =
+                    |(param, schema): &(String, Value)| part(Some(param.clone()), schema.clone());
+                parts.map(of).collect()
+            }
+        }
+    }
+
+    /// Checks what can be checked before the grammar is parsed: its classes, numbers and names.
+    fn check(&self, parts: &[Part]) -> Result<(), Refusal> {
         bounds::check_text(&self.text, self.kind == Kind::Json)?;
-        bounds::check_schema(&self.schema)?;
-        let within = match self.kind {
-            Kind::Lark | Kind::Calls => lark::schemas(&self.text),
-            Kind::Regex | Kind::Json => Vec::new(),
-        };
-        within.iter().try_for_each(bounds::check_schema)
+        for part in parts {
+            numbers::check(&part.schema).map_err(|must| Refusal::Invalid {
+                must,
+                param: part.param.clone(),
+            })?;
+            bounds::check_schema(&part.schema)?;
+        }
+        Ok(())
     }
 
     /// Returns the grammar, ready to be walked, and about how many bytes it has. `stop` ends the work
@@ -154,7 +183,8 @@ impl Source {
         factory: &ParserFactory,
         stop: &Stop,
     ) -> Result<(Compiled, usize), Refusal> {
-        self.check()?;
+        let parts = self.parts();
+        self.check(&parts)?;
         let text_bytes = self.text.len();
         let quoted = match self.kind {
             Kind::Regex => self.text.clone(),
@@ -166,8 +196,10 @@ impl Source {
             Kind::Lark | Kind::Calls => TopLevelGrammar::from_lark(self.text),
         };
         let refusal = |error: &str| match self.kind.refusal(error, &quoted) {
-            Refusal::Invalid { .. } if self.kind == Kind::Calls => blame(self.parts, factory, stop),
             _ if is_wrong(&self.whitespace, factory, stop) => Refusal::Whitespace,
+            Refusal::Invalid { must, param } => {
+                blamed(&parts, factory, stop).unwrap_or(Refusal::Invalid { must, param })
+            }
             refusal => refusal,
         };
         let parser = match parser(grammar, factory, stop) {
@@ -238,18 +270,23 @@ fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory, stop: &Stop) -> bo
     parser(alone, factory, stop).is_err()
 }
 
-/// Says which of the schemas in a grammar of ours is at fault.
-fn blame(parts: Vec<(String, Value)>, factory: &ParserFactory, stop: &Stop) -> Refusal {
-    for (param, schema) in parts {
+/// Says which part of the schemas in a source is at fault, if one of them is.
+fn blamed(parts: &[Part], factory: &ParserFactory, stop: &Stop) -> Option<Refusal> {
+    let fault = |schema: Value| {
         let grammar = TopLevelGrammar::from_json_schema(schema);
-        if let Err(error) = parser(grammar, factory, stop)
-            && let Refusal::Invalid { must, .. } = Kind::Json.refusal(&error, "")
-        {
-            let param = Some(param);
-            return Refusal::Invalid { must, param };
+        let error = parser(grammar, factory, stop).err()?;
+        match Kind::Json.refusal(&error, "") {
+            Refusal::Invalid { must, .. } => Some(must),
+            _ => None,
         }
-    }
-    invalid("have parameters that can be enforced, all of them")
+    };
+    let (part, must) = parts
+        .iter()
+        .find_map(|part| Some((part, fault(part.schema.clone())?)))?;
+    Some(Refusal::Invalid {
+        must,
+        param: part.param.clone(),
+    })
 }
 
 impl Kind {

@@ -135,9 +135,13 @@ impl Tools {
         for &index in &self.forced {
             let function = &self.tools[index]["function"];
             let schema = call_schema::of(&function["name"], &function["parameters"]);
-            let bounded = Whitespace::default().within(schema.clone());
+            let bounded = Whitespace::default().within(schema);
             text.push_str(&format!("f{index}: %json {bounded}\n"));
-            schemas.push((format!("/tools/{index}/function/parameters"), schema));
+            let parameters = match &function["parameters"] {
+                parameters @ Value::Object(_) => parameters.clone(),
+                _ => json!({"type": "object"}),
+            };
+            schemas.push((format!("/tools/{index}/function/parameters"), parameters));
         }
         Calls {
             grammar: text,

@@ -13,6 +13,8 @@ mod layouts;
 mod load;
 mod metrics;
 mod overload;
+#[cfg(feature = "llguidance")]
+mod schemas;
 mod service;
 mod status;
 mod streams;
