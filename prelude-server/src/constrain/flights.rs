@@ -28,8 +28,8 @@ const MAX_COMPILING: usize = 2;
 const MAX_WAITING: usize = 64;
 /// Most values, and most refusals, that are kept; values are bounded by their bytes as well.
 const MAX_KEPT: usize = 1_024;
-/// Refusals are a key and a few words.
-const REFUSAL_BYTES: usize = 256;
+/// Refusals are a key and a few words, with a place in a schema.
+const REFUSAL_BYTES: usize = 1 << 10;
 
 type Key = [u8; 32];
 type Outcome<T> = Result<Arc<T>, Failure>;

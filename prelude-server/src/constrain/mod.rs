@@ -7,6 +7,8 @@
 
 mod after_reasoning;
 #[cfg(feature = "llguidance")]
+mod blame;
+#[cfg(feature = "llguidance")]
 mod bounds;
 #[cfg(feature = "llguidance")]
 mod cache;

@@ -22,6 +22,11 @@ impl Place {
         Ok(())
     }
 
+    /// Returns the place that names lead to.
+    pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
+        Self(names.into_iter().cloned().collect())
+    }
+
     /// Returns the innermost of `keywords` that leads here.
     pub(super) fn keyword<'a>(&self, keywords: &[&'a str]) -> Option<&'a str> {
         let found = |name: &String| keywords.iter().copied().find(|keyword| name == keyword);

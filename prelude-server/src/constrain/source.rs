@@ -17,6 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    blame,
     bounds::{self, TOO_COMPLEX, TooComplex},
     flights::Stop,
     lark,
@@ -183,6 +184,17 @@ impl Source {
         factory: &ParserFactory,
         stop: &Stop,
     ) -> Result<(Compiled, usize), Refusal> {
+        let must = self.kind.must();
+        let work = || self.compile_unguarded(factory, stop);
+        // A panic of the library is about the grammar.
+        std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(invalid(must)))
+    }
+
+    fn compile_unguarded(
+        self,
+        factory: &ParserFactory,
+        stop: &Stop,
+    ) -> Result<(Compiled, usize), Refusal> {
         let parts = self.parts();
         self.check(&parts)?;
         let text_bytes = self.text.len();
@@ -280,9 +292,17 @@ fn blamed(parts: &[Part], factory: &ParserFactory, stop: &Stop) -> Option<Refusa
             _ => None,
         }
     };
-    let (part, must) = parts
+    let (part, general) = parts
         .iter()
         .find_map(|part| Some((part, fault(part.schema.clone())?)))?;
+    let must = match blame::find(&part.schema, |schema| fault(schema).is_some()) {
+        // The library has named the keywords.
+        Some(culprit) if general.starts_with(UNENFORCEABLE) => {
+            format!("{general}, at {}", culprit.place())
+        }
+        Some(culprit) => culprit.must(),
+        None => general,
+    };
     Some(Refusal::Invalid {
         must,
         param: part.param.clone(),
@@ -309,9 +329,7 @@ impl Kind {
         }
         match self {
             Self::Json => match keywords(error) {
-                Some(names) => invalid(format!(
-                    "not have keywords that cannot be enforced: {names}"
-                )),
+                Some(names) => invalid(format!("{UNENFORCEABLE}{names}")),
                 None => invalid(self.must()),
             },
             _ => invalid(self.must()),
@@ -340,6 +358,9 @@ fn unquoted(error: &str, regex: &str) -> String {
     let escaped = format!("{regex:?}");
     error.replace(&escaped, "").replace(regex, "")
 }
+
+/// The beginning of a rule that ends with the names of keywords.
+const UNENFORCEABLE: &str = "not have keywords that cannot be enforced: ";
 
 /// Returns the keywords that the library names as not implemented. They are keywords of the standard.
 fn keywords(error: &str) -> Option<&str> {

@@ -169,7 +169,7 @@ impl From<Value> for Language {
 pub(crate) struct Calls {
     /// The grammar in Lark's syntax.
     pub(crate) grammar: String,
-    /// The schemas in each field, for messages.
+    /// The functions' parameters, each with its field.
     pub(crate) schemas: Vec<(String, Value)>,
 }
 

@@ -128,3 +128,49 @@ fn numbers_that_cannot_be_kept_are_refused_by_name() {
     }
     server.settle();
 }
+
+#[test]
+fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
+    let server = TestServer::demo();
+    for (schema, words) in [
+        (
+            r#"{"properties": {"a": {"type": "string", "format": "banana"}}}"#,
+            ["`format`", "at `/properties/a/format`"],
+        ),
+        (
+            r##"{"items": {"$ref": "#/$defs/none"}, "$defs": {"some": {}}}"##,
+            ["`$ref`", "at `/items/$ref`"],
+        ),
+        (
+            r##"{"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"type": "string", "pattern": "(?=b)c"}}}"##,
+            ["`pattern`", "at `/$defs/a/pattern`"],
+        ),
+        (
+            r#"{"anyOf": [{"type": "null"}, {"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]}]}"#,
+            ["`oneOf`", "at `/anyOf/1/oneOf`"],
+        ),
+        (
+            r#"{"patternProperties": {"^a": {"type": "null"}, "b$": {"type": "boolean"}}}"#,
+            ["`patternProperties`", "at `/patternProperties`"],
+        ),
+        (
+            r#"{"items": {"not": {"type": "null"}}}"#,
+            ["\"not\"", "at `/items`"],
+        ),
+        (
+            r#"{"items": {"if": {}, "then": {}}}"#,
+            ["\"if\", \"then\"", "at `/items`"],
+        ),
+        (
+            r#"{"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 4}}}"#,
+            ["`minimum`", "at `/properties/a/minimum`"],
+        ),
+        (
+            r#"{"type": "string", "minLength": 1.5}"#,
+            ["`minLength`", "at `/minLength`"],
+        ),
+    ] {
+        refused(&server, schema, &words);
+    }
+    server.settle();
+}

@@ -410,7 +410,7 @@ fn parameters_that_cannot_be_enforced_are_refused_by_name() {
     };
     let second = "/tools/1/function/parameters";
     check(json!({"not": {"type": "null"}}), second, "\"not\"");
-    check(json!({"type": 3}), second, "JSON schema");
+    check(json!({"type": 3}), second, "`type`");
     let wide: Value = (0..9_000).map(|i| (format!("key{i}"), json!({}))).collect();
     check(json!({"properties": wide}), "tools", "bytes");
 }
