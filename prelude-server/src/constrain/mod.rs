@@ -25,6 +25,8 @@ mod lark;
 #[cfg(feature = "llguidance")]
 mod mask_threads;
 #[cfg(feature = "llguidance")]
+mod names;
+#[cfg(feature = "llguidance")]
 mod numbers;
 #[cfg(feature = "llguidance")]
 mod place;

@@ -22,7 +22,7 @@ use super::{
     flights::Stop,
     lark,
     mask_threads::{MaskCost, next_tokens},
-    numbers,
+    names, numbers,
     spec::{GUIDANCE, Language, Whitespace},
 };
 
@@ -218,6 +218,9 @@ impl Source {
             Ok(parser) => parser,
             Err(error) => return Err(refusal(&error)),
         };
+        if let Some(refusal) = dead_ends(&parts, factory, stop) {
+            return Err(refusal);
+        }
         // Copies share the lexer, which holds most of the memory.
         let twin = parser.clone();
         let mut matcher = Matcher::new(Ok(parser)).into_cancellable();
@@ -280,6 +283,26 @@ fn is_wrong(whitespace: &Whitespace, factory: &ParserFactory, stop: &Stop) -> bo
     };
     let alone = TopLevelGrammar::from_regex(regex);
     parser(alone, factory, stop).is_err()
+}
+
+/// Refuses objects in which no name can follow where the compiler takes it that one may.
+fn dead_ends(parts: &[Part], factory: &ParserFactory, stop: &Stop) -> Option<Refusal> {
+    let suspects = parts.iter().flat_map(|part| {
+        let suspects = names::suspects(&part.schema).into_iter();
+        suspects.map(move |suspect| (part, suspect))
+    });
+    let mut dead = suspects.filter(|(_, suspect)| {
+        let names = TopLevelGrammar::from_json_schema(suspect.other_names.clone());
+        let error = parser(names, factory, stop).err();
+        error.is_some_and(|error| error.contains("Unsatisfiable schema"))
+    });
+    dead.next().map(|(part, suspect)| Refusal::Invalid {
+        must: format!(
+            "have `patternProperties` that fit other names than the object's properties, at {}",
+            suspect.place
+        ),
+        param: part.param.clone(),
+    })
 }
 
 /// Says which part of the schemas in a source is at fault, if one of them is.

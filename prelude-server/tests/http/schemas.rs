@@ -153,6 +153,12 @@ fn keywords_that_cannot_be_enforced_are_named_with_their_place() {
             r#"{"patternProperties": {"^a": {"type": "null"}, "b$": {"type": "boolean"}}}"#,
             ["`patternProperties`", "at `/patternProperties`"],
         ),
+        // A property's name is not said twice, so that nothing could follow a comma.
+        (
+            r#"{"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"],
+                "patternProperties": {"^score$": {"type": "integer"}}, "additionalProperties": false}"#,
+            ["`patternProperties`", "at `/patternProperties`"],
+        ),
         (
             r#"{"items": {"not": {"type": "null"}}}"#,
             ["\"not\"", "at `/items`"],
