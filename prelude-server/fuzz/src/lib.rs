@@ -3,6 +3,7 @@
 
 mod bodies;
 mod model;
+pub mod schemas;
 mod world;
 
 pub use bodies::{Asked, Leaf};

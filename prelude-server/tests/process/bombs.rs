@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Served, connect, request};
 
+#[path = "../../fuzz/src/schemas.rs"]
+#[expect(unreachable_pub, reason = "the fuzz targets' library exports it")]
+mod schemas;
+
 const MIB: u64 = 1 << 20;
 
 /// Upper bound of the memory that one of them may take over what the idle server holds.
@@ -326,6 +330,37 @@ fn grammars() -> Vec<(&'static str, End, Value)> {
             )),
         ),
     ]
+}
+
+/// Schemas with numbers at edges, in every place where one may come in. A stack that overflows ends
+/// the server's process, which the next request notices.
+#[test]
+fn numbers_at_edges_end_no_process() {
+    let server = Served::start(&[]);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut answered = [0_u32; 2];
+    for n in 0..1_500 {
+        let bytes: Vec<u8> = (0..48)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()[3]
+            })
+            .collect();
+        let (path, body) = schemas::request(&bytes);
+        let mut stream = connect(&server.address).unwrap();
+        stream.write_all(request(path, &body).as_bytes()).unwrap();
+        let answer = Answer::read(&mut stream);
+        let status = answer.map(|answer| answer.status);
+        let status = status.unwrap_or_else(|| panic!("the server is gone after {n}: {body}"));
+        assert!(matches!(status, 200 | 400), "{status}: {body}");
+        answered[usize::from(status == 200)] += 1;
+    }
+    // Of both enough for the test to mean something.
+    assert!(answered.iter().all(|&n| n > 100), "{answered:?}");
+    benign(&server, 1_000);
+    server.settle();
 }
 
 /// Sends a bomb and says what became of it, and how many bytes the server held more at the peak.
