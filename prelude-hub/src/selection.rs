@@ -56,10 +56,14 @@ const OTHER_WEIGHTS: [&str; 6] = [".bin", ".gguf", ".pth", ".pt", ".h5", ".onnx"
 /// [`Error::NoFile`] without `config.json` or weights, [`Error::TooLarge`].
 pub(crate) fn first_files(repo: &Repo, listing: &Listing) -> Result<Vec<RemoteFile>, Error> {
     if listing.file(CONFIG).is_none() {
+        let advice = match listing.file("adapter_config.json") {
+            None => "it is not a model in the format of transformers",
+            Some(_) => "it is a LoRA adapter; merge it into its base, and serve the result",
+        };
         return Err(Error::NoFile {
             repo: repo.clone(),
             file: CONFIG,
-            advice: "it is not a model in the format of transformers".to_owned(),
+            advice: advice.to_owned(),
         });
     }
     // As when a folder is loaded, a single file wins over an index.
@@ -193,6 +197,7 @@ mod tests {
     #[test]
     fn models_without_safetensors_are_refused_before_anything_is_fetched() {
         check(&["model.safetensors"], Err("no config.json"));
+        check(&["adapter_config.json"], Err("it is a LoRA adapter"));
         check(
             &["config.json", "pytorch_model.bin"],
             Err("it has pytorch_model.bin"),

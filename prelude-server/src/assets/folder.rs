@@ -64,11 +64,8 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
         folder: folder.to_owned(),
         what,
     };
-    if let Some((file, meaning)) = DECISION_FILES.iter().find(|(file, _)| has(file)) {
-        return Err(other(format!(
-            "has {file}, {meaning}, which is not served: without it the model would answer as \
-             another one. To serve the plain model, put its own files into a folder without it"
-        )));
+    if let Some(what) = decision_file(has) {
+        return Err(other(what));
     }
     if let Some(base) = adapter(folder)? {
         return Err(other(match has_weights {
@@ -108,6 +105,16 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
         )));
     }
     Ok(())
+}
+
+/// Returns what is wrong with a model that has a file by which its authors' code decides: `None` if it
+/// has no such file.
+pub(crate) fn decision_file(has: impl Fn(&str) -> bool) -> Option<String> {
+    let (file, meaning) = DECISION_FILES.iter().find(|(file, _)| has(file))?;
+    Some(format!(
+        "has {file}, {meaning}, which is not served: without it the model would answer as another \
+         one. To serve the plain model, put its own files into a folder without it"
+    ))
 }
 
 /// Returns the advice for a folder without `tokenizer.json`: the line that writes it, if the folder has

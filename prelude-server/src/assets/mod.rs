@@ -15,6 +15,7 @@ use prelude_text::{
     template::{ChatTemplate, TemplateError},
 };
 
+pub(crate) use self::folder::decision_file;
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
 
 /// A model's files, read and checked; nothing is computed yet.

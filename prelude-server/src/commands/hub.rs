@@ -14,7 +14,7 @@ use prelude_hub::{BadName, Check, Error, Hub, HubConfig, Progress, Repo, Revisio
 use prelude_models::ModelConfig;
 
 use super::{Code, Failure, print, say};
-use crate::args::PullArgs;
+use crate::{args::PullArgs, assets::decision_file};
 
 /// A method of the Hub: [`Hub::open`] or [`Hub::pull`].
 type Get = fn(&Hub, &Repo, &Revision, &dyn Fn(Progress)) -> Result<Snapshot, Error>;
@@ -113,9 +113,13 @@ impl HubModel {
     }
 }
 
-/// Refuses a model that this program does not serve, by its configuration.
-fn check(folder: &Path, _: &[&str]) -> Result<(), String> {
+/// Refuses a model that this program does not serve, by its configuration and by the names of its
+/// files.
+fn check(folder: &Path, paths: &[&str]) -> Result<(), String> {
     const CONFIG: &str = "config.json";
+    if let Some(what) = decision_file(|file| paths.contains(&file)) {
+        return Err(format!("it {what}"));
+    }
     let bytes = std::fs::read(folder.join(CONFIG)).map_err(|e| format!("{CONFIG}: {e}"))?;
     match ModelConfig::from_json(CONFIG, &bytes) {
         Ok(_) => Ok(()),

@@ -316,31 +316,41 @@ fn refusals_end_the_program_with_what_to_do() {
 #[test]
 fn a_model_that_is_not_served_is_refused_before_its_weights() {
     let world = World::new("unserved");
-    let file = |path: &str, bytes: &str| (path.to_owned(), bytes.as_bytes().to_vec());
-    let config = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}"#;
-    world.hub.serve(Model {
-        name: "bank/demo-lm".to_owned(),
-        commit: COMMIT.to_owned(),
-        files: [
-            file("config.json", config),
-            file("model.safetensors", "never read"),
-            file("tokenizer.json", "{}"),
-        ]
-        .into(),
-        token: None,
-    });
-    let served = world.run(&["serve", "bank/demo-lm", "--port", "0"]);
-    let said = text(&served.stderr);
-    assert_eq!(served.status.code(), Some(3), "{said}");
-    assert!(said.contains("bank/demo-lm is not downloaded"), "{said}");
-    assert!(said.contains("T5ForConditionalGeneration"), "{said}");
-    assert_eq!(world.files(), [("config.json".to_owned(), None)]);
+    let serve = |config: &str, beside: &str| {
+        let file = |path: &str, bytes: &str| (path.to_owned(), bytes.as_bytes().to_vec());
+        world.hub.serve(Model {
+            name: "bank/demo-lm".to_owned(),
+            commit: COMMIT.to_owned(),
+            files: [
+                file("config.json", config),
+                file("model.safetensors", "never read"),
+                file("tokenizer.json", "{}"),
+                file(beside, "never read"),
+            ]
+            .into(),
+            token: None,
+        });
+    };
+    let refused = |expected: &str| {
+        let served = world.run(&["serve", "bank/demo-lm", "--port", "0"]);
+        let said = text(&served.stderr);
+        assert_eq!(served.status.code(), Some(3), "{said}");
+        assert!(said.contains("bank/demo-lm is not downloaded"), "{said}");
+        assert!(said.contains(expected), "{said}");
+    };
+    let llama = include_str!("../../demo/demo-lm/config.json");
+    serve(llama, "readout.safetensors");
+    refused("has readout.safetensors, the head of a decision model");
+    let t5 = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}"#;
+    serve(t5, "README.md");
+    refused("T5ForConditionalGeneration");
+    assert_eq!(world.files(), vec![("config.json".to_owned(), None); 2]);
 
     let pulled = world.run(&["pull", "bank/demo-lm"]);
     let said = text(&pulled.stderr);
     assert_eq!(pulled.status.code(), Some(0), "{said}");
     assert!(said.contains("does not serve the model"), "{said}");
-    assert_eq!(world.files().len(), 3);
+    assert_eq!(world.files().len(), 4);
 }
 
 #[test]
