@@ -1,7 +1,6 @@
 //! A call of an endpoint, and its answer.
 
 use std::{
-    borrow::Cow,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
@@ -239,15 +238,10 @@ impl Call {
         ApiError::step_failed(&self.request_id)
     }
 
-    /// Counts a prompt of whose texts tokens were cut off, which the answer's header tells.
-    pub(crate) fn note_cut(&self) {
-        self.note(|seen| seen.truncated += 1);
-    }
-
-    /// Counts a prompt of this text if tokens of it were cut off: what was not cut is borrowed.
-    pub(crate) fn note_if_cut(&self, text: &Cow<'_, str>) {
-        if matches!(text, Cow::Owned(_)) {
-            self.note_cut();
+    /// Counts a prompt if tokens of its texts were cut off, which the answer's header tells.
+    pub(crate) fn note_cut(&self, is_cut: bool) {
+        if is_cut {
+            self.note(|seen| seen.truncated += 1);
         }
     }
 

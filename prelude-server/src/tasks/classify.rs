@@ -214,7 +214,7 @@ async fn by_labels<'m>(
                 None => turn(text)?,
                 Some(truncation) => {
                     let cut = truncation.fit(model, "input", text, count)?;
-                    call.note_if_cut(&cut);
+                    call.note_cut(matches!(cut, Cow::Owned(_)));
                     turn(&cut)?
                 }
             };

@@ -240,7 +240,7 @@ impl Conversation {
             let (before, behind) = messages::around(&self.messages, &text, render)?;
             let spared = [encode(before), encode(behind)];
             cut(&mut ids, &spared, truncation)?;
-            call.note_cut();
+            call.note_cut(true);
         }
         Ok(Rendered {
             ids,

@@ -560,9 +560,7 @@ fn encode_each(
                     return Err(ApiError::invalid_value("add_special_tokens", must));
                 }
                 let pair = encode_pair(model, place, (&first, &second), encoding.truncation)?;
-                if pair.is_cut {
-                    call.note_cut();
-                }
+                call.note_cut(pair.is_cut);
                 pair.ids
             }
             Prompt::Text(mut text) => {
@@ -605,9 +603,7 @@ fn cut_one<'a>(
     };
     let text = match prompt {
         Prompt::Ids(mut ids) => {
-            if truncation.cuts(ids.len()) {
-                call.note_cut();
-            }
+            call.note_cut(truncation.cuts(ids.len()));
             truncation.apply(&mut ids);
             return Ok(Prompt::Ids(ids));
         }
@@ -623,7 +619,7 @@ fn cut_one<'a>(
     let cut = match truncation.fit(model, encoding.field, &text, measure)? {
         Cow::Borrowed(_) => None,
         Cow::Owned(cut) => {
-            call.note_cut();
+            call.note_cut(true);
             Some(cut)
         }
     };

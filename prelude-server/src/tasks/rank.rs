@@ -169,9 +169,7 @@ async fn by_pair(
         let pair = encode_pair(model, place, (&query, &document), options.truncation)?;
         budget.add_tokens(pair.ids.len())?;
         let is_capped = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
-        if pair.is_cut || is_capped(&query) || is_capped(&document) {
-            call.note_cut();
-        }
+        call.note_cut(pair.is_cut || is_capped(&query) || is_capped(&document));
         Ok(pair.ids)
     };
     let prepare = |budget: &Budget<'_>| {
@@ -274,9 +272,8 @@ fn prompts(
                 document = Cow::Owned(cut);
             }
         }
-        if query.len() < whole.len() || matches!(document, Cow::Owned(_)) {
-            budget.call.note_cut();
-        }
+        let is_cut = query.len() < whole.len() || matches!(document, Cow::Owned(_));
+        budget.call.note_cut(is_cut);
         Ok(prompt)
     });
     escaping.encode_all((options.field, pairs.len()), prompts, budget)
@@ -318,7 +315,7 @@ pub(crate) async fn by_cosine(
                 text = Cow::Owned(cut);
             }
         }
-        call.note_if_cut(&text);
+        call.note_cut(matches!(text, Cow::Owned(_)));
         let text = whole(&text);
         check_bytes(place, text.len(), model)?;
         let ids = model.tokenizer.encode(&text, true);

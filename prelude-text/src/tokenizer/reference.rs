@@ -329,6 +329,41 @@ mod tests {
         );
     }
 
+    /// Pairs with their types, whole and cut, with and without a template of special tokens.
+    #[test]
+    fn pairs_are_cut_as_fasttoken_cuts_them() {
+        let mut templated: Value = serde_json::from_slice(DEMO_TOKENIZER).unwrap();
+        let special = |kind: u32| json!({"SpecialToken": {"id": "<|endoftext|>", "type_id": kind}});
+        let text = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
+        templated["post_processor"] = json!({
+            "type": "TemplateProcessing",
+            "single": [text("A", 0), special(0)],
+            "pair": [text("A", 0), special(0), text("B", 1), special(1)],
+            "special_tokens": {
+                "<|endoftext|>": {"id": "<|endoftext|>", "ids": [4064], "tokens": ["<|endoftext|>"]},
+            },
+        });
+        for file in [DEMO_TOKENIZER.to_vec(), templated.to_string().into_bytes()] {
+            let reference = Reference::from_bytes(&file).unwrap();
+            let (fast, _) = super::super::Tokenizer::from_bytes(&file).unwrap();
+            let words = "Where is my new card now ".repeat(4);
+            for (a, b) in [("a card", &*words), (&*words, "it"), (&*words, &*words)] {
+                let whole = fast.encode_pair(a, b, None);
+                assert_eq!(reference.encode_pair(a, b, None), whole);
+                for (keep, side) in [(5, Side::Right), (12, Side::Left), (13, Side::Right)] {
+                    let cut = Some(Truncation::new(keep).side(side));
+                    let expected = fast.encode_pair(a, b, cut);
+                    assert_eq!(expected.0.len(), keep);
+                    assert_eq!(
+                        reference.encode_pair(a, b, cut),
+                        expected,
+                        "{keep} {side:?}"
+                    );
+                }
+            }
+        }
+    }
+
     /// A text of invalid bytes is written in the end, without holding back more than a bound.
     #[test]
     fn invalid_bytes_are_not_held_for_ever() {

@@ -145,7 +145,7 @@ fn join_texts(
         };
         let count = |text: &str| Ok(model.tokenizer.count(text, true));
         let cut = truncation.fit(model, "items", &text, count)?;
-        budget.call.note_if_cut(&cut);
+        budget.call.note_cut(matches!(cut, Cow::Owned(_)));
         Ok(cut.into_owned())
     };
     let place = |index| place("items", index, items.len());
@@ -196,9 +196,7 @@ fn join_ids(
             false => [query.as_slice(), item.as_slice()].concat(),
         };
         if let Some(truncation) = &joining.truncation {
-            if truncation.cuts(joined.len()) {
-                budget.call.note_cut();
-            }
+            budget.call.note_cut(truncation.cuts(joined.len()));
             truncation.apply(&mut joined);
         }
         joined
