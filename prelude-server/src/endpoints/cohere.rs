@@ -201,6 +201,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         encoding_format: Some(format),
         dimensions,
         prompt_name: prompt_name.map(|name| Text(Cow::Borrowed(name))),
+        as_they_are: asked.input_type.is_some(),
         ..VectorFields::default()
     };
     let inputs = (inputs, model.normalise);

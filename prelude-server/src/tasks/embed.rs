@@ -73,6 +73,9 @@ pub(crate) struct VectorFields<'a> {
     pub(crate) prompt_name: Option<Text<'a>>,
     /// `query`, `search_query`, `document`, `passage` or `search_document`.
     pub(crate) input_type: Option<Text<'a>>,
+    /// True if texts are embedded as they are where no prompt is named, whatever the model's default.
+    #[serde(skip)]
+    pub(crate) as_they_are: bool,
 }
 
 impl VectorFields<'_> {
@@ -165,7 +168,7 @@ pub(crate) async fn embed(
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
-    let before = asked.unwrap_or_else(|| match inputs.are_texts() {
+    let before = asked.unwrap_or_else(|| match inputs.are_texts() && !fields.as_they_are {
         true => model.default_prompt.clone(),
         false => String::new(),
     });

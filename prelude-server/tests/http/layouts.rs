@@ -377,6 +377,14 @@ fn default_prompts_and_sizes_are_obeyed() {
     let mut cut = body("golden", "find: my card");
     cut["output_dimension"] = json!(8);
     assert_eq!(of_cohere(body("changed", "my card")), of_cohere(cut));
+    let of_type = |mut body: Value, input_type: &str| {
+        body["input_type"] = json!(input_type);
+        body["output_dimension"] = json!(8);
+        of_cohere(body)
+    };
+    // As it is, where the model has no prompt for the use.
+    let plain = of_type(body("golden", "my card"), "clustering");
+    assert_eq!(of_type(body("changed", "my card"), "clustering"), plain);
     let of_tei = |body: Value| ask("/embed", body)[0].clone();
     let found = of_tei(json!({"model": "changed", "inputs": "my card"}));
     assert_eq!(found, expected);
