@@ -128,6 +128,10 @@ pub(crate) enum Part {
 
 const PATH: &str = "$.added_tokens";
 
+/// The most bytes of a string that is searched for. Published tokens have some hundred at most, and a
+/// longer one makes each search in a text that resembles it slow.
+const BYTES_MAX: usize = 4 << 10;
+
 impl AddedTokens {
     /// Assigns ids as the reference does. `model_id` looks up the model's
     /// vocabulary, which has `model_len` tokens.
@@ -263,7 +267,16 @@ impl AddedTokens {
 impl Listed {
     fn new(patterns: &[(&str, MatchInfo)]) -> Result<Option<Self>, Error> {
         let mut seen = HashSet::new();
-        for (text, _) in patterns {
+        for (text, info) in patterns {
+            if text.len() > BYTES_MAX {
+                let (id, bytes) = (info.id, text.len());
+                return Err(Error::invalid(
+                    PATH,
+                    format!(
+                        "the token with id {id} has {bytes} bytes, and at most {BYTES_MAX} may be searched for"
+                    ),
+                ));
+            }
             // The reference finds one of two equal strings at random.
             if text.is_empty() || !seen.insert(text) {
                 return Err(Error::invalid(

@@ -14,12 +14,12 @@ mod folder;
 pub use folder::CacheUse;
 
 use crate::error::Error;
+use crate::file;
 use crate::format::{self, CompiledError, Reader, Section, Writer};
 use crate::load;
 use crate::store::FileBytes;
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -120,12 +120,13 @@ fn open(path: &Path) -> Result<Reader, Error> {
         path: path.to_owned(),
         source,
     };
-    // Asked before opening: opening a pipe would wait for its other end.
-    let metadata = std::fs::metadata(path).map_err(io)?;
-    if !metadata.is_file() {
-        return Err(at(path, CompiledError::NotCompiled));
-    }
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = match file::open(path) {
+        Ok((file, _)) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            return Err(at(path, CompiledError::NotCompiled));
+        }
+        Err(error) => return Err(io(error)),
+    };
     // Mapping reads all of the file, which may be a large one of another kind.
     let mut magic = [0; format::MAGIC.len()];
     match file.read_exact(&mut magic) {

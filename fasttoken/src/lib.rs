@@ -52,6 +52,7 @@ mod encode_error;
 mod encoding;
 mod error;
 mod family;
+mod file;
 mod format;
 mod heap_merge;
 mod input;

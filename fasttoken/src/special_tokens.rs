@@ -1,6 +1,7 @@
 //! Beginning, end, padding and unknown tokens, which `tokenizer.json` does not name.
 
 use crate::error::Error;
+use crate::file;
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -62,7 +63,7 @@ impl SpecialTokens {
         let mut tokens = Self::default();
         for name in ["tokenizer_config.json", "special_tokens_map.json"] {
             let path = folder.as_ref().join(name);
-            match std::fs::read(&path) {
+            match file::read(&path) {
                 Ok(json) => tokens = tokens.or(Self::from_json(&json)?),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(source) => return Err(Error::Io { path, source }),

@@ -79,7 +79,16 @@ fn refuse_words(is_pretokenized: bool) -> PyResult<()> {
 }
 
 fn read(path: PathBuf) -> PyResult<Vec<u8>> {
-    std::fs::read(&path).map_err(|source| load_error(fasttoken::Error::Io { path, source }))
+    // Asked before opening: opening a pipe would wait for its other end.
+    let regular = std::fs::metadata(&path).and_then(|about| match about.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )),
+    });
+    let bytes = regular.and_then(|()| std::fs::read(&path));
+    bytes.map_err(|source| load_error(fasttoken::Error::Io { path, source }))
 }
 
 fn unreadable(error: &serde_json::Error) -> PyErr {

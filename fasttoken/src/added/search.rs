@@ -5,11 +5,15 @@
 //! anew after each match, takes more than twice as long for the tokens of a chat.
 
 use crate::trie::Trie;
-use aho_corasick::{AhoCorasick, BuildError, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError, Input, MatchKind};
 use std::ops::Range;
 
 /// The largest number of different first bytes.
 const FIRSTS: usize = 3;
+
+/// The most bytes of strings whose automaton may get a table of all its steps: making it takes the
+/// square of a string's length where the string repeats itself.
+const TABLE_BYTES_MAX: usize = 8 << 10;
 
 /// Finds the longest string at the leftmost place, again and again.
 #[derive(Debug)]
@@ -50,8 +54,10 @@ impl Search {
 }
 
 fn automaton(strings: &[&str]) -> Result<AhoCorasick, BuildError> {
+    let bytes: usize = strings.iter().map(|s| s.len()).sum();
     AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostLongest)
+        .kind((bytes > TABLE_BYTES_MAX).then_some(AhoCorasickKind::ContiguousNFA))
         .build(strings)
 }
 
@@ -131,6 +137,18 @@ mod tests {
         );
         let found: Vec<usize> = found.iter().map(|(n, _)| *n).collect();
         assert_eq!(found, [7, 77, 301, 301, 301, 302, 301]);
+    }
+
+    #[test]
+    fn long_strings_that_repeat_themselves() {
+        // A table of all steps of each takes a second, and of all of them minutes.
+        let strings: Vec<String> = (0..90)
+            .map(|n| format!("{}{n}", "x".repeat(4_000)))
+            .collect();
+        let strings: Vec<&str> = strings.iter().map(String::as_str).collect();
+        let text = format!("{}{}y{}", strings[7], "x".repeat(3_999), strings[77]);
+        let found: Vec<usize> = check(&strings, &text).iter().map(|(n, _)| *n).collect();
+        assert_eq!(found, [7, 77]);
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 
 use super::{open, sha256};
 use crate::error::Error;
+use crate::file;
 use crate::format::VERSION;
 use crate::load;
 use crate::tokenizer::Tokenizer;
@@ -41,7 +42,7 @@ impl Tokenizer {
         cache: impl AsRef<Path>,
     ) -> Result<(Self, CacheUse), Error> {
         let path = path.as_ref();
-        let json = std::fs::read(path).map_err(|source| Error::Io {
+        let json = file::read(path).map_err(|source| Error::Io {
             path: path.to_owned(),
             source,
         })?;

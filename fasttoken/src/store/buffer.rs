@@ -1,9 +1,9 @@
 //! Arrays that are filled before they are shared, and files that are read into them.
 
 use super::Flat;
+use crate::file;
 use crate::pages::Pages;
 use bytemuck::Pod;
-use std::fs::File;
 use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -66,15 +66,13 @@ impl<T: Pod + Send + Sync> From<ZeroedBuffer<T>> for Flat<T> {
 
 /// Reads a file.
 pub(crate) fn read(path: &Path) -> io::Result<ZeroedBuffer<u8>> {
-    let mut file = File::open(path)?;
-    let about = file.metadata()?;
-    let len = usize::try_from(about.len()).unwrap_or(0);
-    if len < 1 << 20 || !about.is_file() {
-        return std::fs::read(path).map(ZeroedBuffer::Heap);
+    let (mut file, len) = file::open(path)?;
+    if len < 1 << 20 {
+        return file::read(path).map(ZeroedBuffer::Heap);
     }
     // A file larger than memory is an error there, and not a panic here.
     let Some(pages) = Pages::zeroed(len) else {
-        return std::fs::read(path).map(ZeroedBuffer::Heap);
+        return file::read(path).map(ZeroedBuffer::Heap);
     };
     let mut buffer = ZeroedBuffer::Pages(pages, PhantomData);
     let mut filled = 0;
@@ -88,7 +86,7 @@ pub(crate) fn read(path: &Path) -> io::Result<ZeroedBuffer<u8>> {
     }
     // Another process may be writing.
     if filled < len || file.read(&mut [0])? > 0 {
-        return std::fs::read(path).map(ZeroedBuffer::Heap);
+        return file::read(path).map(ZeroedBuffer::Heap);
     }
     Ok(buffer)
 }

@@ -2,7 +2,7 @@
 
 use crate::common::small::{Small, byte_level, sequence, split};
 use crate::common::{Both, DEMO, Rng, split_patterns};
-use fasttoken::{Error, Tokenizer, Warning};
+use fasttoken::{Error, SpecialTokens, Tokenizer, Warning};
 use serde_json::{Value, json};
 
 fn error(json: &[u8]) -> Error {
@@ -410,4 +410,72 @@ fn slow_patterns_and_those_not_known_to_be_exact_are_warned_of() {
         "{found:?}"
     );
     assert!(found[0].to_string().contains(place));
+}
+
+#[test]
+fn an_added_token_has_a_bounded_length() {
+    let with_token = |content: &str| {
+        let mut json: Value = serde_json::from_slice(DEMO).expect("JSON");
+        let token = json["added_tokens"][0].as_object_mut().expect("a token");
+        token.insert("content".to_owned(), content.into());
+        token.insert("normalized".to_owned(), false.into());
+        Tokenizer::from_bytes(json.to_string().as_bytes())
+    };
+    for first in ["x", "<"] {
+        assert!(with_token(&first.repeat(4_096)).is_ok());
+        let error = with_token(&first.repeat(4_097)).map(|_| ()).unwrap_err();
+        let is_named = |part: &str| error.to_string().contains(part);
+        assert!(is_named("id ") && is_named("4097 bytes"), "{error}");
+        // Not within hours without the bound.
+        assert!(with_token(&first.repeat(5_000_000)).is_err());
+    }
+}
+
+/// Returns the result of `load`; panics if it takes a minute, as waiting for a pipe's other end does.
+#[cfg(unix)]
+fn in_time<T: Send + 'static>(load: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(load()));
+    let result = receiver.recv_timeout(std::time::Duration::from_secs(60));
+    result.expect("loading ends")
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_not_read() {
+    let folder = std::env::temp_dir().join(format!("fasttoken-special-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
+    for kind in ["pipe", "zero"] {
+        for name in [
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "a.ftk",
+        ] {
+            let path = folder.join(name);
+            match kind {
+                "pipe" => {
+                    let made = std::process::Command::new("mkfifo").arg(&path).status();
+                    assert!(made.expect("POSIX has mkfifo").success());
+                }
+                _ => std::os::unix::fs::symlink("/dev/zero", &path).expect("links can be made"),
+            }
+            let (cache, at, of) = (folder.clone(), path.clone(), name);
+            let errors = in_time(move || match of {
+                "tokenizer.json" => vec![
+                    Tokenizer::from_file(&at).map(|_| ()),
+                    Tokenizer::from_file_cached(&at, &cache).map(|_| ()),
+                ],
+                "a.ftk" => vec![Tokenizer::from_compiled(&at).map(|_| ())],
+                _ => vec![SpecialTokens::from_folder(&cache).map(|_| ())],
+            });
+            for error in errors {
+                let error = error.unwrap_err().to_string();
+                assert!(error.contains(name), "{kind}: {error}");
+            }
+            std::fs::remove_file(path).expect("it was made");
+        }
+    }
+    let _ = std::fs::remove_dir_all(&folder);
 }
