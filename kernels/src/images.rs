@@ -17,6 +17,8 @@ pub const MANIFEST: &str = "manifest.json";
 /// The name of the program's own images in messages.
 const PROGRAM: &str = "this program";
 
+/// Largest manifest that is read: a line for each family.
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Largest image that is read: all families together are below 2 MB.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 
@@ -109,7 +111,7 @@ impl Images {
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, ImageError> {
         let folder = folder.into();
         let path = folder.join(MANIFEST);
-        let text = fs::read(&path).map_err(|source| ImageError::Read {
+        let text = read(&path, MANIFEST_BYTES_MAX).map_err(|source| ImageError::Read {
             path: path.clone(),
             source,
         })?;
@@ -178,7 +180,20 @@ impl Images {
                 expected: entry.bytes,
             });
         }
-        fs::read(&path).map_err(read)
+        self::read(&path, IMAGE_BYTES_MAX).map_err(read)
+    }
+}
+
+/// Reads a regular file of at most so many bytes. Anything else is refused before it is opened:
+/// opening a pipe without a writer never returns.
+fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let about = fs::metadata(path)?;
+    match about.is_file() && about.len() <= most {
+        true => fs::read(path),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("not a regular file of at most {most} bytes"),
+        )),
     }
 }
 

@@ -194,7 +194,11 @@ fn config(args: &ServeArgs) -> Result<Config> {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    let cannot = || format!("cannot read {}", path.display());
+    // Asked before opening: opening a pipe would wait for its other end.
+    let about = fs::metadata(path).with_context(cannot)?;
+    anyhow::ensure!(about.is_file(), "{}: not a regular file", cannot());
+    fs::read_to_string(path).with_context(cannot)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -20,6 +20,7 @@ use std::{
 use crate::{
     Error, Repo, Revision,
     checksum::Checksum,
+    file::read_bounded,
     listing::{Listing, MAX_LISTING_BYTES, RemoteFile},
     name::is_hex,
     selection,
@@ -205,19 +206,6 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> Error {
 fn make_parent(path: &Path) -> Result<(), Error> {
     let parent = path.parent().unwrap_or(path);
     fs::create_dir_all(parent).map_err(|e| io_error(parent, e))
-}
-
-/// Reads a file of at most `limit` bytes.
-fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("the file has more than {limit} bytes"),
-        ));
-    }
-    Ok(bytes)
 }
 
 /// Writes a file so that others see all of it or nothing.

@@ -2,15 +2,17 @@
 
 use std::{
     ffi::OsString,
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use hyper::{Uri, header::HeaderValue};
 
-use crate::Error;
+use crate::{Error, file::read_bounded};
 
+/// The most bytes of a file that holds a token.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
 const PUBLIC_ENDPOINT: &str = "https://huggingface.co";
 
 /// The settings of a [`Hub`](crate::Hub).
@@ -205,7 +207,9 @@ impl Variables<'_> {
                 let path = self.path(&["HF_TOKEN_PATH"])?;
                 let path = path.or_else(|| home.map(|home| home.join("token")));
                 let Some(path) = path else { return Ok(None) };
-                match fs::read_to_string(&path) {
+                let text = read_bounded(&path, TOKEN_BYTES_MAX)
+                    .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+                match text {
                     Ok(text) => ("HF_TOKEN_PATH", text),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
                     Err(source) => return Err(Error::Io { path, source }),
@@ -243,6 +247,8 @@ fn checked_endpoint(text: String) -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Result<HubConfig, Error> {

@@ -29,6 +29,7 @@ mod client;
 mod config;
 mod download;
 mod error;
+mod file;
 mod hub;
 mod listing;
 mod name;

@@ -1,36 +1,21 @@
 //! Reading fields of JSON documents with errors that name the field.
 
-use std::{io::Read, path::Path};
+use std::{io::ErrorKind, path::Path};
 
 use serde_json::{Map, Value};
 
 use crate::{Error, file};
 
-/// Configuration files are kilobytes and shard indices of the largest models a few megabytes.
-const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
-
 /// Returns the bytes of a document beside the weights; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let io = |source| Error::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let file = match file::open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(io(e)),
-    };
-    let mut bytes = Vec::new();
-    file.take(DOCUMENT_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(io)?;
-    if bytes.len() as u64 > DOCUMENT_BYTES_MAX {
-        return Err(Error::Json {
-            file: path.display().to_string(),
-            what: format!("larger than {DOCUMENT_BYTES_MAX} bytes"),
-        });
+    match file::read(path, file::DOCUMENT_BYTES_MAX) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Io {
+            path: path.to_owned(),
+            source,
+        }),
     }
-    Ok(Some(bytes))
 }
 
 /// Parses a document as Python does: `NaN`, `Infinity` and `-Infinity`, which JSON does not have, are

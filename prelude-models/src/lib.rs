@@ -34,7 +34,7 @@ mod encoder;
 mod error;
 mod family;
 pub mod fields;
-mod file;
+pub mod file;
 mod fp8;
 mod generation;
 mod json;

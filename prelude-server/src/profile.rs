@@ -8,6 +8,7 @@ use std::{
 };
 
 use prelude_core::Profile;
+use prelude_models::file;
 use thiserror::Error;
 
 /// Largest file that is read, in bytes: far more samples than a profile has.
@@ -44,12 +45,7 @@ pub fn read(path: &Path) -> Result<Profile, ReadError> {
         file: path.display().to_string(),
         error,
     };
-    let bytes = fs::metadata(path).map_err(of_file)?.len();
-    if bytes > BYTES_MAX {
-        let message = format!("it has {bytes} bytes, and a profile has at most {BYTES_MAX}");
-        return Err(of_file(io::Error::other(message)));
-    }
-    let text = fs::read(path).map_err(of_file)?;
+    let text = file::read(path, BYTES_MAX).map_err(of_file)?;
     serde_json::from_slice(&text).map_err(|error| ReadError::Profile {
         file: path.display().to_string(),
         error,

@@ -379,6 +379,34 @@ fn keys_protect() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Settings and keys are read from files alone: opening a pipe would wait for its other end.
+#[test]
+fn settings_and_keys_are_no_pipes() {
+    let name = format!("prelude-cli-pipe-{}", std::process::id());
+    let pipe = std::env::temp_dir().join(name);
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for place in [pipe.to_str().unwrap(), "/dev/zero"] {
+        for flag in ["--config", "--api-key-file"] {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let args = ["serve", flag, place].map(str::to_owned);
+            std::thread::spawn(move || {
+                let args = args.each_ref().map(String::as_str);
+                sender.send(run(&args, ""))
+            });
+            let output = receiver.recv_timeout(std::time::Duration::from_secs(60));
+            let output = output.expect("the program ends");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(
+                said.contains(place) && said.contains("not a regular file"),
+                "{said}"
+            );
+        }
+    }
+    std::fs::remove_file(&pipe).unwrap();
+}
+
 /// Lines that are answered, refused and never run; a torn output that is taken up again.
 #[test]
 fn a_file_of_requests() {

@@ -54,7 +54,7 @@ pub fn read_endpoints(path: &Path) -> Result<Vec<EndpointLine>, FileError> {
         source,
     };
     let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
+    let file = regular(path).map_err(failed)?;
     let mut file = file.take(MAX_BYTES + 1);
     file.read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_BYTES {
@@ -71,6 +71,18 @@ pub fn read_endpoints(path: &Path) -> Result<Vec<EndpointLine>, FileError> {
         })
     });
     read.collect()
+}
+
+/// Opens a regular file. Anything else is refused before it is opened: opening a pipe without a writer
+/// never returns.
+fn regular(path: &Path) -> io::Result<File> {
+    match fs::metadata(path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        )),
+    }
 }
 
 /// The state of a file by which a change is seen.

@@ -12,6 +12,7 @@ use std::{
 };
 
 use prelude_kernels::Family;
+use prelude_models::file;
 use sha2::{Digest, Sha256};
 
 use super::nvrtc::Nvrtc;
@@ -19,6 +20,8 @@ use crate::{CudaConfig, Error, memory::libs};
 
 /// Major version of the compiler that built images.
 const BUILT_BY: i32 = 13;
+/// Largest image in the cache that is read.
+const IMAGE_BYTES_MAX: u64 = 64 << 20;
 
 /// Finds images.
 #[derive(Debug)]
@@ -123,7 +126,8 @@ fn cached_or<T>(
     compile: impl FnOnce() -> Result<Vec<u8>, String>,
     mut load: impl FnMut(&[u8]) -> Result<T, String>,
 ) -> Result<T, String> {
-    if let Some((path, image)) = path.and_then(|path| Some((path, fs::read(path).ok()?))) {
+    let kept = path.and_then(|path| Some((path, file::read(path, IMAGE_BYTES_MAX).ok()?)));
+    if let Some((path, image)) = kept {
         if let Ok(loaded) = load(&terminated(image)) {
             return Ok(loaded);
         }

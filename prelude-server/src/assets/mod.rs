@@ -8,7 +8,7 @@ mod sentence;
 
 use std::{borrow::Cow, fs, io, path::Path};
 
-use prelude_models::{Checkpoint, CheckpointFiles, fields};
+use prelude_models::{Checkpoint, CheckpointFiles, fields, file};
 use prelude_text::{
     Tokenizer,
     shared_prefix::SafeCuts,
@@ -17,6 +17,9 @@ use prelude_text::{
 
 pub(crate) use self::folder::decision_file;
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
+
+/// The most bytes of a `tokenizer.json`: ten times the largest that is published.
+const TOKENIZER_BYTES_MAX: u64 = 512 << 20;
 
 /// A model's files, read and checked; nothing is computed yet.
 #[derive(Debug)]
@@ -105,8 +108,8 @@ impl Assets {
             None if folder.join("config.json").exists() => Some(Checkpoint::open(root)?),
             None => None,
         };
-        let tokenizer_json =
-            read(folder, "tokenizer.json")?.ok_or_else(|| folder::no_tokenizer(folder))?;
+        let tokenizer_json = read_bounded(folder, "tokenizer.json", TOKENIZER_BYTES_MAX)?;
+        let tokenizer_json = tokenizer_json.ok_or_else(|| folder::no_tokenizer(folder))?;
         let mut tokenizer_config = match read(folder, "tokenizer_config.json")? {
             Some(bytes) => TokenizerConfig::from_json(&bytes)?,
             None => TokenizerConfig::default(),
@@ -126,10 +129,7 @@ impl Assets {
         };
         let (tokenizer, warning) = match tokenizers {
             None => Tokenizer::from_bytes(&tokenizer_json)?,
-            Some(cache) => {
-                let file = folder.join("tokenizer.json");
-                Tokenizer::from_file_cached(&file, &tokenizer_json, cache)?
-            }
+            Some(cache) => Tokenizer::from_bytes_cached(&tokenizer_json, cache)?,
         };
         let checkpoint = match checkpoint {
             Some(checkpoint) => checkpoint,
@@ -218,16 +218,20 @@ impl Assets {
 /// # Errors
 /// [`LoadError::Read`] if it is missing or not text.
 pub fn read_template(path: &Path) -> Result<String, LoadError> {
-    fs::read_to_string(path).map_err(|source| LoadError::Read {
+    file::read_text(path).map_err(|source| LoadError::Read {
         path: path.to_owned(),
         source,
     })
 }
 
-/// Returns the bytes of a file, or `None` if it does not exist.
+/// Returns the bytes of a document, or `None` if it does not exist.
 fn read(folder: &Path, file: &str) -> Result<Option<Vec<u8>>, LoadError> {
+    read_bounded(folder, file, file::DOCUMENT_BYTES_MAX)
+}
+
+fn read_bounded(folder: &Path, file: &str, most: u64) -> Result<Option<Vec<u8>>, LoadError> {
     let path = folder.join(file);
-    match fs::read(&path) {
+    match file::read(&path, most) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(LoadError::Read { path, source }),
@@ -292,6 +296,70 @@ mod tests {
                 Some("<|im_end|>")
             );
         }
+    }
+
+    /// Returns the result of `read`; panics if it takes a minute, as waiting for a pipe's other end does.
+    #[cfg(unix)]
+    fn in_time<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(read()));
+        let result = receiver.recv_timeout(std::time::Duration::from_secs(60));
+        result.expect("reading ends")
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_refused_by_name() {
+        use std::os::unix::fs::symlink;
+
+        let demo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm"));
+        let root = std::env::temp_dir().join(format!("prelude-special-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let put = |kind: &str, path: &Path| match kind {
+            "pipe" => {
+                let made = std::process::Command::new("mkfifo").arg(path).status();
+                assert!(made.unwrap().success());
+            }
+            _ => symlink("/dev/zero", path).unwrap(),
+        };
+        for kind in ["pipe", "zero"] {
+            for name in [
+                "config.json",
+                "generation_config.json",
+                "model.safetensors",
+                "modules.json",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "special_tokens_map.json",
+                "chat_template.jinja",
+                "additional_chat_templates/tool_use.jinja",
+                "config_sentence_transformers.json",
+                "sentence_bert_config.json",
+            ] {
+                let folder = root.join(format!("{kind}-{}", name.replace('/', "-")));
+                fs::create_dir_all(folder.join("additional_chat_templates")).unwrap();
+                for entry in fs::read_dir(demo).unwrap() {
+                    let path = entry.unwrap().path();
+                    if path.file_name().unwrap() != name {
+                        symlink(&path, folder.join(path.file_name().unwrap())).unwrap();
+                    }
+                }
+                put(kind, &folder.join(name));
+                let error = in_time(move || Assets::open(&folder).map(|_| ()));
+                let error = error.unwrap_err().to_string();
+                let says = |what: &str| error.contains(what);
+                assert!(says(name) && says("not a regular file"), "{kind}: {error}");
+            }
+            let file = root.join(format!("{kind}.jinja"));
+            put(kind, &file);
+            let at = file.clone();
+            let error = in_time(move || read_template(&at)).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+            let error = in_time(move || crate::profile::read(&file));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{error}");
+        }
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 
 use prelude_engine::{EngineError, SchedulerConfig};
 use prelude_hub::Progress;
-use prelude_models::Checkpoint;
+use prelude_models::{Checkpoint, file};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -177,7 +177,7 @@ impl Settings {
         };
         let mut table = toml::Table::new();
         if let Some(path) = path {
-            let text = std::fs::read_to_string(path).map_err(|e| wrong(&path.display(), &e))?;
+            let text = file::read_text(path).map_err(|e| wrong(&path.display(), &e))?;
             // The file is read as a whole first: its errors name lines.
             toml::from_str::<Self>(&text).map_err(|e| wrong(&path.display(), &e))?;
             table = toml::from_str(&text).map_err(|e| wrong(&path.display(), &e))?;

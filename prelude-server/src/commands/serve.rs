@@ -9,6 +9,7 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
+use prelude_models::file;
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
@@ -158,7 +159,7 @@ pub(super) fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
             format_args!("cannot use {}: {why}", path.display()),
         )
     };
-    let text = std::fs::read_to_string(path).map_err(|e| wrong(&e))?;
+    let text = file::read_text(path).map_err(|e| wrong(&e))?;
     let keys = ApiKeys::from_lines(&text);
     if keys.is_empty() {
         // An empty file must not open the server to everybody.

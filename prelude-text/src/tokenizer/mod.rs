@@ -84,18 +84,16 @@ impl Tokenizer {
         }
     }
 
-    /// Loads the file that `json` was read from, as [`Tokenizer::from_bytes`] does, and keeps the
-    /// compiled tokenizer in the folder `cache` for the next start. A folder that cannot be written
-    /// to is a warning.
+    /// Loads a `tokenizer.json` as [`Tokenizer::from_bytes`] does, and keeps the compiled tokenizer in
+    /// the folder `cache` for the next start. A folder that cannot be written to is a warning.
     ///
     /// # Errors
     /// The errors of [`Tokenizer::from_bytes`].
-    pub fn from_file_cached(
-        file: &Path,
+    pub fn from_bytes_cached(
         json: &[u8],
         cache: &Path,
     ) -> Result<(Self, Option<String>), TokenizerError> {
-        match fasttoken::Tokenizer::from_file_cached(file, cache) {
+        match fasttoken::Tokenizer::from_bytes_cached(json, cache) {
             Ok((tokenizer, CacheUse::NotWritten(why))) => {
                 let cache = cache.display();
                 let warning = format!("the compiled tokenizer cannot be kept in {cache}: {why}");

@@ -4,14 +4,10 @@
 //! version of cuBLASLt on one kind of GPU, so a file is for exactly those; what it says is asked
 //! of the library again before it is used.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{collections::BTreeMap, io, path::Path};
 
 use prelude_kernels::families::GemmOutput;
+use prelude_models::file;
 use serde::{Deserialize, Serialize};
 
 use crate::kernels::{fp8::Scaling, image};
@@ -219,16 +215,10 @@ pub(crate) fn read(
     machine: &Machine,
     workspace_bytes_max: u64,
 ) -> Result<Plans, String> {
-    let mut text = Vec::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut text))
-        .map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => "there is none".to_owned(),
-            _ => e.to_string(),
-        })?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(format!("it is larger than {BYTES_MAX} bytes"));
-    }
+    let text = file::read(path, BYTES_MAX).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => "there is none".to_owned(),
+        _ => e.to_string(),
+    })?;
     parse_for(&text, machine, workspace_bytes_max)
 }
 
