@@ -1,5 +1,5 @@
 //! `POST /v1/moderations`: harmful categories of texts, in OpenAI's shape, by a classification head
-//! or by the verdicts of a guard model.
+//! or by the verdicts of a guard model, which judges the last turn of a conversation too.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
@@ -8,10 +8,10 @@ use prelude_models::ClassActivation;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{SeqAccess, Visitor},
+    de::{IgnoredAny, SeqAccess, Visitor},
     ser::SerializeMap,
 };
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     endpoint::{Call, Endpoint, Reply, json, schema},
@@ -20,12 +20,14 @@ use crate::{
     tasks::{
         classify::{self, LabelFields, classify},
         embed::Unit,
-        guards::{Guard, QWEN3_GUARD, UNSAFE, by_categories},
+        guards::{Guard, QWEN3_GUARD, UNSAFE, by_categories, by_verdicts},
         guidelines::{Form, GUIDELINES_MAX, Guideline, judge},
         input::Inputs,
+        judged::Judged,
+        messages::Message,
         submit::{Common, CommonFields},
     },
-    wire::{Text, request, unsupported, wrong_type, wrong_value},
+    wire::{Json, Text, request, unsupported, wrong_type, wrong_value},
 };
 
 /// `POST /v1/moderations`.
@@ -59,7 +61,7 @@ const HARMLESS: [&str; 12] = [
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ModerationFields<'a> {
     #[serde(borrow)]
-    input: Texts<'a>,
+    input: Input<'a>,
     /// 1 to 64 categories, each with the guideline that its texts violate: of a guard that is asked
     /// about one at a time (ShieldGemma, Granite Guardian). Null is the guideline that the model knows
     /// by this name.
@@ -76,9 +78,19 @@ request! {
     refuses &[("stream", &["false"])];
 }
 
-/// A string, a list of strings, or a list of parts that are one text together; at least one.
+/// A string, a list of strings, a list of parts that are one text together, or the messages of a
+/// conversation; at least one.
 #[derive(Debug)]
-struct Texts<'a>(Vec<Cow<'a, str>>);
+enum Input<'a> {
+    Texts(Vec<Cow<'a, str>>),
+    Messages(Vec<Value>),
+}
+
+/// An item of a list is a message if it has a role, which no part has.
+#[derive(Deserialize)]
+struct Speaker {
+    role: Option<IgnoredAny>,
+}
 
 #[derive(Deserialize)]
 struct Part<'a> {
@@ -94,75 +106,91 @@ enum Kind {
     ImageUrl,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Shapes;
         impl<'de> Visitor<'de> for Shapes {
-            type Value = Vec<Cow<'de, str>>;
+            type Value = Input<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, a list of strings or a list of text parts")
+                f.write_str(
+                    "a string, a list of strings, a list of text parts or a list of messages",
+                )
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(vec![Cow::Borrowed(text)])
+                Ok(Input::Texts(vec![Cow::Borrowed(text)]))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(vec![Cow::Owned(text.to_owned())])
+                Ok(Input::Texts(vec![Cow::Owned(text.to_owned())]))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let (mut texts, mut parts) = (Vec::new(), Vec::new());
+                let (mut texts, mut parts, mut messages) = (Vec::new(), Vec::new(), Vec::new());
                 while let Some(item) = list.next_element::<&RawValue>()? {
                     let raw = item.get();
-                    let wrong = || wrong_type("a list of strings or of text parts");
+                    let wrong = || wrong_type("a list of strings, of text parts or of messages");
+                    let has_role = |of: &Speaker| of.role.is_some();
                     if raw.starts_with('"') {
                         let Text(text) = serde_json::from_str(raw).map_err(|_| wrong())?;
                         texts.push(text);
+                    } else if serde_json::from_str(raw).is_ok_and(|of| has_role(&of)) {
+                        let Json(message) = serde_json::from_str(raw).map_err(|_| wrong())?;
+                        messages.push(message);
                     } else {
-                        match serde_json::from_str(raw).map_err(|_| wrong())? {
-                            Part {
-                                r#type: Kind::Text,
-                                text: Some(Text(text)),
-                            } => parts.push(text),
-                            Part {
-                                r#type: Kind::ImageUrl,
-                                ..
-                            } => return Err(unsupported()),
-                            Part { .. } => return Err(wrong()),
-                        }
+                        parts.push(part(raw)?);
                     }
                 }
-                match (texts.is_empty(), parts.is_empty()) {
-                    (true, true) => Err(wrong_value("not be an empty list")),
-                    (false, true) => Ok(texts),
-                    (true, false) => Ok(vec![Cow::Owned(parts.join("\n"))]),
-                    (false, false) => Err(wrong_value("not mix strings and parts")),
+                match (texts.is_empty(), parts.is_empty(), messages.is_empty()) {
+                    (true, true, true) => Err(wrong_value("not be an empty list")),
+                    (false, true, true) => Ok(Input::Texts(texts)),
+                    (true, false, true) => Ok(Input::Texts(vec![Cow::Owned(parts.join("\n"))])),
+                    (true, true, false) => Ok(Input::Messages(messages)),
+                    _ => Err(wrong_value("not mix strings, parts and messages")),
                 }
             }
         }
-        deserializer.deserialize_any(Shapes).map(Self)
+        deserializer.deserialize_any(Shapes)
     }
 }
 
-impl JsonSchema for Texts<'_> {
+/// Returns the text of a part.
+fn part<E: serde::de::Error>(raw: &str) -> Result<Cow<'_, str>, E> {
+    let wrong = || wrong_type("a list of strings, of text parts or of messages");
+    match serde_json::from_str(raw).map_err(|_| wrong())? {
+        Part {
+            r#type: Kind::Text,
+            text: Some(Text(text)),
+        } => Ok(text),
+        Part {
+            r#type: Kind::ImageUrl,
+            ..
+        } => Err(unsupported()),
+        Part { .. } => Err(wrong()),
+    }
+}
+
+impl JsonSchema for Input<'_> {
     fn schema_name() -> Cow<'static, str> {
         "ModerationInput".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let part = json!({
             "type": "object",
             "properties": { "type": { "const": "text" }, "text": { "type": "string" } },
             "required": ["type", "text"],
         });
+        let message = generator.subschema_for::<Message>();
         json_schema!({
-            "description": "A text, texts, or parts of one text.",
+            "description": "A text, texts, parts of one text, or a conversation whose last turn a guard \
+                judges.",
             "anyOf": [
                 { "type": "string" },
                 { "type": "array", "minItems": 1, "items": { "type": "string" } },
                 { "type": "array", "minItems": 1, "items": part },
+                { "type": "array", "minItems": 1, "items": message },
             ],
         })
     }
@@ -220,47 +248,70 @@ impl<T: JsonSchema> JsonSchema for Categories<'_, T> {
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: ModerationRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
-    let mut fields = request.labels;
+    let fields = request.labels;
     let ModerationFields { input, guidelines } = request.moderation;
-    let asks_language_model = fields.labels.is_some() || guidelines.is_some();
-    let model = classify::model(call, common.model.as_deref(), asks_language_model)?;
+    let judged = match input {
+        Input::Texts(texts) => Judged::Texts(texts),
+        Input::Messages(messages) => Judged::conversation(messages, "input")?,
+    };
     let has_own_labels = fields.labels.is_some();
+    let is_conversation = matches!(judged, Judged::Conversation(_));
+    let asks_language_model = has_own_labels || guidelines.is_some() || is_conversation;
+    let model = classify::model(call, common.model.as_deref(), asks_language_model)?;
     let guard = match has_own_labels {
         true => None,
         false => Guard::of(model)?,
     };
     if let Some(Guard::Guidelines(form)) = guard {
-        return by_guidelines(call, model, &common, &input.0, (form, guidelines)).await;
+        return by_guidelines(call, model, &common, &judged, (form, guidelines)).await;
     }
     if guidelines.is_some() {
         let must = "be left out: this model's chat template has no place for a guideline, or the \
             request has `labels`";
         return Err(ApiError::invalid_value("guidelines", must));
     }
-    if let Some(Guard::Categories(codes)) = guard {
-        return by_codes(call, model, &common, &input.0, &codes).await;
-    }
+    let texts = match (guard, judged) {
+        (Some(Guard::Categories(codes)), judged) => {
+            return by_codes(call, model, &common, &judged, &codes).await;
+        }
+        (Some(Guard::Verdicts), judged) => return of_verdicts(call, model, &common, &judged).await,
+        (_, Judged::Conversation(_)) => {
+            let must = "be texts: only a guard judges a conversation, by its own categories";
+            return Err(ApiError::invalid_value("input", must));
+        }
+        (_, Judged::Texts(texts)) => texts,
+    };
     if model.has_vocabulary() && !has_own_labels {
-        let Some(Guard::Verdicts) = guard else {
-            return Err(not_a_guard());
-        };
-        let answers = QWEN3_GUARD.iter().map(|(answer, _)| (*answer).to_owned());
-        fields.labels = Some(answers.collect());
-        // A guard goes on with the categories of harm.
-        fields.open = true;
+        return Err(not_a_guard());
     }
-    let has_verdicts = matches!(guard, Some(Guard::Verdicts));
-    let inputs = Inputs::of_texts(model, input.0);
-    let classified = classify(call, model, &common, fields, (inputs, true), Unit::Texts).await?;
+    let inputs = (Inputs::of_texts(model, texts), true);
+    let classified = classify(call, model, &common, fields, inputs, Unit::Texts).await?;
     let write = move || {
-        let name = |label| match has_verdicts {
-            true => category(label),
-            false => label,
-        };
-        let names: Vec<&str> = classified.labels.iter().map(|label| name(label)).collect();
+        let names: Vec<&str> = classified.labels.iter().map(|label| &**label).collect();
         let many = model.class_activation == ClassActivation::Sigmoid && !model.has_vocabulary();
         let results = classified.probs.iter();
         let results = results.map(|probs| Moderation::new(&names, &probs.concat(), many));
+        Reply::json(&Response {
+            id: call.app.ids.next("modr-"),
+            model: &model.name,
+            results: results.collect(),
+        })
+    };
+    Ok(call.write(0, write).await)
+}
+
+/// Answers with the verdicts of Qwen3Guard.
+async fn of_verdicts(
+    call: &Arc<Call>,
+    model: &ServedModel,
+    common: &Common<'_>,
+    judged: &Judged<'_>,
+) -> Result<Reply, ApiError> {
+    let probs = by_verdicts(call, model, common, judged).await?;
+    let write = move || {
+        let names = QWEN3_GUARD.map(|(_, name)| name);
+        let results = probs.iter();
+        let results = results.map(|probs| Moderation::new(&names, probs, false));
         Reply::json(&Response {
             id: call.app.ids.next("modr-"),
             model: &model.name,
@@ -275,12 +326,12 @@ async fn by_codes(
     call: &Arc<Call>,
     model: &ServedModel,
     common: &Common<'_>,
-    texts: &[Cow<'_, str>],
+    judged: &Judged<'_>,
     codes: &[String],
 ) -> Result<Reply, ApiError> {
-    let judged = by_categories(call, model, common, texts, codes).await?;
+    let found = by_categories(call, model, common, judged, codes).await?;
     let write = move || {
-        let results = judged.iter();
+        let results = found.iter();
         let results = results.map(|(p, each)| Moderation::named_first(codes, *p, each));
         Reply::json(&Response {
             id: call.app.ids.next("modr-"),
@@ -296,7 +347,7 @@ async fn by_guidelines(
     call: &Arc<Call>,
     model: &ServedModel,
     common: &Common<'_>,
-    texts: &[Cow<'_, str>],
+    judged: &Judged<'_>,
     (form, guidelines): (&Form, Option<BTreeMap<String, Option<String>>>),
 ) -> Result<Reply, ApiError> {
     let guidelines = checked(model, form, guidelines)?;
@@ -307,7 +358,7 @@ async fn by_guidelines(
             text: text.as_deref().map(Cow::Borrowed),
         })
         .collect();
-    let violations = judge(call, model, common, texts, (form, &wanted)).await?;
+    let violations = judge(call, model, common, judged, (form, &wanted)).await?;
     let names: Vec<&str> = guidelines.keys().map(String::as_str).collect();
     let write = move || {
         let results = violations.iter();
@@ -371,12 +422,6 @@ fn not_a_guard() -> ApiError {
     let message = "this language model's chat template names no verdicts of a guard model: give \
         `labels` to choose from, one of them `safe`, or use a guard or a classifier";
     ApiError::new(400, "missing_field", message).with_param("labels")
-}
-
-/// Returns the name that answers show for a verdict of Qwen3Guard.
-fn category(verdict: &str) -> &str {
-    let named = QWEN3_GUARD.iter().find(|(answer, _)| *answer == verdict);
-    named.map_or(verdict, |(_, name)| name)
 }
 
 fn is_harmless(name: &str) -> bool {

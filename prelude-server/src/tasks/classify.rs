@@ -38,10 +38,6 @@ pub(crate) struct LabelFields<'a> {
     /// templates of requests, any template over `text`.
     #[serde(borrow)]
     template: Option<Text<'a>>,
-    /// True if a label is the beginning of an answer, not the whole of it.
-    #[serde(skip)]
-    #[schemars(skip)]
-    pub(crate) open: bool,
 }
 
 /// Returns the model of this name. Without a name the first model that can use the labels is
@@ -195,7 +191,7 @@ async fn by_labels<'m>(
         bytes: bytes.saturating_add(question.unknown_bytes()),
     };
     let prepare = |budget: &Budget<'_>| {
-        let trie_behind = |prompt| label_trie(&escaping, budget, prompt, &named, fields.open);
+        let trie_behind = |prompt| label_trie(&escaping, budget, prompt, &named, false);
         let truncation = match truncation {
             None => None,
             Some(truncation) => {

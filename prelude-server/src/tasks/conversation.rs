@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::{
     escaping::cannot_escape,
     input::check_bytes,
-    messages::{self, Message},
+    messages::{self, Message, text_bytes},
     tools::Tools,
     truncate::Truncation,
 };
@@ -105,19 +105,6 @@ impl Rendered {
 /// The bytes that count where a request's own template prints an unknown number: too many for the
 /// thread that reads requests.
 const UNKNOWN: usize = 1 << 20;
-
-/// Returns the bytes of all texts in `value`.
-fn text_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(values) => values.iter().map(text_bytes).sum(),
-        Value::Object(map) => {
-            let each = |(name, value): (&String, &Value)| name.len() + text_bytes(value);
-            map.iter().map(each).sum()
-        }
-        _ => 1,
-    }
-}
 
 impl Conversation {
     /// Checks the messages and what the template is told beside them. `generates`

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use prelude_core::TokenId;
 use prelude_text::{shared_prefix::SharedPrompts, tokenizer::Escaper};
+use serde_json::Value;
 
 use super::{
     budget::Budget,
@@ -63,6 +64,13 @@ impl<'m> Escaping<'m> {
         {
             Some(marked) => Cow::Owned(marked),
             None => Cow::Borrowed(text),
+        }
+    }
+
+    /// Marks every text of people's in a message.
+    pub(crate) fn mark(&self, message: &mut Value) {
+        if let Some((escaper, mark)) = self.escapes {
+            escaper.mark_all(message, mark);
         }
     }
 

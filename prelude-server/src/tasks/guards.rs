@@ -1,10 +1,15 @@
 //! Guards that are language models: which guard a model is, as its chat template says, and the task
 //! of those that judge a text by all of their own categories at once.
 
-use std::borrow::Cow;
+use prelude_text::label_trie::{LabelTrie, RowScores};
 
 use super::{
-    answers::Answers, escaping::Escaping, guidelines::Form, labels::user_turn, submit::Common,
+    answers::Answers,
+    escaping::Escaping,
+    guidelines::Form,
+    judged::Judged,
+    labels::{normalised, prompt, user_turn},
+    submit::Common,
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
@@ -21,6 +26,10 @@ const CATEGORIES: [&str; 2] = [
     "<BEGIN UNSAFE CONTENT CATEGORIES>",
     "<END UNSAFE CONTENT CATEGORIES>",
 ];
+
+/// The order in every prompt of a Llama Guard. Other guards list categories between the same words and
+/// ask for other answers, such as JSON.
+const FIRST_LINE: &str = "First line must read 'safe' or 'unsafe'";
 
 /// The verdicts of a Llama Guard.
 const SAFE: &str = "safe";
@@ -47,8 +56,9 @@ impl Guard {
         let names = |name: &&str| source.contains(*name);
         if CATEGORIES.iter().all(names) {
             // The codes are read from a prompt without any caller's text.
-            let codes = codes(&user_turn(model, "")?);
-            if !codes.is_empty() {
+            let prompt = user_turn(model, "")?;
+            let codes = codes(&prompt);
+            if !codes.is_empty() && prompt.contains(FIRST_LINE) {
                 return Ok(Some(Self::Categories(codes)));
             }
         }
@@ -89,11 +99,9 @@ pub(crate) async fn by_categories(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    texts: &[Cow<'_, str>],
+    judged: &Judged<'_>,
     codes: &[String],
 ) -> Result<Vec<(f64, Vec<f64>)>, ApiError> {
-    let all = || texts.iter().map(|text| &**text).collect();
-    let escaping = Escaping::new(call, model, None, all)?;
     let unsafe_answers: Vec<String> = codes
         .iter()
         .map(|code| format!("{UNSAFE}\n{code}"))
@@ -102,30 +110,57 @@ pub(crate) async fn by_categories(
         .into_iter()
         .chain(unsafe_answers.iter().map(String::as_str))
         .collect();
+    // Other categories may follow the first one.
+    let open = codes_are_told_apart(model, codes);
+    let read = |trie: &LabelTrie, scores: &[RowScores]| trie.probabilities(scores, 1.0);
+    let found = answers_about(call, model, common, judged, (&answers, open), read).await?;
+    let split = |of: Vec<f64>| (1.0 - of[0], of[1..].to_vec());
+    Ok(found.into_iter().map(split).collect())
+}
+
+/// Returns for each text the probabilities of the verdicts of [`QWEN3_GUARD`].
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn by_verdicts(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    judged: &Judged<'_>,
+) -> Result<Vec<Vec<f64>>, ApiError> {
+    let answers = QWEN3_GUARD.map(|(answer, _)| answer);
+    let read = |trie: &LabelTrie, scores: &[RowScores]| normalised(&trie.log_probabilities(scores));
+    // A guard goes on with the categories of harm.
+    answers_about(call, model, common, judged, (&answers, true), read).await
+}
+
+/// Returns for each text what `read` makes of the scores of the answers behind its prompt. True beside
+/// them says that an answer may go on behind these words.
+async fn answers_about(
+    call: &Call,
+    model: &ServedModel,
+    common: &Common<'_>,
+    judged: &Judged<'_>,
+    (answers, open): (&[&str], bool),
+    read: impl Fn(&LabelTrie, &[RowScores]) -> Vec<f64>,
+) -> Result<Vec<Vec<f64>>, ApiError> {
+    let escaping = Escaping::new(call, model, None, || judged.all())?;
     // Rendered without texts, so that the room for them is known.
     let around = user_turn(model, "")?.len();
-    let bytes: usize = texts.iter().map(|text| text.len() + around).sum();
     let asked = Answers {
         escaping,
         field: "input",
-        texts: texts.len(),
-        answers: &answers,
-        // Other categories may follow the first one.
-        open: codes_are_told_apart(model, codes),
-        prompts: texts.len(),
-        bytes,
+        texts: judged.prompts(),
+        answers,
+        open,
+        prompts: judged.prompts(),
+        bytes: judged.bytes() + around * judged.prompts(),
     };
     let rendered = || {
-        let prompt = move |text: &Cow<'_, str>| user_turn(model, &escaping.text(text));
-        texts.iter().map(prompt)
+        let turns = judged.turns(escaping);
+        turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns))
     };
-    let found = asked
-        .behind(call, common, rendered, |trie, scores| {
-            trie.probabilities(scores, 1.0)
-        })
-        .await?;
-    let split = |of: Vec<f64>| (1.0 - of[0], of[1..].to_vec());
-    Ok(found.outputs.into_iter().map(split).collect())
+    Ok(asked.behind(call, common, rendered, read).await?.outputs)
 }
 
 /// Returns true if no code is the beginning of another one to the model: `S1` of `S10` where each

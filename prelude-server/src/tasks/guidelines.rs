@@ -12,7 +12,8 @@ use prelude_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::Answers, escaping::Escaping, labels::normalised, prepared::Computed, submit::Common,
+    answers::Answers, escaping::Escaping, judged::Judged, labels::normalised, prepared::Computed,
+    submit::Common,
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
@@ -122,17 +123,17 @@ impl Form {
         self.own.iter().copied().filter(is_known)
     }
 
-    /// Returns a prompt about a text and a guideline, up to where the answer begins.
+    /// Returns a prompt about messages and a guideline, up to where the answer begins.
     fn prompt(
         &self,
         model: &ServedModel,
-        text: &str,
+        messages: &[Value],
         guideline: &Guideline<'_>,
     ) -> Result<String, ApiError> {
         let template = model.template.as_ref();
         let template = template.expect("a model that takes guidelines has a template");
         let inputs = ChatInputs {
-            messages: &[json!({"role": "user", "content": text})],
+            messages,
             tools: None,
             documents: None,
             add_generation_prompt: self.opens_turn,
@@ -158,15 +159,16 @@ pub(crate) async fn judge(
     call: &Call,
     model: &ServedModel,
     common: &Common<'_>,
-    texts: &[Cow<'_, str>],
+    judged: &Judged<'_>,
     (form, guidelines): (&Form, &[Guideline<'_>]),
 ) -> Result<Vec<Vec<f64>>, ApiError> {
     let words = guidelines.iter().filter_map(|of| of.text.as_deref());
-    let all = || texts.iter().map(|text| &**text).chain(words).collect();
     let about = About {
-        escaping: Escaping::new(call, model, None, all)?,
+        escaping: Escaping::new(call, model, None, || {
+            judged.all() + &words.collect::<String>()
+        })?,
         field: "input",
-        texts,
+        judged,
         guidelines,
     };
     let violated = form
@@ -183,7 +185,7 @@ pub(crate) struct About<'a, 'm> {
     pub(crate) escaping: Escaping<'m>,
     /// The field in which the texts came, for errors.
     pub(crate) field: &'static str,
-    pub(crate) texts: &'a [Cow<'a, str>],
+    pub(crate) judged: &'a Judged<'a>,
     pub(crate) guidelines: &'a [Guideline<'a>],
 }
 
@@ -200,7 +202,7 @@ impl Form {
         about: About<'_, '_>,
         read: impl Fn(&LabelTrie, &[RowScores]) -> T,
     ) -> Result<Computed<T>, ApiError> {
-        let (texts, escaping) = (about.texts, about.escaping);
+        let (judged, escaping) = (about.judged, about.escaping);
         let marked: Vec<Guideline<'_>> = about
             .guidelines
             .iter()
@@ -209,7 +211,6 @@ impl Form {
                 text: of.text.as_deref().map(|text| escaping.text(text)),
             })
             .collect();
-        let text_bytes: usize = texts.iter().map(|text| text.len()).sum();
         let words = about.guidelines.iter().filter_map(|of| of.text.as_deref());
         let guideline_bytes: usize = words.map(str::len).sum();
         let asked = Answers {
@@ -218,17 +219,17 @@ impl Form {
             texts: 1,
             answers: &self.answers,
             open: true,
-            prompts: texts.len() * marked.len(),
-            bytes: text_bytes
+            prompts: judged.prompts() * marked.len(),
+            bytes: { judged.bytes() }
                 .saturating_mul(marked.len())
-                .saturating_add(guideline_bytes.saturating_mul(texts.len())),
+                .saturating_add(guideline_bytes.saturating_mul(judged.prompts())),
         };
         let rendered = || {
-            let pairs = texts
-                .iter()
-                .flat_map(|text| marked.iter().map(move |guideline| (text, guideline)));
-            pairs.map(|(text, guideline)| {
-                self.prompt(escaping.model, &escaping.text(text), guideline)
+            judged.turns(escaping).flat_map(|turns| {
+                marked.iter().map(move |guideline| {
+                    let prompt = self.prompt(escaping.model, &turns, guideline)?;
+                    judged.printed(prompt, &turns)
+                })
             })
         };
         asked.behind(call, common, rendered, read).await

@@ -59,10 +59,30 @@ pub(crate) fn checked(value: Option<Json>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid_value("messages", "not be an empty list"));
     }
-    for (index, message) in messages.iter_mut().enumerate() {
-        check(message, &format!("/messages/{index}"))?;
-    }
+    check_all(&mut messages, "messages")?;
     Ok(messages)
+}
+
+/// Checks the messages of a field, and makes each content one string.
+///
+/// # Errors
+/// 400 naming the message and what is wrong with it.
+pub(crate) fn check_all(messages: &mut [Value], field: &str) -> Result<(), ApiError> {
+    let mut all = messages.iter_mut().enumerate();
+    all.try_for_each(|(index, message)| check(message, &format!("/{field}/{index}")))
+}
+
+/// Returns the bytes of all texts in `value`.
+pub(crate) fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(text_bytes).sum(),
+        Value::Object(map) => {
+            let each = |(name, value): (&String, &Value)| name.len() + text_bytes(value);
+            map.iter().map(each).sum()
+        }
+        _ => 1,
+    }
 }
 
 fn check(message: &mut Value, pointer: &str) -> Result<(), ApiError> {

@@ -13,6 +13,7 @@ pub(crate) mod generate;
 pub(crate) mod guards;
 pub(crate) mod guidelines;
 pub(crate) mod input;
+pub(crate) mod judged;
 pub(crate) mod labels;
 pub(crate) mod messages;
 pub(crate) mod pair;

@@ -236,7 +236,7 @@ fn llama_guard(content: &str, end: &str) -> String {
     format!(
         "User to check<BEGIN UNSAFE CONTENT CATEGORIES>\nS1: Cards.\nS2: Rates.\nS7: Else.\n\
          <END UNSAFE CONTENT CATEGORIES>\n{{% for message in messages %}}User: {content}.\n\
-         {{% endfor %}}safe or unsafe?{end}"
+         {{% endfor %}}First line must read 'safe' or 'unsafe'.{end}"
     )
 }
 
@@ -394,4 +394,48 @@ fn labels_stand_behind_the_line_breaks_of_a_turn() {
     let found = answer(&guard, "/v1/decisions", &body);
     let p = found["answers"][0]["probability"].as_f64().unwrap();
     assert!((0.0..=1.0).contains(&p));
+}
+
+/// Lists categories between the words of Llama Guard and asks for JSON, as NVIDIA's guards do.
+#[test]
+fn a_guard_that_answers_in_json_is_no_llama_guard() {
+    let guard = asking(
+        "Check the user's messages by these categories:\n<BEGIN UNSAFE CONTENT CATEGORIES>\n\
+         S1: Violence.\nS2: Sexual.\n<END UNSAFE CONTENT CATEGORIES>\n{% for m in messages %}\
+         user: {{ m.content }}\n{% endfor %}Output JSON only: {\"User Safety\": \"safe\" or \
+         \"unsafe\"}\n",
+    );
+    let body = json!({"input": "Where is my card?"});
+    refused(&guard, PATH, &body, (400, "missing_field", Some("labels")));
+}
+
+/// Judges the last turn, as the templates of Llama Guard do.
+const CONVERSATION: &str = "{% set role = 'User' if messages[-1].role == 'user' else 'Agent' %}\
+    Check '{{ role }}'\n<BEGIN UNSAFE CONTENT CATEGORIES>\nS1: Cards.\nS2: Rates.\n\
+    <END UNSAFE CONTENT CATEGORIES>\n{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n\
+    {% endfor %}First line must read 'safe' or 'unsafe'.\nassistant:";
+
+#[test]
+fn the_last_turn_of_a_conversation_is_judged() {
+    let guard = asking(CONVERSATION);
+    let turns = json!([
+        {"role": "user", "content": "Where is my card?"},
+        {"role": "assistant", "content": [{"type": "text", "text": "In your pocket."}]},
+    ]);
+    let found = answer(&guard, PATH, &json!({"input": turns}));
+    assert_eq!(found["results"].as_array().unwrap().len(), 1);
+    let scores = found["results"][0]["category_scores"].clone();
+    let prompt = "Check 'Agent'\n<BEGIN UNSAFE CONTENT CATEGORIES>\nS1: Cards.\nS2: Rates.\n\
+        <END UNSAFE CONTENT CATEGORIES>\nuser: Where is my card?\nassistant: In your pocket.\n\
+        First line must read 'safe' or 'unsafe'.\nassistant:";
+    let first = |answer: &str| token_logs(&guard, prompt, answer)[0].exp();
+    let p = first("unsafe") / (first("unsafe") + first("safe"));
+    let score = scores["unsafe"].as_f64().unwrap();
+    assert!((score - p).abs() < 1e-4, "{score} {p}");
+    // One user's turn is what a text is.
+    let turn = json!([{"role": "user", "content": "Where is my card?"}]);
+    let as_turn = answer(&guard, PATH, &json!({"input": turn}));
+    let as_text = answer(&guard, PATH, &json!({"input": "Where is my card?"}));
+    assert_eq!(as_turn["results"], as_text["results"]);
+    assert_ne!(as_turn["results"][0]["category_scores"], scores);
 }

@@ -1,7 +1,7 @@
 //! Typed decisions by a guard that is asked about one guideline at a time: the state is the text, and
 //! each question, of yes or no, is a guideline.
 
-use std::{borrow::Cow, slice};
+use std::borrow::Cow;
 
 use prelude_text::{
     decide::{Answer, Criteria, Diagnostics},
@@ -15,6 +15,7 @@ use crate::{
     served_model::ServedModel,
     tasks::{
         guidelines::{About, Form, Guideline},
+        judged::Judged,
         labels::normalised,
         submit::Common,
     },
@@ -48,10 +49,11 @@ pub(super) async fn decide(
         no: None,
     };
     let temperature = questionnaire.options.temperature(&criteria, calibration);
+    let judged = Judged::Texts(vec![Cow::Borrowed(&*questionnaire.state)]);
     let about = About {
         escaping: questionnaire.escaping(call, model)?,
         field: questionnaire.state_field,
-        texts: slice::from_ref(&questionnaire.state),
+        judged: &judged,
         guidelines: &guidelines,
     };
     let asked = form
