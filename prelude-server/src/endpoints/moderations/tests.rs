@@ -439,3 +439,78 @@ fn the_last_turn_of_a_conversation_is_judged() {
     assert_eq!(as_turn["results"], as_text["results"]);
     assert_ne!(as_turn["results"][0]["category_scores"], scores);
 }
+
+#[test]
+fn guards_of_all_kinds_judge_conversations() {
+    let turns = |last: &str| {
+        json!([
+            {"role": "user", "content": "Where is my card?"},
+            {"role": "assistant", "content": last},
+        ])
+    };
+    let all = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let verdicts = format!("{all}Safety: Safe, Safety: Unsafe or Safety: Controversial?\n");
+    let risks = ABOUT_A_RISK.replace("User Message: {{ messages[0].content }}\n", all);
+    for template in [verdicts, risks] {
+        let guard = asking(&template);
+        let of = |last: &str| {
+            let found = answer(&guard, PATH, &json!({"input": turns(last)}));
+            found["results"][0]["category_scores"].clone()
+        };
+        assert_ne!(of("In your pocket."), of("On the moon."), "{template}");
+    }
+    // A template that prints the first message alone would judge something else.
+    let guard = asking(ABOUT_A_RISK);
+    let body = json!({"input": turns("In your pocket.")});
+    refused(&guard, PATH, &body, (400, "template_error", Some("input")));
+}
+
+#[test]
+fn conversations_that_are_refused() {
+    let guard = asking(CONVERSATION);
+    let user = json!({"role": "user", "content": "a"});
+    let check = |input: Value, reason: &str, param: &str| {
+        refused(
+            &guard,
+            PATH,
+            &json!({"input": input}),
+            (400, reason, Some(param)),
+        );
+    };
+    check(json!([user, "a"]), "invalid_value", "input");
+    check(
+        json!([user, {"type": "text", "text": "b"}]),
+        "invalid_value",
+        "input",
+    );
+    check(
+        json!([user, {"role": "system", "content": "b"}]),
+        "invalid_value",
+        "/input/1/role",
+    );
+    check(
+        json!([user, {"role": "robot", "content": "b"}]),
+        "invalid_value",
+        "/input/1/role",
+    );
+    check(
+        json!([user, {"role": "assistant", "content": " "}]),
+        "invalid_value",
+        "/input/1/content",
+    );
+    check(
+        json!([user, {"role": "user"}]),
+        "missing_field",
+        "/input/1/content",
+    );
+    let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
+    let seen = json!([{"role": "user", "content": image}]);
+    check(seen, "unsupported_parameter", "/input/0/content/0/type");
+    // Without a guard nobody knows how a conversation is judged.
+    for body in [
+        json!({"input": [user], "model": "demo-classifier"}),
+        json!({"input": [user], "labels": ["safe", "rude"]}),
+    ] {
+        refused(demos(), PATH, &body, (400, "invalid_value", Some("input")));
+    }
+}
