@@ -56,10 +56,10 @@ fn load(
         return Ok((load(&mut loader())?, PackedUse::InMemory));
     };
     // A file that turns out to be of another model is packed anew.
-    if let Some(file) = packed::open(folder, &key)
+    if let Some((file, check)) = packed::open(folder, &key)
         && let Ok(model) = load(&mut loader().reading(file))
     {
-        return Ok((model, PackedUse::Found));
+        return Ok((model, PackedUse::Found(check)));
     }
     let mut loader = loader().collecting();
     let model = load(&mut loader)?;

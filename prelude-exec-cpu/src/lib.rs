@@ -84,7 +84,7 @@ pub use heap::give_back_freed;
 pub use kernels::{CpuDtype, Isa};
 pub use memory::{MemoryPlan, available_bytes};
 pub use ops::CpuOps;
-pub use packed::{PackedUse, PackedWriting};
+pub use packed::{PackedCheck, PackedDamage, PackedUse, PackedWriting};
 pub use pool::{ComputePool, Turn};
 pub use weights::{CpuLoader, Weight};
 

@@ -2,6 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
+    thread,
     time::SystemTime,
 };
 
@@ -12,8 +13,10 @@ use crate::{
     config::{ServerConfig, ms},
     encode::EncodePool,
     error::ApiError,
+    executor::PackedCheck,
     identity::{ApiKeys, Ids},
     lifecycle::{InFlight, Lifecycle, Phase},
+    log,
     metrics::EdgeMetrics,
     served_model::{ServedModel, Task},
     traces::Traces,
@@ -36,6 +39,8 @@ pub struct App {
     models: OnceLock<Vec<Arc<ServedModel>>>,
     /// The progress of the download that loading waits for.
     download: Mutex<Option<Progress>>,
+    /// The damage of packed weights, once it is found.
+    damage: Arc<OnceLock<String>>,
 }
 
 /// Names that routers write in place of a model's name that they have not read.
@@ -63,6 +68,7 @@ impl App {
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             download: Mutex::new(None),
+            damage: Arc::default(),
             config,
         })
     }
@@ -71,8 +77,13 @@ impl App {
     ///
     /// # Panics
     /// If there are none, if two have one name, or if called twice.
-    pub fn set_models(&self, models: Vec<ServedModel>) {
+    pub fn set_models(&self, mut models: Vec<ServedModel>) {
         assert!(!models.is_empty(), "a server serves at least one model");
+        let unchecked = models.iter_mut().filter_map(|model| {
+            let check = model.packed_check.take()?;
+            Some((model.name.clone(), check))
+        });
+        let unchecked = unchecked.collect();
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
         let mut names: Vec<&str> = models.iter().flat_map(|m| m.names()).collect();
         names.sort_unstable();
@@ -84,6 +95,37 @@ impl App {
         self.admission.serve(engines.collect());
         self.models.set(models).expect("models are set once");
         self.lifecycle.advance(Phase::Ready);
+        self.check_weights(unchecked);
+    }
+
+    /// Compares packed weights with their checksums, beside serving. From the moment on at which some
+    /// differ nothing is computed by any: what they answer may be wrong.
+    fn check_weights(&self, unchecked: Vec<(String, PackedCheck)>) {
+        if unchecked.is_empty() {
+            return;
+        }
+        let damage = Arc::clone(&self.damage);
+        let job = move || {
+            for (name, check) in unchecked {
+                if let Err(found) = check.run() {
+                    let what = format!("{name}: {found}; restart the server");
+                    log::line(format_args!("error: {what}"));
+                    // The first one is told.
+                    let _ = damage.set(what);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("prelude-checksum".to_owned());
+        if let Err(error) = thread.spawn(job) {
+            log::line(format_args!("packed weights are not checked: {error}"));
+        }
+    }
+
+    /// Returns the error for packed weights that were found to be damaged; restarting helps.
+    pub(crate) fn damaged(&self) -> Option<ApiError> {
+        self.damage
+            .get()
+            .map(|what| ApiError::weights_damaged(what))
     }
 
     /// Sets the progress of a download, which answers of 503 tell until the models are in service;
@@ -209,8 +251,11 @@ impl App {
     /// Checks that new work is taken.
     ///
     /// # Errors
-    /// 503 `loading`, `draining` or `engine_dead`.
+    /// 503 `loading`, `draining`, `engine_dead` or `weights_damaged`.
     pub(crate) fn accepting(&self) -> Result<(), ApiError> {
+        if let Some(error) = self.damaged() {
+            return Err(error);
+        }
         match self.lifecycle.phase() {
             Phase::Loading => Err(self.loading()),
             _ if self.engine_lost() => Err(ApiError::engine_dead()),
@@ -253,5 +298,80 @@ impl App {
     #[must_use]
     pub fn engine_lost(&self) -> bool {
         self.models().iter().any(|m| !m.engine.is_alive())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path, time::Duration};
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        assets::Assets,
+        executor::Devices,
+        load::{Loaded, load},
+        testing::{app, options},
+    };
+
+    /// Loads the demo classifier by the packed weights in a folder.
+    fn packed(folder: &Path) -> Loaded {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier");
+        let mut options = options();
+        options.executor.packed_dir = Some(folder.to_owned());
+        let assets = Assets::open(model.as_ref()).unwrap();
+        load(assets, &options, &Devices::of_machine()).unwrap()
+    }
+
+    /// Waits until `is` is true; the test's own end is the bound.
+    fn wait(mut is: impl FnMut() -> bool) {
+        while !is() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn damaged_weights_turn_readiness_red() {
+        let name = format!("prelude-damaged-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&folder);
+        let files = || {
+            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+            let paths = entries.map(|entry| entry.path());
+            let whole = paths.filter(|path| path.extension().is_some_and(|e| e == "packed"));
+            whole.collect::<Vec<_>>()
+        };
+        drop(packed(&folder));
+        wait(|| !files().is_empty());
+        let path = files().remove(0);
+        // Whole files do nothing.
+        let check = packed(&folder).model.packed_check.unwrap();
+        check.run().unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let app = app(vec![packed(&folder)]);
+        wait(|| app.healthy().is_err());
+        assert_eq!(files(), [path; 0]);
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        for (method, path) in [
+            ("GET", "/health"),
+            ("GET", "/ready"),
+            ("GET", "/live"),
+            ("POST", "/classify"),
+        ] {
+            let body = r#"{"input": "Where is my card?"}"#.to_owned();
+            let answered = runtime.block_on(app.answer(method, path, body));
+            assert_eq!(answered.status, 503, "{path}");
+            let body: Value = serde_json::from_slice(&answered.body).unwrap();
+            let error = &body["error"];
+            assert_eq!(error["reason"], "weights_damaged", "{path} {body}");
+            let why = error["message"].as_str().unwrap();
+            assert!(why.contains("restart"), "{why}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -584,6 +584,11 @@ impl ApiError {
             .with_retry_after(Duration::from_secs(5))
     }
 
+    /// Returns the error for packed weights that are not those that were written.
+    pub(crate) fn weights_damaged(what: &str) -> Self {
+        Self::new(503, "weights_damaged", what.to_owned()).with_retry_after(Duration::from_secs(5))
+    }
+
     /// Returns the error for a connection beyond the limit.
     pub(crate) fn too_many_connections() -> Self {
         Self::new(503, "too_many_connections", "too many open connections")

@@ -3,6 +3,7 @@
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use prelude_core::Executor;
+pub use prelude_exec_cpu::PackedCheck;
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, PackedUse};
 #[cfg(feature = "cuda")]
 use prelude_exec_cuda::{CudaExecutor, Error as CudaError, info, usable_gpu};
@@ -294,7 +295,7 @@ impl Devices {
         let quantization = config.quantization;
         let mut executor = CpuExecutor::new(checkpoint, config, Arc::clone(&self.cpu))
             .map_err(|e| LoadError::Executor(e.to_string()))?;
-        log_packed(executor.take_packed_use());
+        let check = log_packed(executor.take_packed_use());
         if quantization == Some(Quantization::Fp8) {
             log::line(format_args!("{FP8_ON_HOST}"));
         }
@@ -303,6 +304,7 @@ impl Devices {
             memory: planned(&executor),
             host_memory: Some(executor.memory()),
             executor: Box::new(executor),
+            check,
         })
     }
 }
@@ -312,11 +314,14 @@ const FP8_ON_HOST: &str = "fp8 on the CPU shows what it does to answers, and sav
                            time: use --quantization int8 for these";
 
 /// Logs whether weights came from the folder of packed weights, and later whether they were written
-/// there.
-fn log_packed(used: PackedUse) {
+/// there. Returns the check that those from there are yet to pass.
+fn log_packed(used: PackedUse) -> Option<PackedCheck> {
     let failed = |error| log::line(format_args!("packed weights could not be written: {error}"));
     match used {
-        PackedUse::Found => log::line(format_args!("the weights are mapped from a packed file")),
+        PackedUse::Found(check) => {
+            log::line(format_args!("the weights are mapped from a packed file"));
+            return Some(check);
+        }
         PackedUse::InMemory => {
             log::line(format_args!(
                 "the embedded model is not packed: packed_dir does not apply"
@@ -335,6 +340,7 @@ fn log_packed(used: PackedUse) {
         }
         _ => (),
     }
+    None
 }
 
 /// Returns the settings of the host's executor for sequences of at most so many tokens.
@@ -355,6 +361,8 @@ pub struct Opened {
     pub memory: String,
     /// The plan of the host's memory, if the model runs there.
     pub host_memory: Option<HostMemory>,
+    /// The check of packed weights, to be made when the model is in service.
+    pub check: Option<PackedCheck>,
 }
 
 /// Names the host's executor: its arithmetic, instructions and threads.
@@ -462,6 +470,7 @@ fn open_cuda(
         memory: planned_on_gpu(&executor),
         host_memory: None,
         executor: Box::new(executor),
+        check: None,
     })
 }
 

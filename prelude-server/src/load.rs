@@ -205,6 +205,7 @@ pub fn load(
         tokenizer: Arc::new(assets.tokenizer),
         name,
         aliases: Vec::new(),
+        packed_check: opened.check,
     };
     Ok(Loaded {
         model,

@@ -17,7 +17,7 @@ use crate::{
     assets::TokenizerConfig,
     config::{ReasoningParser, ToolParser},
     constrain::Grammars,
-    executor::HostMemory,
+    executor::{HostMemory, PackedCheck},
 };
 
 /// The use of a checkpoint.
@@ -246,6 +246,8 @@ pub struct ServedModel {
     pub engine: EngineHandle,
     /// The memory of this machine that the model was planned to take, if it runs here.
     pub host_memory: Option<HostMemory>,
+    /// The check of packed weights, which begins when the model is in service.
+    pub packed_check: Option<PackedCheck>,
     /// The time at which the model was loaded, in seconds since 1970.
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.

@@ -53,7 +53,7 @@ impl Ours {
         let mut ours = Self::load_with(model, config)?;
         let used = ours.executor.take_packed_use();
         anyhow::ensure!(
-            matches!(used, PackedUse::Found),
+            matches!(used, PackedUse::Found(_)),
             "the packed weights were not found: {used:?}"
         );
         Ok(ours)

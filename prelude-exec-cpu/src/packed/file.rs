@@ -4,18 +4,20 @@
 //! 0      magic "PRELUDEW", then as u64 of the machine's byte order: version, number of entries,
 //!        length of the file in bytes
 //! 32     key, 32 bytes (SHA-256)
-//! 64     per entry, as u64: form, outputs, inputs, first byte, length in bytes
+//! 64     per entry, as u64: form, outputs, inputs, first byte, length in bytes, XXH3-64 of the data
 //! ...    the data of each entry, from a multiple of 4096 bytes on, dwords in the machine's byte order
 //! ```
 
 use std::{
     fs::File,
     io::{self, BufWriter, Seek, SeekFrom, Write},
+    ops::Range,
     path::Path,
     sync::Arc,
 };
 
 use memmap2::Mmap;
+use twox_hash::XxHash3_64;
 
 use super::{Key, map::map};
 use crate::kernels::words::Words;
@@ -23,9 +25,9 @@ use crate::kernels::words::Words;
 const MAGIC: &[u8; 8] = b"PRELUDEW";
 /// The version of the format, and of the layouts of panels that it holds. A change of either makes
 /// files of other versions unknown.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 const HEADER_BYTES: usize = 64;
-const ENTRY_BYTES: usize = 40;
+const ENTRY_BYTES: usize = 48;
 /// The multiple at which the data of an entry starts: a page, so that every mapping is aligned.
 const PAGE: usize = 4096;
 
@@ -69,6 +71,8 @@ pub(super) fn write(path: &Path, key: &Key, weights: &[(Shape, Words)]) -> io::R
         for n in [shape.outputs, shape.inputs, first, bytes] {
             out.write_all(&number(n))?;
         }
+        let checksum = XxHash3_64::oneshot(bytemuck::cast_slice(words));
+        out.write_all(&checksum.to_ne_bytes())?;
     }
     for ((_, words), first) in weights.iter().zip(places) {
         out.seek(SeekFrom::Start(first as u64))?;
@@ -80,40 +84,51 @@ pub(super) fn write(path: &Path, key: &Key, weights: &[(Shape, Words)]) -> io::R
     file.sync_all()
 }
 
+/// The place of a weight in a packed file.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    shape: Shape,
+    pub(super) bytes: Range<usize>,
+    /// XXH3-64 of these bytes, as they were written.
+    pub(super) checksum: u64,
+}
+
 /// The weights of a packed file, in the order in which they were written.
 #[derive(Debug)]
 pub(crate) struct Reader {
     map: Arc<Mmap>,
-    entries: std::vec::IntoIter<(Shape, usize, usize)>,
+    entries: std::vec::IntoIter<Entry>,
 }
 
 impl Reader {
-    /// Opens a packed file.
+    /// Opens a packed file. What its weights are is not looked at; the map and the entries beside the
+    /// reader are for that.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if it is none of this version and key, or not whole.
-    pub(super) fn open(file: &File, key: &Key) -> io::Result<Self> {
-        let map = map(file)?;
+    pub(super) fn open(file: &File, key: &Key) -> io::Result<(Self, Arc<Mmap>, Vec<Entry>)> {
+        let map = Arc::new(map(file)?);
         let entries = entries(&map, key).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self {
-            map: Arc::new(map),
-            entries: entries.into_iter(),
-        })
+        let reader = Self {
+            map: Arc::clone(&map),
+            entries: entries.clone().into_iter(),
+        };
+        Ok((reader, map, entries))
     }
 
     /// Returns the next weight; `None` if it is not one of this shape and length in bytes.
     pub(crate) fn next(&mut self, shape: Shape, bytes: usize) -> Option<Words> {
-        let (is, first, len) = self.entries.next()?;
-        (is == shape && len == bytes).then(|| Words::File {
+        let entry = self.entries.next()?;
+        (entry.shape == shape && entry.bytes.len() == bytes).then(|| Words::File {
             map: Arc::clone(&self.map),
-            bytes: first..first + len,
+            bytes: entry.bytes,
         })
     }
 }
 
-/// Returns form, first byte and length of each entry; `None` if the bytes are no whole packed file of
+/// Returns the entries; `None` if the bytes are no whole packed file of
 /// this key.
-fn entries(bytes: &[u8], key: &Key) -> Option<Vec<(Shape, usize, usize)>> {
+fn entries(bytes: &[u8], key: &Key) -> Option<Vec<Entry>> {
     let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
     let (magic, header) = header.split_at(MAGIC.len());
     let (numbers, of_key) = header.split_at(24);
@@ -129,6 +144,7 @@ fn entries(bytes: &[u8], key: &Key) -> Option<Vec<(Shape, usize, usize)>> {
         let form = numbers.next()?;
         let mut next = || usize::try_from(numbers.next()?).ok();
         let (outputs, inputs, first, len) = (next()?, next()?, next()?, next()?);
+        let checksum = numbers.next()?;
         let fits = first.is_multiple_of(PAGE)
             && len.is_multiple_of(size_of::<u32>())
             && first.checked_add(len)? <= bytes.len();
@@ -137,7 +153,11 @@ fn entries(bytes: &[u8], key: &Key) -> Option<Vec<(Shape, usize, usize)>> {
             outputs,
             inputs,
         };
-        fits.then_some((shape, first, len))
+        fits.then(|| Entry {
+            shape,
+            bytes: first..first + len,
+            checksum,
+        })
     };
     table.chunks_exact(ENTRY_BYTES).map(entry).collect()
 }

@@ -6,6 +6,7 @@
 //! to the disk, and renamed; the folder keeps at most [`FOLDER_BYTES_MAX`], and what was used least
 //! recently goes first.
 
+mod check;
 mod file;
 mod map;
 #[cfg(test)]
@@ -13,19 +14,19 @@ mod tests;
 
 use std::{
     fmt::Write as _,
-    fs::{self, File},
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     thread::{self, JoinHandle},
     time::{Duration, SystemTime},
 };
 
-use prelude_models::Checkpoint;
+use prelude_models::{Checkpoint, file as checkpoint_file};
 use sha2::{Digest as _, Sha256};
 
 use crate::kernels::words::Words;
 
+pub use check::{PackedCheck, PackedDamage};
 pub(crate) use file::{Reader, Shape};
 
 /// Most bytes of packed files in a folder.
@@ -47,8 +48,8 @@ pub enum PackedUse {
     Off,
     /// The model was given in memory, so nothing tells when it changes. It was packed as usual.
     InMemory,
-    /// The folder had the packed weights, which are mapped now.
-    Found,
+    /// The folder had the packed weights, which are mapped now. Nobody has looked at them yet.
+    Found(PackedCheck),
     /// The weights were packed, and a thread writes them to the folder.
     Writing(PackedWriting),
     /// The weights were packed, and the system refused the thread that was to write them.
@@ -117,13 +118,15 @@ impl Key {
 }
 
 /// Returns the packed weights of a key, if the folder has them whole.
-pub(crate) fn open(folder: &Path, key: &Key) -> Option<Reader> {
-    let file = File::open(key.path(folder)).ok()?;
-    let reader = Reader::open(&file, key).ok()?;
+pub(crate) fn open(folder: &Path, key: &Key) -> Option<(Reader, PackedCheck)> {
+    let path = key.path(folder);
+    let file = checkpoint_file::open(&path).ok()?;
+    let (reader, map, entries) = Reader::open(&file, key).ok()?;
     // The time of change is the time of the last use, by which `make_room` chooses files to remove. In a
     // folder that is not writable nothing is removed, so a failure here does no harm.
     let _ = file.set_modified(SystemTime::now());
-    Some(reader)
+    let check = PackedCheck { path, map, entries };
+    Some((reader, check))
 }
 
 /// Starts to write weights to a folder, which is made if it is not there.

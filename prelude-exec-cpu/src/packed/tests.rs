@@ -1,6 +1,6 @@
 //! Packed weights against packing anew, and files that are damaged, of something else, or too many.
 
-use std::{sync::Arc, time::UNIX_EPOCH};
+use std::{fs::File, sync::Arc, time::UNIX_EPOCH};
 
 use prelude_core::{OutputHead, Pooling, RowOutput};
 use prelude_models::conformance::golden::model_folder;
@@ -79,7 +79,10 @@ fn every_storage_form_is_mapped_with_the_same_bits() {
             assert_eq!(answer(&mut first), expected, "{name}, {what}");
             let mut second = executor(name, config, 2);
             let used = second.take_packed_use();
-            assert!(matches!(used, PackedUse::Found), "{name}, {what}: {used:?}");
+            assert!(
+                matches!(used, PackedUse::Found(_)),
+                "{name}, {what}: {used:?}"
+            );
             assert_eq!(answer(&mut second), expected, "{name}, {what}");
             // A removed file stays mapped.
             fs::remove_file(path).unwrap();
@@ -127,8 +130,61 @@ fn damaged_files_are_packed_anew() {
         assert_eq!(answer(&mut again), expected, "damage {i}");
         assert_eq!(fs::read(&path).unwrap(), whole, "damage {i}");
     }
-    assert!(matches!(executor_of().take_packed_use(), PackedUse::Found));
+    assert!(matches!(
+        executor_of().take_packed_use(),
+        PackedUse::Found(_)
+    ));
     assert_eq!(folder.files(), [path]);
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_the_file_removed() {
+    let folder = Folder::new("flipped");
+    let config = in_folder(&folder, small());
+    let executor_of = || executor("demo-lm", config.clone(), 1);
+    let path = wait(executor_of().take_packed_use());
+    let whole = fs::read(&path).unwrap();
+    let check = || match executor_of().take_packed_use() {
+        PackedUse::Found(check) => check.run(),
+        other => panic!("{other:?}"),
+    };
+    check().unwrap();
+    assert!(path.exists());
+    let flip = |at: usize| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        // Another file takes the name, since the first one is mapped.
+        let other = path.with_extension("other");
+        fs::write(&other, bytes).unwrap();
+        fs::rename(other, &path).unwrap();
+    };
+    // The last byte of the last tensor, and the recorded checksum of the first one.
+    for at in [whole.len() - 1, 64 + 40] {
+        flip(at);
+        let damage = check().unwrap_err();
+        assert_eq!((&damage.path, at > 1_000), (&path, damage.tensor > 0));
+        assert!(damage.to_string().contains("was removed"), "{damage}");
+        assert!(!path.exists());
+    }
+    // Packed anew, and whole.
+    assert_eq!(wait(executor_of().take_packed_use()), path);
+    assert_eq!(fs::read(&path).unwrap(), whole);
+    check().unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_replaced() {
+    let folder = Folder::new("pipe");
+    let config = in_folder(&folder, small());
+    let executor_of = || executor("demo-lm", config.clone(), 1);
+    let path = wait(executor_of().take_packed_use());
+    fs::remove_file(&path).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    // Opening the pipe would never return.
+    assert_eq!(wait(executor_of().take_packed_use()), path);
+    assert!(fs::metadata(&path).unwrap().is_file());
 }
 
 #[test]

@@ -114,8 +114,11 @@ fn wait_ms(model: &ServedModel) -> Option<f64> {
     wait.map(|wait| wait.as_secs_f64() * 1e3)
 }
 
-/// Says if restarting the process would help: only a lost engine fails this probe.
+/// Says if restarting the process would help: a lost engine and damaged weights fail this probe.
 pub(crate) fn live(call: &Call) -> Result<Reply, ApiError> {
+    if let Some(error) = call.app.damaged() {
+        return Err(error);
+    }
     if call.app.engine_lost() {
         return Err(ApiError::engine_dead());
     }
