@@ -47,8 +47,8 @@ pub enum Quantization {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpuConfig {
-    /// Arithmetic. By default bf16 if the checkpoint is bf16 and the mode is fast, else f32, which
-    /// takes twice the memory and time. The reference mode knows f32 only.
+    /// Arithmetic. By default, in fast mode, bf16 if the checkpoint is bf16, or float16 and the
+    /// instructions multiply bf16; else f32, which takes twice the memory and time. The reference mode knows f32 only.
     pub dtype: Option<CpuDtype>,
     /// Rounding of the weights; none by default, since it changes answers. Fast mode only. `dtype`
     /// then says how keys, values and tables are stored and how attention computes.
@@ -123,6 +123,17 @@ impl Default for CpuConfig {
     }
 }
 
+/// Returns the arithmetic for weights that were saved in a type. Those in float16 take half the memory
+/// and time in bf16 where there are units for it, and gain nothing elsewhere.
+fn default_dtype(saved: Option<DType>, isa: Supported) -> CpuDtype {
+    let has_units = InputForm::of(isa, CpuDtype::Bf16) != InputForm::F32;
+    match saved {
+        Some(DType::Bf16) => CpuDtype::Bf16,
+        Some(DType::F16) if has_units => CpuDtype::Bf16,
+        Some(DType::F16 | DType::F32) | None => CpuDtype::F32,
+    }
+}
+
 impl CpuConfig {
     /// The arithmetic and the code for a model.
     pub(crate) fn choose(&self, model: &ModelConfig) -> Result<(CpuDtype, Backend), Error> {
@@ -142,11 +153,9 @@ impl CpuConfig {
         }
         let isa = self.path.unwrap_or_else(Isa::best);
         let isa = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
-        let by_checkpoint = match model.dtype {
-            Some(DType::Bf16) => CpuDtype::Bf16,
-            _ => CpuDtype::F32,
-        };
-        let dtype = self.dtype.unwrap_or(by_checkpoint);
+        let dtype = self
+            .dtype
+            .unwrap_or_else(|| default_dtype(model.dtype, isa));
         let act = InputForm::of(isa, dtype);
         Ok((dtype, Backend::Fast { isa, act }))
     }
@@ -210,6 +219,31 @@ impl CpuConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_arithmetic_follows_the_checkpoint_and_the_units() {
+        let default = |saved, isa| {
+            let isa = Supported::new(isa)?;
+            Some(default_dtype(saved, isa))
+        };
+        for isa in Isa::ALL {
+            let has_units = matches!(isa, Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::NeonBf16);
+            let of_half = if has_units {
+                CpuDtype::Bf16
+            } else {
+                CpuDtype::F32
+            };
+            for (saved, expected) in [
+                (Some(DType::Bf16), CpuDtype::Bf16),
+                (Some(DType::F16), of_half),
+                (Some(DType::F32), CpuDtype::F32),
+                (None, CpuDtype::F32),
+            ] {
+                let found = default(saved, isa).unwrap_or(expected);
+                assert_eq!(found, expected, "{saved:?} {isa:?}");
+            }
+        }
+    }
 
     #[test]
     fn reads_and_refuses_documents() {

@@ -98,6 +98,8 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// The memory that the model was planned to take, in words.
     pub memory: String,
+    /// The device and the arithmetic, in words.
+    pub executor: String,
 }
 
 /// Puts a model on a device, for steps that the caller makes.
@@ -212,6 +214,7 @@ pub fn load(
         engine,
         warnings,
         memory: opened.memory,
+        executor: opened.name,
     })
 }
 

@@ -73,6 +73,7 @@ pub(crate) fn load_all(
         let loaded = load_one(&name, assets, &model.options, &model.devices);
         let mut loaded = loaded.map_err(|e| of(e, &name))?;
         loaded.model.aliases = model.aliases;
+        say(format_args!("arithmetic: {name}: {}", loaded.executor));
         say(format_args!("memory: {name}: {}", loaded.memory));
         served.push(loaded.model);
         engines.push(loaded.engine);

@@ -108,11 +108,25 @@ pub(super) fn config(header: &Header, bytes: &[u8]) -> Result<Json, String> {
         "rope_theta": header.float(&at("rope.freq_base"))?.unwrap_or(10_000.0),
         "rope_scaling": rope_scaling(header, bytes, name)?,
         "tie_word_embeddings": is_tied,
+        "dtype": saved_in(header),
     });
     if let Some(id) = header.unsigned("tokenizer.ggml.eos_token_id")? {
         config["eos_token_id"] = json!(id);
     }
     Ok(config)
+}
+
+/// Returns the element type of the weights as `config.json` would name it: that of a type of less than
+/// 32 bits, if one is there, since norms are in F32 in all files.
+fn saved_in(header: &Header) -> &'static str {
+    let has = |of: fn(&Type) -> bool| header.tensors.iter().any(|info| of(&info.dtype));
+    if has(|of| matches!(of, Type::F16 | Type::Q8_0)) {
+        "float16"
+    } else if has(|of| matches!(of, Type::Bf16)) {
+        "bfloat16"
+    } else {
+        "float32"
+    }
 }
 
 /// Refuses settings of the architecture that are not read, mixtures, and parts of split files.
