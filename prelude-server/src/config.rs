@@ -63,6 +63,11 @@ pub struct ServerConfig {
     /// otherwise with `escape_special_tokens` (default false: the reference takes them for control
     /// tokens).
     pub escape_special_tokens: bool,
+    /// Names by which clients address this server beside `localhost` and IP addresses (default
+    /// none), such as the name that a proxy on this machine passes on. Checked where the server has
+    /// no keys and listens on this machine alone: any page could ask it by a name of its own
+    /// otherwise.
+    pub hosts: Vec<String>,
     /// Origins whose pages may ask from a browser, such as `https://a.example` (default none); `*`
     /// is any, and is refused together with keys.
     pub cors_origins: Vec<String>,
@@ -110,6 +115,7 @@ impl Default for ServerConfig {
             require_cache_salt: false,
             trust_request_template: false,
             escape_special_tokens: false,
+            hosts: Vec::new(),
             cors_origins: Vec::new(),
             seed: None,
             reasoning_parser: None,
@@ -205,6 +211,10 @@ pub struct Limits {
     /// Prompt tokens of all requests waiting for their first result (default 4,194,304): 429.
     /// Divided by the device's tokens per second, it is the longest wait in the queue.
     pub queued_tokens: u64,
+    /// Lowest `priority` that a request may name (default 0): 400. Lower numbers run first, so by
+    /// default a client may let others go before it and never go before others. A key may say
+    /// otherwise for its client: `KEY priority=-10` in the key file.
+    pub best_priority: i64,
     /// Milliseconds of silence on a stream before a comment is sent (default 15,000). Shorter than
     /// the idle time of a gateway in front, or the gateway cuts slow streams.
     pub keep_alive_comment_ms: u64,
@@ -269,6 +279,7 @@ impl Default for Limits {
             queued_oneshot_rows: None,
             queued_decode_rows: None,
             queued_tokens: 4_194_304,
+            best_priority: 0,
             keep_alive_comment_ms: 15_000,
             uri_bytes: 8 << 10,
             headers: 100,

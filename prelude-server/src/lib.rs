@@ -70,7 +70,7 @@ pub use endpoint::Asking;
 pub use error::ApiError;
 pub use host::resolve_host;
 pub use http::{Ended, Server};
-pub use identity::ApiKeys;
+pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use log::report_panic;
 pub use served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task};

@@ -160,7 +160,7 @@ pub(super) fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
         )
     };
     let text = file::read_text(path).map_err(|e| wrong(&e))?;
-    let keys = ApiKeys::from_lines(&text);
+    let keys = ApiKeys::from_lines(&text).map_err(|e| wrong(&e))?;
     if keys.is_empty() {
         // An empty file must not open the server to everybody.
         return Err(wrong(&"it holds no key"));

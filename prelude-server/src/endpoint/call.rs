@@ -16,7 +16,8 @@ use crate::{
     app::App,
     config::JSON_DEPTH_MAX,
     error::ApiError,
-    identity, log,
+    identity::{self, Client},
+    log,
     sse::EventStream,
     wire::{self, Request},
 };
@@ -45,6 +46,8 @@ pub(crate) struct Call {
     pub(crate) request_id: String,
     /// `request_id` of the body, which names the request unless a header does.
     pub(crate) named: OnceLock<String>,
+    /// The rights of the client.
+    pub(crate) client: Client,
     /// `x-prelude-strict: 1`: unknown fields are refused.
     pub(crate) strict: bool,
     /// Longest step that the thread of a call without a connection may compute itself.
@@ -96,6 +99,7 @@ impl Call {
             tail: tail.map(str::to_owned),
             request_id,
             named: OnceLock::new(),
+            client: Client::own(),
             strict: asking.strict,
             inline: asking.inline,
             slo: None,

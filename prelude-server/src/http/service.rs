@@ -20,7 +20,7 @@ use crate::{
     app::App,
     endpoint::{Call, Endpoint, Needs, Reply, enter},
     error::{ApiError, Dialect},
-    identity,
+    identity::{self, Client},
     lifecycle::Phase,
     panics::catch_panic,
     routes,
@@ -82,7 +82,7 @@ async fn admit(
         *dialect = endpoint.dialect;
         log.routed(endpoint);
     }
-    check_key(app, path, &parts.headers)?;
+    let client = client(app, path, &parts.headers)?;
     let (endpoint, tail) = found?;
     if endpoint.watches {
         log.stand_aside();
@@ -95,7 +95,8 @@ async fn admit(
     if declared.is_some_and(|d| d > limits.body_bytes) {
         return Err(ApiError::body_too_large(limits.body_bytes));
     }
-    let call = admit_call(app, parts, endpoint, tail, declared.unwrap_or(0), log)?;
+    let declared = declared.unwrap_or(0);
+    let call = admit_call(app, parts, (endpoint, tail), client, declared, log)?;
     log.admitted(&call);
     let body = body::read(body, limits, &call.reservation).await?;
     catch_panic(&call.request_id, (call.endpoint.handle)(&call, body)).await
@@ -105,8 +106,8 @@ async fn admit(
 fn admit_call(
     app: &Arc<App>,
     parts: &hyper::http::request::Parts,
-    endpoint: &'static Endpoint,
-    tail: Option<&str>,
+    (endpoint, tail): (&'static Endpoint, Option<&str>),
+    client: Client,
     declared: u64,
     log: &RequestLog,
 ) -> Result<Arc<Call>, ApiError> {
@@ -127,6 +128,7 @@ fn admit_call(
         arrival: log.arrival(),
         reservation,
         seen: Mutex::default(),
+        client,
     }))
 }
 
@@ -165,17 +167,15 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
     Ok(())
 }
 
-/// Checks that the path is open or the key right. Unknown paths need a key as known ones do.
+/// Returns the rights of the client, if the path is open or the key right. Unknown paths need a key
+/// as known ones do.
 ///
 /// # Errors
 /// 401.
-fn check_key(app: &App, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+fn client(app: &App, path: &str, headers: &HeaderMap) -> Result<Client, ApiError> {
     let protect_metrics = app.config.protect_metrics;
-    let is_open = routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics));
-    if is_open || app.keys().admits(presented_key(headers)) {
-        Ok(())
-    } else {
-        Err(ApiError::unauthorized())
+    if routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics)) {
+        return Ok(Client::default());
     }
 }
 
@@ -190,6 +190,8 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let client = app.keys().client(presented_key(headers));
+    client.ok_or_else(ApiError::unauthorized)
     let encodings = headers.get_all(header::CONTENT_ENCODING);
     if encodings
         .iter()

@@ -27,7 +27,7 @@ pub(crate) struct CommonFields<'a> {
     /// A served name; the first model that serves the route if absent.
     #[serde(borrow)]
     pub(crate) model: Option<Text<'a>>,
-    /// Lower runs first.
+    /// Lower runs first. Below 0 only as far as `limits.best_priority` or the client's key allows.
     priority: Option<i64>,
     /// Requests with different salts share no cache: 1 to 128 characters, none of `@ / \ NUL`.
     #[schemars(length(min = 1, max = 128))]
@@ -82,7 +82,7 @@ impl<'a> Common<'a> {
         let slo = slo.map(|ms| Duration::from_millis(ms.get().unsigned_abs()));
         Ok(Self {
             model: fields.model.map(|name| name.0),
-            priority: fields.priority.unwrap_or(0),
+            priority: priority(call, fields.priority)?,
             cache_salt: cache_salt(call, fields.cache_salt)?,
             on_deadline: match fields.on_deadline {
                 None | Some(Late::Drop) => OnDeadline::Drop,
@@ -96,11 +96,28 @@ impl<'a> Common<'a> {
     }
 }
 
+/// Returns the priority of a request: as asked, or the one nearest to 0 that its client may name.
+fn priority(call: &Call, asked: Option<i64>) -> Result<i64, ApiError> {
+    let best = call.client.best_priority;
+    let best = best.unwrap_or(call.app.config.limits.best_priority);
+    let priority = asked.unwrap_or(best.max(0));
+    if priority < best {
+        let must = format!(
+            "be at least {best} for this client; `limits.best_priority`, or `KEY priority=N` in the \
+             key file, lets clients go before others"
+        );
+        return Err(ApiError::invalid_value("priority", must));
+    }
+    Ok(priority)
+}
+
+/// Returns the salt of a request's cache: its own below that of its client's key.
 fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, ApiError> {
+    let of_key = &call.client.cache_salt;
     let Some(Text(salt)) = salt else {
         return match call.app.config.require_cache_salt {
             true => Err(ApiError::missing_field("cache_salt")),
-            false => Ok(None),
+            false => Ok(of_key.clone()),
         };
     };
     let chars = salt.chars().count();
@@ -108,7 +125,11 @@ fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, A
         let must = "be 1 to 128 characters, none of them `@`, `/`, `\\` or NUL";
         return Err(ApiError::invalid_value("cache_salt", must));
     }
-    Ok(Some(Arc::from(&*salt)))
+    Ok(Some(match of_key {
+        None => Arc::from(&*salt),
+        // No salt of a request has a slash, so none reaches another key's cache.
+        Some(key) => format!("{key}/{salt}").into(),
+    }))
 }
 
 /// Admits a request and sends it to the model's engine. `prompt_tokens` counts each prompt once. A
@@ -146,10 +167,17 @@ pub(crate) async fn submit(
     spec.cache_salt.clone_from(&common.cache_salt);
     spec.on_deadline = common.on_deadline;
     if let Some(slo) = common.slo {
-        spec.deadline = Some(match common.on_deadline {
-            OnDeadline::Drop => time_left(call, model, slo)?,
-            OnDeadline::Finish => slo.saturating_sub(call.arrival.elapsed()),
-        });
+        spec.deadline = match (time_left(call, model, slo), common.on_deadline) {
+            (Ok(left), _) => Some(left),
+            (Err(error), OnDeadline::Drop) => {
+                if error.status() == 429 {
+                    call.app.metrics.deadline_missed();
+                }
+                return Err(error);
+            }
+            // A deadline that cannot be met must not go before those that can.
+            (Err(_), OnDeadline::Finish) => None,
+        };
     }
     let of_lone_client = || {
         let is_lone = call.app.in_flight.is_lone_client();
@@ -200,12 +228,11 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
     }
     // The deadline counts from the headers; parsing and encoding have used some of it.
     let left = slo.checked_sub(call.arrival.elapsed());
-    let left = left.ok_or_else(|| call.late())?;
+    let left = left.ok_or_else(ApiError::deadline_expired)?;
     // The engine has not got this request yet, so all of these tokens are of others.
     let ahead = model.engine.tokens_ahead();
     let wait = time_for(ahead, model.engine.prompt_tokens_per_second());
     if wait > left {
-        call.app.metrics.deadline_missed();
         return Err(ApiError::deadline_unmeetable(wait, left));
     }
     Ok(left)

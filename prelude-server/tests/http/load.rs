@@ -27,7 +27,7 @@ fn duration() -> Duration {
 
 fn request(path: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: \
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: \
          application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -406,7 +406,7 @@ fn more_kinds(text: &str) -> Vec<(&'static str, Value)> {
         (
             "/v1/completions",
             json!({"prompt": "a", "max_tokens": 4, "temperature": 1, "seed": 1,
-            "allowed_token_ids": [321, 712, 64, 65, 66], "ignore_eos": true, "priority": -2}),
+            "allowed_token_ids": [321, 712, 64, 65, 66], "ignore_eos": true, "priority": 2}),
         ),
         (
             "/v1/chat/completions",
