@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut connection = TcpStream::connect(address).await?;
     let message = "Where is my card? I ordered it two weeks ago.";
     let request = format!(
-        "POST /triage HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{message}",
+        "POST /triage HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{message}",
         message.len()
     );
     connection.write_all(request.as_bytes()).await?;

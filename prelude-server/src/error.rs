@@ -438,6 +438,20 @@ impl ApiError {
         Self::new(401, "invalid_api_key", message)
     }
 
+    /// Returns the error for a request to a name that is not this server's.
+    pub(crate) fn foreign_host() -> Self {
+        let message = "the request's host is no name of this machine; behind a proxy, list the name \
+            that it passes on in `server.hosts`";
+        Self::new(403, "foreign_origin", message)
+    }
+
+    /// Returns the error for a request of a page that is not this server's.
+    pub(crate) fn foreign_origin() -> Self {
+        let message = "the request comes from a page of another origin; list that in \
+            `server.cors_origins` if it may ask";
+        Self::new(403, "foreign_origin", message)
+    }
+
     /// Returns the error for a path that does not exist.
     pub(crate) fn not_found() -> Self {
         Self::new(
@@ -606,6 +620,7 @@ fn type_name(status: u16) -> &'static str {
         413 => "PayloadTooLargeError",
         415 => "UnsupportedMediaTypeError",
         422 => "UnprocessableEntityError",
+        403 => "PermissionDeniedError",
         429 => "RateLimitError",
         503 => "ServiceUnavailableError",
         500.. => "InternalServerError",

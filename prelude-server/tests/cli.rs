@@ -307,7 +307,7 @@ impl Served {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nhost: t\r\n{header}connection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\n{header}connection: close\r\n\r\n"
         )
         .unwrap();
         let mut text = String::new();

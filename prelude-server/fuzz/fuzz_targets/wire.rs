@@ -47,7 +47,7 @@ const PIECES: &[&[u8]] = &[
     b"GET /health HTTP/1.1\r\n",
     b"HEAD /v1/models HTTP/1.0\r\n",
     b"OPTIONS * HTTP/1.1\r\n",
-    b"host: a\r\n",
+    b"host: localhost\r\n",
     b"content-length: 32\r\n",
     b"content-length: 0\r\n",
     b"transfer-encoding: chunked\r\n",

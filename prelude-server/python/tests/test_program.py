@@ -125,7 +125,7 @@ class Signals(unittest.TestCase):
                 self.assertNotIn("KeyboardInterrupt", said)
 
     def test_told_twice_it_ends_at_once(self):
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
         with socket.create_connection(self.address, timeout=60) as connection:
             connection.sendall(head)
             # The server waits for the body of this request, which does not come.

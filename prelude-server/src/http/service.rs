@@ -14,7 +14,8 @@ use hyper::{
 };
 
 use super::{
-    body, cors, reply_body::ReplyBody, request_log::RequestLog, respond, socket::Connection,
+    body, cors, foreign, reply_body::ReplyBody, request_log::RequestLog, respond,
+    socket::Connection,
 };
 use crate::{
     app::App,
@@ -77,6 +78,7 @@ async fn admit(
 ) -> Result<Reply, ApiError> {
     let path = parts.uri.path();
     check_head(app, parts)?;
+    foreign::check(app, parts)?;
     let found = routes::find(parts.method.as_str(), path);
     if let Some(endpoint) = routes::named(path) {
         *dialect = endpoint.dialect;
@@ -126,9 +128,9 @@ fn admit_call(
         inline: None,
         slo: slo(&parts.headers)?,
         arrival: log.arrival(),
+        client,
         reservation,
         seen: Mutex::default(),
-        client,
     }))
 }
 
@@ -188,10 +190,10 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     }
     headers.get("x-api-key").map(|value| value.as_bytes())
 }
-
-fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let client = app.keys().client(presented_key(headers));
     client.ok_or_else(ApiError::unauthorized)
+
+fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let encodings = headers.get_all(header::CONTENT_ENCODING);
     if encodings
         .iter()

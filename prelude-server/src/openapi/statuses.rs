@@ -151,6 +151,11 @@ const STATUSES: &[(u16, &str)] = &[
         "The request is wrong: HTTP, JSON, a field, a length, a deadline.",
     ),
     (401, "The key is missing or wrong."),
+    (
+        403,
+        "The request is addressed to a name that is not the server's, or comes from a page of \
+         another origin.",
+    ),
     (404, "No such model."),
     (405, "The path has other methods."),
     (

@@ -674,7 +674,7 @@ fn a_client_that_leaves_leaves_nothing() {
         let mut connection = server.connect();
         write!(
             connection,
-            "POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
         .unwrap();

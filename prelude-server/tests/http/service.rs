@@ -335,7 +335,7 @@ fn inline_steps(inline_step_us: u64, body: &str, connections: usize) -> (u64, u6
     };
     let server = TestServer::fake(config, &fake);
     let request = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut streams: Vec<_> = (0..connections).map(|_| server.connect()).collect();
@@ -495,7 +495,7 @@ fn unknown_fields_are_counted_or_refused_at_all_depths() {
         assert_eq!(response.status, 200, "{path} {body}\n{}", response.body);
         assert_eq!(count() - before, f64::from(unknown), "{path} {body}");
         let strict = format!(
-            "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nx-prelude-strict: 1\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-prelude-strict: 1\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -22,7 +22,7 @@ impl Watcher {
             .unwrap();
         write!(
             stream,
-            "GET /v1/status/events HTTP/1.1\r\nhost: t\r\n{headers}\r\n"
+            "GET /v1/status/events HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n"
         )
         .unwrap();
         Self(BufReader::new(stream))
@@ -184,7 +184,7 @@ fn the_page_needs_no_key_and_its_data_do() {
     }
     let mut watcher = Watcher::new(&server, "authorization: Bearer secret\r\n");
     assert_eq!(watcher.next().unwrap()["phase"], "ready");
-    let asked = "GET /v1/status HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\
+    let asked = "GET /v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
                  x-api-key: secret\r\n\r\n";
     let status = Response::parse(&server.exchange(asked.as_bytes()));
     assert_eq!(status.json()["models"][0]["id"], "demo-lm");
@@ -211,7 +211,7 @@ fn a_client_may_watch_a_server_that_loads() {
     let mut stream = TcpStream::connect(server.addr).unwrap();
     write!(
         stream,
-        "GET /live HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n"
+        "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
     .unwrap();
     stream.read_to_string(&mut rest).unwrap();

@@ -98,7 +98,7 @@ impl TestServer {
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Response {
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: \
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: \
              application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -132,7 +132,8 @@ impl TestServer {
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let response = Response::parse(&self.exchange(request.as_bytes()));
         self.check_described("GET", path, &response);
         response

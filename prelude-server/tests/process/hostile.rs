@@ -57,7 +57,7 @@ fn a_thousand_idle_connections() {
                 let mut connection = server.connect();
                 if i % 2 == 0 {
                     // Idle between two requests rather than before the first.
-                    let head = "GET /live HTTP/1.1\r\nhost: t\r\n\r\n";
+                    let head = "GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n";
                     connection.write_all(head.as_bytes()).unwrap();
                     assert_ne!(connection.read(&mut [0; 512]).unwrap(), 0);
                 }
@@ -76,8 +76,8 @@ fn heads_and_bodies_that_trickle() {
     let parts: [&[u8]; 4] = [
         b"POST /v1/comp",
         b"POST /v1/completions HTTP/1.1\r\nx-a: ",
-        b"POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 4000\r\n\r\n{\"pro",
-        b"POST /v1/completions HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n40\r\n{\"",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000\r\n\r\n{\"pro",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n40\r\n{\"",
     ];
     unharmed(&server, 32 * MIB, || {
         let mut slow: Vec<TcpStream> = (0..200)
@@ -116,10 +116,10 @@ fn half_closed_connections() {
             String::new(),
             "POST /v1/completions HT".to_owned(),
             format!(
-                "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n{{"
+                "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{{"
             ),
             format!(
-                "POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: {length}\r\n\r\n{body}"
+                "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
             ),
         ];
         (0..100)
@@ -175,7 +175,7 @@ fn heads_and_bodies_that_are_too_large() {
         ("LIMITS__BODIES_IN_FLIGHT_BYTES", &(8 * MIB).to_string()),
     ]);
     unharmed(&server, 96 * MIB, || {
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: t\r\n";
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n";
         for i in 0..60 {
             let bytes = match i % 3 {
                 0 => format!("{head}x-a: {}\r\n\r\n", "a".repeat(4 << 20)),

@@ -134,7 +134,7 @@ impl Serving {
 
 fn get(address: &str, path: &str) -> Answer {
     let mut stream = connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     Answer::read(&mut stream).unwrap()
 }

@@ -57,7 +57,7 @@ fn fill_log(server: &Served) {
     let mut stream = server.connect();
     let mut writer = stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || {
-        let live = "GET /live HTTP/1.1\r\nhost: t\r\n";
+        let live = "GET /live HTTP/1.1\r\nhost: localhost\r\n";
         let many = format!("{live}\r\n").repeat(LINES - 1);
         let last = format!("{live}connection: close\r\n\r\n");
         writer.write_all((many + &last).as_bytes()).unwrap();

@@ -38,7 +38,7 @@ fn asked(server: &Served, path: &str, body: &Value) -> (u16, String) {
 }
 
 fn get(server: &Served, path: &str) -> Value {
-    let head = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     server.exchange(head.as_bytes()).json()
 }
 
@@ -96,7 +96,8 @@ fn requests_choose_among_models_by_name() {
     server.settle();
     let blocks = server.metric("vllm:cache_config_info{engine=\"0\",model_name=\"embed\",");
     assert_eq!(blocks, 1.0);
-    let page = server.exchange(b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+    let page =
+        server.exchange(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let pool = |model: &str| {
         let start = format!("vllm:cache_config_info{{engine=\"0\",model_name=\"{model}\",");
         let line = page.body.lines().find(|line| line.starts_with(&start));

@@ -134,7 +134,8 @@ impl Served {
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         self.exchange(request.as_bytes())
     }
 
@@ -144,7 +145,8 @@ impl Served {
 
     /// The sum over the lines of `/metrics` that begin with `name`; 0 if there is none.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let page = self.exchange(b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let page =
+            self.exchange(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let lines = page.body.lines().filter(|l| l.starts_with(name));
         let values = lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap());
         values.sum()
@@ -206,7 +208,7 @@ pub(crate) fn connect(address: &str) -> std::io::Result<TcpStream> {
 
 pub(crate) fn request(path: &str, body: &str) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: \
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: \
          application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
