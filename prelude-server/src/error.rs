@@ -495,6 +495,12 @@ impl ApiError {
         Self::new(413, "body_too_large", message).closing()
     }
 
+    /// Returns the error for a body that is said to be gzip'd and is not.
+    pub(crate) fn invalid_gzip() -> Self {
+        let message = "the body is not gzip'd as `Content-Encoding` says, or ends early";
+        Self::new(400, "invalid_gzip", message)
+    }
+
     /// Returns the error for a request target that is too long.
     pub(crate) fn uri_too_long(max_bytes: usize) -> Self {
         let message = format!("the request target exceeds the limit of {max_bytes} bytes");
@@ -614,13 +620,13 @@ impl ApiError {
 fn type_name(status: u16) -> &'static str {
     match status {
         401 => "AuthenticationError",
+        403 => "PermissionDeniedError",
         404 => "NotFoundError",
         405 => "MethodNotAllowedError",
         408 => "RequestTimeoutError",
         413 => "PayloadTooLargeError",
         415 => "UnsupportedMediaTypeError",
         422 => "UnprocessableEntityError",
-        403 => "PermissionDeniedError",
         429 => "RateLimitError",
         503 => "ServiceUnavailableError",
         500.. => "InternalServerError",

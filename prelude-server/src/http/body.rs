@@ -1,12 +1,16 @@
 //! Reading a request's body within limits of size, time and memory.
 
+use std::io::Read as _;
+
 use bytes::{Bytes, BytesMut};
+use flate2::bufread::MultiGzDecoder;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     admission::Reservation,
+    app::App,
     config::{Limits, ms},
     error::ApiError,
 };
@@ -47,6 +51,42 @@ pub(super) async fn read(
             return Ok(data);
         }
         whole.extend_from_slice(&data);
+    }
+}
+
+/// Unpacks a body that is gzip'd, and reserves room for it as it grows. Ends at the byte that
+/// crosses the limit.
+///
+/// # Errors
+/// 413, 429, or 400 if it is no gzip.
+pub(super) async fn unpack(
+    app: &App,
+    packed: &[u8],
+    reservation: &Reservation,
+) -> Result<Bytes, ApiError> {
+    let max = app.config.limits.body_bytes;
+    // JSON comes to about five times its packed bytes.
+    let expected = packed.len().saturating_mul(5);
+    app.encoder
+        .run(expected, || gunzip(packed, max, reservation))
+        .await?
+}
+
+fn gunzip(packed: &[u8], max: u64, reservation: &Reservation) -> Result<Bytes, ApiError> {
+    let mut reader = MultiGzDecoder::new(packed);
+    let mut whole = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        let read = match reader.read(&mut piece) {
+            Ok(0) => return Ok(whole.into()),
+            Ok(read) => read,
+            Err(_) => return Err(ApiError::invalid_gzip()),
+        };
+        if (whole.len() + read) as u64 > max {
+            return Err(ApiError::body_too_large(max));
+        }
+        reservation.grow_body(read as u64)?;
+        whole.extend_from_slice(&piece[..read]);
     }
 }
 

@@ -89,9 +89,10 @@ async fn admit(
     if endpoint.watches {
         log.stand_aside();
     }
-    if parts.method == Method::POST {
-        check_media_type(&parts.headers)?;
-    }
+    let coding = match parts.method == Method::POST {
+        true => check_media_type(&parts.headers)?,
+        false => Coding::Identity,
+    };
     let declared = body.size_hint().exact();
     let limits = &app.config.limits;
     if declared.is_some_and(|d| d > limits.body_bytes) {
@@ -100,7 +101,10 @@ async fn admit(
     let declared = declared.unwrap_or(0);
     let call = admit_call(app, parts, (endpoint, tail), client, declared, log)?;
     log.admitted(&call);
-    let body = body::read(body, limits, &call.reservation).await?;
+    let mut body = body::read(body, limits, &call.reservation).await?;
+    if coding == Coding::Gzip {
+        body = body::unpack(app, &body, &call.reservation).await?;
+    }
     catch_panic(&call.request_id, (call.endpoint.handle)(&call, body)).await
 }
 
@@ -124,11 +128,11 @@ fn admit_call(
         tail: tail.map(str::to_owned),
         request_id: log.request_id().to_owned(),
         named: named(&parts.headers),
+        client,
         strict: strict(&parts.headers)?,
         inline: None,
         slo: slo(&parts.headers)?,
         arrival: log.arrival(),
-        client,
         reservation,
         seen: Mutex::default(),
     }))
@@ -166,6 +170,13 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
             limits.header_bytes,
         ));
     }
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !codings.next().is_none_or(is_chunked) || codings.next().is_some() {
+        // Where two programs disagree on a body's end, one of them reads another's request.
+        let message = "`Transfer-Encoding` must be `chunked`, once, or left out";
+        return Err(ApiError::new(400, "malformed_http", message).closing());
+    }
     Ok(())
 }
 
@@ -179,6 +190,8 @@ fn client(app: &App, path: &str, headers: &HeaderMap) -> Result<Client, ApiError
     if routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics)) {
         return Ok(Client::default());
     }
+    let client = app.keys().client(presented_key(headers));
+    client.ok_or_else(ApiError::unauthorized)
 }
 
 fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
@@ -190,20 +203,22 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
     }
     headers.get("x-api-key").map(|value| value.as_bytes())
 }
-    let client = app.keys().client(presented_key(headers));
-    client.ok_or_else(ApiError::unauthorized)
 
-fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let encodings = headers.get_all(header::CONTENT_ENCODING);
-    if encodings
-        .iter()
-        .any(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
-        let message = "the body must not be compressed: leave `Content-Encoding` out";
-        return Err(ApiError::unsupported_media_type(message));
-    }
+/// The form in which a body is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// Checks that a body is JSON, and returns the form in which it is sent.
+///
+/// # Errors
+/// 415.
+fn check_media_type(headers: &HeaderMap) -> Result<Coding, ApiError> {
+    let coding = coding(headers)?;
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return Ok(());
+        return Ok(coding);
     };
     let essence = value.as_bytes().split(|&b| b == b';').next();
     let essence = essence
@@ -213,12 +228,26 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_json = essence == b"application/json"
         || (essence.starts_with(b"application/") && essence.ends_with(b"+json"));
     if is_json {
-        Ok(())
+        Ok(coding)
     } else {
         let message = "`Content-Type` must be application/json: send the header \
                        `content-type: application/json` (curl: -H 'content-type: application/json')";
         Err(ApiError::unsupported_media_type(message))
     }
+}
+
+fn coding(headers: &HeaderMap) -> Result<Coding, ApiError> {
+    let mut coding = Coding::Identity;
+    for value in headers.get_all(header::CONTENT_ENCODING) {
+        let value = value.as_bytes();
+        if value.eq_ignore_ascii_case(b"gzip") && coding == Coding::Identity {
+            coding = Coding::Gzip;
+        } else if !value.eq_ignore_ascii_case(b"identity") {
+            let message = "the body must be as it is, or packed once by gzip";
+            return Err(ApiError::unsupported_media_type(message));
+        }
+    }
+    Ok(coding)
 }
 
 /// Returns true if the client asks for unknown fields to be refused.
@@ -279,7 +308,9 @@ mod tests {
         check(header::CONTENT_TYPE, "text/plain", false);
         check(header::CONTENT_TYPE, "application/jsonx", false);
         check(header::CONTENT_TYPE, "", false);
-        check(header::CONTENT_ENCODING, "gzip", false);
+        check(header::CONTENT_ENCODING, "gzip", true);
+        check(header::CONTENT_ENCODING, "gzip, gzip", false);
+        check(header::CONTENT_ENCODING, "br", false);
         check(header::CONTENT_ENCODING, "identity", true);
     }
 

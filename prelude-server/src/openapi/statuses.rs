@@ -167,7 +167,10 @@ const STATUSES: &[(u16, &str)] = &[
         "The body is too large; on the System One routes also a state and question too long.",
     ),
     (414, "The request target is too long."),
-    (415, "The body is said not to be JSON."),
+    (
+        415,
+        "The body is said not to be JSON, or packed otherwise than by gzip.",
+    ),
     (
         422,
         "The request is malformed, as System One's clients expect to be told.",
