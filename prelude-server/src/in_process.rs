@@ -110,8 +110,7 @@ impl App {
 /// Returns the answer's bytes; of a stream, all there are, or the first ones if it has no end.
 async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
     match (call.endpoint.handle)(call, body).await? {
-        Reply::Json(body) | Reply::Text { body, .. } => Ok(body),
-        Reply::Page { body, .. } => Ok(body.into()),
+        Reply::Json(body) | Reply::Text { body, .. } | Reply::Page { body, .. } => Ok(body),
         Reply::Empty => Ok(Bytes::new()),
         Reply::Stream(mut events) => {
             let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! Paths to endpoints: the whole surface on one page.
 
 use crate::{
-    endpoint::{Endpoint, Reply},
+    endpoint::{Access, Endpoint, Reply},
     endpoints::{
         chat, classify, cohere, completions, decisions, embeddings, health, metrics, models,
         moderations, pooling, rerank, score, status, systemone, tei, tokenize, ui,
@@ -22,6 +22,7 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &pooling::POOLING,
     &cohere::EMBED_V2,
     &tei::EMBED,
+    &tei::EMBED_ALL,
     &tei::PREDICT,
     &tei::SIMILARITY,
     &moderations::MODERATIONS,
@@ -44,6 +45,7 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &ui::STYLE,
     &ui::SCRIPT,
     &OPENAPI,
+    &DOCS,
 ];
 
 /// `GET /openapi.json`: it describes all the others, so it stands beside them.
@@ -53,6 +55,22 @@ const OPENAPI: Endpoint = Endpoint {
     responses: openapi::of_itself,
     ..Endpoint::get(&["/openapi.json"], |_, _| {
         Box::pin(async { Ok(Reply::json(&openapi::document(ENDPOINTS))) })
+    })
+};
+
+/// `GET /docs`: that document in short, for people.
+const DOCS: Endpoint = Endpoint {
+    group: "page",
+    summary: "The routes on a page",
+    responses: |_| vec![("text/html", schemars::json_schema!({ "type": "string" }))],
+    access: Access::Open,
+    ..Endpoint::get(&["/docs"], |_, _| {
+        Box::pin(async {
+            Ok(Reply::Page {
+                content_type: "text/html; charset=utf-8",
+                body: openapi::page(ENDPOINTS).into(),
+            })
+        })
     })
 };
 
@@ -119,6 +137,9 @@ mod tests {
         check("GET", "/v1/completions", Err(405));
         check("HEAD", "/ping", Ok(("/health", None)));
         check("POST", "/health", Err(405));
+        check("GET", "/", Ok(("/ui", None)));
+        check("POST", "/", Err(405));
+        check("POST", "/embeddings", Ok(("/v1/embeddings", None)));
         check("GET", "/v1/models", Ok(("/v1/models", None)));
         check("GET", "/v1/models/", Err(404));
         check("GET", "/v1/models/a/b", Ok(("/v1/models/*", Some("a/b"))));

@@ -294,7 +294,7 @@ fn announce(models: &[Arc<ServedModel>], address: SocketAddr, elapsed: Duration)
         .map(|m| format!("{} ({})", m.name, m.kind.as_str()))
         .collect();
     say(format_args!(
-        "ready: {} on http://{address} after {:.2} s",
+        "ready: {} on http://{address} after {:.2} s; in a browser /ui, for programs /docs",
         names.join(", "),
         elapsed.as_secs_f64()
     ));

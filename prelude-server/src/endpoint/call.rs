@@ -312,12 +312,12 @@ pub(crate) enum Reply {
         /// The text.
         body: Bytes,
     },
-    /// A part of the page for browsers.
+    /// A page for browsers, or a part of one.
     Page {
         /// `Content-Type`.
         content_type: &'static str,
         /// The file.
-        body: &'static str,
+        body: Bytes,
     },
     /// The status alone, without a body.
     Empty,

@@ -24,7 +24,7 @@ pub(crate) const EMBEDDINGS: Endpoint = Endpoint {
     summary: "Embed texts",
     request: Some(schema::<EmbeddingRequest<'static>>),
     responses: json::<Response<'static>>,
-    ..Endpoint::post(&["/v1/embeddings"], |call, body| {
+    ..Endpoint::post(&["/v1/embeddings", "/embeddings"], |call, body| {
         Box::pin(handle(call, body))
     })
 };

@@ -34,6 +34,18 @@ pub(crate) const EMBED: Endpoint = Endpoint {
     ..Endpoint::post(&["/embed"], |call, body| Box::pin(embeddings(call, body)))
 };
 
+/// `POST /embed_all`.
+pub(crate) const EMBED_ALL: Endpoint = Endpoint {
+    group: "vectors",
+    summary: "Embed each token of texts, in TEI's dialect",
+    request: Some(schema::<EmbedAllRequest<'static>>),
+    responses: body::<Vec<Vec<Vec<f32>>>>,
+    dialect: Dialect::Tei,
+    ..Endpoint::post(&["/embed_all"], |call, body| {
+        Box::pin(token_embeddings(call, body))
+    })
+};
+
 /// `POST /predict`.
 pub(crate) const PREDICT: Endpoint = Endpoint {
     group: "decisions",
@@ -108,6 +120,41 @@ async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let vectors: Vec<_> = embedded.vectors.into_iter().map(|v| v.concat()).collect();
         Reply::json(&vectors)
     };
+    Ok(call.write(0, write).await)
+}
+
+/// Texts whose tokens are embedded.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct EmbedAllFields<'a> {
+    #[serde(borrow)]
+    inputs: Prompts<'a>,
+    /// A prompt that the model brings, put before each text.
+    prompt_name: Option<Text<'a>>,
+}
+
+request! {
+    /// `POST /embed_all`.
+    struct EmbedAllRequest<'a> {
+        embed: EmbedAllFields<'a>,
+        cut: CutFields,
+        common: CommonFields<'a>,
+    }
+}
+
+/// Answers `/embed_all`: the vectors of each text's tokens, as the model computes them.
+async fn token_embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    let request: EmbedAllRequest<'_> = call.read(&body).await?;
+    let common = Common::new(call, request.common)?;
+    let name = common.model.as_deref();
+    let model = call.app.model_for(name, Task::Embeddings)?;
+    let asked = request.embed;
+    let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
+    let fields = VectorFields {
+        prompt_name: asked.prompt_name,
+        ..VectorFields::default()
+    };
+    let embedded = embed(call, model, &common, fields, (inputs, false), Unit::Tokens).await?;
+    let write = move || Reply::json(&embedded.vectors);
     Ok(call.write(0, write).await)
 }
 
@@ -393,6 +440,18 @@ mod tests {
             panic!("a JSON body");
         };
         serde_json::from_slice(&body).unwrap()
+    }
+
+    #[test]
+    fn tokens_have_vectors_of_their_own() {
+        let Some(app) = embedder() else { return };
+        let texts = ["Where is my card?", "a"];
+        let all = answer(app, "/embed_all", &json!({"inputs": texts}));
+        let asked = json!({"input": texts, "task": "token_embed", "use_activation": false});
+        let pooled = answer(app, "/pooling", &asked);
+        for (at, of_text) in all.as_array().unwrap().iter().enumerate() {
+            assert_eq!(*of_text, pooled["data"][at]["data"]);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `/ui`: a page for people, from files in the program. It holds no data, so it needs no key; what it
 //! shows it asks the other endpoints for.
 
+use bytes::Bytes;
 use schemars::SchemaGenerator;
 
 use crate::endpoint::{Access, Bodies, Endpoint, Reply};
@@ -9,13 +10,13 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// `GET /ui`.
+/// `GET /ui`, and `/`, to which a browser goes that was given the server's address.
 pub(crate) const PAGE: Endpoint = Endpoint {
     group: "page",
     summary: "A page for people: decide, see the cost, watch steps, compare texts",
     responses: |generator| text(generator, "text/html"),
     access: Access::Open,
-    ..Endpoint::get(&["/ui"], |_, _| {
+    ..Endpoint::get(&["/ui", "/"], |_, _| {
         Box::pin(async { Ok(file(HTML, include_str!("ui/page.html"))) })
     })
 };
@@ -52,6 +53,7 @@ const SCRIPTS: &str = concat!(
 );
 
 fn file(content_type: &'static str, body: &'static str) -> Reply {
+    let body = Bytes::from_static(body.as_bytes());
     Reply::Page { content_type, body }
 }
 

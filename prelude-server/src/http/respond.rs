@@ -49,7 +49,7 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
         }
         Reply::Page { content_type, body } => {
             page_headers(&mut headers, content_type);
-            Content::Whole(Bytes::from_static(body.as_bytes()))
+            Content::Whole(body)
         }
         Reply::Empty => Content::Whole(Bytes::new()),
         Reply::Stream(mut events) => {

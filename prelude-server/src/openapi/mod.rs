@@ -2,11 +2,13 @@
 //!
 //! Bodies are described by the types that are read and written. Statuses follow from what an endpoint needs.
 
+mod page;
 mod statuses;
 
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::page::page;
 use crate::endpoint::{Bodies, Endpoint, Needs};
 
 const SCHEMAS: &str = "/components/schemas";
@@ -76,7 +78,10 @@ fn template(path: &str) -> String {
 
 fn identifier(path: &str) -> String {
     let name = path.replace(['/', '.'], "_").replace('*', "id");
-    name.trim_start_matches('_').to_owned()
+    match name.trim_start_matches('_') {
+        "" => "root".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 fn operation(

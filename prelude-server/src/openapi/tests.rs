@@ -91,7 +91,7 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
             json!({"input": [{"type": "text", "text": "a"}], "model": "demo-classifier"}),
         ],
         "/v1/embeddings" => vec![json!({"input": "a"}), json!({"messages": messages})],
-        "/embed" => vec![json!({"inputs": "a"})],
+        "/embed" | "/embed_all" => vec![json!({"inputs": "a"})],
         "/predict" => vec![json!({"inputs": "a", "model": "demo-classifier"})],
         "/similarity" => {
             vec![json!({"inputs": {"source_sentence": "a", "sentences": ["b"]}})]

@@ -94,12 +94,19 @@ function fitLabels() {
   byId("classify-labels-field").hidden = hasClasses(byId("classify-model").value);
 }
 
+/// Offers the models for each form, the forms that have one before the others, and returns whether
+/// there is any.
 function offerCompare() {
+  const unable = [];
   for (const [name, task] of [["rank", "rerank"], ["embed", "embeddings"], ["classify", "classify"]]) {
     const form = byId(`${name}-form`);
     const isAble = offer(byId(`${name}-model`), task);
     form.querySelector(".fields").hidden = !isAble;
+    if (!isAble) unable.push(form);
     show(form.querySelector(".unable"), isAble ? "" : UNABLE[name]);
   }
+  const cards = byId("rank-form").parentElement;
+  cards.append(...unable);
   fitLabels();
+  return unable.length < cards.children.length;
 }

@@ -270,9 +270,14 @@ function startDecide() {
   }
 }
 
+/// Offers the models that answer typed questions, and returns whether there are any.
 function offerDecide() {
   const isAble = offer(byId("decide-model"), "systemone");
-  byId("ask").disabled = !isAble;
+  for (const part of byId("decide-form").children) {
+    if (!part.matches("h2, .notice")) part.hidden = !isAble;
+  }
+  if (!isAble) byId("decide-empty").hidden = true;
   show(byId("decide-unable"), isAble ? "" :
-    "No served model answers typed questions: that takes a language model, as in `prelude serve Qwen/Qwen3-0.6B`.");
+    "No served model answers typed questions: that takes a language model, as in `prelude serve Qwen/Qwen3-0.6B`. What the others can do is under Compare.");
+  return isAble;
 }

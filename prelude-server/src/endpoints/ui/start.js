@@ -1,5 +1,8 @@
 // The start of the page: tabs, the key, the served models.
 
+/// True once somebody has chosen a view.
+let hasChosen = false;
+
 const TABS = Array.from(document.querySelectorAll("[role=tab]"));
 
 function select(tab) {
@@ -15,14 +18,18 @@ function select(tab) {
 }
 
 function startTabs() {
+  const choose = (tab) => {
+    hasChosen = true;
+    select(tab);
+  };
   for (const [at, tab] of TABS.entries()) {
-    tab.addEventListener("click", () => select(tab));
+    tab.addEventListener("click", () => choose(tab));
     tab.addEventListener("keydown", (event) => {
       const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
       if (to === undefined) return;
       event.preventDefault();
       const next = TABS.at(to % TABS.length);
-      select(next);
+      choose(next);
       next.focus();
     });
   }
@@ -37,8 +44,9 @@ async function load() {
     models = json.data.filter(({ id, root }) => id === root);
     byId("key-form").hidden = true;
     byId("served").textContent = models.map(({ id, kind }) => `${id} (${kind})`).join(", ");
-    offerDecide();
-    offerCompare();
+    const decides = offerDecide();
+    const compares = offerCompare();
+    if (!hasChosen && !decides && compares) select(byId("tab-compare"));
   } catch (error) {
     if (!byId("key-form").hidden) return;
     byId("served").textContent = error.message;
