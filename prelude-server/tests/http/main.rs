@@ -13,6 +13,7 @@ mod layouts;
 mod load;
 mod metrics;
 mod overload;
+mod rights;
 #[cfg(feature = "llguidance")]
 mod schemas;
 mod service;
