@@ -258,6 +258,12 @@ impl ApiError {
         .with_param(param)
     }
 
+    /// Returns the error for a field of other servers that is not served, with the reason.
+    pub(crate) fn refused_field(name: String, reason: &str) -> Self {
+        let message = format!("field `{name}` is not supported by this server: {reason}");
+        Self::new(400, "unsupported_parameter", message).with_param(name)
+    }
+
     /// Returns the error for a request to keep special tokens apart whose texts are put into prompts as
     /// they are.
     pub(crate) fn special_tokens_not_kept_apart() -> Self {

@@ -31,6 +31,7 @@ pub mod cli;
 mod config;
 mod constrain;
 pub mod demo;
+mod dialects;
 mod encode;
 mod endpoint;
 mod endpoints;

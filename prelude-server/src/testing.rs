@@ -86,6 +86,22 @@ pub(crate) fn demos() -> &'static Arc<App> {
     &APP
 }
 
+/// Returns an app in which some model serves each task.
+pub(crate) fn every_task() -> &'static Arc<App> {
+    static APP: LazyLock<Arc<App>> = LazyLock::new(|| {
+        let all = LoadOptions {
+            pooling: Some(prelude_core::Pooling::Last),
+            rerank_template: Some("qwen3".into()),
+            ..options()
+        };
+        app(vec![
+            embedded(&demo::LM, &all),
+            embedded(&demo::CLASSIFIER, &options()),
+        ])
+    });
+    &APP
+}
+
 /// Returns a folder of the workspace's golden data; `None`, said aloud, where the crate stands alone.
 /// In the workspace it must be there.
 pub(crate) fn golden(name: &str) -> Option<PathBuf> {

@@ -145,7 +145,10 @@ impl Call {
         &self,
         mut fields: wire::Fields<'a>,
     ) -> Result<R, ApiError> {
-        let request = R::read(&mut fields)?;
+        let request = R::read(&mut fields);
+        // A field of another server tells more than what is missing because of it.
+        fields.settle(R::TABLES)?;
+        let request = request?;
         self.finish(&fields)?;
         Ok(request)
     }

@@ -13,7 +13,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 pub use call::Asking;
 pub(crate) use call::{Call, Inference, LOGPROB_BYTES, Printed, Reply, enter};
 
-use crate::error::{ApiError, Dialect};
+use crate::{
+    dialects::Table,
+    error::{ApiError, Dialect},
+    wire::Request,
+};
 
 /// An HTTP interface of the server.
 pub(crate) struct Endpoint {
@@ -39,8 +43,8 @@ pub(crate) struct Endpoint {
     pub(crate) group: &'static str,
     /// A sentence that says what the endpoint does, for the API's description.
     pub(crate) summary: &'static str,
-    /// The schema of a request's body, if there is one.
-    pub(crate) request: Option<fn(&mut SchemaGenerator) -> Schema>,
+    /// The bodies that a request may have; none if it has no body.
+    pub(crate) requests: &'static [Asked],
     /// The bodies of a success.
     pub(crate) responses: fn(&mut SchemaGenerator) -> Bodies,
     /// Answers a call.
@@ -93,7 +97,7 @@ impl Endpoint {
             other_dialect: None,
             group: "",
             summary: "",
-            request: None,
+            requests: &[],
             responses: no_body,
             handle,
         }
@@ -129,9 +133,20 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Returns the schema of a request or response.
-pub(crate) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
+/// A body that a request may have.
+pub(crate) struct Asked {
+    pub(crate) schema: fn(&mut SchemaGenerator) -> Schema,
+    /// The fields of the body, and of its like on other servers.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the guide tells it"))]
+    pub(crate) tables: &'static [Table],
+}
+
+/// Returns the description of a body.
+pub(crate) const fn asked<R: Request<'static> + JsonSchema>() -> Asked {
+    Asked {
+        schema: |generator| generator.subschema_for::<R>(),
+        tables: R::TABLES,
+    }
 }
 
 /// Returns one JSON body.

@@ -9,7 +9,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    endpoint::{Bodies, Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
+    dialects::{self, COMMON, CONVERSATION, GENERATION, MEDIA, SERVICE, TRUNCATION},
+    endpoint::{Bodies, Call, Endpoint, Printed, Reply, asked, events, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     sse::Events,
@@ -37,7 +38,7 @@ fn responses(generator: &mut SchemaGenerator) -> Bodies {
 pub(crate) const CHAT: Endpoint = Endpoint {
     group: "text",
     summary: "Answer a conversation",
-    request: Some(schema::<ChatRequest<'static>>),
+    requests: &[asked::<ChatRequest<'static>>()],
     responses,
     generates: true,
     ..Endpoint::post(&["/v1/chat/completions"], |call, body| {
@@ -70,22 +71,8 @@ request! {
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    refuses NOT_SERVED;
+    fields [COMMON, MEDIA, SERVICE, CONVERSATION, TRUNCATION, GENERATION, dialects::CHAT];
 }
-
-/// Known fields of conversations that are not implemented.
-pub(super) const NOT_SERVED: &[(&str, &[&str])] = &[
-    ("functions", &["[]"]),
-    ("function_call", &["\"none\""]),
-    ("audio", &[]),
-    ("modalities", &["[\"text\"]"]),
-    // A template that reads such a variable is told it in `chat_template_kwargs`.
-    ("reasoning_effort", &[]),
-    ("thinking_token_budget", &[]),
-    ("verbosity", &["\"medium\""]),
-    ("web_search_options", &[]),
-    ("echo", &["false"]),
-];
 
 /// Answers the request.
 ///

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
+    dialects::{self, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, TRUNCATION},
+    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
     error::ApiError,
     tasks::{
         classify::{LabelFields, activated_inputs, classify, model},
@@ -23,7 +24,7 @@ use crate::{
 pub(crate) const CLASSIFY: Endpoint = Endpoint {
     group: "decisions",
     summary: "Classify texts",
-    request: Some(schema::<ClassifyRequest<'static>>),
+    requests: &[asked::<ClassifyRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/classify", "/v1/classify"], |call, body| {
         Box::pin(handle(call, body))
@@ -37,7 +38,7 @@ request! {
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, LABELS, dialects::CLASSIFY];
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    endpoint::{Call, Endpoint, Printed, Reply, json, schema},
+    dialects::{COHERE_EMBED, COMMON, MEDIA, ONE_PIECE},
+    endpoint::{Call, Endpoint, Printed, Reply, asked, json},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
@@ -24,7 +25,7 @@ use crate::{
 pub(crate) const EMBED_V2: Endpoint = Endpoint {
     group: "vectors",
     summary: "Embed texts, in Cohere's dialect",
-    request: Some(schema::<CohereEmbedRequest<'static>>),
+    requests: &[asked::<CohereEmbedRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/v2/embed"], |call, body| Box::pin(handle(call, body)))
 };
@@ -55,7 +56,7 @@ request! {
         texts: TextFields<'a>,
         common: CommonFields<'a>,
     }
-    refuses &[("images", &["[]"]), ("inputs", &["[]"]), ("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, COHERE_EMBED];
 }
 
 /// The use of a vector.

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    endpoint::{Call, Endpoint, Printed, Reply, events, schema, unix_seconds},
+    dialects::{self, COMMON, GENERATION, MEDIA, SERVICE, TRUNCATION},
+    endpoint::{Call, Endpoint, Printed, Reply, asked, events, unix_seconds},
     error::ApiError,
     served_model::Task,
     sse::Events,
@@ -28,7 +29,7 @@ use crate::{
 pub(crate) const COMPLETIONS: Endpoint = Endpoint {
     group: "text",
     summary: "Continue prompts, or score them",
-    request: Some(schema::<CompletionRequest<'static>>),
+    requests: &[asked::<CompletionRequest<'static>>()],
     responses: |g| events::<Body<'static>>(g, "<Completion>"),
     generates: true,
     ..Endpoint::post(&["/v1/completions"], |call, body| {
@@ -60,7 +61,7 @@ request! {
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    refuses &[("suffix", &["\"\""])];
+    fields [COMMON, MEDIA, SERVICE, TRUNCATION, GENERATION, dialects::COMPLETIONS];
 }
 
 /// The fields about reporting prompt and tokens, beside [`Params`].

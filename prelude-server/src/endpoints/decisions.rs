@@ -12,7 +12,8 @@ use serde::{
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema},
+    dialects::{self, COMMON, DECIDE, MEDIA, ONE_PIECE, SERVICE},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::ApiError,
     served_model::Task,
     tasks::{
@@ -30,7 +31,7 @@ use crate::{
 pub(crate) const DECISIONS: Endpoint = Endpoint {
     group: "decisions",
     summary: "Answer typed questions, in OpenAI's shape",
-    request: Some(schema::<DecisionRequest<'static>>),
+    requests: &[asked::<DecisionRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/v1/decisions"], |call, body| {
         Box::pin(handle(call, body))
@@ -45,8 +46,6 @@ pub(crate) struct DecisionFields<'a> {
     /// 1 to 256.
     #[schemars(length(min = 1, max = 256))]
     questions: Vec<QuestionFields<'a>>,
-    #[expect(dead_code, reason = "OpenAI's clients send it")]
-    safety_identifier: Option<Text<'a>>,
 }
 
 request! {
@@ -56,8 +55,7 @@ request! {
         options: DecideFields<'a>,
         common: CommonFields<'a>,
     }
-    // An input is never cut.
-    refuses &[("stream", &["false"]), ("truncate_prompt_tokens", &[])];
+    fields [COMMON, ONE_PIECE, MEDIA, SERVICE, DECIDE, dialects::DECISIONS];
 }
 
 /// A string, or the texts of user messages with a blank line between messages.

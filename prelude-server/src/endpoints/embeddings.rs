@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
+    dialects::{self, COMMON, CONVERSATION, INPUTS, MEDIA, ONE_PIECE, TRUNCATION, VECTORS},
+    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
     error::ApiError,
     served_model::Task,
     tasks::{
@@ -22,7 +23,7 @@ use crate::{
 pub(crate) const EMBEDDINGS: Endpoint = Endpoint {
     group: "vectors",
     summary: "Embed texts",
-    request: Some(schema::<EmbeddingRequest<'static>>),
+    requests: &[asked::<EmbeddingRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/v1/embeddings", "/embeddings"], |call, body| {
         Box::pin(handle(call, body))
@@ -55,7 +56,7 @@ request! {
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, VECTORS, dialects::EMBEDDINGS];
 }
 
 /// Answers `/v1/embeddings`.

@@ -14,7 +14,8 @@ use serde::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema},
+    dialects::{self, COMMON, LABELS, MEDIA, ONE_PIECE},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::ApiError,
     served_model::ServedModel,
     tasks::{
@@ -34,7 +35,7 @@ use crate::{
 pub(crate) const MODERATIONS: Endpoint = Endpoint {
     group: "decisions",
     summary: "Flag harmful texts",
-    request: Some(schema::<ModerationRequest<'static>>),
+    requests: &[asked::<ModerationRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/v1/moderations"], |call, body| {
         Box::pin(handle(call, body))
@@ -75,7 +76,7 @@ request! {
         labels: LabelFields<'a>,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, LABELS, dialects::MODERATIONS];
 }
 
 /// A string, a list of strings, a list of parts that are one text together, or the messages of a

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema, unix_seconds},
+    dialects::{self, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, TRUNCATION, VECTORS},
+    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
     tasks::{
@@ -24,7 +25,7 @@ use crate::{
 pub(crate) const POOLING: Endpoint = Endpoint {
     group: "vectors",
     summary: "Vectors or classes, by what the model is",
-    request: Some(schema::<PoolingRequest<'static>>),
+    requests: &[asked::<PoolingRequest<'static>>()],
     responses: json::<Response<'static>>,
     ..Endpoint::post(&["/pooling"], |call, body| Box::pin(handle(call, body)))
 };
@@ -47,7 +48,7 @@ request! {
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, VECTORS, LABELS, dialects::POOLING];
 }
 
 #[derive(Serialize, JsonSchema)]

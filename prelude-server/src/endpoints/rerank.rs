@@ -11,7 +11,8 @@ use serde::{
 };
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, either, schema},
+    dialects::{self, COMMON, MEDIA, ONE_PIECE, TEI_TRUNCATION, TRUNCATION},
+    endpoint::{Call, Endpoint, Reply, asked, either},
     error::{ApiError, Dialect},
     served_model::Task,
     tasks::{
@@ -26,7 +27,7 @@ use crate::{
 pub(crate) const RERANK: Endpoint = Endpoint {
     group: "decisions",
     summary: "Order documents by relevance",
-    request: Some(schema::<RerankRequest<'static>>),
+    requests: &[asked::<RerankRequest<'static>>()],
     responses: either::<Body<'static>, Vec<ListedBody<'static>>>,
     other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/rerank", "/v1/rerank"], |call, body| {
@@ -38,7 +39,7 @@ pub(crate) const RERANK: Endpoint = Endpoint {
 pub(crate) const RERANK_V2: Endpoint = Endpoint {
     group: "decisions",
     summary: "Order documents by relevance",
-    request: Some(schema::<RerankRequest<'static>>),
+    requests: &[asked::<RerankRequest<'static>>()],
     responses: either::<CohereBody<'static>, Vec<ListedBody<'static>>>,
     other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/v2/rerank"], |call, body| {
@@ -153,7 +154,7 @@ request! {
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"]), ("rank_fields", &["[]"])];
+    fields [COMMON, ONE_PIECE, MEDIA, TEI_TRUNCATION, TRUNCATION, dialects::RERANK];
 }
 
 impl RerankRequest<'_> {

@@ -17,7 +17,8 @@ use self::{
     side::PairSide,
 };
 use crate::{
-    endpoint::{Call, Endpoint, Reply, either, schema, unix_seconds},
+    dialects::{self, COMMON, MEDIA, ONE_PIECE, TRUNCATION},
+    endpoint::{Call, Endpoint, Reply, asked, either, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
@@ -36,7 +37,7 @@ use crate::{
 pub(crate) const SCORE: Endpoint = Endpoint {
     group: "decisions",
     summary: "Score labels, or pairs of texts",
-    request: Some(schema::<ScoreRequest<'static>>),
+    requests: &[asked::<ScoreRequest<'static>>()],
     responses: either::<Response<'static>, ListResponse<'static>>,
     ..Endpoint::post(&["/score", "/v1/score"], |call, body| {
         Box::pin(handle(call, body))
@@ -150,7 +151,7 @@ request! {
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    refuses &[("stream", &["false"])];
+    fields [COMMON, ONE_PIECE, MEDIA, TRUNCATION, dialects::SCORE];
 }
 
 /// Answers `/score`.

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::{
-    endpoint::{Call, Endpoint, Reply, json, schema},
+    dialects::{self, COMMON, DECIDE, MEDIA, ONE_PIECE, SERVICE},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::{ApiError, Dialect},
     served_model::Task,
     tasks::{
@@ -24,7 +25,7 @@ use crate::{
 pub(crate) const SYSTEM_ONE: Endpoint = Endpoint {
     group: "decisions",
     summary: "Answer typed questions about a state",
-    request: Some(schema::<SystemOneRequest<'static>>),
+    requests: &[asked::<SystemOneRequest<'static>>()],
     responses: json::<Response<'static>>,
     dialect: Dialect::SystemOne,
     ..Endpoint::post(&["/v1/systemone", "/v1/decide"], |call, body| {
@@ -39,8 +40,7 @@ request! {
         options: DecideFields<'a>,
         common: CommonFields<'a>,
     }
-    // A state is never cut.
-    refuses &[("stream", &["false"]), ("truncate_prompt_tokens", &[])];
+    fields [COMMON, ONE_PIECE, MEDIA, SERVICE, DECIDE, dialects::SYSTEM_ONE];
 }
 
 /// Answers `/v1/systemone`.

@@ -10,7 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    endpoint::{Call, Endpoint, Needs, Reply, json as body, schema},
+    dialects::{
+        COMMON, MEDIA, ONE_PIECE, PIPELINE, TEI_EMBED, TEI_PREDICT, TEI_SIMILARITY, TEI_TRUNCATION,
+    },
+    endpoint::{Call, Endpoint, Needs, Reply, asked, json as body},
     error::{ApiError, Dialect},
     served_model::{ServedModel, Task},
     tasks::{
@@ -28,7 +31,7 @@ use crate::{
 pub(crate) const EMBED: Endpoint = Endpoint {
     group: "vectors",
     summary: "Embed texts, in TEI's dialect",
-    request: Some(schema::<EmbedRequest<'static>>),
+    requests: &[asked::<EmbedRequest<'static>>()],
     responses: body::<Vec<Vec<f32>>>,
     dialect: Dialect::Tei,
     ..Endpoint::post(&["/embed"], |call, body| Box::pin(embeddings(call, body)))
@@ -50,7 +53,7 @@ pub(crate) const EMBED_ALL: Endpoint = Endpoint {
 pub(crate) const PREDICT: Endpoint = Endpoint {
     group: "decisions",
     summary: "Classify texts, in TEI's dialect",
-    request: Some(schema::<PredictRequest<'static>>),
+    requests: &[asked::<PredictRequest<'static>>()],
     responses: body::<Predictions<'static>>,
     dialect: Dialect::Tei,
     ..Endpoint::post(&["/predict"], |call, body| Box::pin(predict(call, body)))
@@ -60,7 +63,7 @@ pub(crate) const PREDICT: Endpoint = Endpoint {
 pub(crate) const SIMILARITY: Endpoint = Endpoint {
     group: "vectors",
     summary: "Compare a text with others, in TEI's dialect",
-    request: Some(schema::<SimilarityRequest<'static>>),
+    requests: &[asked::<SimilarityRequest<'static>>()],
     responses: body::<Vec<f32>>,
     dialect: Dialect::Tei,
     ..Endpoint::post(&["/similarity"], |call, body| {
@@ -98,6 +101,7 @@ request! {
         cut: CutFields,
         common: CommonFields<'a>,
     }
+    fields [COMMON, ONE_PIECE, MEDIA, TEI_TRUNCATION, PIPELINE, TEI_EMBED];
 }
 
 /// Answers `/embed`.
@@ -229,6 +233,7 @@ request! {
         cut: CutFields,
         common: CommonFields<'a>,
     }
+    fields [COMMON, ONE_PIECE, MEDIA, TEI_TRUNCATION, PIPELINE, TEI_PREDICT];
 }
 
 /// A class and its probability, or its logit.
@@ -319,6 +324,7 @@ request! {
         similarity: SimilarityFields<'a>,
         common: CommonFields<'a>,
     }
+    fields [COMMON, ONE_PIECE, MEDIA, TEI_SIMILARITY];
 }
 
 /// Answers `/similarity` by the cosines of embeddings.

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    endpoint::{Call, Endpoint, Needs, Reply, either, json, schema},
+    dialects::{self, CONVERSATION, MEDIA},
+    endpoint::{Call, Endpoint, Needs, Reply, asked, either, json},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::conversation::{Conversation, ConversationFields},
@@ -19,7 +20,7 @@ use crate::{
 pub(crate) const TOKENIZE: Endpoint = Endpoint {
     group: "tokens",
     summary: "Text to token ids",
-    request: Some(schema::<TokenizeRequest<'static>>),
+    requests: &[asked::<TokenizeRequest<'static>>()],
     responses: either::<Tokens<'static>, Vec<Tokens<'static>>>,
     needs: Needs::Models,
     ..Endpoint::post(&["/tokenize"], |call, body| Box::pin(tokenize(call, body)))
@@ -29,7 +30,7 @@ pub(crate) const TOKENIZE: Endpoint = Endpoint {
 pub(crate) const DETOKENIZE: Endpoint = Endpoint {
     group: "tokens",
     summary: "Token ids to text",
-    request: Some(schema::<DetokenizeRequest<'static>>),
+    requests: &[asked::<DetokenizeRequest<'static>>()],
     responses: json::<Detokenized<'static>>,
     needs: Needs::Models,
     ..Endpoint::post(&["/detokenize"], |call, body| {
@@ -75,14 +76,7 @@ request! {
         text: TextFields<'a>,
         conversation: ConversationFields<'a>,
     }
-    refuses &[
-        ("echo", &["false"]),
-        ("return_prompt_text", &["false"]),
-        ("truncate_prompt_tokens", &[]),
-        ("functions", &["[]"]),
-        ("function_call", &["\"none\""]),
-        ("audio", &[]),
-    ];
+    fields [MEDIA, CONVERSATION, dialects::TOKENIZE];
 }
 
 /// Answers with the ids of texts or messages.
@@ -177,13 +171,21 @@ pub(crate) struct Detokenized<'a> {
     text: &'a str,
 }
 
-/// `POST /detokenize`.
+/// Ids to turn into text, and how.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct DetokenizeRequest<'a> {
+pub(crate) struct IdFields<'a> {
     #[serde(borrow)]
     model: Option<Text<'a>>,
     tokens: Vec<TokenId>,
     skip_special_tokens: Option<bool>,
+}
+
+request! {
+    /// `POST /detokenize`.
+    struct DetokenizeRequest<'a> {
+        ids: IdFields<'a>,
+    }
+    fields [dialects::DETOKENIZE];
 }
 
 /// Answers with the text of ids.
@@ -191,7 +193,7 @@ pub(crate) struct DetokenizeRequest<'a> {
 /// # Errors
 /// 400 naming the field.
 pub(crate) async fn detokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: DetokenizeRequest<'_> = call.read(&body).await?;
+    let DetokenizeRequest { ids: request, .. } = call.read(&body).await?;
     let name = request.model.as_ref().map(|name| &*name.0);
     let model = call.app.model(name)?;
     let ids = request.tokens;

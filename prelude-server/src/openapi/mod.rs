@@ -97,10 +97,20 @@ fn operation(
         "parameters": parameters(endpoint),
         "responses": statuses::responses(endpoint, (endpoint.responses)(answered)),
     });
-    if let Some(request) = endpoint.request {
+    let mut bodies: Vec<_> = { endpoint.requests.iter() }
+        .map(|body| (body.schema)(asked))
+        .collect();
+    if let Some(first) = bodies.pop() {
+        let schema = match bodies.is_empty() {
+            true => first,
+            false => {
+                bodies.push(first);
+                schemars::json_schema!({ "anyOf": bodies })
+            }
+        };
         operation["requestBody"] = json!({
             "required": true,
-            "content": { "application/json": { "schema": request(asked) } },
+            "content": { "application/json": { "schema": schema } },
         });
     }
     if !endpoint.is_open(false) {
@@ -159,5 +169,7 @@ const JSON: &str = "application/json";
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::right;
 #[cfg(test)]
 pub(crate) mod validate;

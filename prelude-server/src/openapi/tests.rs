@@ -2,10 +2,8 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::{
-    demo,
-    load::LoadOptions,
     routes::ENDPOINTS,
-    testing::{app, ask_strictly, embedded, options},
+    testing::{ask_strictly, every_task},
 };
 
 fn paths() -> impl Iterator<Item = (&'static Endpoint, &'static str)> {
@@ -18,12 +16,14 @@ fn fields(endpoint: &Endpoint) -> Vec<String> {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|s| s.inline_subschemas = true)
         .into_generator();
-    let schema = endpoint
-        .request
-        .map(|request| request(&mut generator))
-        .unwrap_or_default();
-    let properties = schema.get("properties").and_then(Value::as_object);
-    properties.map_or_else(Vec::new, |p| p.keys().cloned().collect())
+    let bodies = endpoint.requests.iter();
+    let schemas = bodies.map(|body| (body.schema)(&mut generator));
+    let names = schemas.flat_map(|schema| {
+        let properties = schema.get("properties").and_then(Value::as_object);
+        properties.map_or_else(Vec::new, |p| p.keys().cloned().collect())
+    });
+    let names: BTreeSet<String> = names.collect();
+    names.into_iter().collect()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn operations_have_names_of_their_own_and_references_lead_somewhere() {
 }
 
 /// Returns requests that are right, one for each way in which an endpoint is asked.
-fn right(endpoint: &Endpoint) -> Vec<Value> {
+pub(crate) fn right(endpoint: &Endpoint) -> Vec<Value> {
     let messages = json!([{"role": "user", "content": "a"}]);
     match endpoint.route() {
         "/v1/completions" => vec![json!({"prompt": "a"})],
@@ -120,29 +120,18 @@ fn right(endpoint: &Endpoint) -> Vec<Value> {
 /// complained of shows that the field is read.
 #[test]
 fn every_described_field_is_read() {
-    let all = LoadOptions {
-        pooling: Some(prelude_core::Pooling::Last),
-        rerank_template: Some("qwen3".into()),
-        ..options()
-    };
-    let app = app(vec![
-        embedded(&demo::LM, &all),
-        embedded(&demo::CLASSIFIER, &options()),
-    ]);
+    let app = every_task();
     let mut checked = 0;
     for (endpoint, path) in paths().filter(|(endpoint, _)| endpoint.method == "POST") {
         for name in fields(endpoint) {
             // These take anything, or any object.
-            if matches!(
-                &*name,
-                "user" | "chat_template_kwargs" | "state" | "instructions"
-            ) {
+            if matches!(&*name, "chat_template_kwargs" | "state" | "instructions") {
                 continue;
             }
             let mut found = Vec::new();
             let is_read = right(endpoint).into_iter().any(|mut body| {
                 body[&name] = json!({"no": [{"such": "value"}]});
-                let (status, answer) = ask_strictly(&app, path, &body);
+                let (status, answer) = ask_strictly(app, path, &body);
                 let error = &answer["error"];
                 let param = error["param"].as_str().unwrap_or_default();
                 // A member that an object does not know is complained of as `/name/member`.

@@ -6,7 +6,6 @@ use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
 
 use crate::{
     admission::time_for,
@@ -39,10 +38,6 @@ pub(crate) struct CommonFields<'a> {
     on_deadline: Option<Late>,
     /// The request's id, unless the header `X-Request-Id` names one.
     request_id: Option<Text<'a>>,
-    /// Ignored by contract.
-    #[schemars(with = "Option<Value>")]
-    #[expect(dead_code, reason = "ignored by contract, and known all the same")]
-    user: Option<&'a RawValue>,
 }
 
 /// The fate of a late request.

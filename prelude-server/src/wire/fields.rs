@@ -17,7 +17,10 @@ use serde::{
 use serde_json::{error::Category, value::RawValue};
 
 use super::{Json, Text, fault::cut, from_raw};
-use crate::error::ApiError;
+use crate::{
+    dialects::{self, Effect, Table},
+    error::ApiError,
+};
 
 /// Most fields of a body, known or not: far above any request's need.
 const MAX_FIELDS: usize = 4_096;
@@ -213,18 +216,28 @@ impl<'a> Fields<'a> {
         self.entries.iter().any(present)
     }
 
-    /// Takes a known field that is not implemented: refused unless absent, null or `neutral`
-    /// (compact JSON texts).
+    /// Takes the fields that a request's tables know and its type does not: those without an
+    /// effect, and those that are refused. To be called when the request has taken its own, so that
+    /// a body with nothing else costs nothing.
     ///
     /// # Errors
     /// 400 `unsupported_parameter`.
-    pub(crate) fn refuse(&mut self, name: &str, neutral: &[&str]) -> Result<(), ApiError> {
-        match self.take(name) {
-            Some(raw) if !neutral.contains(&raw) => {
-                Err(ApiError::unsupported_parameter(name.to_owned()))
+    pub(crate) fn settle(&mut self, tables: &[Table]) -> Result<(), ApiError> {
+        for entry in &mut self.entries {
+            let Some(raw) = entry.raw else { continue };
+            let Some(field) = dialects::row(tables, &entry.name) else {
+                continue;
+            };
+            match field.effect {
+                Effect::Refused(neutral) if raw != "null" && !neutral.contains(&raw) => {
+                    return Err(ApiError::refused_field(entry.name.to_string(), field.note));
+                }
+                Effect::Refused(_) | Effect::NoEffect => entry.raw = None,
+                // Left behind by a request that was not read to its end.
+                Effect::Obeyed | Effect::Cut => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Returns names and raw values not taken, in order, nulls included.
@@ -291,11 +304,19 @@ impl<'de> Deserialize<'de> for RawEntries<'de> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialects::table;
+
+    table! {
+        KNOWN "Known";
+        Obeyed ["o"] "" "";
+        NoEffect ["n"] "" "";
+        Refused("[]", "1") ["q", "r"] "" "there is a reason";
+    }
 
     fn check(body: &str, reason: &str, message_has: &str) {
         let read = check_text(body.as_bytes(), 4, &|_| Ok(())).and_then(|text| {
             let mut fields = Fields::from_body(text)?;
-            fields.refuse("r", &["[]", "1"])
+            fields.settle(&[KNOWN])
         });
         let (found, message) = match &read {
             Ok(()) => ("ok", ""),
@@ -328,6 +349,9 @@ mod tests {
         check(r#"{"v":[[["]]]][[["]]]}"#, "ok", "");
         check(r#"{"r":[]}"#, "ok", "");
         check(r#"{"r":2}"#, "unsupported_parameter", "`r`");
+        check(r#"{"n":2,"q":1,"r":true}"#, "unsupported_parameter", "`r`");
+        check(r#"{"\u0072":2}"#, "unsupported_parameter", "a reason");
+        check(r#"{"r":null,"n":{},"o":2}"#, "ok", "");
     }
 
     #[test]

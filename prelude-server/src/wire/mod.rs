@@ -22,13 +22,13 @@ pub(crate) use value::{
 
 use serde::Deserialize;
 
-use crate::error::ApiError;
+use crate::{dialects::Table, error::ApiError};
 
 /// A request body, or a part of one, that can be read from the fields of a JSON object.
 pub(crate) trait Request<'a>: Sized {
-    /// Fields that are known and not implemented, each with the values that mean nothing here, as
-    /// compact JSON. Any other value is refused.
-    const REFUSED: &'static [(&'static str, &'static [&'static str])] = &[];
+    /// All fields of the request, and of its like on other servers: those that it does not take are
+    /// refused by name, or have no effect.
+    const TABLES: &'static [Table] = &[];
 
     /// Takes the fields of this request; those that remain are unknown.
     ///
@@ -52,7 +52,7 @@ macro_rules! request {
         struct $name:ident<$a:lifetime> {
             $($field:ident: $part:ty),* $(,)?
         }
-        $(refuses $refused:expr;)?
+        $(fields [$($table:expr),* $(,)?];)?
     ) => {
         $(#[$meta])*
         #[derive(schemars::JsonSchema)]
@@ -63,14 +63,11 @@ macro_rules! request {
         }
 
         impl<$a> $crate::wire::Request<$a> for $name<$a> {
-            $(const REFUSED: &'static [(&'static str, &'static [&'static str])] = $refused;)?
+            $(const TABLES: &'static [$crate::dialects::Table] = &[$($table),*];)?
 
             fn read(
                 fields: &mut $crate::wire::Fields<$a>,
             ) -> Result<Self, $crate::error::ApiError> {
-                for (name, neutral) in Self::REFUSED {
-                    fields.refuse(name, neutral)?;
-                }
                 Ok(Self {
                     $($field: $crate::wire::Request::read(fields)?,)*
                     borrowed: std::marker::PhantomData,

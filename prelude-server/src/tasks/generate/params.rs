@@ -100,20 +100,6 @@ request! {
         sampling: SamplingFields,
         constraint: ConstraintFields<'a>,
     }
-    refuses &[
-        ("use_beam_search", &["false"]),
-        ("logprob_token_ids", &["[]"]),
-        ("lora", &[]),
-        ("logits_processors", &["[]"]),
-        ("bad_words", &["[]"]),
-        // Older names of `structured_outputs`: an answer without the constraint would be wrong.
-        ("guided_choice", &[]),
-        ("guided_regex", &[]),
-        ("guided_json", &[]),
-        ("guided_json_object", &["false"]),
-        ("guided_grammar", &[]),
-        ("guided_whitespace_pattern", &[]),
-    ];
 }
 
 impl Params {

@@ -1,0 +1,53 @@
+//! Fields of routes that classify, score and rank.
+
+table! {
+    /// Labels that a language model chooses from.
+    LABELS "Labels";
+    Obeyed ["labels", "template"] "Prelude" "labels for a language model to choose from, and the text around each input";
+}
+
+table! {
+    /// The fields of `/predict`.
+    TEI_PREDICT "Classes, in TEI's dialect";
+    Obeyed ["inputs"] "TEI" "texts to classify";
+    Obeyed ["raw_scores"] "TEI" "logits in place of probabilities";
+}
+
+table! {
+    /// The fields of `/score`: labels behind items, or pairs.
+    SCORE "Scores";
+    Obeyed ["query", "items", "label_token_ids", "apply_softmax", "item_first"] "SGLang, vLLM" "labels scored behind a query and each item";
+    Obeyed ["labels"] "Prelude" "strings in place of ids";
+    Obeyed ["queries", "documents", "text_1", "text_2"] "vLLM" "pairs, in one of two spellings";
+    Obeyed ["instruction"] "Prelude" "the meaning of relevance";
+    Obeyed ["use_activation"] "vLLM" "false gives raw differences";
+    Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
+    Cut ["max_tokens_per_query", "max_tokens_per_doc"] "vLLM" "tokens of each side of a pair that are read";
+    NoEffect ["rid"] "SGLang" "names the request, which no answer depends on";
+    Refused() ["data_1", "data_2"] "vLLM" "pairs are `queries` and `documents`, or `text_1` and `text_2`";
+    Refused() ["embed_override_token_id", "query_embed_overrides", "item_embed_overrides"] "SGLang" "texts are read through the model's own embeddings";
+    Refused("false") ["return_pooled_hidden_states"] "SGLang" "such a report is not made";
+}
+
+table! {
+    /// The fields of the rerank routes.
+    RERANK "Ranking";
+    Obeyed ["query", "documents"] "vLLM, Cohere, Jina, Voyage, SGLang" "a query, and what is ranked for it";
+    Obeyed ["top_n", "return_documents"] "vLLM, Cohere, Jina" "how much is answered";
+    Obeyed ["top_k", "rid"] "SGLang" "`top_n`, and what chooses SGLang's form of the answer; `top_k` without it is refused";
+    Obeyed ["instruction", "instruct"] "Prelude, SGLang" "the meaning of relevance";
+    Obeyed ["use_activation"] "vLLM" "false gives raw differences";
+    Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
+    Obeyed ["texts", "raw_scores", "return_text"] "TEI" "its dialect, which `texts` chooses";
+    Cut ["max_tokens_per_doc"] "vLLM, Cohere" "tokens of a document that are read";
+    Refused("0") ["max_tokens_per_query"] "vLLM" "a query is read whole";
+    Refused("[]") ["rank_fields"] "Cohere, older" "a document is a string, or an object with `text`";
+    Refused() ["max_chunks_per_doc"] "Cohere, older" "`max_tokens_per_doc` has taken its place";
+    Refused("false") ["return_embeddings"] "Jina" "ranking answers with scores alone";
+    Refused("false") ["truncation"] "Voyage, Jina" "`truncate_prompt_tokens` cuts";
+}
+
+table! {
+    /// The fields of `/classify` alone.
+    CLASSIFY "Classes";
+}
