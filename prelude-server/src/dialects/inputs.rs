@@ -67,14 +67,26 @@ table! {
 table! {
     /// The cut of texts that are too long.
     TRUNCATION "Long texts";
-    Cut ["truncate_prompt_tokens"] "vLLM" "tokens that are kept; -1 is what the context holds; without it a text that is too long is refused";
+    Cut ["truncate_prompt_tokens"] "vLLM" "tokens that are kept; -1 is what the context holds; without it the switch decides, or `auto_truncate`";
     Cut ["truncation_side"] "vLLM" "the side that is cut";
 }
 
 table! {
     /// The cut of texts that are too long, in TEI's dialect.
     TEI_TRUNCATION "Long texts, in TEI's dialect";
-    Cut ["truncate"] "TEI" "true cuts what is beyond the context; without it a text that is too long is refused";
+    Cut ["truncate"] "TEI" "true cuts what is beyond the context, false refuses the text; without it the model's `auto_truncate` decides";
+    Cut ["truncation_direction"] "TEI" "the side that is cut, the right one by default";
+}
+
+table! {
+    /// The switch by which hosted services cut texts that are too long.
+    SWITCH "Long texts, by a switch";
+    Cut ["truncate", "truncation"] "Jina, Voyage" "true cuts what is beyond the context, false refuses the text; without it the model's `auto_truncate` decides";
+}
+
+table! {
+    /// The side on which TEI's dialect cuts.
+    DIRECTION "Long texts, by a side";
     Cut ["truncation_direction"] "TEI" "the side that is cut, the right one by default";
 }
 

@@ -7,10 +7,22 @@ table! {
 }
 
 table! {
+    /// Other names of `use_activation` where classes are asked for.
+    ACTIVATION "Activations of classes";
+    Obeyed ["activation", "softmax"] "vLLM, older" "`use_activation` under its older names; at most one is given";
+    Obeyed ["function_to_apply"] "pipelines" "`none` gives logits; `sigmoid` or `softmax` must be the model's own";
+}
+
+table! {
     /// The fields of `/predict`.
     TEI_PREDICT "Classes, in TEI's dialect";
     Obeyed ["inputs"] "TEI" "texts to classify";
     Obeyed ["raw_scores"] "TEI" "logits in place of probabilities";
+    Obeyed ["function_to_apply"] "pipelines" "`none` gives logits; `sigmoid` or `softmax` must be the model's own";
+    Cut ["top_k"] "pipelines" "the likeliest classes alone";
+    Refused("true") ["return_all_scores"] "pipelines" "`top_k` says how many";
+    Refused() ["input", "messages", "labels", "template", "text"] "vLLM" "texts are `inputs` in this dialect";
+    Refused("true") ["use_activation"] "vLLM" "`raw_scores` is its name in this dialect";
 }
 
 table! {
@@ -20,7 +32,7 @@ table! {
     Obeyed ["labels"] "Prelude" "strings in place of ids";
     Obeyed ["queries", "documents", "text_1", "text_2"] "vLLM" "pairs, in one of two spellings";
     Obeyed ["instruction"] "Prelude" "the meaning of relevance";
-    Obeyed ["use_activation"] "vLLM" "false gives raw differences";
+    Obeyed ["use_activation", "activation"] "vLLM" "false gives raw differences";
     Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
     Cut ["max_tokens_per_query", "max_tokens_per_doc"] "vLLM" "tokens of each side of a pair that are read";
     NoEffect ["rid"] "SGLang" "names the request, which no answer depends on";
@@ -36,18 +48,20 @@ table! {
     Obeyed ["top_n", "return_documents"] "vLLM, Cohere, Jina" "how much is answered";
     Obeyed ["top_k", "rid"] "SGLang" "`top_n`, and what chooses SGLang's form of the answer; `top_k` without it is refused";
     Obeyed ["instruction", "instruct"] "Prelude, SGLang" "the meaning of relevance";
-    Obeyed ["use_activation"] "vLLM" "false gives raw differences";
+    Obeyed ["use_activation", "activation"] "vLLM" "false gives raw differences";
     Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
     Obeyed ["texts", "raw_scores", "return_text"] "TEI" "its dialect, which `texts` chooses";
-    Cut ["max_tokens_per_doc"] "vLLM, Cohere" "tokens of a document that are read";
-    Refused("0") ["max_tokens_per_query"] "vLLM" "a query is read whole";
+    Cut ["max_tokens_per_query", "max_tokens_per_doc"] "vLLM, Cohere" "tokens of the query and of a document that are read";
     Refused("[]") ["rank_fields"] "Cohere, older" "a document is a string, or an object with `text`";
     Refused() ["max_chunks_per_doc"] "Cohere, older" "`max_tokens_per_doc` has taken its place";
     Refused("false") ["return_embeddings"] "Jina" "ranking answers with scores alone";
-    Refused("false") ["truncation"] "Voyage, Jina" "`truncate_prompt_tokens` cuts";
 }
 
 table! {
     /// The fields of `/classify` alone.
     CLASSIFY "Classes";
+    Obeyed ["top_k"] "pipelines" "no smaller than the number of classes: the answer has them all; with `inputs` any number";
+    Refused("true") ["return_all_scores"] "pipelines" "the answer has the numbers of all classes";
+    Refused("false") ["raw_scores"] "TEI" "a field of the dialect that `inputs` chooses";
+    Refused() ["truncation_direction"] "TEI" "a field of the dialect that `inputs` chooses";
 }

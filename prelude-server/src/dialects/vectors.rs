@@ -4,7 +4,11 @@ table! {
     /// The options of vectors.
     VECTORS "Vectors";
     Obeyed ["encoding_format"] "OpenAI, vLLM, Voyage" "`float` or `base64`";
-    Obeyed ["dimensions"] "OpenAI, vLLM, Jina" "cut to this many components first, normalised after";
+    Obeyed ["embedding_type"] "Jina" "`encoding_format` under another name; bits are refused";
+    Obeyed ["embed_dtype", "endianness"] "vLLM" "the bytes of a number in base64: `float32`, `float16` or `bfloat16`, least significant first by default";
+    Obeyed ["dimensions", "output_dimension"] "OpenAI, vLLM, Jina, Voyage" "cut to this many components first, normalised after; one of the two names";
+    Obeyed ["normalize", "normalized"] "vLLM, older; Jina" "`use_activation` under other names; at most one is given";
+    Refused("\"float\"") ["output_dtype"] "Voyage" "numbers are floats; `embed_dtype` says which in base64";
     Obeyed ["instruction", "prompt_name"] "Prelude, TEI" "put before each text";
     Obeyed ["input_type"] "Voyage, Cohere" "chooses a prompt that the model brings";
     Refused("false") ["late_chunking", "return_multivector"] "Jina" "each text has one vector of its own; /pooling gives one for each token";
@@ -14,13 +18,13 @@ table! {
     /// The fields of `/v1/embeddings` alone.
     EMBEDDINGS "Embeddings";
     Refused() ["task"] "Jina" "`input_type` and `prompt_name` choose a prompt that the model brings";
-    Refused("false") ["truncation", "truncate"] "Voyage, Jina" "`truncate_prompt_tokens` cuts";
 }
 
 table! {
     /// The fields of `/pooling` alone.
     POOLING "Pooling";
     Obeyed ["task"] "vLLM" "vectors or classes, of texts or of their tokens";
+    Refused() ["top_k"] "pipelines" "the answer has all numbers";
 }
 
 table! {

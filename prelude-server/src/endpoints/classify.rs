@@ -5,40 +5,69 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    dialects::{self, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, TRUNCATION},
-    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
-    error::ApiError,
+    dialects::{
+        self, ACTIVATION, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, SWITCH,
+        TRUNCATION,
+    },
+    endpoint::{Call, Endpoint, Reply, asked, either, unix_seconds},
+    endpoints::tei::{self, PredictRequest, Predictions},
+    error::{ApiError, Dialect},
     tasks::{
-        classify::{LabelFields, activated_inputs, classify, model},
+        classify::{ActivationFields, LabelFields, activated_inputs, classify, model},
         embed::Unit,
         input::InputsFields,
         submit::{Common, CommonFields, UsageBody},
     },
-    wire::request,
+    wire::{Int, request},
 };
 
 /// `POST /classify`.
 pub(crate) const CLASSIFY: Endpoint = Endpoint {
     group: "decisions",
     summary: "Classify texts",
-    requests: &[asked::<ClassifyRequest<'static>>()],
-    responses: json::<Response<'static>>,
+    requests: &[
+        asked::<ClassifyRequest<'static>>(),
+        asked::<PredictRequest<'static>>(),
+    ],
+    responses: either::<Response<'static>, Predictions<'static>>,
+    other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/classify", "/v1/classify"], |call, body| {
         Box::pin(handle(call, body))
     })
 };
 
+/// The number of classes that are answered.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TopFields {
+    /// At least the number of classes: the answer has all of them. With `inputs` any number.
+    top_k: Option<Int<1, { i64::MAX }>>,
+}
+
+impl TopFields {
+    /// Checks that no fewer classes are asked for than there are.
+    fn check(&self, classes: usize) -> Result<(), ApiError> {
+        let asked = self.top_k.map(Int::get);
+        if asked.is_some_and(|k| usize::try_from(k).is_ok_and(|k| k < classes)) {
+            let must = format!("be at least {classes}: the answer has all classes");
+            return Err(ApiError::invalid_value("top_k", must));
+        }
+        Ok(())
+    }
+}
+
 request! {
     /// `POST /classify`.
     struct ClassifyRequest<'a> {
         labels: LabelFields<'a>,
+        activation: ActivationFields,
+        top: TopFields,
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, LABELS, dialects::CLASSIFY];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, SWITCH, TRUNCATION, LABELS, ACTIVATION, dialects::CLASSIFY];
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -84,14 +113,24 @@ impl<'a> Item<'a> {
 
 /// Answers `/classify`.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: ClassifyRequest<'_> = call.read(&body).await?;
+    let fields = call.fields(&body).await?;
+    if fields.has("inputs") {
+        let classes = tei::classes(call, fields).await;
+        return classes.map_err(|e| e.in_dialect(Dialect::Tei));
+    }
+    let request: ClassifyRequest<'_> = call.read_fields(fields)?;
     let common = Common::new(call, request.common)?;
     let model = model(
         call,
         common.model.as_deref(),
         request.labels.labels.is_some(),
     )?;
-    let inputs = activated_inputs(call, model, request.inputs)?;
+    let classes = match &request.labels.labels {
+        Some(labels) => labels.len(),
+        None => model.id2label.len(),
+    };
+    request.top.check(classes)?;
+    let inputs = activated_inputs(call, model, request.inputs, request.activation)?;
     let classified = classify(call, model, &common, request.labels, inputs, Unit::Texts).await?;
     let write = move || {
         let usage = classified.usage();

@@ -255,8 +255,18 @@ struct LevelFields<'a> {
 /// Answers `/v1/decisions`.
 ///
 /// # Errors
-/// 400 for whatever is wrong with the request, 429, 503, 500.
+/// 400 for whatever is wrong with the request, 422 for what is not served, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
+    // What is well-formed and not served, media above all, is 422 on the routes of decisions.
+    answer(call, body)
+        .await
+        .map_err(|error| match error.reason() {
+            "unsupported_parameter" => error.with_status(422),
+            _ => error,
+        })
+}
+
+async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: DecisionRequest<'_> = call.read(&body).await?;
     let common = Common::new(call, request.common)?;
     let model = call
@@ -639,7 +649,12 @@ mod tests {
     #[test]
     fn malformed_requests_are_400() {
         let check = |body: Value, reason: &str, param: &str| {
-            refused(demos(), PATH, &body, (400, reason, Some(param)));
+            let status = if reason == "unsupported_parameter" {
+                422
+            } else {
+                400
+            };
+            refused(demos(), PATH, &body, (status, reason, Some(param)));
         };
         let q = |question: Value| json!({"input": "s", "questions": [question]});
         let choice =

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    dialects::{self, COMMON, CONVERSATION, INPUTS, MEDIA, ONE_PIECE, TRUNCATION, VECTORS},
+    dialects::{self, COMMON, CONVERSATION, INPUTS, MEDIA, ONE_PIECE, SWITCH, TRUNCATION, VECTORS},
     endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
     error::ApiError,
     served_model::Task,
@@ -56,7 +56,7 @@ request! {
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, VECTORS, dialects::EMBEDDINGS];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, SWITCH, TRUNCATION, VECTORS, dialects::EMBEDDINGS];
 }
 
 /// Answers `/v1/embeddings`.
@@ -67,13 +67,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Embeddings)?;
     let vectors = request.vectors;
-    let inputs = normalised_inputs(call, model, request.inputs)?;
+    let inputs = normalised_inputs(call, model, request.inputs, &vectors)?;
     let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,
             object: "embedding",
-            embedding: Vector::new(floats.concat(), embedded.format),
+            embedding: Vector::new(floats.concat(), embedded.form),
         };
         Reply::json(&Response {
             id: call.app.ids.next("embd-"),

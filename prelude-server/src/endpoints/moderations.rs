@@ -58,6 +58,15 @@ const HARMLESS: [&str; 12] = [
     "no hate",
 ];
 
+/// Names by which OpenAI's clients call the model that moderates.
+const ALIASES: [&str; 5] = [
+    "omni-moderation-latest",
+    "omni-moderation-2024-09-26",
+    "text-moderation-latest",
+    "text-moderation-stable",
+    "text-moderation-007",
+];
+
 /// Texts to moderate.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ModerationFields<'a> {
@@ -258,7 +267,10 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let has_own_labels = fields.labels.is_some();
     let is_conversation = matches!(judged, Judged::Conversation(_));
     let asks_language_model = has_own_labels || guidelines.is_some() || is_conversation;
-    let model = classify::model(call, common.model.as_deref(), asks_language_model)?;
+    // The name of a model wins over what OpenAI's clients mean by it.
+    let is_meant = |name: &&str| !ALIASES.contains(name) || call.app.model(Some(name)).is_ok();
+    let name = common.model.as_deref().filter(is_meant);
+    let model = classify::model(call, name, asks_language_model)?;
     let guard = match has_own_labels {
         true => None,
         false => Guard::of(model)?,

@@ -8,12 +8,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    dialects::{self, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, TRUNCATION, VECTORS},
+    dialects::{
+        self, ACTIVATION, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, SWITCH,
+        TRUNCATION, VECTORS,
+    },
     endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
     tasks::{
-        classify::{self, LabelFields},
+        classify::{self, ActivationFields, LabelFields},
         embed::{self, Embedded, Unit, Vector, VectorFields},
         input::InputsFields,
         submit::{Common, CommonFields, UsageBody},
@@ -44,11 +47,12 @@ request! {
     struct PoolingRequest<'a> {
         task: TaskFields<'a>,
         labels: LabelFields<'a>,
+        activation: ActivationFields,
         vectors: VectorFields<'a>,
         inputs: InputsFields<'a>,
         common: CommonFields<'a>,
     }
-    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, TRUNCATION, VECTORS, LABELS, dialects::POOLING];
+    fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, SWITCH, TRUNCATION, VECTORS, LABELS, ACTIVATION, dialects::POOLING];
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -94,17 +98,18 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
     let Embedded {
         vectors,
-        format,
+        form,
         usage,
     } = match task {
         Pooled::Embed => {
-            let inputs = embed::normalised_inputs(call, model, inputs)?;
+            request.activation.check_unused()?;
+            let inputs = embed::normalised_inputs(call, model, inputs, &vectors)?;
             embed::embed(call, model, &common, vectors, inputs, unit).await?
         }
         Pooled::Classify => {
             vectors.check_format_alone()?;
-            let format = vectors.encoding_format.unwrap_or_default();
-            let inputs = classify::activated_inputs(call, model, inputs)?;
+            let form = vectors.form()?;
+            let inputs = classify::activated_inputs(call, model, inputs, request.activation)?;
             let classified = classify::classify(call, model, &common, labels, inputs, unit).await?;
             #[expect(
                 clippy::cast_possible_truncation,
@@ -114,7 +119,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             let each = |of_input: &Vec<Vec<f64>>| of_input.iter().map(narrow).collect();
             Embedded {
                 vectors: classified.probs.iter().map(each).collect(),
-                format,
+                form,
                 usage: classified.usage(),
             }
         }
@@ -124,11 +129,11 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             index,
             object: "pooling",
             data: match unit {
-                Unit::Texts => Data::Whole(Vector::new(floats.concat(), format)),
+                Unit::Texts => Data::Whole(Vector::new(floats.concat(), form)),
                 Unit::Tokens => Data::Tokens(
                     floats
                         .into_iter()
-                        .map(|of_token| Vector::new(of_token, format))
+                        .map(|of_token| Vector::new(of_token, form))
                         .collect(),
                 ),
             },

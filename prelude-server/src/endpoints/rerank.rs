@@ -11,7 +11,7 @@ use serde::{
 };
 
 use crate::{
-    dialects::{self, COMMON, MEDIA, ONE_PIECE, TEI_TRUNCATION, TRUNCATION},
+    dialects::{self, COMMON, DIRECTION, MEDIA, ONE_PIECE, SWITCH, TRUNCATION},
     endpoint::{Call, Endpoint, Reply, asked, either},
     error::{ApiError, Dialect},
     served_model::Task,
@@ -20,7 +20,7 @@ use crate::{
         submit::{Common, CommonFields},
         truncate::{CutFields, DirectionFields, Side, SwitchFields, Truncation, TruncationFields},
     },
-    wire::{Count, Fields, Int, Text, request},
+    wire::{Count, Fields, Int, Text, one_of, request},
 };
 
 /// `POST /rerank`.
@@ -79,6 +79,8 @@ pub(crate) struct RerankFields<'a> {
     max_tokens_per_doc: Option<Count>,
     /// False: raw differences.
     use_activation: Option<bool>,
+    /// Older vLLM's name of `use_activation`.
+    activation: Option<bool>,
     /// Special tokens in texts are plain text (models that judge behind a prompt).
     escape_special_tokens: Option<bool>,
 }
@@ -154,7 +156,7 @@ request! {
         truncation: TruncationFields,
         common: CommonFields<'a>,
     }
-    fields [COMMON, ONE_PIECE, MEDIA, TEI_TRUNCATION, TRUNCATION, dialects::RERANK];
+    fields [COMMON, ONE_PIECE, MEDIA, SWITCH, DIRECTION, TRUNCATION, dialects::RERANK];
 }
 
 impl RerankRequest<'_> {
@@ -236,7 +238,11 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     } else {
         0
     };
-    let activation = asked.use_activation.unwrap_or(true);
+    let activation = one_of([
+        ("use_activation", asked.use_activation),
+        ("activation", asked.activation),
+    ])?;
+    let activation = activation.is_none_or(|(_, is_wanted)| is_wanted);
     let how = (Side::Right, is_cohere);
     let truncation = Truncation::of_texts(request.truncation, Some(request.switch), model, how)?;
     let options = PairOptions {
@@ -299,6 +305,7 @@ async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
         ("max_tokens_per_doc", is_limit(asked.max_tokens_per_doc)),
         ("truncation", request.switch.truncation.is_some()),
         ("use_activation", asked.use_activation == Some(false)),
+        ("activation", asked.activation == Some(false)),
         ("instruction", asked.instruction.is_some()),
         ("instruct", asked.instruct.is_some()),
     ])?;

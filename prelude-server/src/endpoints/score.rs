@@ -30,7 +30,7 @@ use crate::{
         submit::{Common, CommonFields, UsageBody},
         truncate::{Side, Truncation, TruncationFields},
     },
-    wire::{Count, Int, Text, request},
+    wire::{Count, Int, Text, one_of, request},
 };
 
 /// `POST /score`.
@@ -138,6 +138,8 @@ pub(crate) struct JudgeFields<'a> {
     max_tokens_per_doc: Option<Count>,
     /// False: raw differences (pairs).
     use_activation: Option<bool>,
+    /// Older vLLM's name of `use_activation` (pairs).
+    activation: Option<bool>,
     /// Special tokens in texts are plain text (pairs judged behind a prompt).
     escape_special_tokens: Option<bool>,
 }
@@ -236,6 +238,7 @@ impl JudgeFields<'_> {
         }
         ApiError::refuse_given(&[
             ("use_activation", self.use_activation == Some(!activated)),
+            ("activation", self.activation == Some(!activated)),
             ("instruction", self.instruction.is_some()),
             ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
             ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
@@ -255,7 +258,11 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
     let ((left, queries), (right, documents)) = request.pairs.sides()?;
     let (queries, documents) = (queries.0, documents.0);
     let judge = request.judge;
-    let activation = judge.use_activation.unwrap_or(true);
+    let activation = one_of([
+        ("use_activation", judge.use_activation),
+        ("activation", judge.activation),
+    ])?;
+    let activation = activation.is_none_or(|(_, is_wanted)| is_wanted);
     let options = PairOptions {
         instruction: judge.instruction.map(|text| text.0),
         max_tokens_per_query: judge.max_tokens_per_query.map_or(0, Int::count),

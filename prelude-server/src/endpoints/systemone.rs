@@ -16,6 +16,7 @@ use crate::{
     served_model::Task,
     tasks::{
         decide::{self, DecideFields},
+        messages::has_media,
         submit::{Common, CommonFields},
     },
     wire::request,
@@ -49,7 +50,12 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
-    let request: SystemOneRequest<'_> = call.read(body).await?;
+    let fields = call.fields(body).await?;
+    if fields.raw("state").is_some_and(has_media) {
+        let reason = "it has a content part that is not text, and models read text alone";
+        return Err(ApiError::refused_field("state".to_owned(), reason));
+    }
+    let request: SystemOneRequest<'_> = call.read_fields(fields)?;
     let common = Common::new(call, request.common)?;
     let aliases = &call.app.config.decide.systemone_aliases;
     let name = common

@@ -17,14 +17,14 @@ use crate::{
     error::{ApiError, Dialect},
     served_model::{ServedModel, Task},
     tasks::{
-        classify::{self, Classified, LabelFields, classify},
+        classify::{self, Classified, Function, LabelFields, classify},
         embed::{Unit, VectorFields, embed},
         input::{Inputs, Prompt, Prompts},
         rank::{self, PairOptions},
         submit::{Common, CommonFields},
         truncate::CutFields,
     },
-    wire::{Int, Text, request, wrong_type},
+    wire::{Fields, Int, Text, one_of, request, wrong_type},
 };
 
 /// `POST /embed`.
@@ -224,6 +224,10 @@ pub(crate) struct PredictFields<'a> {
     inputs: Sequences<'a>,
     /// True for logits in place of probabilities.
     raw_scores: Option<bool>,
+    /// `none` for logits, or the activation that the model's classes have (pipelines).
+    function_to_apply: Option<Function>,
+    /// The number of classes that are answered, the likeliest; all by default (pipelines).
+    top_k: Option<Int<1, { i64::MAX }>>,
 }
 
 request! {
@@ -255,7 +259,15 @@ pub(crate) enum Predictions<'a> {
 
 /// Answers `/predict`.
 async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
-    let request: PredictRequest<'_> = call.read(&body).await?;
+    classes(call, call.fields(&body).await?).await
+}
+
+/// Answers with the classes of `inputs`, as TEI and pipelines do.
+///
+/// # Errors
+/// 400 for whatever is wrong with the request, 429, 503, 500.
+pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
+    let request: PredictRequest<'_> = call.read_fields(fields)?;
     let common = Common::new(call, request.common)?;
     let model = classify::model(call, common.model.as_deref(), false)?;
     if model.has_vocabulary() {
@@ -264,11 +276,22 @@ async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     }
     let Sequences { prompts, is_batch } = request.predict.inputs;
     let inputs = Inputs::of_prompts(prompts, "inputs", request.cut.truncation(model));
-    let activation = !request.predict.raw_scores.unwrap_or(false);
+    let function = request.predict.function_to_apply;
+    let function = function.map(|f| f.is_applied(model)).transpose()?;
+    let activation = one_of([
+        ("raw_scores", request.predict.raw_scores.map(|raw| !raw)),
+        ("function_to_apply", function),
+    ])?;
+    let activation = activation.is_none_or(|(_, is_wanted)| is_wanted);
+    let top_k = request.predict.top_k;
+    let top_k = top_k.and_then(|k| usize::try_from(k.get()).ok());
     let (labels, inputs) = (LabelFields::default(), (inputs, activation));
     let classified = classify(call, model, &common, labels, inputs, Unit::Texts).await?;
     let write = move || {
         let mut each = predictions(&classified);
+        for classes in &mut each {
+            classes.truncate(top_k.unwrap_or(usize::MAX));
+        }
         Reply::json(&match is_batch {
             true => Predictions::Batch(each),
             false => Predictions::One(each.swap_remove(0)),

@@ -173,7 +173,8 @@ const STATUSES: &[(u16, &str)] = &[
     ),
     (
         422,
-        "The request is malformed, as System One's clients expect to be told.",
+        "The request has what is not served, such as images; on the System One routes also \
+         whatever else is wrong with it.",
     ),
     (
         429,
@@ -193,7 +194,7 @@ fn is_possible(status: u16, endpoint: &Endpoint) -> bool {
         401 => !endpoint.is_open(false),
         404 => is_post || endpoint.route().ends_with('*'),
         415 => is_post,
-        422 => endpoint.dialect == Dialect::SystemOne,
+        422 => endpoint.dialect == Dialect::SystemOne || endpoint.route() == "/v1/decisions",
         // Bodies in flight are bounded too, those of routes that ask no engine not excepted.
         429 => is_post,
         _ => true,

@@ -79,7 +79,13 @@ pub(crate) fn right(endpoint: &Endpoint) -> Vec<Value> {
         "/v1/completions" => vec![json!({"prompt": "a"})],
         "/v1/chat/completions" => vec![json!({"messages": messages})],
         "/tokenize" => vec![json!({"messages": messages}), json!({"prompt": "a"})],
-        "/classify" | "/pooling" => vec![
+        "/classify" => vec![
+            json!({"input": "a", "model": "demo-classifier"}),
+            json!({"messages": messages, "model": "demo-classifier"}),
+            json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),
+            json!({"inputs": "a", "model": "demo-classifier"}),
+        ],
+        "/pooling" => vec![
             json!({"input": "a", "model": "demo-classifier"}),
             json!({"messages": messages, "model": "demo-classifier"}),
             json!({"input": "a", "labels": ["b", "c"], "model": "demo-lm"}),

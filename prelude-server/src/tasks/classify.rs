@@ -23,7 +23,7 @@ use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::{ServedModel, Task},
-    wire::Text,
+    wire::{Text, one_of},
 };
 
 /// Most labels a language model is asked to choose from.
@@ -38,6 +38,81 @@ pub(crate) struct LabelFields<'a> {
     /// templates of requests, any template over `text`.
     #[serde(borrow)]
     template: Option<Text<'a>>,
+}
+
+/// Other names of `use_activation` where classes are asked for.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+pub(crate) struct ActivationFields {
+    /// Older vLLM's name of `use_activation`.
+    activation: Option<bool>,
+    /// Older vLLM's name of `use_activation`.
+    softmax: Option<bool>,
+    /// Pipelines' name: `none`, or the activation that the model's classes have.
+    function_to_apply: Option<Function>,
+}
+
+/// The functions of pipelines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "FunctionToApply")]
+pub(crate) enum Function {
+    None,
+    Sigmoid,
+    Softmax,
+}
+
+impl Function {
+    /// Returns true if classes of the model are probabilities by this function.
+    ///
+    /// # Errors
+    /// 400 if the model has another activation.
+    pub(crate) fn is_applied(self, model: &ServedModel) -> Result<bool, ApiError> {
+        let own = match model.class_activation {
+            _ if model.has_vocabulary() => Self::Softmax,
+            ClassActivation::Softmax => Self::Softmax,
+            ClassActivation::Sigmoid => Self::Sigmoid,
+            ClassActivation::Identity => Self::None,
+        };
+        match self {
+            Self::None => Ok(false),
+            _ if self == own => Ok(true),
+            _ => {
+                let name = match own {
+                    Self::None => "no activation",
+                    Self::Sigmoid => "a sigmoid",
+                    Self::Softmax => "a softmax",
+                };
+                let must = format!("be \"none\" or what the model's classes have: {name}");
+                Err(ApiError::invalid_value("function_to_apply", must))
+            }
+        }
+    }
+}
+
+impl ActivationFields {
+    /// Returns true if classes are probabilities, under whichever name that is asked for.
+    fn wanted(self, model: &ServedModel, use_activation: Option<bool>) -> Result<bool, ApiError> {
+        let function = self.function_to_apply.map(|f| f.is_applied(model));
+        let wanted = one_of([
+            ("use_activation", use_activation),
+            ("activation", self.activation),
+            ("softmax", self.softmax),
+            ("function_to_apply", function.transpose()?),
+        ])?;
+        Ok(wanted.is_none_or(|(_, is_wanted)| is_wanted))
+    }
+
+    /// Refuses these fields where no classes are asked for.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn check_unused(self) -> Result<(), ApiError> {
+        ApiError::refuse_given(&[
+            ("activation", self.activation.is_some()),
+            ("softmax", self.softmax.is_some()),
+            ("function_to_apply", self.function_to_apply.is_some()),
+        ])
+    }
 }
 
 /// Returns the model of this name. Without a name the first model that can use the labels is
@@ -79,8 +154,9 @@ pub(crate) fn activated_inputs<'a>(
     call: &Call,
     model: &ServedModel,
     fields: InputsFields<'a>,
+    names: ActivationFields,
 ) -> Result<(Inputs<'a>, bool), ApiError> {
-    let activation = fields.input.use_activation.unwrap_or(true);
+    let activation = names.wanted(model, fields.input.use_activation)?;
     Ok((Inputs::new(call, model, fields)?, activation))
 }
 

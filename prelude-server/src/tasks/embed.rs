@@ -16,10 +16,10 @@ use crate::{
     endpoint::{Call, Printed},
     error::ApiError,
     served_model::ServedModel,
-    wire::{Int, Text},
+    wire::{Int, Text, one_of},
 };
 
-/// Numbers, or their little-endian bytes in base64.
+/// Numbers, or their bytes in base64.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Vector {
@@ -28,15 +28,66 @@ pub(crate) enum Vector {
 }
 
 impl Vector {
-    pub(crate) fn new(floats: Vec<f32>, format: Format) -> Self {
-        match format {
+    pub(crate) fn new(floats: Vec<f32>, form: Form) -> Self {
+        match form.format {
             Format::Float => Self::Floats(floats),
-            Format::Base64 => {
-                let bytes: Vec<u8> = floats.iter().flat_map(|f| f.to_le_bytes()).collect();
-                Self::Base64(STANDARD.encode(bytes))
-            }
+            Format::Base64 => Self::Base64(STANDARD.encode(form.bytes(&floats))),
         }
     }
+}
+
+/// The way in which an answer writes vectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Form {
+    format: Format,
+    dtype: Dtype,
+    endianness: Endianness,
+}
+
+impl Form {
+    fn bytes(self, floats: &[f32]) -> Vec<u8> {
+        let big = self.endianness == Endianness::Big;
+        let two = |bits: u16| {
+            if big {
+                bits.to_be_bytes()
+            } else {
+                bits.to_le_bytes()
+            }
+        };
+        let floats = floats.iter();
+        match self.dtype {
+            Dtype::Float32 if big => floats.flat_map(|f| f.to_be_bytes()).collect(),
+            Dtype::Float32 => floats.flat_map(|f| f.to_le_bytes()).collect(),
+            Dtype::Float16 => { floats }
+                .flat_map(|&f| two(half::f16::from_f32(f).to_bits()))
+                .collect(),
+            Dtype::Bfloat16 => { floats }
+                .flat_map(|&f| two(half::bf16::from_f32(f).to_bits()))
+                .collect(),
+        }
+    }
+}
+
+/// The type of a vector's numbers in base64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "EmbedDtype")]
+pub(crate) enum Dtype {
+    #[default]
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+/// The order of a number's bytes in base64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Endianness {
+    /// Little-endian: so are the machines that are served on.
+    #[default]
+    Native,
+    Little,
+    Big,
 }
 
 /// The form in which the numbers of a vector are written.
@@ -46,7 +97,7 @@ impl Vector {
 pub(crate) enum Format {
     #[default]
     Float,
-    /// Little-endian float32.
+    /// Bytes, by default of little-endian float32.
     Base64,
 }
 
@@ -76,9 +127,37 @@ pub(crate) struct VectorFields<'a> {
     /// True if texts are embedded as they are where no prompt is named, whatever the model's default.
     #[serde(skip)]
     pub(crate) as_they_are: bool,
+    /// The numbers' type in base64.
+    pub(crate) embed_dtype: Option<Dtype>,
+    /// The order of a number's bytes in base64.
+    pub(crate) endianness: Option<Endianness>,
+    /// Jina's name of `encoding_format`.
+    pub(crate) embedding_type: Option<Format>,
+    /// Voyage's name of `dimensions`.
+    pub(crate) output_dimension: Option<Int<1, { u32::MAX as i64 }>>,
+    /// Older vLLM's name of `use_activation`.
+    pub(crate) normalize: Option<bool>,
+    /// Jina's name of `use_activation`.
+    pub(crate) normalized: Option<bool>,
 }
 
 impl VectorFields<'_> {
+    /// Returns the way in which the answer writes vectors.
+    ///
+    /// # Errors
+    /// 400 naming the field.
+    pub(crate) fn form(&self) -> Result<Form, ApiError> {
+        let format = one_of([
+            ("encoding_format", self.encoding_format),
+            ("embedding_type", self.embedding_type),
+        ])?;
+        Ok(Form {
+            format: format.map(|(_, format)| format).unwrap_or_default(),
+            dtype: self.embed_dtype.unwrap_or_default(),
+            endianness: self.endianness.unwrap_or_default(),
+        })
+    }
+
     /// Refuses what only embeddings have.
     ///
     /// # Errors
@@ -86,6 +165,9 @@ impl VectorFields<'_> {
     pub(crate) fn check_format_alone(&self) -> Result<(), ApiError> {
         ApiError::refuse_given(&[
             ("dimensions", self.dimensions.is_some()),
+            ("output_dimension", self.output_dimension.is_some()),
+            ("normalize", self.normalize.is_some()),
+            ("normalized", self.normalized.is_some()),
             ("instruction", self.instruction.is_some()),
             ("prompt_name", self.prompt_name.is_some()),
             ("input_type", self.input_type.is_some()),
@@ -124,7 +206,7 @@ impl Unit {
 pub(crate) struct Embedded {
     /// The vectors of each input: one, or one for each of its tokens.
     pub(crate) vectors: Vec<Vec<Vec<f32>>>,
-    pub(crate) format: Format,
+    pub(crate) form: Form,
     pub(crate) usage: UsageBody,
 }
 
@@ -136,8 +218,14 @@ pub(crate) fn normalised_inputs<'a>(
     call: &Call,
     model: &ServedModel,
     fields: InputsFields<'a>,
+    vectors: &VectorFields<'_>,
 ) -> Result<(Inputs<'a>, bool), ApiError> {
-    let normalise = fields.input.use_activation.unwrap_or(model.normalise);
+    let normalise = one_of([
+        ("use_activation", fields.input.use_activation),
+        ("normalize", vectors.normalize),
+        ("normalized", vectors.normalized),
+    ])?;
+    let normalise = normalise.map_or(model.normalise, |(_, is_wanted)| is_wanted);
     Ok((Inputs::new(call, model, fields)?, normalise))
 }
 
@@ -157,11 +245,17 @@ pub(crate) async fn embed(
     inputs.check_not_escaped()?;
     inputs.check_no_pairs()?;
     let longest = unit.vector_size(model);
-    let dimensions = dimensions("dimensions", fields.dimensions, (longest, model))?;
-    let dimensions = dimensions.or(match unit {
-        Unit::Texts => model.truncate_dim,
-        Unit::Tokens => None,
-    });
+    let asked = one_of([
+        ("dimensions", fields.dimensions),
+        ("output_dimension", fields.output_dimension),
+    ])?;
+    let dimensions = match asked {
+        Some((name, asked)) => dimensions(name, Some(asked), (longest, model))?,
+        None => match unit {
+            Unit::Texts => model.truncate_dim,
+            Unit::Tokens => None,
+        },
+    };
     let asked = prefix(&fields, model)?;
     let field = inputs.field;
     if field == "messages" && asked.as_ref().is_some_and(|before| !before.is_empty()) {
@@ -172,7 +266,7 @@ pub(crate) async fn embed(
         true => model.default_prompt.clone(),
         false => String::new(),
     });
-    let format = fields.encoding_format.unwrap_or_default();
+    let form = fields.form()?;
     let head = match unit {
         Unit::Texts => Head::Embed {
             pooling,
@@ -189,14 +283,14 @@ pub(crate) async fn embed(
         let prompts = inputs.encode(budget, model, &before)?;
         let width = dimensions.unwrap_or(longest);
         let numbers = unit.count(&prompts) as u64 * u64::from(width);
-        call.expect(numbers, format.printed())?;
+        call.expect(numbers, form.format.printed())?;
         Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
     };
     let (computed, ()) = compute(call, model, common, expected, prepare, vectors).await?;
     Ok(Embedded {
         usage: computed.usage(),
         vectors: computed.outputs,
-        format,
+        form,
     })
 }
 

@@ -204,6 +204,12 @@ impl<'a> Fields<'a> {
         entry.raw.take().filter(|raw| *raw != "null")
     }
 
+    /// Returns a field that is not taken as raw JSON text.
+    pub(crate) fn raw(&self, name: &str) -> Option<&'a str> {
+        let entry = self.entries.iter().find(|e| e.name == name)?;
+        entry.raw
+    }
+
     /// Returns true if a field is present, and neither null nor taken.
     pub(crate) fn has(&self, name: &str) -> bool {
         let present = |e: &Entry<'_>| e.name == name && e.raw.is_some_and(|raw| raw != "null");

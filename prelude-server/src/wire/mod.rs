@@ -45,6 +45,26 @@ impl<'a, T: Deserialize<'a>> Request<'a> for T {
     }
 }
 
+/// Returns the one of several names of an option that a request gives, with its value.
+///
+/// # Errors
+/// 400 `invalid_value` if it gives two.
+pub(crate) fn one_of<T: Copy, const N: usize>(
+    names: [(&'static str, Option<T>); N],
+) -> Result<Option<(&'static str, T)>, ApiError> {
+    let mut given = names
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let first = given.next();
+    match (first, given.next()) {
+        (Some((first, _)), Some((second, _))) => {
+            let must = format!("not be combined with `{first}`, which means the same");
+            Err(ApiError::invalid_value(second, must))
+        }
+        _ => Ok(first),
+    }
+}
+
 /// Joins parts to a request.
 macro_rules! request {
     (

@@ -7,6 +7,7 @@ mod completions;
 mod constraints;
 mod decisions;
 mod encoders;
+mod fields;
 mod fuzz;
 mod golden;
 mod layouts;
