@@ -31,6 +31,8 @@ pub struct Process {
     pub ready_after: Duration,
     /// Lines that `prelude` wrote before it was ready.
     pub start_log: Vec<String>,
+    /// A log that nobody reads.
+    unread: Option<BufReader<ChildStderr>>,
 }
 
 impl Drop for Process {
@@ -66,6 +68,34 @@ impl Process {
         Self::start(command, None, READY_WITHIN)
     }
 
+    /// Starts Prelude as [`Self::prelude`] does, with a log of every request, which nobody reads once
+    /// it is ready.
+    pub(crate) fn prelude_unread(program: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0"]);
+        command.env("PRELUDE_SERVER__ACCESS_LOG", "true");
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut child = spawn(&mut command)?;
+        let mut log = BufReader::new(child.stderr.take().context("stderr is piped")?);
+        let mut process = Self {
+            child,
+            address: String::new(),
+            ready_after: Duration::ZERO,
+            start_log: Vec::new(),
+            unread: None,
+        };
+        while process.address.is_empty() {
+            let mut line = String::new();
+            let read = log.read_line(&mut line)?;
+            ensure!(read > 0, "the server ended before it was ready");
+            process.address = ready_address(&line).unwrap_or_default();
+        }
+        process.unread = Some(log);
+        process.wait_until(is_healthy, started, READY_WITHIN)?;
+        Ok(process)
+    }
+
     /// Starts `prelude` with one language model, from a folder, that embeds as well.
     pub(crate) fn prelude_embedding(program: &Path, model: &Path) -> Result<Self> {
         let mut command = Command::new(program);
@@ -88,6 +118,7 @@ impl Process {
             address: String::new(),
             ready_after: Duration::ZERO,
             start_log: Vec::new(),
+            unread: None,
         };
         let stderr = process.child.stderr.take().context("stderr is piped")?;
         let lines = forward(stderr, log)?;
@@ -97,11 +128,7 @@ impl Process {
                 let said = process.start_log.join("\n");
                 bail!("the server was not ready within {patience:?}; it said:\n{said}");
             };
-            let ready = line.strip_prefix("ready: ");
-            if let Some(rest) = ready.and_then(|rest| rest.split("http://").nth(1)) {
-                let ends = |c: char| !c.is_ascii_digit() && !".:".contains(c);
-                process.address = rest.split(ends).next().unwrap_or_default().to_owned();
-            }
+            process.address = ready_address(&line).unwrap_or_default();
             process.start_log.push(line);
         }
         process.wait_until(is_healthy, started, patience)?;
@@ -178,6 +205,7 @@ impl Process {
             address,
             ready_after: Duration::ZERO,
             start_log: Vec::new(),
+            unread: None,
         };
         let ready = process.wait_until(is_ready, started, patience);
         ready.with_context(|| format!("its log is {}", log.display()))?;
@@ -191,14 +219,29 @@ impl Process {
         Ok(value)
     }
 
-    /// Returns the most memory that the process held at any time, where the system says it as Linux
-    /// does.
+    /// Returns the most memory that the process held at any time, or since [`Self::forget_peak`],
+    /// where the system says it as Linux does.
     pub(crate) fn peak_bytes(&self) -> Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    /// Returns the memory that the process holds, where the system says it as Linux does.
+    pub(crate) fn resident_bytes(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// Makes what the process holds now its peak.
+    pub(crate) fn forget_peak(&self) -> Result<()> {
+        let path = format!("/proc/{}/clear_refs", self.child.id());
+        fs::write(&path, "5").with_context(|| format!("cannot write {path}"))
+    }
+
+    fn memory(&self, name: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+        let line = status.lines().find_map(|l| l.strip_prefix(name));
         let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        Ok(kib.with_context(|| format!("{path} has no VmHWM"))? << 10)
+        Ok(kib.with_context(|| format!("{path} has no {name}"))? << 10)
     }
 
     fn wait_until(
@@ -219,6 +262,13 @@ impl Process {
         self.ready_after = started.elapsed();
         Ok(())
     }
+}
+
+/// Returns the address, `host:port`, in the line by which `prelude` says that it is ready.
+fn ready_address(line: &str) -> Option<String> {
+    let rest = line.strip_prefix("ready: ")?.split("http://").nth(1)?;
+    let ends = |c: char| !c.is_ascii_digit() && !".:".contains(c);
+    Some(rest.split(ends).next().unwrap_or_default().to_owned())
 }
 
 /// Reads what a server writes until it ends, since a full pipe would stop it. Lines are sent until

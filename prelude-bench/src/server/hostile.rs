@@ -3,6 +3,9 @@
 //! Both loads are open loops, so the honest clients ask for the same in both cases. Each hostile
 //! body is different from all others, so that no remembered refusal makes it cheap.
 
+mod swollen;
+mod unread;
+
 use std::{sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
@@ -38,7 +41,8 @@ const GROWTH_MAX_MIB: f64 = 128.0;
 
 /// Measures honest clients alone, then beside hostile bodies.
 pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
-    let Session { config, bar, .. } = &*session;
+    let session = &*session;
+    let Session { config, bar, .. } = session;
     let tokenizer = tokenizer()?;
     let workload = workload(&tokenizer);
     let honest = Arc::new(workload.chat(super::DISTINCT));
@@ -69,7 +73,11 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
         .ok()
         .context("the hostile load's thread ended")??;
     let peak = server.peak_bytes()?;
-    Ok(rows(&alone, &beside?, &attack, peak.saturating_sub(idle)))
+    let mut rows = rows(&alone, &beside?, &attack, peak.saturating_sub(idle));
+    drop(server);
+    rows.extend(unread::measure(session, &honest, honest_load, &alone)?);
+    rows.extend(swollen::measure(session)?);
+    Ok(rows)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
