@@ -81,7 +81,9 @@ mod tests {
     fn the_process_knows_itself() {
         // Other tests run beside this one: what it holds itself is the least there is.
         let held = vec![1u8; 64 << 20];
-        let files: Vec<_> = (0..8).map(|_| fs::File::open("/proc/self/status")).collect();
+        let files: Vec<_> = (0..8)
+            .map(|_| fs::File::open("/proc/self/status"))
+            .collect();
         assert!(resident_bytes().unwrap() >= held.len() as u64);
         assert!(open_files().unwrap() >= files.len() as u64);
         assert!(cpu_seconds() > 0.0);

@@ -47,7 +47,7 @@ use crate::{config::Limits, encode::EncodePool, error::ApiError, metrics::EdgeMe
 
 pub(crate) use after_reasoning::Reasoning;
 pub(crate) use grammar::Grammars;
-pub(crate) use spec::{Ask, Calls, ConstraintFields, Language, Whitespace};
+pub(crate) use spec::{Ask, Calls, ConstraintFields, Language, Reading, Whitespace};
 
 /// A constraint, ready to be handed to the engine.
 #[derive(Clone, Debug)]

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use prelude_text::decide::compact_json;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
+    config::Limits,
     error::ApiError,
-    wire::{self, Text},
+    wire::{self, Text, Unknown},
 };
 
 /// Options of a choice.
@@ -18,7 +20,8 @@ const OPTIONS_MAX: usize = 1_024;
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ConstraintFields<'a> {
     /// Text is the default. Not together with other constraints.
-    response_format: Option<ResponseFormat>,
+    #[serde(borrow)]
+    response_format: Option<ResponseFormat<'a>>,
     /// The language that every answer belongs to.
     #[serde(borrow)]
     structured_outputs: Option<StructuredOutputs<'a>>,
@@ -34,7 +37,8 @@ struct StructuredOutputs<'a> {
     #[serde(borrow)]
     regex: Option<Text<'a>>,
     /// A JSON schema, or its text.
-    json: Option<wire::Json>,
+    #[schemars(with = "Option<wire::Json>")]
+    json: Option<&'a RawValue>,
     /// Any JSON object.
     json_object: Option<bool>,
     /// A grammar in Lark's syntax.
@@ -53,9 +57,10 @@ struct StructuredOutputs<'a> {
 
 /// The format of an answer, in OpenAI's shape.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct ResponseFormat {
+struct ResponseFormat<'a> {
     r#type: FormatType,
-    json_schema: Option<NamedSchema>,
+    #[serde(borrow)]
+    json_schema: Option<NamedSchema<'a>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -72,13 +77,35 @@ enum FormatType {
     dead_code,
     reason = "a schema is enforced whole, whatever its name and asked to be strict or not"
 )]
-struct NamedSchema {
+struct NamedSchema<'a> {
     name: Option<String>,
     description: Option<String>,
     /// Schemas are enforced in either case.
     strict: Option<bool>,
+    #[serde(borrow)]
     #[schemars(with = "BTreeMap<String, Value>")]
-    schema: wire::Json,
+    schema: &'a RawValue,
+}
+
+/// The bounds within which schemas are read.
+pub(crate) struct Reading<'a> {
+    /// Levels of nesting.
+    pub(crate) depth: usize,
+    /// Bounds on what clients may send.
+    pub(crate) limits: &'a Limits,
+    /// Takes room for values.
+    pub(crate) room: wire::Room<'a>,
+}
+
+impl Reading<'_> {
+    /// Refuses a schema by its length, before it is read.
+    fn check(&self, schema: &str, param: &'static str) -> Result<(), ApiError> {
+        if schema.len() <= self.limits.grammar_bytes {
+            return Ok(());
+        }
+        // White space does not count.
+        super::check_bytes(compact_json(schema).len(), self.limits, param)
+    }
 }
 
 /// The constraint that a request puts on its answers.
@@ -188,8 +215,7 @@ impl Ask {
     /// 400 naming the field.
     pub(crate) fn new(
         fields: ConstraintFields<'_>,
-        depth: usize,
-        room: wire::Room<'_>,
+        reading: &Reading<'_>,
     ) -> Result<Option<Self>, ApiError> {
         let mut asks = Vec::new();
         let mut whitespace = None;
@@ -199,7 +225,7 @@ impl Ask {
                 return Err(ApiError::unsupported_parameter(param));
             }
             whitespace = own.whitespace()?;
-            own.push_to(&mut asks, depth, room)?;
+            own.push_to(&mut asks, reading)?;
             // White space alone may be for a `response_format`.
             if asks.is_empty() && whitespace.is_none() {
                 let must = "have one of `choice`, `regex`, `json`, `json_object` and `grammar`";
@@ -207,7 +233,7 @@ impl Ask {
             }
         }
         if let Some(format) = fields.response_format {
-            asks.extend(of_format(format)?);
+            asks.extend(of_format(format, reading)?);
         }
         if asks.len() > 1 {
             let must = format!("not come together with `{}`", asks[0].param);
@@ -243,12 +269,7 @@ impl StructuredOutputs<'_> {
     }
 
     /// Appends the languages that are given.
-    fn push_to(
-        self,
-        asks: &mut Vec<Ask>,
-        depth: usize,
-        room: wire::Room<'_>,
-    ) -> Result<(), ApiError> {
+    fn push_to(self, asks: &mut Vec<Ask>, reading: &Reading<'_>) -> Result<(), ApiError> {
         let mut push = |param, language| asks.push(Ask { param, language });
         if let Some(options) = self.choice {
             let param = "/structured_outputs/choice";
@@ -258,9 +279,9 @@ impl StructuredOutputs<'_> {
             let language = Language::Regex(regex.into_owned());
             push("/structured_outputs/regex", language);
         }
-        if let Some(wire::Json(value)) = self.json {
+        if let Some(schema) = self.json {
             let param = "/structured_outputs/json";
-            push(param, schema_of(value, param, depth, room)?.into());
+            push(param, schema_of(schema.get(), param, reading)?.into());
         }
         if self.json_object == Some(true) {
             push("/structured_outputs/json_object", any_object().into());
@@ -289,18 +310,17 @@ fn checked(options: Vec<String>, param: &'static str) -> Result<Vec<String>, Api
 }
 
 /// Reads a schema, which may come as JSON or as the text of JSON.
-fn schema_of(
-    value: Value,
-    param: &'static str,
-    depth: usize,
-    room: wire::Room<'_>,
-) -> Result<Value, ApiError> {
-    let value = match value {
-        Value::String(text) => wire::parse_text(&text, depth, param, room)?.0,
-        value => value,
+fn schema_of(raw: &str, param: &'static str, reading: &Reading<'_>) -> Result<Value, ApiError> {
+    let value = if raw.starts_with('"') {
+        let Text(text) = wire::from_raw(raw, param, &mut Unknown::default())?;
+        reading.check(&text, param)?;
+        wire::parse_text(&text, reading.depth, param, reading.room)?
+    } else {
+        reading.check(raw, param)?;
+        wire::from_raw(raw, param, &mut Unknown::default())?
     };
-    match value {
-        Value::Object(_) | Value::Bool(_) => Ok(value),
+    match value.0 {
+        value @ (Value::Object(_) | Value::Bool(_)) => Ok(value),
         _ => Err(ApiError::invalid_type(param, "a JSON schema: an object")),
     }
 }
@@ -309,7 +329,7 @@ fn any_object() -> Value {
     serde_json::json!({"type": "object"})
 }
 
-fn of_format(format: ResponseFormat) -> Result<Option<Ask>, ApiError> {
+fn of_format(format: ResponseFormat<'_>, reading: &Reading<'_>) -> Result<Option<Ask>, ApiError> {
     match (format.r#type, format.json_schema) {
         (FormatType::Text, _) => Ok(None),
         (FormatType::JsonObject, _) => Ok(Some(Ask {
@@ -321,7 +341,10 @@ fn of_format(format: ResponseFormat) -> Result<Option<Ask>, ApiError> {
         }
         (FormatType::JsonSchema, Some(named)) => {
             let param = "/response_format/json_schema/schema";
-            match named.schema.0 {
+            let schema = named.schema.get();
+            reading.check(schema, param)?;
+            let schema: wire::Json = wire::from_raw(schema, param, &mut Unknown::default())?;
+            match schema.0 {
                 schema @ Value::Object(_) => Ok(Some(Ask {
                     param,
                     language: schema.into(),
@@ -340,9 +363,16 @@ mod tests {
 
     fn check(body: &str, expected: Result<Option<(&str, Language)>, &str>) {
         let mut fields = Fields::from_body(body).unwrap();
-        let found = fields
-            .group()
-            .and_then(|fields| Ask::new(fields, 64, &|_| Ok(())));
+        let limits = Limits {
+            grammar_bytes: 100,
+            ..Limits::default()
+        };
+        let reading = Reading {
+            depth: 64,
+            limits: &limits,
+            room: &|_| Ok(()),
+        };
+        let found = fields.group().and_then(|fields| Ask::new(fields, &reading));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 let found = found.map(|ask| (ask.param, ask.language));
@@ -392,6 +422,15 @@ mod tests {
                 serde_json::json!({}).into(),
             ))),
         );
+        // White space does not count among the 100 bytes.
+        let blanks = " ".repeat(100);
+        check(
+            &format!(r#"{{"structured_outputs":{{"json":{{{blanks}"type":"null"}}}}}}"#),
+            Ok(Some((
+                "/structured_outputs/json",
+                serde_json::json!({"type": "null"}).into(),
+            ))),
+        );
         check(r#"{"response_format":{"type":"text"}}"#, Ok(None));
         check(
             r#"{"structured_outputs":{"choice":["b","a"]}}"#,
@@ -412,6 +451,11 @@ mod tests {
     #[test]
     fn wrong_fields_are_refused_by_name() {
         check(r#"{"structured_outputs":{}}"#, Err("structured_outputs"));
+        let long = format!(r#"{{"a":"{}"}}"#, "b".repeat(100));
+        for schema in [long.clone(), Value::from(long).to_string()] {
+            let json = format!(r#"{{"structured_outputs":{{"json":{schema}}}}}"#);
+            check(&json, Err("/structured_outputs/json"));
+        }
         check(
             r#"{"structured_outputs":{"regex":"a","choice":["a","b"]}}"#,
             Err("/structured_outputs/regex"),

@@ -11,7 +11,9 @@ use super::sampling::{self, SamplingFields};
 use crate::{
     app::App,
     config::JSON_DEPTH_MAX,
-    constrain::{self, Ask, Constrained, ConstraintContext, ConstraintFields, Reasoning, Wanted},
+    constrain::{
+        self, Ask, Constrained, ConstraintContext, ConstraintFields, Reading, Reasoning, Wanted,
+    },
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
@@ -132,6 +134,11 @@ impl Params {
             let must = "come with `prompt_logprobs`";
             return Err(ApiError::invalid_value("prompt_logprobs_range", must));
         }
+        let reading = Reading {
+            depth: JSON_DEPTH_MAX,
+            limits: &call.app.config.limits,
+            room: &|values| call.reservation.grow_values(values),
+        };
         Ok(Self {
             n,
             ignore_eos,
@@ -144,9 +151,7 @@ impl Params {
             return_token_ids: output.return_token_ids.unwrap_or(false),
             tokens_as_ids: output.return_tokens_as_token_ids.unwrap_or(false),
             stream,
-            ask: Ask::new(fields.constraint, JSON_DEPTH_MAX, &|values| {
-                call.reservation.grow_values(values)
-            })?,
+            ask: Ask::new(fields.constraint, &reading)?,
             reasoning: None,
             constrained: None,
             parts: None,
