@@ -424,3 +424,64 @@ fn apply(source: &str, mut edits: Vec<Edit>) -> Cow<'_, str> {
     out.push_str(&source[at..]);
     Cow::Owned(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_engine_lacks_is_rewritten() {
+        let check = |source: &str, expected: &str| assert_eq!(rewritten(source), expected);
+        for same in [
+            "a % b ~ (c, d)",
+            "{{ f(a, b) }}{# x ~ y #}",
+            "{% raw %}{{ a ~ b }}{% endraw %}",
+            "{%- for (a, b) in c -%}{%- set (d, e) = f -%}",
+            "{{ '~' }}{{ \"a\\\"%\" }}{{ loop.index0 % 2 == 0 }}",
+            "{{ a * b % c }}{{ a % }}{{ 'open",
+            "{{ (a) }}{{ a[(1)] }}",
+        ] {
+            check(same, same);
+        }
+        check(
+            "{%- generation -%}x{%+ endgeneration %}",
+            "{%- with -%}x{%+ endwith %}",
+        );
+        check("{{ (1, 2) }}", "{{ __tuple(1, 2) }}");
+        check("{{ x in ('a', 'b') }}", "{{ x in __tuple('a', 'b') }}");
+        check(
+            "{{ '%s-%s' % (a, b[0]) ~ c }}",
+            "{{ ('%s-%s' |__mod( __tuple(a, b[0])))|string ~ (c)|string }}",
+        );
+        check(
+            "{{ a.b % c.d|f(1) + 2 }}",
+            "{{ a.b |__mod( c.d|f(1)) + 2 }}",
+        );
+        check(
+            "{{ 'a' ~ b.c ~ 1 + 2 if x ~ y else z }}",
+            "{{ 'a' ~ (b.c)|string ~ (1)|string + 2 if (x)|string ~ (y)|string else z }}",
+        );
+        check(
+            "{{ f(a ~ [b ~ 'c'], d=e ~ -g) }}",
+            "{{ f((a)|string ~ ([(b)|string ~ 'c'])|string, d=(e)|string ~ (-g)|string) }}",
+        );
+        check("{% if a ~ b %}", "{% if (a)|string ~ (b)|string %}");
+    }
+
+    #[test]
+    fn no_source_ends_it() {
+        for source in [
+            "{{",
+            "{%",
+            "{{ )",
+            "{{ ( }}",
+            "{% raw %}{%",
+            "{#",
+            "{{ ~ }}",
+            "{{ % }}",
+            "{{ a ~ }}",
+        ] {
+            let _ = rewritten(source);
+        }
+    }
+}
