@@ -55,10 +55,6 @@ pub struct ServerConfig {
     /// tell from an answer's time what another tenant asked. Prefixes are then shared within a
     /// salt only.
     pub require_cache_salt: bool,
-    /// True if a request may bring a chat template of its own, `chat_template` (default false). A
-    /// template is a program: its steps and its output are bounded, its memory in between is not.
-    /// For clients that may be trusted with the memory of this process.
-    pub trust_request_template: bool,
     /// True if special tokens in what people wrote are encoded as plain text unless a request says
     /// otherwise with `escape_special_tokens` (default false: the reference takes them for control
     /// tokens).
@@ -113,7 +109,6 @@ impl Default for ServerConfig {
             access_log: true,
             log_prompts: false,
             require_cache_salt: false,
-            trust_request_template: false,
             escape_special_tokens: false,
             hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -248,12 +243,6 @@ pub struct Limits {
     /// `n` choices repeats its prompt.
     #[serde(skip)]
     pub echo_bytes: u64,
-    /// Bytes of a chat template that a request brings: 400.
-    #[serde(skip)]
-    pub template_bytes: usize,
-    /// Bytes of what a request's chat template prints: 400.
-    #[serde(skip)]
-    pub rendered_bytes: usize,
     /// Milliseconds that a stream waits for its first event before it sends its headers.
     #[serde(skip)]
     pub first_event_ms: u64,
@@ -290,8 +279,6 @@ impl Default for Limits {
             streams_per_connection: 256,
             detokenize_bytes: 4 << 20,
             echo_bytes: 32 << 20,
-            template_bytes: 64 << 10,
-            rendered_bytes: 16 << 20,
             first_event_ms: 10_000,
         }
     }

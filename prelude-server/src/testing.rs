@@ -69,9 +69,7 @@ pub(crate) fn embedded(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
 /// Returns the demo language model with another template.
 pub(crate) fn asking(source: &str) -> Arc<App> {
     let mut guard = embedded(&demo::LM, &options());
-    let template = guard.model.template.as_ref().unwrap();
-    let template: ChatTemplate = template.replaced(source, 1 << 20).unwrap();
-    guard.model.template = Some(Arc::new(template));
+    guard.model.template = Some(Arc::new(ChatTemplate::new(source, []).unwrap()));
     app(vec![guard])
 }
 

@@ -1,25 +1,27 @@
 //! Chat templates: messages to prompt text, as the model's own template says.
 //!
-//! Published templates are written for Jinja2 under Python. This module renders them with minijinja
-//! and Python's conventions: block trimming, Python string methods, `None`/`True` and float spellings,
-//! `raise_exception`, `strftime_now` (UTC), and a `tojson` that writes what `json.dumps` with
-//! `ensure_ascii=False` writes. The work a template may do is bounded by fuel.
-
-use std::{
-    io,
-    sync::atomic::{AtomicU64, Ordering},
-};
+//! Published templates are written for Jinja2 under Python, as transformers sets it up. This module
+//! renders them with minijinja, and puts in what that lacks: Python's methods and spellings of values,
+//! `generation` blocks, `%`, `raise_exception`, `strftime_now` (UTC), `json.dumps`. A corpus of
+//! templates is compared with Jinja2 byte for byte.
+//!
+//! Templates come with checkpoints, and are trusted as much. The instructions of a rendering are
+//! bounded by fuel; the memory that a template asks for in between is not.
 
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
-mod content;
-mod python;
+use self::{content::Forms, python::Explained};
 
-/// The number of instructions that a rendering may execute. All renderings of a template that comes
-/// with a request may together execute about as many, since the request decides how many renderings
-/// there are. A long chat (10,000 messages through a template of a hundred instructions) needs a
+mod content;
+mod jinja;
+mod methods;
+mod percent;
+mod python;
+mod rewrite;
+
+/// The number of instructions that a rendering may execute. A long chat (10,000 messages through a template of a hundred instructions) needs a
 /// tenth of them; executing all of them takes well under a second.
 const FUEL: u64 = 10_000_000;
 
@@ -30,19 +32,8 @@ pub(crate) const NAME: &str = "template";
 pub struct ChatTemplate {
     env: Environment<'static>,
     source: String,
-    /// The bounds of a template that came with a request.
-    bounds: Option<Bounds>,
-    /// True if the template reads contents of messages as lists of parts alone.
-    reads_parts: bool,
-}
-
-/// The bounds of a template that came with a request.
-#[derive(Debug)]
-struct Bounds {
-    /// Upper bound of the bytes of one rendering.
-    bytes: usize,
-    /// The number of instructions that all renderings have executed.
-    spent: AtomicU64,
+    /// The forms in which the template reads contents of messages.
+    forms: Forms,
 }
 
 /// The input of a chat template.
@@ -86,9 +77,6 @@ pub enum TemplateError {
     /// The template ran out of fuel.
     #[error("the chat template did not finish within its limit of {FUEL} instructions")]
     TooCostly,
-    /// The template printed too much.
-    #[error("the chat template prints more than {0} bytes")]
-    TooLong(usize),
 }
 
 /// The message of `raise_exception`, which is found in the error's chain of causes.
@@ -106,12 +94,7 @@ impl ChatTemplate {
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TemplateError> {
         let mut env = environment(FUEL);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.set_formatter(python::format_as_python);
-        env.add_filter("tojson", python::tojson);
-        env.add_filter("string", |value: &Value| python::python_str(value));
-        env.add_function("raise_exception", raise_exception);
-        env.add_function("strftime_now", strftime_now);
+        jinja::extend(&mut env);
         for (name, token) in special_tokens {
             env.add_global(name.to_owned(), Value::from(token));
         }
@@ -119,34 +102,13 @@ impl ChatTemplate {
         Ok(Self {
             env,
             source: source.to_owned(),
-            bounds: None,
-            reads_parts: false,
+            forms: Forms::default(),
         }
-        .with_content_form())
+        .with_forms())
     }
 
-    /// Compiles a template of one request for the same model. The template may print at most
-    /// `max_bytes` in one rendering, and its renderings share one limit of instructions.
-    ///
-    /// # Errors
-    /// [`TemplateError::Syntax`].
-    pub fn replaced(&self, source: &str, max_bytes: usize) -> Result<Self, TemplateError> {
-        let mut env = self.env.clone();
-        add_template(&mut env, source)?;
-        Ok(Self {
-            env,
-            source: source.to_owned(),
-            bounds: Some(Bounds {
-                bytes: max_bytes,
-                spent: AtomicU64::new(0),
-            }),
-            reads_parts: false,
-        }
-        .with_content_form())
-    }
-
-    fn with_content_form(mut self) -> Self {
-        self.reads_parts = self.needs_parts();
+    fn with_forms(mut self) -> Self {
+        self.forms = self.probed();
         self
     }
 
@@ -169,9 +131,9 @@ impl ChatTemplate {
             Some(list) => Value::from_serialize(list),
             None => Value::from(()),
         };
-        let messages = match self.reads_parts {
-            true => Value::from_serialize(content::with_parts(inputs.messages)),
-            false => Value::from_serialize(inputs.messages),
+        let messages = match self.forms.texts {
+            true => Value::from_serialize(inputs.messages),
+            false => Value::from_serialize(content::with_parts(inputs.messages)),
         };
         let fixed = [
             ("messages", messages),
@@ -192,29 +154,7 @@ impl ChatTemplate {
             .env
             .get_template(NAME)
             .expect("`new` added the template under this name");
-        let Some(bounds) = &self.bounds else {
-            return template.render(context).map_err(|e| classify(&e));
-        };
-        // The last rendering may begin with little left and execute as much as any other.
-        if bounds.spent.load(Ordering::Relaxed) >= FUEL {
-            return Err(TemplateError::TooCostly);
-        }
-        let mut out = Bounded {
-            text: Vec::new(),
-            room: bounds.bytes,
-            is_full: false,
-        };
-        match template.render_captured_to(context, &mut out) {
-            Ok(rendered) => {
-                let fuel = rendered.state().fuel_levels();
-                let (spent, _) = fuel.expect("fuel was set in `new`");
-                bounds.spent.fetch_add(spent, Ordering::Relaxed);
-                drop(rendered);
-                Ok(String::from_utf8(out.text).expect("templates print text"))
-            }
-            Err(_) if out.is_full => Err(TemplateError::TooLong(bounds.bytes)),
-            Err(error) => Err(classify(&error)),
-        }
+        template.render(context).map_err(|e| classify(&e))
     }
 }
 
@@ -234,37 +174,13 @@ pub(crate) fn add_template(
     env: &mut Environment<'static>,
     source: &str,
 ) -> Result<(), TemplateError> {
-    env.add_template_owned(NAME, source.to_owned())
+    env.add_template_owned(NAME, rewrite::rewritten(source).into_owned())
         .map_err(|e| TemplateError::Syntax {
             line: e.line().unwrap_or(0),
             what: e
                 .detail()
                 .map_or_else(|| e.kind().to_string(), str::to_owned),
         })
-}
-
-/// A writer of text of at most as many bytes as there is room for.
-struct Bounded {
-    text: Vec<u8>,
-    room: usize,
-    /// True if a write did not fit.
-    is_full: bool,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.room {
-            self.is_full = true;
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.room -= bytes.len();
-        self.text.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 pub(crate) fn classify(error: &Error) -> TemplateError {
@@ -280,18 +196,33 @@ pub(crate) fn classify(error: &Error) -> TemplateError {
     }
     TemplateError::Failed {
         line: error.line().unwrap_or(0),
-        what: error.kind().to_string(),
+        what: explained(error),
     }
 }
 
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
-}
-
-fn strftime_now(format: &str) -> Result<String, Error> {
-    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
-    jiff::fmt::strtime::format(format, &now)
-        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "unknown strftime directive"))
+/// Says what went wrong, in words that hold nothing of the messages: the engine's own where they
+/// name methods, filters and types of values alone.
+fn explained(error: &Error) -> String {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(at) = cause {
+        if let Some(Explained(what)) = at.downcast_ref() {
+            return what.clone();
+        }
+        cause = at.source();
+    }
+    use ErrorKind::{
+        InvalidOperation, MissingArgument, TooManyArguments, UnknownFilter, UnknownFunction,
+        UnknownMethod, UnknownTest,
+    };
+    match (error.kind(), error.detail()) {
+        (InvalidOperation, Some(what)) if what.starts_with("tried to use ") => what.to_owned(),
+        (UnknownMethod, Some(what)) => what.to_owned(),
+        (UnknownFilter | UnknownTest | UnknownFunction, Some(what)) => {
+            format!("{}: {what}", error.kind())
+        }
+        (MissingArgument | TooManyArguments, Some(what)) => format!("{}: {what}", error.kind()),
+        (kind, _) => kind.to_string(),
+    }
 }
 
 /// Returns the template variables for prompts whose first token is the answer.

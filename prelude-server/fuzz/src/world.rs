@@ -36,8 +36,6 @@ pub const LIMITS: fn() -> Limits = || Limits {
     rows: 64,
     queued_rows: 128,
     queued_tokens: 16 << 10,
-    template_bytes: 2 << 10,
-    rendered_bytes: 16 << 10,
     grammar_bytes: 2 << 10,
     grammar_ms: 500,
     answer_numbers: 64 << 10,
@@ -88,11 +86,9 @@ impl World {
         })
     }
 
-    /// Returns a world with everything on that a request may ask for: templates of its own, tools,
-    /// reasoning.
+    /// Returns a world with everything on that a request may ask for: tools, reasoning.
     pub fn open() -> Self {
         Self::new(ServerConfig {
-            trust_request_template: true,
             reasoning_parser: serde_json::from_str("\"qwen3\"").ok(),
             tool_parser: serde_json::from_str("\"hermes\"").ok(),
             ..closed()

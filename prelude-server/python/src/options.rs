@@ -66,7 +66,6 @@ struct ServerTable {
     encode_threads: Option<usize>,
     max_logprobs: Option<i64>,
     require_cache_salt: Option<bool>,
-    trust_request_template: Option<bool>,
     escape_special_tokens: Option<bool>,
 }
 
@@ -167,9 +166,6 @@ impl Options {
             encode_threads: of.encode_threads.unwrap_or(default.encode_threads),
             max_logprobs: of.max_logprobs.unwrap_or(default.max_logprobs),
             require_cache_salt: of.require_cache_salt.unwrap_or(default.require_cache_salt),
-            trust_request_template: of
-                .trust_request_template
-                .unwrap_or(default.trust_request_template),
             escape_special_tokens: of
                 .escape_special_tokens
                 .unwrap_or(default.escape_special_tokens),

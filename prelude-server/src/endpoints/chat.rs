@@ -65,7 +65,7 @@ pub(crate) struct AnswerFields {
 request! {
     /// `POST /v1/chat/completions`.
     struct ChatRequest<'a> {
-        conversation: ConversationFields<'a>,
+        conversation: ConversationFields,
         answer: AnswerFields,
         generation: GenerationFields<'a>,
         truncation: TruncationFields,

@@ -74,7 +74,7 @@ request! {
     /// `POST /tokenize`: `prompt`, or `messages` as the chat template renders them.
     struct TokenizeRequest<'a> {
         text: TextFields<'a>,
-        conversation: ConversationFields<'a>,
+        conversation: ConversationFields,
     }
     fields [MEDIA, CONVERSATION, dialects::TOKENIZE];
 }

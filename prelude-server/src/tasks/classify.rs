@@ -15,7 +15,7 @@ use super::{
     embed::Unit,
     escaping::Escaping,
     input::{Inputs, InputsFields, check_length, place},
-    labels::{TEXT, TextPrompt, label_trie, normalised, user_turn},
+    labels::{TEXT, label_trie, normalised, split_template, user_turn},
     prepared::{Expected, Prepared, compute, trie_scores, vectors},
     submit::{Common, UsageBody},
 };
@@ -34,8 +34,7 @@ pub(crate) const LABELS_MAX: usize = 1_024;
 pub(crate) struct LabelFields<'a> {
     /// 2 to 1,024 names for a language model to choose from.
     pub(crate) labels: Option<Vec<String>>,
-    /// Text around each input, with `{{ text }}` in it once (with `labels`); where the server trusts
-    /// templates of requests, any template over `text`.
+    /// Text around each input, with `{{ text }}` in it once and no other tag (with `labels`).
     #[serde(borrow)]
     template: Option<Text<'a>>,
 }
@@ -250,21 +249,21 @@ async fn by_labels<'m>(
     let texts = inputs.into_texts()?;
     let labels = checked(fields.labels)?;
     let template = fields.template.as_ref().map_or(TEXT, |text| &text.0);
-    let question = TextPrompt::new(call, model, template)?;
+    let (before, after) = split_template(template)?;
     let all = || {
         let all = texts.iter().map(|text| &**text).chain([template]);
         all.chain(labels.iter().map(String::as_str)).collect()
     };
     let escaping = Escaping::new(call, model, escapes, all)?;
     let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
-    let turn = |text: &str| user_turn(model, &question.around(&escaping.text(text))?);
+    let turn = |text: &str| user_turn(model, &[before, &escaping.text(text), after].concat());
 
     let label_bytes = labels.iter().map(String::len).sum();
     let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
     let expected = Expected {
         prompts: texts.len(),
         rows: rows_behind(labels.len(), label_bytes).saturating_mul(texts.len() as u64),
-        bytes: bytes.saturating_add(question.unknown_bytes()),
+        bytes,
     };
     let prepare = |budget: &Budget<'_>| {
         let trie_behind = |prompt| label_trie(&escaping, budget, prompt, &named, false);

@@ -23,13 +23,13 @@ use crate::{
     endpoint::Needs,
     error::ApiError,
     served_model::ServedModel,
-    wire::{Json, Text},
+    wire::{Json, Refused},
 };
 
 /// A conversation and what its template is told beside it, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Conversation")]
-pub(crate) struct ConversationFields<'a> {
+pub(crate) struct ConversationFields {
     #[schemars(with = "Option<Vec<Message>>")]
     pub(crate) messages: Option<Json>,
     /// False on embeddings and classification, else true.
@@ -50,9 +50,10 @@ pub(crate) struct ConversationFields<'a> {
     pub(crate) parallel_tool_calls: Option<bool>,
     #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
     documents: Option<Json>,
-    /// A template in place of the model's own, where the server takes any.
-    #[serde(borrow)]
-    chat_template: Option<Text<'a>>,
+    /// A template is a program: requests bring none.
+    #[schemars(skip)]
+    #[serde(rename = "chat_template")]
+    _chat_template: Option<Refused>,
     /// Special tokens in people's texts are plain text.
     pub(crate) escape_special_tokens: Option<bool>,
 }
@@ -68,8 +69,6 @@ pub(crate) struct Conversation {
     add_generation_prompt: bool,
     continue_final_message: bool,
     kwargs: Map<String, Value>,
-    /// The source of a template in place of the model's own.
-    template: Option<String>,
     /// The mark that separates special tokens in people's texts from the template's, if wanted.
     mark: Option<char>,
 }
@@ -79,7 +78,6 @@ impl fmt::Debug for Conversation {
         f.debug_struct("Conversation")
             .field("messages", &self.messages.len())
             .field("bytes", &self.bytes())
-            .field("has_template", &self.template.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -102,9 +100,6 @@ impl Rendered {
     }
 }
 
-/// The bytes that count where a request's own template prints an unknown number: too many for the
-/// thread that reads requests.
-const UNKNOWN: usize = 1 << 20;
 
 impl Conversation {
     /// Checks the messages and what the template is told beside them. `generates`
@@ -115,7 +110,7 @@ impl Conversation {
     pub(crate) fn new(
         call: &Call,
         model: &ServedModel,
-        fields: ConversationFields<'_>,
+        fields: ConversationFields,
         generates: bool,
     ) -> Result<Self, ApiError> {
         let add_generation_prompt = fields.add_generation_prompt.unwrap_or(generates);
@@ -134,9 +129,10 @@ impl Conversation {
         }
         let config = &call.app.config;
         let tools = Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
+        let own = model.template.as_ref();
+        let reads_parts = own.is_some_and(|template| template.reads_parts());
         let mut conversation = Self {
-            template: template_source(call, fields.chat_template)?,
-            messages: messages::checked(fields.messages)?,
+            messages: messages::checked(fields.messages, reads_parts)?,
             shown_tools: tools.shown().map(<[Value]>::to_vec),
             tools,
             documents: objects(fields.documents)?,
@@ -161,7 +157,7 @@ impl Conversation {
         let all: Vec<String> = lists.map(|l| Value::from(l.to_vec()).to_string()).collect();
         let kwargs = Value::Object(self.kwargs.clone()).to_string();
         let texts = all.iter().map(String::as_str);
-        let texts = texts.chain([&*kwargs]).chain(self.template.as_deref());
+        let texts = texts.chain([&*kwargs]);
         let mark = Escaper::mark(&texts.collect::<Vec<_>>()).ok_or_else(cannot_escape)?;
         let lists = [&mut self.messages]
             .into_iter()
@@ -175,7 +171,7 @@ impl Conversation {
     }
 
     /// Returns about how much text there is to print and encode: the more, the less it is done in
-    /// between other work. What a request's own template prints is not known beforehand.
+    /// between other work.
     pub(crate) fn bytes(&self) -> usize {
         let lists = [
             Some(&self.messages),
@@ -183,11 +179,7 @@ impl Conversation {
             self.documents.as_ref(),
         ];
         let values = lists.into_iter().flatten().flatten();
-        let told: usize = values.chain(self.kwargs.values()).map(text_bytes).sum();
-        if self.template.is_some() {
-            return told.saturating_add(UNKNOWN);
-        }
-        told
+        values.chain(self.kwargs.values()).map(text_bytes).sum()
     }
 
     /// Returns the prompt's ids, so many of them as `truncation` keeps. On the encode pool.
@@ -201,8 +193,9 @@ impl Conversation {
         add_special_tokens: bool,
         truncation: Option<Truncation>,
     ) -> Result<Rendered, ApiError> {
-        let template = self.template(call, model)?;
-        let template = template.get();
+        let template = model.template.as_deref();
+        let template =
+            template.ok_or_else(|| ApiError::template("the model has no chat template"))?;
         let text = self.render(template, &self.messages)?;
         let encode = |text: &str| match (self.mark, &model.escaper) {
             (Some(mark), Some(escaper)) => {
@@ -243,20 +236,6 @@ impl Conversation {
         }
     }
 
-    fn template<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Template<'m>, ApiError> {
-        let own = model
-            .template
-            .as_deref()
-            .ok_or_else(|| ApiError::template("the model has no chat template"))?;
-        match &self.template {
-            None => Ok(Template::Own(own)),
-            Some(source) => own
-                .replaced(source, call.app.config.limits.rendered_bytes)
-                .map(|template| Template::OfRequest(Box::new(template)))
-                .map_err(|e| ApiError::template(e.to_string()).with_param("chat_template")),
-        }
-    }
-
     fn render(&self, template: &ChatTemplate, messages: &[Value]) -> Result<String, ApiError> {
         let render = |messages: &[Value]| {
             let inputs = ChatInputs {
@@ -276,41 +255,6 @@ impl Conversation {
             render(messages)
         }
     }
-}
-
-/// The template that renders a conversation.
-enum Template<'m> {
-    Own(&'m ChatTemplate),
-    OfRequest(Box<ChatTemplate>),
-}
-
-impl Template<'_> {
-    fn get(&self) -> &ChatTemplate {
-        match self {
-            Self::Own(template) => template,
-            Self::OfRequest(template) => template,
-        }
-    }
-}
-
-/// Takes `chat_template`, if the server lets requests bring one.
-fn template_source(call: &Call, source: Option<Text<'_>>) -> Result<Option<String>, ApiError> {
-    let name = "chat_template";
-    let Some(Text(source)) = source else {
-        return Ok(None);
-    };
-    let config = &call.app.config;
-    if !config.trust_request_template {
-        let message = "field `chat_template` is not served: this server takes no templates from \
-            requests (setting `server.trust_request_template`)";
-        return Err(ApiError::new(400, "unsupported_parameter", message).with_param(name));
-    }
-    let max = config.limits.template_bytes;
-    if source.len() > max {
-        let must = format!("have at most {max} bytes");
-        return Err(ApiError::invalid_value(name, must));
-    }
-    Ok(Some(source.into_owned()))
 }
 
 /// Cuts a conversation between what the template puts before it and behind it, both of which the

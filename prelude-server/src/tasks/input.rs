@@ -19,7 +19,7 @@ use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
-    wire::{OneOrMany, Text, request, wrong_type, wrong_value},
+    wire::{NO_TEXT, OneOrMany, Text, request, wrong_type, wrong_value},
 };
 
 const KINDS: &str =
@@ -177,14 +177,16 @@ pub(crate) fn parse_prompts(raw: &str) -> Result<Vec<Prompt<'_>>, Wrong> {
     let second = raw[1..].trim_start().bytes().next();
     match (first, second) {
         (b'"', _) => {
-            let text: Text<'_> =
-                serde_json::from_str(raw).map_err(|_| Wrong::Type("a valid string"))?;
+            let text: Text<'_> = serde_json::from_str(raw).map_err(|_| Wrong::Value(NO_TEXT))?;
             Ok(vec![Prompt::Text(text.0)])
         }
         (b'[', Some(b']')) => Err(Wrong::Value("not be an empty list")),
         (b'[', Some(b'"')) => {
-            let texts: Vec<Text<'_>> =
-                serde_json::from_str(raw).map_err(|_| Wrong::Type("a list of strings alone"))?;
+            let texts: Result<Vec<Text<'_>>, _> = serde_json::from_str(raw);
+            let texts = texts.map_err(|e| match e.is_data() {
+                true => Wrong::Type("a list of strings alone"),
+                false => Wrong::Value(NO_TEXT),
+            })?;
             Ok(texts.into_iter().map(|t| Prompt::Text(t.0)).collect())
         }
         (b'[', Some(b'[')) => {
@@ -215,7 +217,7 @@ request! {
     /// Texts to read, or a conversation in place of them, and how those that are too long are cut.
     struct InputsFields<'a> {
         input: InputFields<'a>,
-        conversation: ConversationFields<'a>,
+        conversation: ConversationFields,
         truncation: TruncationFields,
         switch: SwitchFields,
     }
@@ -734,6 +736,7 @@ mod tests {
         check("[1.5]", Err("token ids"));
         check("[4294967296]", Err("token ids"));
         check("[[1],2]", Err("token ids"));
-        check(r#""\ud800""#, Err("valid string"));
+        check(r#""\ud800""#, Err("surrogate pair"));
+        check(r#"["a","\udc00 b"]"#, Err("surrogate pair"));
     }
 }

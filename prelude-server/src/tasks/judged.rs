@@ -20,7 +20,7 @@ impl Judged<'_> {
     /// # Errors
     /// 400 naming the message and what is wrong with it.
     pub(crate) fn conversation(mut turns: Vec<Value>, field: &str) -> Result<Self, ApiError> {
-        messages::check_all(&mut turns, field)?;
+        messages::check_all(&mut turns, field, false)?;
         let last = turns.len() - 1;
         let of_last = |name: &str| turns[last].get(name).and_then(Value::as_str);
         if !matches!(of_last("role"), Some("user" | "assistant")) {

@@ -6,85 +6,22 @@ use std::{collections::HashSet, fmt::Display};
 use prelude_core::TokenId;
 use prelude_text::{
     label_trie::{LabelTrie, MAX_PLACES},
-    template::{ChatInputs, ChatTemplate, TemplateError, no_thinking},
+    template::{ChatInputs, no_thinking},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{budget::Budget, escaping::Escaping, input::check_length};
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
-/// The place of the text in a template. A request whose templates are not trusted may name it once,
-/// and use nothing else of the template language.
+/// The place of the text in a request's template, which may name it once and use nothing else of
+/// the template language: a template is a program.
 pub(crate) const TEXT: &str = "{{ text }}";
 
-/// The user's turn around a text: what stands before and behind it, or a program that prints it.
-pub(crate) enum TextPrompt<'t> {
-    Parts(&'t str, &'t str),
-    Program(Box<ChatTemplate>),
-}
-
-impl<'t> TextPrompt<'t> {
-    /// Reads a template: one with `{{ text }}` once and no other tag; any program where the server
-    /// trusts templates of requests.
-    ///
-    /// # Errors
-    /// 400 naming `template`.
-    pub(crate) fn new(
-        call: &Call,
-        model: &ServedModel,
-        template: &'t str,
-    ) -> Result<Self, ApiError> {
-        let config = &call.app.config;
-        let parts = split_template(template);
-        if parts.is_ok() || !config.trust_request_template {
-            return parts.map(|(before, after)| Self::Parts(before, after));
-        }
-        let max = config.limits.template_bytes;
-        if template.len() > max {
-            let must = format!("have at most {max} bytes where it is a program");
-            return Err(ApiError::invalid_value("template", must));
-        }
-        let own = model.template.as_ref();
-        let own = own.expect("a model that serves this task has a template");
-        own.replaced(template, config.limits.rendered_bytes)
-            .map(|program| Self::Program(Box::new(program)))
-            .map_err(|e| of_template(&e))
-    }
-
-    /// Returns about how many bytes more than the template's a program may print: enough that the
-    /// work is not done on the thread that reads requests.
-    pub(crate) const fn unknown_bytes(&self) -> usize {
-        match self {
-            Self::Parts(..) => 0,
-            Self::Program(_) => 1 << 20,
-        }
-    }
-
-    /// Returns the turn with this text in it.
-    ///
-    /// # Errors
-    /// 400 `template_error`.
-    pub(crate) fn around(&self, text: &str) -> Result<String, ApiError> {
-        let program = match self {
-            Self::Parts(before, after) => return Ok([before, text, after].concat()),
-            Self::Program(program) => program,
-        };
-        let inputs = ChatInputs {
-            messages: &[],
-            tools: None,
-            documents: None,
-            add_generation_prompt: false,
-            kwargs: &Map::from_iter([("text".to_owned(), text.into())]),
-        };
-        program.render(&inputs).map_err(|e| of_template(&e))
-    }
-}
-
-fn of_template(error: &TemplateError) -> ApiError {
-    ApiError::template(error.to_string()).with_param("template")
-}
-
-fn split_template(template: &str) -> Result<(&str, &str), ApiError> {
+/// Returns what stands before and behind the text in a template: `{{ text }}` once and no other tag.
+///
+/// # Errors
+/// 400 naming `template`.
+pub(crate) fn split_template(template: &str) -> Result<(&str, &str), ApiError> {
     let split = template.split_once(TEXT);
     let is_plain = |part: &str| !["{{", "{%", "{#"].iter().any(|tag| part.contains(tag));
     match split {

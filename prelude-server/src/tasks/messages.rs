@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
 };
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     error::ApiError,
@@ -25,7 +26,7 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 pub(crate) struct Message {
     /// `system`, `developer`, `user`, `assistant` or `tool`.
     role: Role,
-    /// A string, or parts of type `text`. Absent only where an assistant called tools.
+    /// A string, or parts of type `text`. An assistant's may be absent.
     content: Option<Content>,
 }
 
@@ -141,11 +142,19 @@ impl<'de> Deserialize<'de> for HasMedia {
     }
 }
 
-/// Checks messages, and makes each content one string.
+/// Values in the arguments of all calls of a conversation: as text they are bounded by the body,
+/// as a tree they take up to thirty times as much.
+const ARGUMENT_VALUES_MAX: usize = 100_000;
+
+/// Checks messages, and gives them the form that templates are written for: the one in which
+/// transformers' users pass them, which OpenAI's is not.
+///
+/// A field that is null is absent. Contents are strings; a user's parts stay parts where the
+/// template `reads_parts`. Arguments of calls are objects, and reasoning has both of its names.
 ///
 /// # Errors
 /// 400 naming the message and what is wrong with it.
-pub(crate) fn checked(value: Option<Json>) -> Result<Vec<Value>, ApiError> {
+pub(crate) fn checked(value: Option<Json>, reads_parts: bool) -> Result<Vec<Value>, ApiError> {
     let value = value.ok_or_else(|| ApiError::missing_field("messages"))?;
     let Value::Array(mut messages) = value.0 else {
         return Err(ApiError::invalid_type("messages", "a list of objects"));
@@ -153,17 +162,26 @@ pub(crate) fn checked(value: Option<Json>) -> Result<Vec<Value>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::invalid_value("messages", "not be an empty list"));
     }
-    check_all(&mut messages, "messages")?;
+    check_all(&mut messages, "messages", reads_parts)?;
     Ok(messages)
 }
 
-/// Checks the messages of a field, and makes each content one string.
+/// Checks the messages of a field and gives them the form that templates are written for, as
+/// [`checked`] does.
 ///
 /// # Errors
 /// 400 naming the message and what is wrong with it.
-pub(crate) fn check_all(messages: &mut [Value], field: &str) -> Result<(), ApiError> {
-    let mut all = messages.iter_mut().enumerate();
-    all.try_for_each(|(index, message)| check(message, &format!("/{field}/{index}")))
+pub(crate) fn check_all(
+    messages: &mut [Value],
+    field: &str,
+    reads_parts: bool,
+) -> Result<(), ApiError> {
+    let mut room = ARGUMENT_VALUES_MAX;
+    for (index, message) in messages.iter_mut().enumerate() {
+        let pointer = format!("/{field}/{index}");
+        check(message, &pointer, reads_parts, &mut room)?;
+    }
+    Ok(())
 }
 
 /// Returns the bytes of all texts in `value`.
@@ -179,30 +197,117 @@ pub(crate) fn text_bytes(value: &Value) -> usize {
     }
 }
 
-fn check(message: &mut Value, pointer: &str) -> Result<(), ApiError> {
+fn check(
+    message: &mut Value,
+    pointer: &str,
+    reads_parts: bool,
+    room: &mut usize,
+) -> Result<(), ApiError> {
     let Value::Object(message) = message else {
         return Err(ApiError::invalid_type(pointer.to_owned(), "an object"));
     };
-    let is_assistant = check_role(message, pointer)? == "assistant";
+    let role = check_role(message, pointer)?;
+    let (is_assistant, is_user) = (role == "assistant", role == "user");
     let path = format!("{pointer}/content");
     match message.get_mut("content") {
-        Some(Value::String(_)) => Ok(()),
+        Some(Value::String(_)) => {}
         Some(Value::Array(parts)) => {
-            let text = join(parts, &path)?;
-            message.insert("content".to_owned(), Value::String(text));
-            Ok(())
+            let texts = texts(parts, &path)?;
+            let content = match reads_parts && is_user {
+                true => texts
+                    .iter()
+                    .map(|text| json!({"type": "text", "text": text}))
+                    .collect(),
+                // As other servers do it.
+                false => Value::String(texts.join("\n")),
+            };
+            message.insert("content".to_owned(), content);
         }
-        // An assistant that called tools may have said nothing. Templates that put its words
-        // between others need some.
+        // Templates put an assistant's words between others, so there must be some.
         None | Some(Value::Null) if is_assistant => {
-            if message.get("tool_calls").is_some_and(Value::is_array) {
-                message.insert("content".to_owned(), Value::String(String::new()));
-            }
-            Ok(())
+            message.insert("content".to_owned(), Value::String(String::new()));
         }
-        None | Some(Value::Null) => Err(ApiError::missing_field(path)),
-        Some(_) => Err(ApiError::invalid_type(path, "a string or a list of parts")),
+        None | Some(Value::Null) => return Err(ApiError::missing_field(path)),
+        Some(_) => return Err(ApiError::invalid_type(path, "a string or a list of parts")),
     }
+    // Clients send the answers they got with a null for each field that these had not; templates
+    // ask `is defined`.
+    message.retain(|_, value| !value.is_null());
+    name_reasoning(message);
+    check_calls(message, pointer, room)
+}
+
+/// Gives reasoning both names by which templates know it.
+fn name_reasoning(message: &mut Map<String, Value>) {
+    let names = ["reasoning_content", "reasoning"];
+    for (from, to) in [(names[0], names[1]), (names[1], names[0])] {
+        if let (Some(Value::String(text)), None) = (message.get(from), message.get(to)) {
+            let text = Value::String(text.clone());
+            message.insert(to.to_owned(), text);
+        }
+    }
+}
+
+/// Makes the arguments of calls objects. A list without calls is no list.
+fn check_calls(
+    message: &mut Map<String, Value>,
+    pointer: &str,
+    room: &mut usize,
+) -> Result<(), ApiError> {
+    let Some(calls) = message.get_mut("tool_calls") else {
+        return Ok(());
+    };
+    let path = format!("{pointer}/tool_calls");
+    let calls = match calls {
+        Value::Array(calls) if calls.iter().all(Value::is_object) => calls,
+        _ => return Err(ApiError::invalid_type(path, "a list of objects")),
+    };
+    if calls.is_empty() {
+        message.remove("tool_calls");
+        return Ok(());
+    }
+    for call in calls {
+        if let Some(Value::Object(function)) = call.get_mut("function") {
+            let arguments = function.entry("arguments").or_insert(Value::Null);
+            if let Some(object) = parsed(arguments, room) {
+                *arguments = object;
+            }
+            if *room == 0 {
+                let must = format!("have at most {ARGUMENT_VALUES_MAX} values in all arguments");
+                return Err(ApiError::invalid_value(path, must));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the object or list that arguments spell, empty if they spell nothing; `None` if they
+/// are to stay as they are. Takes the number of values from `room`, and nothing is parsed that has
+/// more.
+fn parsed(arguments: &Value, room: &mut usize) -> Option<Value> {
+    let text = match arguments {
+        Value::Null => "",
+        Value::String(text) => text.trim(),
+        _ => return None,
+    };
+    if text.is_empty() || text == "null" {
+        return Some(Value::Object(Map::new()));
+    }
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    let (mut in_string, mut escaped) = (false, false);
+    let separators = text.bytes().filter(|byte| {
+        let was_escaped = std::mem::take(&mut escaped);
+        match byte {
+            b'"' if !was_escaped => in_string = !in_string,
+            b'\\' if !was_escaped => escaped = in_string,
+            _ => {}
+        }
+        !in_string && matches!(byte, b',' | b':' | b'[' | b'{')
+    });
+    *room = room.saturating_sub(separators.count());
+    (*room > 0).then(|| serde_json::from_str(text).ok())?
 }
 
 fn check_role<'m>(message: &'m mut Map<String, Value>, pointer: &str) -> Result<&'m str, ApiError> {
@@ -223,8 +328,8 @@ fn check_role<'m>(message: &'m mut Map<String, Value>, pointer: &str) -> Result<
     }
 }
 
-/// Returns the text of parts, which are separated by a line break as other servers do it.
-fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
+/// Returns the texts of parts.
+fn texts(parts: &[Value], pointer: &str) -> Result<Vec<String>, ApiError> {
     let text = |(index, part): (usize, &Value)| -> Result<String, ApiError> {
         let path = format!("{pointer}/{index}");
         match (part.get("type").and_then(Value::as_str), part.get("text")) {
@@ -241,8 +346,24 @@ fn join(parts: &[Value], pointer: &str) -> Result<String, ApiError> {
             (None, _) => Err(ApiError::missing_field(format!("{path}/type"))),
         }
     };
-    let texts: Result<Vec<String>, ApiError> = parts.iter().enumerate().map(text).collect();
-    Ok(texts?.join("\n"))
+    parts.iter().enumerate().map(text).collect()
+}
+
+/// Returns the texts of a message's content.
+fn content(message: &mut Value) -> Vec<&mut String> {
+    match message.get_mut("content") {
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(parts)) => {
+            let texts = parts
+                .iter_mut()
+                .filter_map(|part| match part.get_mut("text") {
+                    Some(Value::String(text)) => Some(text),
+                    _ => None,
+                });
+            texts.collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the text of a conversation up to the end of its final message's content, so that the model
@@ -263,9 +384,9 @@ pub(crate) fn render_unfinished(
         )
     };
     let mut marked = messages.to_vec();
-    let content = match marked.last_mut().and_then(|m| m.get_mut("content")) {
-        Some(Value::String(content)) if !content.trim().is_empty() => content,
-        _ => return Err(hidden()),
+    let content = marked.last_mut().and_then(|m| content(m).pop());
+    let Some(content) = content.filter(|text| !text.trim().is_empty()) else {
+        return Err(hidden());
     };
     let mark = unused_mark(messages);
     let trimmed = content.trim_end().len();
@@ -298,9 +419,12 @@ pub(crate) fn around<'t>(
     let mut marked = messages.to_vec();
     // All of them: some have no content, and a template may print them in another order.
     for message in &mut marked {
-        if let Some(Value::String(content)) = message.get_mut("content") {
-            content.insert_str(0, &head);
-            content.push_str(&tail);
+        let mut content = content(message);
+        if let Some(first) = content.first_mut() {
+            first.insert_str(0, &head);
+        }
+        if let Some(last) = content.last_mut() {
+            last.push_str(&tail);
         }
     }
     let marked = render(&marked)?;
@@ -331,7 +455,7 @@ mod tests {
     fn check(messages: &str, expected: Result<&str, (&str, &str)>) {
         let body = format!(r#"{{"messages":{messages}}}"#);
         let fields = Fields::from_body(&body).unwrap().group();
-        let found = fields.and_then(|fields: ConversationFields<'_>| checked(fields.messages));
+        let found = fields.and_then(|fields: ConversationFields| checked(fields.messages, false));
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
                 assert_eq!(Value::from(found).to_string(), expected);
@@ -348,23 +472,85 @@ mod tests {
     fn messages_become_what_templates_expect() {
         check(
             r#"[{"role":"developer","content":"a"},{"role":"assistant","tool_calls":[]}]"#,
-            Ok(
-                r#"[{"role":"system","content":"a"},{"role":"assistant","tool_calls":[],"content":""}]"#,
-            ),
+            Ok(r#"[{"role":"system","content":"a"},{"role":"assistant","content":""}]"#),
         );
+        // An answer as OpenAI's clients dump it.
         check(
-            r#"[{"role":"assistant","content":null,"tool_calls":[]}]"#,
-            Ok(r#"[{"role":"assistant","content":"","tool_calls":[]}]"#),
-        );
-        // Whether that can be read is the template's to say.
-        check(
-            r#"[{"role":"assistant","content":null}]"#,
-            Ok(r#"[{"role":"assistant","content":null}]"#),
+            r#"[{"role":"assistant","content":null,"refusal":null,"tool_calls":null}]"#,
+            Ok(r#"[{"role":"assistant","content":""}]"#),
         );
         check(
             r#"[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]"#,
             Ok(r#"[{"role":"user","content":"a\nb"}]"#),
         );
+        for (name, other) in [
+            ("reasoning", "reasoning_content"),
+            ("reasoning_content", "reasoning"),
+        ] {
+            check(
+                &format!(r#"[{{"role":"assistant","content":"a","{name}":"b"}}]"#),
+                Ok(&format!(
+                    r#"[{{"role":"assistant","content":"a","{name}":"b","{other}":"b"}}]"#
+                )),
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_of_calls_become_objects() {
+        let calls = |arguments: &str| {
+            format!(
+                r#"[{{"role":"assistant","content":"","tool_calls":[{{"function":{{"name":"f"{arguments}}}}}]}}]"#
+            )
+        };
+        let check = |given: &str, expected: &str| {
+            let expected = calls(&format!(r#","arguments":{expected}"#));
+            check(&calls(given), Ok(&expected));
+        };
+        check(
+            r#","arguments":"{\"city\": \"Rome\", \"at\": {\"b\": 1, \"a\": 1.0}}""#,
+            r#"{"city":"Rome","at":{"b":1,"a":1.0}}"#,
+        );
+        check(r#","arguments":" {} ""#, "{}");
+        for nothing in [
+            "",
+            r#","arguments":"""#,
+            r#","arguments":null"#,
+            r#","arguments":"null""#,
+        ] {
+            check(nothing, "{}");
+        }
+        // Objects stay, and so does what is no JSON or names no parameters.
+        for same in [r#"{"a":[1]}"#, r#""{\"a\": ""#, r#""Rome""#, r#""1""#] {
+            check(&format!(r#","arguments":{same}"#), same);
+        }
+        let many = format!(r#","arguments":"[{}1]""#, "1,".repeat(ARGUMENT_VALUES_MAX));
+        let many = format!(r#"{{"messages":{}}}"#, calls(&many));
+        let many: ConversationFields = Fields::from_body(&many).unwrap().group().unwrap();
+        let refused = checked(many.messages, false).unwrap_err();
+        assert_eq!(refused.param(), Some("/messages/0/tool_calls"));
+        // Commas in texts are no values.
+        let text = format!(r#"{{"text": "{}"}}"#, ",".repeat(ARGUMENT_VALUES_MAX));
+        assert!(parsed(&text.into(), &mut 3).is_some_and(|v| v.is_object()));
+    }
+
+    #[test]
+    fn parts_of_users_stay_parts_where_templates_read_them() {
+        let parts = json!([{"type": "input_text", "text": "a", "cache_control": {}},
+            {"type": "text", "text": "b"}]);
+        let message = |role: &str| json!({"role": role, "content": parts});
+        let messages = Json(json!([message("user"), message("system")]));
+        let found = checked(Some(messages), true).unwrap();
+        let texts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        assert_eq!(found[0]["content"], texts);
+        assert_eq!(found[1]["content"], "a\nb");
+        let render = |messages: &[Value]| {
+            let texts = [0, 1].map(|i| messages[0]["content"][i]["text"].as_str().unwrap());
+            Ok(format!("<{}>", texts.concat()))
+        };
+        let whole = render(&found).unwrap();
+        assert_eq!(around(&found[..1], &whole, render).unwrap(), ("<", ">"));
+        assert_eq!(render_unfinished(&found[..1], render).unwrap(), "<ab");
     }
 
     #[test]
@@ -393,6 +579,10 @@ mod tests {
         check(
             r#"[{"role":"user","content":[{"type":"text"}]}]"#,
             Err(("invalid_type", "/messages/0/content/0/text")),
+        );
+        check(
+            r#"[{"role":"assistant","tool_calls":{}}]"#,
+            Err(("invalid_type", "/messages/0/tool_calls")),
         );
         check(
             r#"[{"role":"user","content":"a","content":"b"}]"#,

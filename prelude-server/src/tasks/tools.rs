@@ -260,7 +260,7 @@ mod tests {
             {"$defs":{"a":{"type":"null"}},"type":"object","properties":{"x":{"$ref":"#/$defs/a"}}}}},
             {"type":"function","function":{"name":"g"}}]"##;
         let body = format!(r#"{{"tools":{tools}{fields}}}"#);
-        let fields: ConversationFields<'_> = Fields::from_body(&body)?.group()?;
+        let fields: ConversationFields = Fields::from_body(&body)?.group()?;
         Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
     }
 

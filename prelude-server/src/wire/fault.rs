@@ -13,6 +13,9 @@ const TYPE: char = '\u{1}';
 const VALUE: char = '\u{2}';
 /// The message for a value that is known and not implemented.
 const UNSUPPORTED: &str = "\u{3}unsupported";
+/// The words for a string that is JSON and no text.
+pub(crate) const NO_TEXT: &str =
+    "not have half of a surrogate pair (\\ud800 to \\udfff) in a string";
 /// Begins the message of a [`Json`](super::Json) object with two keys of one name.
 pub(super) const DUPLICATE: &str = "duplicate field";
 
@@ -64,6 +67,11 @@ pub(super) fn of_serde(message: &str, path: String) -> ApiError {
     if message.starts_with(DUPLICATE) {
         let message = format!("an object in `{path}` has two fields of the same name");
         return ApiError::new(400, "duplicate_field", message).with_param(path);
+    }
+    // The body is JSON, so this alone can be wrong with a string in it.
+    let half = ["lone leading surrogate", "unexpected end of hex escape"];
+    if half.iter().any(|half| message.starts_with(half)) {
+        return ApiError::invalid_value(path, NO_TEXT);
     }
     let expected = message.rsplit_once(", expected ");
     let expected = expected.map_or("of another type", |(_, words)| cut(words));

@@ -13,7 +13,7 @@ mod fields;
 mod group;
 mod value;
 
-pub(crate) use fault::{unsupported, wrong_type, wrong_value};
+pub(crate) use fault::{NO_TEXT, unsupported, wrong_type, wrong_value};
 pub(crate) use fields::{Fields, Room, Unknown, check_text, parse_text};
 pub(crate) use group::{escaped, from_raw};
 pub(crate) use value::{

@@ -81,7 +81,14 @@ fn a_mistake_is_named_with_its_place() {
     check(r#"{"b":1}"#, "invalid_type", "b", "must be true or false");
     check(r#"{"f":"x"}"#, "invalid_type", "f", "must be a number");
     check(r#"{"s":3}"#, "invalid_type", "s", "must be a string");
-    check(r#"{"s":"\ud800"}"#, "invalid_type", "s", "must be");
+    check(r#"{"s":"\ud800"}"#, "invalid_value", "s", "surrogate pair");
+    check(r#"{"s":"\udc00"}"#, "invalid_value", "s", "surrogate pair");
+    check(
+        r#"{"s":"\ud800\u0041"}"#,
+        "invalid_value",
+        "s",
+        "surrogate pair",
+    );
     check(r#"{"ids":{}}"#, "invalid_type", "ids", "must be a list");
     let range = "must be an integer from 0 to 4294967295";
     check(r#"{"ids":[1,-1]}"#, "invalid_type", "/ids/1", range);

@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use super::fault::{DUPLICATE, unsupported, wrong_type, wrong_value};
+use super::fault::{DUPLICATE, NO_TEXT, unsupported, wrong_type, wrong_value};
 
 /// A string, borrowed from the body where it has no escapes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for TextOrJson {
         match raw.as_bytes().first() {
             Some(b'"') => match serde_json::from_str(raw) {
                 Ok(text) => Ok(Self(text)),
-                Err(_) => Err(wrong_type("a valid string")),
+                Err(_) => Err(wrong_value(NO_TEXT)),
             },
             Some(b'{' | b'[') => Ok(Self(compact_json(raw))),
             _ => Err(wrong_type("a string, an object or a list")),

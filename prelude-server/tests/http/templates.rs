@@ -1,136 +1,62 @@
 //! The fields of a request about the chat template: another one, what is text whatever it looks
 //! like, and what of the prompt is shown.
 
-use prelude_server::{ApiKeys, Limits, ServerConfig};
+use prelude_server::{ApiKeys, ServerConfig};
 use serde_json::{Value, json};
 
-use crate::support::{Fake, TestServer, config, demo_model};
+use crate::support::{TestServer, config, demo_model};
 
 const CHAT: &str = "/v1/chat/completions";
-const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}|{% endfor %}{{ tone }}";
 
-fn trusting(limits: Limits) -> ServerConfig {
-    ServerConfig {
-        trust_request_template: true,
-        limits,
-        ..config()
-    }
-}
-
-/// Checks status, reason and field of a refusal, and that its message says `why`.
-fn check_refused(server: &TestServer, body: &Value, reason: &str, param: Option<&str>, why: &str) {
-    let response = server.post(CHAT, &body.to_string());
-    let error = &response.json()["error"];
-    let found = (response.status, error["reason"].as_str());
-    assert_eq!(found, (400, Some(reason)), "{body}: {}", response.body);
-    assert_eq!(error["param"].as_str(), param, "{body}: {}", response.body);
-    let message = error["message"].as_str().unwrap();
-    assert!(message.contains(why), "{body}: {message}");
-}
-
+/// A template is a program; of a server's clients nobody may bring one.
 #[test]
-fn a_request_brings_its_template() {
-    let limits = Limits {
-        template_bytes: 200,
-        rendered_bytes: 1_000,
-        ..Limits::default()
-    };
-    let server = TestServer::fake(trusting(limits), &Fake::default());
-    let ask = |template: &str| {
-        json!({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
-            "chat_template": template, "chat_template_kwargs": {"tone": "kind"},
-            "return_prompt_text": true, "max_tokens": 1})
-    };
-    let answer = server.post(CHAT, &ask(TEMPLATE).to_string()).json();
-    assert_eq!(answer["prompt_text"], "a|b|kind");
-    // The template is no part of what is remembered of the model.
-    let own = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
-        "return_prompt_text": true});
-    let own = server.post(CHAT, &own.to_string()).json();
-    let text = own["prompt_text"].as_str().unwrap();
-    assert!(text.starts_with("<|im_start|>user\na<|im_end|>"), "{text}");
-    let check = |template: &str, reason: &str, param, why: &str| {
-        check_refused(&server, &ask(template), reason, param, why);
-    };
-    let field = Some("chat_template");
-    check(
-        "{% if %}",
-        "template_error",
-        field,
-        "does not parse: line 1",
+fn requests_bring_no_templates() {
+    let server = TestServer::demo();
+    let chat = json!({"messages": [{"role": "user", "content": "a"}],
+        "chat_template": "{{ messages[0].content }}"});
+    let error = server.post(CHAT, &chat.to_string()).json()["error"].clone();
+    let found = (&error["reason"], &error["param"]);
+    assert_eq!(
+        found,
+        (&json!("unsupported_parameter"), &json!("chat_template"))
     );
-    check(&"x".repeat(201), "invalid_value", field, "200 bytes");
-    check(
-        "{{ 'x' * 1001 }}",
-        "template_error",
-        Some("messages"),
-        "1000 bytes",
-    );
-    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
-    check(
-        endless,
-        "template_error",
-        Some("messages"),
-        "did not finish",
-    );
-    let raises = "{{ raise_exception('not so') }}";
-    check(raises, "template_error", Some("messages"), "not so");
-    // Tokens, embeddings and classes read the same fields.
-    let mut tokens = ask(TEMPLATE);
-    for field in ["return_prompt_text", "max_tokens"] {
-        tokens[field] = Value::Null;
-    }
-    let tokens = server.post("/tokenize", &tokens.to_string()).json();
-    let count = answer["usage"]["prompt_tokens"].clone();
-    assert_eq!(tokens["count"], count);
-    server.settle();
-}
-
-/// A request may bring the template in which texts to be classified stand.
-#[test]
-fn texts_stand_in_a_template_of_the_request() {
-    let demo = || vec![demo_model(&prelude_server::demo::LM)];
-    let trusting = TestServer::with(trusting(Limits::default()), ApiKeys::default(), demo());
-    let body = |template: &str| {
-        json!({"input": ["Where is my card?", "b"], "labels": ["card", "cash"],
-            "template": template})
-        .to_string()
-    };
-    let plain = trusting
-        .post("/classify", &body("{{ text }}\nTopic?"))
-        .json();
-    // A line's end behind a block would go with the block, as in chat templates.
-    let program = "{% set words = text | trim %}{{ words }}\nTopic?";
-    let response = trusting.post("/classify", &body(program));
-    assert_eq!(response.status, 200, "{}", response.body);
-    assert_eq!(response.json()["data"], plain["data"]);
-    let careful = TestServer::with(config(), ApiKeys::default(), demo());
-    for (server, template, reason) in [
-        (&trusting, "{% if %}", "template_error"),
-        (&trusting, "{{ raise_exception('no') }}", "template_error"),
-        (&careful, program, "invalid_value"),
+    for program in [
+        "{% set t = text %}{{ text }}",
+        "{{ text|upper }}",
+        "{{ text }}{{ text }}",
     ] {
-        let response = server.post("/classify", &body(template));
-        let error = &response.json()["error"];
-        let found = (response.status, &error["reason"], &error["param"]);
+        let body = json!({"input": "a", "labels": ["card", "cash"], "template": program});
+        let error = server.post("/classify", &body.to_string()).json()["error"].clone();
+        let found = (&error["reason"], &error["param"]);
         assert_eq!(
             found,
-            (400, &json!(reason), &json!("template")),
-            "{template}"
+            (&json!("invalid_value"), &json!("template")),
+            "{program}"
         );
     }
 }
 
+/// Answers go back into conversations as clients dump them.
 #[test]
-fn a_server_that_trusts_no_templates_says_how_it_would() {
-    let server = TestServer::fake(config(), &Fake::default());
-    let body = json!({"messages": [{"role": "user", "content": "a"}], "chat_template": TEMPLATE});
-    let response = server.post(CHAT, &body.to_string());
-    let message = response.json()["error"]["message"].to_string();
-    assert_eq!(response.status, 400);
-    assert!(
-        message.contains("server.trust_request_template"),
-        "{message}"
+fn answers_return_with_their_nulls() {
+    let server = TestServer::demo();
+    let body = |answer: Value| {
+        let messages = json!([{"role": "user", "content": "a"}, answer,
+            {"role": "user", "content": "b"}]);
+        json!({"messages": messages, "max_tokens": 1, "return_prompt_text": true}).to_string()
+    };
+    let prompt = |answer: Value| {
+        let response = server.post(CHAT, &body(answer));
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()["prompt_text"].clone()
+    };
+    let silent = prompt(json!({"role": "assistant", "content": ""}));
+    let nulls = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": null});
+    assert_eq!(prompt(nulls), silent);
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}});
+    assert_eq!(
+        prompt(json!({"role": "assistant", "tool_calls": [call]})),
+        silent
     );
 }
 

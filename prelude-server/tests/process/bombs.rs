@@ -469,39 +469,6 @@ fn schemas_of_tools_are_bounded() {
     server.settle();
 }
 
-/// A template of a request is a program. The server runs none unless its operator trusts clients;
-/// then its steps and its output are bounded. (What it holds in between is not, as its setting
-/// says.)
-#[test]
-fn chat_templates_are_bounded() {
-    let bombs = [
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}".to_owned(),
-        "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}".to_owned(),
-        "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}".to_owned(),
-        "{{ messages | tojson }}".repeat(2_000),
-        "{% set x = 'a' %}".to_owned() + &"{% set x = x ~ x %}".repeat(60),
-    ];
-    for trust in ["false", "true"] {
-        let server = Served::start(&[("SERVER__TRUST_REQUEST_TEMPLATE", trust)]);
-        benign(&server, 1_000);
-        // The last one holds more and more: it is for operators to keep out.
-        let count = if trust == "true" {
-            bombs.len() - 1
-        } else {
-            bombs.len()
-        };
-        for (n, template) in bombs[..count].iter().enumerate() {
-            let fields = json!({"chat_template": template});
-            let (answer, grown) = set_off(&server, "/v1/chat/completions", &fields);
-            let ended = answer.status == 400 || (answer.status == 200 && n == 3);
-            assert!(ended, "{trust} {n}: {answer:?}");
-            assert!(grown <= GROWTH_MAX, "{trust} {n}: {} MiB", grown / MIB);
-            benign(&server, 2_000 + n);
-        }
-        server.settle();
-    }
-}
-
 /// While clients send nothing but bombs, another one's grammars are still compiled.
 #[test]
 fn bombs_at_once_do_not_keep_others_out() {

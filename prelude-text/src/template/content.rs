@@ -7,15 +7,38 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{ChatInputs, ChatTemplate};
 
-/// A text that no template holds.
-const PROBE: &str = "prelude-content-probe";
+/// Texts that no template holds.
+const PROBES: [&str; 2] = ["prelude-content-probe", "prelude-second-probe"];
+
+/// The forms in which a template reads contents of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Forms {
+    pub(super) texts: bool,
+    pub(super) parts: bool,
+}
+
+impl Default for Forms {
+    fn default() -> Self {
+        Self {
+            texts: true,
+            parts: false,
+        }
+    }
+}
 
 impl ChatTemplate {
-    /// Returns true if the template prints the text of a message only where its content is a list.
-    pub(super) fn needs_parts(&self) -> bool {
+    /// Returns true if the template reads the content of a user's message as a list of parts, be it
+    /// beside or instead of a string.
+    #[must_use]
+    pub const fn reads_parts(&self) -> bool {
+        self.forms.parts
+    }
+
+    /// Finds out which forms the template reads, by rendering each.
+    pub(super) fn probed(&self) -> Forms {
         let names_type = ["'text'", "\"text\""];
         if !names_type.iter().any(|name| self.source.contains(name)) {
-            return false;
+            return Forms::default();
         }
         let prints = |content: Json| {
             let inputs = ChatInputs {
@@ -25,10 +48,19 @@ impl ChatTemplate {
                 add_generation_prompt: true,
                 kwargs: &Map::new(),
             };
-            let printed = self.render(&inputs);
-            printed.is_ok_and(|prompt| prompt.contains(PROBE))
+            let printed = self.render(&inputs).unwrap_or_default();
+            let has_all = PROBES.iter().all(|probe| printed.contains(probe));
+            // A list that is printed as a list was not read.
+            has_all
+                && !printed.contains(&format!("': '{}", PROBES[0]))
+                && !printed.contains(&format!("\": \"{}", PROBES[0]))
         };
-        !prints(json!(PROBE)) && prints(parts(PROBE))
+        let parts = PROBES.map(|probe| json!({"type": "text", "text": probe}));
+        let parts = prints(Json::from(parts.to_vec()));
+        Forms {
+            texts: !parts || prints(json!(PROBES.concat())),
+            parts,
+        }
     }
 }
 
@@ -66,13 +98,6 @@ mod tests {
             Ok(expected),
             "{source}"
         );
-        let replaced = ChatTemplate::new("", []).unwrap();
-        let replaced = replaced.replaced(source, 1000).unwrap();
-        assert_eq!(
-            replaced.render(&inputs).as_deref(),
-            Ok(expected),
-            "{source}"
-        );
     }
 
     #[test]
@@ -83,6 +108,11 @@ mod tests {
             "{% for m in messages %}{% for c in m['content'] | selectattr('type', 'equalto', 'text') \
              %}<{{ c['text'] | trim }}>{% endfor %}{% endfor %}",
             "<hi>",
+        );
+        assert!(
+            !ChatTemplate::new("{{ messages[0].content }} 'text'", [])
+                .unwrap()
+                .reads_parts()
         );
         // A template that reads both forms is given strings.
         check(

@@ -1,12 +1,115 @@
 //! Values as Python writes them: the text of `{{ value }}`, which is `str()`'s, and the filter `tojson`,
 //! which is `json.dumps`.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use minijinja::{
     Error, ErrorKind, Output, State, Value, escape_formatter,
-    value::{Kwargs, ValueKind},
+    value::{Enumerator, Object, Rest, ValueKind},
 };
+use thiserror::Error as ThisError;
+
+/// A tuple: a list that prints in round brackets.
+#[derive(Debug)]
+pub(super) struct Tuple(pub(super) Vec<Value>);
+
+impl Object for Tuple {
+    fn repr(self: &Arc<Self>) -> minijinja::value::ObjectRepr {
+        minijinja::value::ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.0.len())
+    }
+}
+
+/// A failure whose words hold nothing of the messages, so that they may be shown.
+#[derive(Debug, ThisError)]
+#[error("{0}")]
+pub(super) struct Explained(pub(super) String);
+
+/// Returns an error that is shown as `what`, which holds nothing of the messages.
+pub(super) fn fail(what: impl Into<String>) -> Error {
+    let what = what.into();
+    Error::new(ErrorKind::InvalidOperation, what.clone()).with_source(Explained(what))
+}
+
+/// Arguments of a call, by place or by name.
+pub(super) struct Args<'a> {
+    list: &'a [Value],
+    named: Option<&'a Value>,
+    names: &'a [&'a str],
+}
+
+impl<'a> Args<'a> {
+    /// Takes arguments of these names, in this order.
+    pub(super) fn new(values: &'a [Value], names: &'a [&'a str]) -> Result<Self, Error> {
+        let (list, named) = match values.split_last() {
+            Some((last, list)) if last.is_kwargs() => (list, Some(last)),
+            _ => (values, None),
+        };
+        if list.len() > names.len() {
+            let what = format!("{} arguments, where there are {}", list.len(), names.len());
+            return Err(fail(what));
+        }
+        for name in named.into_iter().flat_map(Value::try_iter).flatten() {
+            let name = name.as_str().unwrap_or_default();
+            if !names.contains(&name) {
+                return Err(fail(format!("there is no argument `{name}`")));
+            }
+        }
+        Ok(Self { list, named, names })
+    }
+
+    /// Returns an argument that was given.
+    pub(super) fn given(&self, name: &str) -> Option<Value> {
+        let by_place = self.names.iter().position(|known| *known == name);
+        let by_place = by_place.and_then(|at| self.list.get(at)).cloned();
+        let by_name = || self.named?.get_attr(name).ok();
+        by_place
+            .or_else(by_name)
+            .filter(|found| !found.is_undefined())
+    }
+
+    /// Returns an argument that was given, and is not none.
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        self.given(name).filter(|found| !found.is_none())
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        let text = |value: Value| match value.as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => Err(fail(format!("argument `{name}` is no string"))),
+        };
+        self.get(name).map(text).transpose()
+    }
+
+    pub(super) fn int(&self, name: &str) -> Result<Option<i64>, Error> {
+        let int = |value: Value| {
+            let int = i64::try_from(value);
+            int.map_err(|_| fail(format!("argument `{name}` is no integer")))
+        };
+        self.get(name).map(int).transpose()
+    }
+
+    pub(super) fn need(&self, name: &str) -> Result<Value, Error> {
+        let missing = || fail(format!("argument `{name}` is missing"));
+        self.get(name).ok_or_else(missing)
+    }
+
+    pub(super) fn need_text(&self, name: &str) -> Result<String, Error> {
+        let missing = || fail(format!("argument `{name}` is missing"));
+        self.text(name)?.ok_or_else(missing)
+    }
+
+    pub(super) fn is_true(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value.is_true())
+    }
+}
 
 /// Writes what `{{ value }}` prints.
 pub(super) fn format_as_python(
@@ -34,19 +137,24 @@ pub(super) fn python_str(value: &Value) -> String {
 }
 
 /// Appends the text that Python's `repr()` gives for the values that JSON has.
-fn python_repr(out: &mut String, value: &Value) {
+pub(super) fn python_repr(out: &mut String, value: &Value) {
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number => push_number(out, value),
+        ValueKind::Number => push_number(out, value, &NUMBERS),
         ValueKind::String => push_quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
-            out.push('[');
+        ValueKind::Seq | ValueKind::Iterable => {
+            let tuple = value.downcast_object_ref::<Tuple>();
+            out.push(if tuple.is_some() { '(' } else { '[' });
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
                 python_repr(out, &item);
             }
-            out.push(']');
+            out.push_str(match tuple.map(|tuple| tuple.0.len()) {
+                None => "]",
+                Some(1) => ",)",
+                Some(_) => ")",
+            });
         }
         ValueKind::Map => {
             out.push('{');
@@ -79,7 +187,7 @@ fn push_quoted(out: &mut String, s: &str) {
             '\t' => out.push_str("\\t"),
             '\\' => out.push_str("\\\\"),
             c if c == quote => out.extend(['\\', c]),
-            c if c.is_ascii_control() => {
+            c if c.is_ascii_control() || ('\u{80}'..='\u{a0}').contains(&c) || c == '\u{ad}' => {
                 let _ = write!(out, "\\x{:02x}", u32::from(c));
             }
             c => out.push(c),
@@ -88,23 +196,27 @@ fn push_quoted(out: &mut String, s: &str) {
     out.push(quote);
 }
 
-fn push_number(out: &mut String, value: &Value) {
+/// The words for infinity, minus infinity and not a number, of `str()` and of `json.dumps`.
+const NUMBERS: [&str; 3] = ["inf", "-inf", "nan"];
+const JSON_NUMBERS: [&str; 3] = ["Infinity", "-Infinity", "NaN"];
+
+fn push_number(out: &mut String, value: &Value, words: &[&str; 3]) {
     if value.is_integer() {
         let _ = write!(out, "{value}");
     } else {
         let number = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-        push_float(out, number);
+        push_float(out, number, words);
     }
 }
 
 /// Appends a float as Python spells it: the shortest digits that read back as the same number, in
 /// exponent form from 1e16 on and below 1e-4.
-fn push_float(out: &mut String, number: f64) {
+fn push_float(out: &mut String, number: f64, [infinity, minus_infinity, nan]: &[&str; 3]) {
     if !number.is_finite() {
         out.push_str(match number {
-            f64::INFINITY => "Infinity",
-            f64::NEG_INFINITY => "-Infinity",
-            _ => "NaN",
+            f64::INFINITY => infinity,
+            f64::NEG_INFINITY => minus_infinity,
+            _ => nan,
         });
         return;
     }
@@ -123,42 +235,72 @@ fn push_float(out: &mut String, number: f64) {
     }
 }
 
-/// Returns `json.dumps(value, ensure_ascii=False)`, with the keywords that templates use.
-pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    let sort_keys: Option<bool> = kwargs.get("sort_keys")?;
-    // Templates written for plain Jinja2 say `ensure_ascii=False`, which is what this does.
-    let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
-    if ensure_ascii == Some(true) {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "tojson(ensure_ascii=true) is not supported",
-        ));
-    }
-    kwargs.assert_all_used()?;
+/// Returns `json.dumps(value)` with transformers' defaults.
+pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let args = Args::new(&args, &names)?;
+    let indent = match args.get("indent") {
+        None => None,
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.to_owned(),
+            None => {
+                let width = i64::try_from(indent)
+                    .unwrap_or_default()
+                    .clamp(0, INDENT_MAX);
+                " ".repeat(usize::try_from(width).unwrap_or_default())
+            }
+        }),
+    };
+    let separators: Vec<Value> = match args.get("separators") {
+        None => Vec::new(),
+        Some(pair) => pair.try_iter()?.collect(),
+    };
+    let separators: Vec<&str> = separators.iter().filter_map(Value::as_str).collect();
+    let (between, behind) = match separators[..] {
+        [between, behind] => (between, behind),
+        // As Python does, no blank before a line's end.
+        [] => (if indent.is_some() { "," } else { ", " }, ": "),
+        _ => return Err(fail("`separators` of `tojson` are two strings")),
+    };
     let mut writer = JsonWriter {
         out: String::new(),
-        indent,
-        sort_keys: sort_keys.unwrap_or(false),
+        indent: indent.as_deref(),
+        between,
+        behind,
+        sort_keys: args.is_true("sort_keys"),
+        ensure_ascii: args.is_true("ensure_ascii"),
     };
     writer.push(value, 0)?;
     Ok(writer.out)
 }
 
-struct JsonWriter {
+/// Most blanks of one step of an indentation.
+pub(super) const INDENT_MAX: i64 = 64;
+/// Deepest JSON that is written: far above what a request may nest.
+const DEPTH_MAX: usize = 200;
+
+struct JsonWriter<'a> {
     out: String,
-    indent: Option<usize>,
+    indent: Option<&'a str>,
+    between: &'a str,
+    behind: &'a str,
     sort_keys: bool,
+    ensure_ascii: bool,
 }
 
-impl JsonWriter {
+impl JsonWriter<'_> {
     fn push(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            return Err(fail(format!(
+                "`tojson` of a value deeper than {DEPTH_MAX} levels"
+            )));
+        }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self
                 .out
                 .push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => push_number(&mut self.out, value),
+            ValueKind::Number => push_number(&mut self.out, value, &JSON_NUMBERS),
             ValueKind::String => self.push_string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
@@ -172,19 +314,31 @@ impl JsonWriter {
                     keys.sort();
                 }
                 self.push_group(b"{}", &keys, depth, |writer, key, depth| {
-                    writer.push_string(&python_str(key));
-                    writer.out.push_str(": ");
+                    writer.push_key(key);
+                    writer.out.push_str(writer.behind);
                     writer.push(&value.get_item(key)?, depth)
                 })?;
             }
-            _ => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    "the value has no JSON form",
-                ));
-            }
+            ValueKind::Undefined => return Err(fail("`tojson` of an undefined value")),
+            _ => return Err(fail("`tojson` of a value that has no JSON form")),
         }
         Ok(())
+    }
+
+    /// Writes a key: what is no text becomes one.
+    fn push_key(&mut self, key: &Value) {
+        match key.kind() {
+            ValueKind::None => self.out.push_str("\"null\""),
+            ValueKind::Bool => {
+                let word = if key.is_true() {
+                    "\"true\""
+                } else {
+                    "\"false\""
+                };
+                self.out.push_str(word);
+            }
+            _ => self.push_string(&python_str(key)),
+        }
     }
 
     fn push_group(
@@ -198,10 +352,10 @@ impl JsonWriter {
         for (i, item) in items.iter().enumerate() {
             match (self.indent, i) {
                 (None, 0) => {}
-                (None, _) => self.out.push_str(", "),
+                (None, _) => self.out.push_str(self.between),
                 (Some(_), 0) => self.break_line(depth + 1),
                 (Some(_), _) => {
-                    self.out.push(',');
+                    self.out.push_str(self.between);
                     self.break_line(depth + 1);
                 }
             }
@@ -217,7 +371,7 @@ impl JsonWriter {
     fn break_line(&mut self, depth: usize) {
         if let Some(indent) = self.indent {
             self.out.push('\n');
-            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+            self.out.extend(std::iter::repeat_n(indent, depth));
         }
     }
 
@@ -225,6 +379,18 @@ impl JsonWriter {
         // The two agree on strings: short escapes where JSON has them, \u00xx for other control
         // characters, everything else as it is.
         let quoted = serde_json::to_string(s).expect("a string always has a JSON form");
-        self.out.push_str(&quoted);
+        if !self.ensure_ascii || quoted.is_ascii() {
+            self.out.push_str(&quoted);
+            return;
+        }
+        for c in quoted.chars() {
+            if c.is_ascii() {
+                self.out.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(self.out, "\\u{unit:04x}");
+            }
+        }
     }
 }

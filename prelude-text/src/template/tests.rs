@@ -25,28 +25,6 @@ fn check(source: &str, variables: Json, expected: &str) {
 }
 
 #[test]
-fn renderings_of_a_request_share_their_instructions() {
-    let long = "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}";
-    let own = ChatTemplate::new(long, []).unwrap();
-    let of_request = own.replaced(long, 100).unwrap();
-    let inputs = ChatInputs {
-        messages: &[],
-        tools: None,
-        documents: None,
-        add_generation_prompt: false,
-        kwargs: &Map::new(),
-    };
-    let rendered = |template: &ChatTemplate| -> usize {
-        let renderings = (0..30).map(|_| template.render(&inputs));
-        renderings.take_while(Result::is_ok).count()
-    };
-    assert!((1..=10).contains(&rendered(&of_request)));
-    assert_eq!(of_request.render(&inputs), Err(TemplateError::TooCostly));
-    // The model's own is the operator's, and each rendering has its limit.
-    assert_eq!(rendered(&own), 30);
-}
-
-#[test]
 fn golden_renderings_match_byte_for_byte() {
     let golden: Json = serde_json::from_str(include_str!("../../tests/data/chat.json")).unwrap();
     let templates = golden["templates"].as_object().unwrap();
@@ -231,7 +209,7 @@ fn failures_are_typed() {
         "\n\n{{ 'a' + x }}",
         TemplateError::Failed {
             line: 3,
-            what: "invalid operation".into(),
+            what: "tried to use + operator on unsupported types string and none".into(),
         },
     );
     check(
@@ -241,6 +219,45 @@ fn failures_are_typed() {
             what: "undefined value".into(),
         },
     );
+    for (source, what) in [
+        (
+            "\n{{ 'a'.rstrips() }}",
+            "unknown method `rstrips` of a string",
+        ),
+        (
+            "\n{{ [].pop() }}",
+            "`pop` changes a list: templates change nothing",
+        ),
+        ("\n{{ x.get('a') }}", "unknown method `get` of none"),
+        (
+            "\n{{ x|nosuch }}",
+            "unknown filter: filter nosuch is unknown",
+        ),
+        (
+            "\n{{ x is nosuch }}",
+            "unknown test: test nosuch is unknown",
+        ),
+        ("\n{{ nosuch() }}", "unknown function: nosuch is unknown"),
+        ("\n{{ 'a'.split(1) }}", "argument `sep` is no string"),
+        ("\n{{ 'a'.split(by='b') }}", "there is no argument `by`"),
+        (
+            "\n{{ 'secret'.index('z') }}",
+            "`index` of a text that is not there",
+        ),
+        (
+            "\n{{ '%s' % () }}",
+            "a format has more places than arguments",
+        ),
+        (
+            "\n{{ '%99999999s' % 1 }}",
+            "a format has a width of more than four digits",
+        ),
+        ("\n{{ 'a'.ljust(10 ** 9) }}", "a width is more than 10000"),
+        ("\n{{ nothing|tojson }}", "`tojson` of an undefined value"),
+    ] {
+        let what = what.to_owned();
+        check(source, TemplateError::Failed { line: 2, what });
+    }
     check(
         "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
         TemplateError::TooCostly,
@@ -248,32 +265,6 @@ fn failures_are_typed() {
     assert!(matches!(
         ChatTemplate::new("a\n{% if %}", []),
         Err(TemplateError::Syntax { line: 2, .. })
-    ));
-}
-
-/// A template that a request brings: the model's special tokens, its own source, a bound.
-#[test]
-fn replaced_templates_print_at_most_so_much() {
-    let own = ChatTemplate::new("{{ bos_token }}own", [("bos_token", "<s>")]).unwrap();
-    let render = |source: &str| {
-        own.replaced(source, 100)?.render(&ChatInputs {
-            messages: &[],
-            tools: None,
-            documents: None,
-            add_generation_prompt: true,
-            kwargs: &Map::new(),
-        })
-    };
-    assert_eq!(render("{{ bos_token }}{{ 'a' * 97 }}").unwrap().len(), 100);
-    let long = render("{{ bos_token }}{{ 'a' * 98 }}");
-    assert_eq!(long, Err(TemplateError::TooLong(100)));
-    let looped = render("{% for i in range(99) %}{{ i }}{% endfor %}");
-    assert_eq!(looped, Err(TemplateError::TooLong(100)));
-    let raised = render("{{ 'a' * 100 }}{{ raise_exception('no') }}");
-    assert_eq!(raised, Err(TemplateError::Raised("no".into())));
-    assert!(matches!(
-        render("{% if %}"),
-        Err(TemplateError::Syntax { .. })
     ));
 }
 
