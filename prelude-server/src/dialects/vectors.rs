@@ -49,6 +49,15 @@ table! {
 }
 
 table! {
+    /// The fields of `/embed_all`.
+    TEI_EMBED_ALL "Embeddings of tokens, in TEI's dialect";
+    Obeyed ["inputs"] "TEI" "texts, or token ids";
+    Obeyed ["prompt_name"] "TEI" "a prompt that the model brings";
+    Refused("false") ["normalize"] "TEI" "vectors of tokens are as the model computes them";
+    Refused() ["dimensions"] "TEI" "vectors of tokens are as the model computes them";
+}
+
+table! {
     /// The fields of `/similarity`.
     TEI_SIMILARITY "Similarity, in TEI's dialect";
     Obeyed ["inputs"] "TEI" "`source_sentence` and `sentences`";

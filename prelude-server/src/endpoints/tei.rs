@@ -11,7 +11,8 @@ use serde_json::{json, value::RawValue};
 
 use crate::{
     dialects::{
-        COMMON, MEDIA, ONE_PIECE, PIPELINE, TEI_EMBED, TEI_PREDICT, TEI_SIMILARITY, TEI_TRUNCATION,
+        COMMON, MEDIA, ONE_PIECE, PIPELINE, TEI_EMBED, TEI_EMBED_ALL, TEI_PREDICT, TEI_SIMILARITY,
+        TEI_TRUNCATION,
     },
     endpoint::{Call, Endpoint, Needs, Reply, asked, json as body},
     error::{ApiError, Dialect},
@@ -41,7 +42,7 @@ pub(crate) const EMBED: Endpoint = Endpoint {
 pub(crate) const EMBED_ALL: Endpoint = Endpoint {
     group: "vectors",
     summary: "Embed each token of texts, in TEI's dialect",
-    request: Some(schema::<EmbedAllRequest<'static>>),
+    requests: &[asked::<EmbedAllRequest<'static>>()],
     responses: body::<Vec<Vec<Vec<f32>>>>,
     dialect: Dialect::Tei,
     ..Endpoint::post(&["/embed_all"], |call, body| {
@@ -143,6 +144,7 @@ request! {
         cut: CutFields,
         common: CommonFields<'a>,
     }
+    fields [COMMON, ONE_PIECE, MEDIA, TEI_TRUNCATION, PIPELINE, TEI_EMBED_ALL];
 }
 
 /// Answers `/embed_all`: the vectors of each text's tokens, as the model computes them.

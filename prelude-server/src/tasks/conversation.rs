@@ -100,7 +100,6 @@ impl Rendered {
     }
 }
 
-
 impl Conversation {
     /// Checks the messages and what the template is told beside them. `generates`
     /// is true if an answer is to follow unless the request says otherwise.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,

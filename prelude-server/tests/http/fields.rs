@@ -168,7 +168,7 @@ fn activations_of_classes_have_other_names() {
 
     let rank = json!({"model": "demo-lm", "query": "a", "documents": ["b", "c"]});
     let scores = |more: Value| {
-        let answer = self::ask(&server, "/rerank", &rank, &more).json();
+        let answer = ask(&server, "/rerank", &rank, &more).json();
         answer["results"][0]["relevance_score"].clone()
     };
     let raw = scores(json!({"use_activation": false}));
@@ -186,7 +186,7 @@ fn classes_of_inputs_are_listed_with_their_names() {
     let server = every_task();
     let text = "Where is my card?";
     let body = json!({"model": "demo-classifier", "inputs": text});
-    let ask = |more: Value| self::ask(&server, "/classify", &body, &more);
+    let ask = |more: Value| ask(&server, "/classify", &body, &more);
     let found = ask(json!({})).json();
     let same = server.post("/predict", &body.to_string()).json();
     assert_eq!(found, same);
@@ -221,17 +221,17 @@ fn classes_of_inputs_are_listed_with_their_names() {
 fn openais_names_of_moderation_are_known() {
     let server = every_task();
     let body = json!({"input": "a"});
-    let plain = self::ask(&server, "/v1/moderations", &body, &json!({})).json();
+    let plain = ask(&server, "/v1/moderations", &body, &json!({})).json();
     for name in [
         "omni-moderation-latest",
         "text-moderation-latest",
         "text-moderation-stable",
     ] {
-        let named = self::ask(&server, "/v1/moderations", &body, &json!({"model": name}));
+        let named = ask(&server, "/v1/moderations", &body, &json!({"model": name}));
         assert_eq!(named.status, 200, "{name}: {}", named.body);
         assert_eq!(named.json()["results"], plain["results"], "{name}");
     }
-    let other = self::ask(
+    let other = ask(
         &server,
         "/v1/moderations",
         &body,
