@@ -168,7 +168,7 @@ fn activations_of_classes_have_other_names() {
 
     let rank = json!({"model": "demo-lm", "query": "a", "documents": ["b", "c"]});
     let scores = |more: Value| {
-        let answer = ask(&server, "/rerank", &rank, &more).json();
+        let answer = self::ask(&server, "/rerank", &rank, &more).json();
         answer["results"][0]["relevance_score"].clone()
     };
     let raw = scores(json!({"use_activation": false}));
