@@ -277,6 +277,8 @@ pub(crate) fn text(plans: &Plans, machine: &Machine) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
