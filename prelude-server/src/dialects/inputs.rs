@@ -56,7 +56,8 @@ table! {
     Obeyed ["messages"] "OpenAI" "rendered by the model's chat template; parts that are not text are refused where they stand";
     Obeyed ["tools", "tool_choice", "parallel_tool_calls"] "OpenAI" "functions that the model may call, must call, or is not shown";
     Obeyed ["add_generation_prompt", "continue_final_message"] "vLLM" "how the rendered conversation ends";
-    Obeyed ["chat_template", "chat_template_kwargs", "documents"] "vLLM" "the template, where the server takes any, and its variables";
+    Obeyed ["chat_template_kwargs", "documents"] "vLLM" "variables of the template";
+    Refused() ["chat_template"] "vLLM" "a template is a program, which requests do not bring; the server's `--chat-template` names one";
     Obeyed ["enable_thinking"] "Prelude" "short for the template's variable";
     Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
     Refused("[]") ["functions"] "OpenAI" "`tools` has taken its place";

@@ -19,11 +19,7 @@ use super::{
     truncate::Truncation,
 };
 use crate::{
-    endpoint::Call,
-    endpoint::Needs,
-    error::ApiError,
-    served_model::ServedModel,
-    wire::{Json, Refused},
+    endpoint::Call, endpoint::Needs, error::ApiError, served_model::ServedModel, wire::Json,
 };
 
 /// A conversation and what its template is told beside it, as clients write them.
@@ -50,10 +46,6 @@ pub(crate) struct ConversationFields {
     pub(crate) parallel_tool_calls: Option<bool>,
     #[schemars(with = "Option<Vec<BTreeMap<String, Value>>>")]
     documents: Option<Json>,
-    /// A template is a program: requests bring none.
-    #[schemars(skip)]
-    #[serde(rename = "chat_template")]
-    _chat_template: Option<Refused>,
     /// Special tokens in people's texts are plain text.
     pub(crate) escape_special_tokens: Option<bool>,
 }

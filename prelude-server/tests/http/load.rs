@@ -338,6 +338,7 @@ fn every_kind() -> Vec<(&'static str, Value)> {
         ),
         ("/pooling", json!({"input": text})),
         ("/embed", json!({"inputs": [text, "Where is my card?"]})),
+        ("/embed_all", json!({"inputs": [text, "Where is my card?"]})),
         (
             "/predict",
             json!({"inputs": [[text]], "model": "demo-classifier"}),

@@ -46,7 +46,12 @@ fn values_are_bounded_before_they_are_made() {
         let refused = server.post(path, &body);
         let shown = &body[..100];
         assert_eq!(refused.status, 400, "{shown}: {}", refused.body);
-        assert_eq!(refused.reason(), "too_many_values", "{shown}");
+        // A schema that is text has a bound of its own in bytes.
+        let expected = match body.contains("structured_outputs") {
+            true => "grammar_too_complex",
+            false => "too_many_values",
+        };
+        assert_eq!(refused.reason(), expected, "{shown}");
         // The body, and its copies as text.
         let growth = server.peak() - idle;
         assert!(growth < 48 * MIB, "{} MiB for {shown}", growth / MIB);
@@ -99,6 +104,9 @@ fn memory_of_values_is_reserved_and_goes_back() {
 fn values_without_room_are_refused_for_now() {
     let server = Served::start(&[("LIMITS__BODIES_IN_FLIGHT_BYTES", &(16 * MIB).to_string())]);
     for (path, body) in bodies(&list(30_000)) {
+        if body.contains("structured_outputs") {
+            continue; // Refused for good, by its bytes.
+        }
         let refused = server.post(path, &body);
         let found = (refused.status, &*refused.reason());
         assert_eq!(found, (429, "queue_full"), "{}", &body[..100]);
