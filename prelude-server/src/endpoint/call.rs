@@ -133,18 +133,23 @@ impl Call {
     /// # Errors
     /// 400 naming the field, 429 `queue_full`.
     pub(crate) async fn read<'a, R: Request<'a>>(&self, body: &'a [u8]) -> Result<R, ApiError> {
-        let work = || self.read_fields(self.split(body)?);
+        let work = || self.take(self.split(body)?);
         self.app.encoder.run(body.len(), work).await?
     }
 
     /// Reads fields as a request, as [`Call::read`].
     ///
     /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn read_fields<'a, R: Request<'a>>(
+    /// 400 naming the field, 429 `queue_full`.
+    pub(crate) async fn read_fields<'a, R: Request<'a>>(
         &self,
-        mut fields: wire::Fields<'a>,
+        fields: wire::Fields<'a>,
     ) -> Result<R, ApiError> {
+        let bytes = fields.bytes();
+        self.app.encoder.run(bytes, || self.take(fields)).await?
+    }
+
+    fn take<'a, R: Request<'a>>(&self, mut fields: wire::Fields<'a>) -> Result<R, ApiError> {
         let request = R::read(&mut fields);
         // A field of another server tells more than what is missing because of it.
         fields.settle(R::TABLES)?;

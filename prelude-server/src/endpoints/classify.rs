@@ -118,7 +118,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let classes = tei::classes(call, fields).await;
         return classes.map_err(|e| e.in_dialect(Dialect::Tei));
     }
-    let request: ClassifyRequest<'_> = call.read_fields(fields)?;
+    let request: ClassifyRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
     let model = model(
         call,

@@ -211,7 +211,7 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
 /// Answers a rerank request in any dialect but TEI's.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
-    let request: RerankRequest<'_> = call.read_fields(fields)?;
+    let request: RerankRequest<'_> = call.read_fields(fields).await?;
     request.refuse_other_dialects(answered)?;
     let common = Common::new(call, request.common)?;
     let model = call.app.model_for(common.model.as_deref(), Task::Rerank)?;
@@ -294,7 +294,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
 
 /// Answers a rerank request in TEI's dialect.
 async fn tei(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
-    let request: RerankRequest<'_> = call.read_fields(fields)?;
+    let request: RerankRequest<'_> = call.read_fields(fields).await?;
     // The other dialects' fields, and those for which TEI has names of its own.
     let asked = request.rerank;
     let is_limit = |limit: Option<Count>| limit.is_some_and(|n| n.get() > 0);

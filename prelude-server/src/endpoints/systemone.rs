@@ -55,7 +55,7 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
         let reason = "it has a content part that is not text, and models read text alone";
         return Err(ApiError::refused_field("state".to_owned(), reason));
     }
-    let request: SystemOneRequest<'_> = call.read_fields(fields)?;
+    let request: SystemOneRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
     let aliases = &call.app.config.decide.systemone_aliases;
     let name = common

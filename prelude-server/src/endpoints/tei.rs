@@ -269,7 +269,7 @@ async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
-    let request: PredictRequest<'_> = call.read_fields(fields)?;
+    let request: PredictRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
     let model = classify::model(call, common.model.as_deref(), false)?;
     if model.has_vocabulary() {

@@ -210,6 +210,12 @@ impl<'a> Fields<'a> {
         entry.raw
     }
 
+    /// Returns the bytes of all values that are not taken.
+    pub(crate) fn bytes(&self) -> usize {
+        let values = self.entries.iter().filter_map(|entry| entry.raw);
+        values.map(str::len).sum()
+    }
+
     /// Returns true if a field is present, and neither null nor taken.
     pub(crate) fn has(&self, name: &str) -> bool {
         let present = |e: &Entry<'_>| e.name == name && e.raw.is_some_and(|raw| raw != "null");
