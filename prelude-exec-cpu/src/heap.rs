@@ -26,6 +26,7 @@ pub fn give_back_freed() {
 mod tests {
     use super::*;
 
+    #[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
     fn resident_kib() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));

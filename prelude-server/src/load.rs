@@ -129,6 +129,23 @@ pub fn plan(
     devices.plan(&assets.checkpoint, max_model_len, &options.executor)
 }
 
+/// Returns the chat template of the options, or else the model's own.
+fn chat_template(
+    assets: &mut Assets,
+    options: &LoadOptions,
+) -> Result<Option<ChatTemplate>, LoadError> {
+    if let Some(path) = &options.chat_template {
+        assets.chat_template = Some(read_template(path)?);
+    }
+    Ok(assets.compile_template()?)
+}
+
+/// Returns true if a model served as `kind` has a probability for each word that may follow.
+fn predicts_words(kind: ModelKind, checkpoint: &Checkpoint) -> bool {
+    matches!(kind, ModelKind::Lm | ModelKind::Reranker)
+        && matches!(checkpoint.kind(), CheckpointKind::CausalLm)
+}
+
 /// Puts a model into service.
 ///
 /// # Errors
@@ -141,21 +158,17 @@ pub fn load(
     let kind = served_kind(&assets, options.kind)?;
     let judge = judge(&assets, kind, options)?;
     let rerank_template = judged_template(judge, &mut assets, options)?;
-    if let Some(path) = &options.chat_template {
-        assets.chat_template = Some(read_template(path)?);
-    }
     check_generation(&assets, kind, options)?;
-    let template = assets.compile_template()?;
+    let template = chat_template(&mut assets, options)?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
     let pooling = pooling(&assets.checkpoint, kind, options.pooling)?;
     let mut warnings = take_warnings(&mut assets);
-    let has_vocabulary = matches!(kind, ModelKind::Lm | ModelKind::Reranker)
-        && matches!(assets.checkpoint.kind(), CheckpointKind::CausalLm);
+    let has_vocabulary = predicts_words(kind, &assets.checkpoint);
     let asked = template.as_ref().filter(|_| has_vocabulary);
     let labels = asked.and_then(|of| served_decide_labels(of, &assets.tokenizer, &mut warnings));
     let opened = devices.open(&assets.checkpoint, max_model_len, &options.executor)?;
-    let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let config = engine_config(options, &assets.name, &opened.name)?;
+    let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let engine = ScheduledEngine::spawn(&name, config, opened.executor)?;
     let checkpoint = &assets.checkpoint;
     let eos_token_ids = checkpoint.generation().eos_token_ids.clone();

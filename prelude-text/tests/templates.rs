@@ -1,4 +1,5 @@
 //! Templates in the manner of published ones, rendered as Jinja2 does where transformers sets it up.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use prelude_text::template::{ChatInputs, ChatTemplate};
 use serde_json::{Map, Value, json};

@@ -164,12 +164,8 @@ impl Report {
         for (what, value) in about {
             let _ = writeln!(out, "  {what:<10} {value}");
         }
-        let head = ["median", "min", "max"];
-        let _ = writeln!(
-            out,
-            "\n  {:<26}{:>12}{:>12}{:>12}",
-            "", head[0], head[1], head[2]
-        );
+        let [median, min, max] = ["median", "min", "max"];
+        let _ = writeln!(out, "\n  {:<26}{median:>12}{min:>12}{max:>12}", "");
         for &Line(_, what, unit, digits, figure) in LINES {
             let Spread { median, min, max } = self.spread(figure);
             let line = format!(

@@ -138,6 +138,7 @@ fn try_open(
         engine,
         warnings: more,
         memory,
+        executor: _,
     } = load(assets, &load_options, &devices)?;
     warnings.extend(more);
     let (name, labels) = (model.name.clone(), model.id2label.clone());

@@ -168,6 +168,15 @@ pub(super) fn read_keys(path: &Path) -> Result<ApiKeys, Failure> {
     Ok(keys)
 }
 
+/// Refuses to let the pages of all origins ask where keys are configured.
+fn check_origins(origins: &[String], keys: &ApiKeys) -> Result<(), Failure> {
+    if !keys.is_empty() && origins.iter().any(|origin| origin == "*") {
+        let message = "cors_origins must list origins, not `*`, where keys are configured";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    Ok(())
+}
+
 /// Serves until told to stop. `otel` are the variables of OpenTelemetry.
 async fn serve(
     args: &ServeArgs,
@@ -178,10 +187,7 @@ async fn serve(
     let started = Instant::now();
     let is_demo = args.models.is_empty() && settings.models.is_empty();
     let config = settings.server_config();
-    if !keys.is_empty() && config.cors_origins.iter().any(|o| o == "*") {
-        let message = "cors_origins must list origins, not `*`, where keys are configured";
-        return Err(Failure::new(Code::Usage, message));
-    }
+    check_origins(&config.cors_origins, &keys)?;
     // Checked before anything else can fail: a program without CUDA cannot do what it was asked to.
     let flags = models::Flags {
         model: &args.model_args,

@@ -42,6 +42,10 @@ pub(crate) use vectors::*;
 
 /// The effect of a field on an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::enum_variant_names,
+    reason = "the word that fields of checkpoints have too, in `prelude_models::fields::Effect`"
+)]
 pub(crate) enum Effect {
     /// The field decides answers: the request's type has it.
     Obeyed,

@@ -208,6 +208,12 @@ async fn handle(call: &Arc<Call>, body: Bytes, answered: Answered) -> Result<Rep
     }
 }
 
+/// Returns how many results are asked for. Zero asks for all, as leaving the number out does.
+fn wanted(top_n: Option<Int<0, { i64::MAX }>>) -> Option<usize> {
+    let top_n = usize::try_from(top_n?.get()).ok();
+    top_n.filter(|&n| n > 0)
+}
+
 /// Answers a rerank request in any dialect but TEI's.
 async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Result<Reply, ApiError> {
     let is_cohere = answered == Answered::Cohere;
@@ -222,12 +228,7 @@ async fn documents(call: &Call, fields: Fields<'_>, answered: Answered) -> Resul
     if documents.is_empty() {
         return Err(ApiError::invalid_value("documents", "not be an empty list"));
     }
-    // Zero asks for all results, as leaving the number out does.
-    let top_n = asked
-        .top_n
-        .or(asked.top_k)
-        .and_then(|n| usize::try_from(n.get()).ok());
-    let top_n = top_n.filter(|&n| n > 0);
+    let top_n = wanted(asked.top_n.or(asked.top_k));
     let return_documents = asked.return_documents.unwrap_or(!is_cohere);
     if asked.instruction.is_some() && asked.instruct.is_some() {
         let must = "not be combined with `instruction`, which means the same";

@@ -95,7 +95,7 @@ impl<'a> Common<'a> {
 fn priority(call: &Call, asked: Option<i64>) -> Result<i64, ApiError> {
     let best = call.client.best_priority;
     let best = best.unwrap_or(call.app.config.limits.best_priority);
-    let priority = asked.unwrap_or(best.max(0));
+    let priority = asked.unwrap_or_else(|| best.max(0));
     if priority < best {
         let must = format!(
             "be at least {best} for this client; `limits.best_priority`, or `KEY priority=N` in the \

@@ -135,10 +135,10 @@ fn place(flags: &str, letter: char, value: &Value) -> Result<String, Error> {
         'c' => ('c', value.clone()),
         _ => return Err(fail(format!("unknown format `%{letter}`"))),
     };
-    if flags.is_empty() {
-        if let Some(text) = value.as_str() {
-            return Ok(text.to_owned());
-        }
+    if flags.is_empty()
+        && let Some(text) = value.as_str()
+    {
+        return Ok(text.to_owned());
     }
     format_filter(FormatStyle::Printf, &format!("%{flags}{letter}"), &[value])
 }

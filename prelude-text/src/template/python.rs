@@ -239,18 +239,15 @@ fn push_float(out: &mut String, number: f64, [infinity, minus_infinity, nan]: &[
 pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
     let args = Args::new(&args, &names)?;
-    let indent = match args.get("indent") {
-        None => None,
-        Some(indent) => Some(match indent.as_str() {
-            Some(text) => text.to_owned(),
-            None => {
-                let width = i64::try_from(indent)
-                    .unwrap_or_default()
-                    .clamp(0, INDENT_MAX);
-                " ".repeat(usize::try_from(width).unwrap_or_default())
-            }
-        }),
-    };
+    let indent = args.get("indent").map(|indent| match indent.as_str() {
+        Some(text) => text.to_owned(),
+        None => {
+            let width = i64::try_from(indent)
+                .unwrap_or_default()
+                .clamp(0, INDENT_MAX);
+            " ".repeat(usize::try_from(width).unwrap_or_default())
+        }
+    });
     let separators: Vec<Value> = match args.get("separators") {
         None => Vec::new(),
         Some(pair) => pair.try_iter()?.collect(),

@@ -135,12 +135,7 @@ impl Model {
                 .with_context(|| format!("cannot write {}", path.display()))
         };
         write("config.json", &self.config(read("config.json")?))?;
-        let mut tokenizer = read("tokenizer_config.json")?;
-        tokenizer["model_max_length"] = json!(CONTEXT);
-        if self.family == Family::ModernBert {
-            // As the published ones say: the model takes no types of tokens.
-            tokenizer["model_input_names"] = json!(["input_ids", "attention_mask"]);
-        }
+        let tokenizer = self.tokenizer(read("tokenizer_config.json")?);
         write("tokenizer_config.json", &tokenizer)?;
         if self.task == Task::Embed {
             let mut pooling = read("1_Pooling/config.json")?;
@@ -153,6 +148,15 @@ impl Model {
         fs::rename(&part, &weights)
             .with_context(|| format!("cannot make {}", weights.display()))?;
         Ok(folder)
+    }
+
+    fn tokenizer(&self, mut tokenizer: Value) -> Value {
+        tokenizer["model_max_length"] = json!(CONTEXT);
+        if self.family == Family::ModernBert {
+            // As the published ones say: the model takes no types of tokens.
+            tokenizer["model_input_names"] = json!(["input_ids", "attention_mask"]);
+        }
+        tokenizer
     }
 
     fn config(&self, mut config: Value) -> Value {
