@@ -99,9 +99,10 @@ impl World {
         let blobs = self.home.join("hub/models--bank--demo-lm/blobs");
         let entries = fs::read_dir(blobs).into_iter().flatten().flatten();
         let is_part = |e: &fs::DirEntry| e.file_name().to_string_lossy().ends_with(".incomplete");
+        // A part may be whole, and have its own name, by the time that it is looked at.
         entries
             .filter(is_part)
-            .map(|e| e.metadata().unwrap().len())
+            .filter_map(|e| Some(e.metadata().ok()?.len()))
             .sum()
     }
 }

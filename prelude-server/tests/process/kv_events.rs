@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     net::TcpListener,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -16,17 +19,17 @@ use crate::support::{Served, wait_for};
 /// Blocks of the pool: as many as the longest sequence of the demo model needs.
 const BLOCKS: &str = "256";
 
-/// Returns the first of four ports in a row that are free.
+/// Returns the first of four ports in a row that are free. They lie below those that systems give to
+/// connections, of which another test's could take one while a server is down.
 fn free_ports() -> u16 {
-    let any = || {
-        TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-    };
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut starts = std::iter::repeat_with(|| any().port()).take(1_000);
-    let start = starts.find(|&port| port < u16::MAX - 4 && (port..port + 4).all(is_free));
+    let candidate = || {
+        let number = std::process::id().wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        10_000 + (number % 5_000) as u16 * 4
+    };
+    let mut starts = std::iter::repeat_with(candidate).take(5_000);
+    let start = starts.find(|&port| (port..port + 4).all(is_free));
     start.unwrap()
 }
 
