@@ -13,6 +13,9 @@ pub(crate) const BYTES_MAX: u64 = 512 << 20;
 /// writer never returns.
 pub(crate) fn open(path: &Path) -> io::Result<(File, usize)> {
     let about = std::fs::metadata(path)?;
+    if about.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
     if !about.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,

@@ -82,6 +82,7 @@ fn read(path: PathBuf) -> PyResult<Vec<u8>> {
     // Asked before opening: opening a pipe would wait for its other end.
     let regular = std::fs::metadata(&path).and_then(|about| match about.is_file() {
         true => Ok(()),
+        false if about.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
         false => Err(std::io::Error::new(
             std::io::ErrorKind::InvalidInput,
             "not a regular file",

@@ -3,6 +3,8 @@
 
 mod bodies;
 mod model;
+// Where the published package has it: a test of a served process makes the same schemas.
+#[path = "../../tests/process/schemas.rs"]
 pub mod schemas;
 mod world;
 

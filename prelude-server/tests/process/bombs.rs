@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Served, connect, request};
 
-#[path = "../../fuzz/src/schemas.rs"]
+#[path = "schemas.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets' library exports it")]
 mod schemas;
 
