@@ -80,14 +80,15 @@ fn refuse_words(is_pretokenized: bool) -> PyResult<()> {
 
 fn read(path: PathBuf) -> PyResult<Vec<u8>> {
     // Asked before opening: opening a pipe would wait for its other end.
-    let regular = std::fs::metadata(&path).and_then(|about| match about.is_file() {
-        true => Ok(()),
-        false if about.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
-        false => Err(std::io::Error::new(
-            std::io::ErrorKind::InvalidInput,
-            "not a regular file",
-        )),
-    });
+    // A folder is the system's to refuse, with its own number, which Python's classes follow.
+    let regular =
+        std::fs::metadata(&path).and_then(|about| match about.is_file() || about.is_dir() {
+            true => Ok(()),
+            false => Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "not a regular file",
+            )),
+        });
     let bytes = regular.and_then(|()| std::fs::read(&path));
     bytes.map_err(|source| load_error(fasttoken::Error::Io { path, source }))
 }
