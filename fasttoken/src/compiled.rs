@@ -131,7 +131,14 @@ fn open(path: &Path) -> Result<Reader, Error> {
     let mut magic = [0; format::MAGIC.len()];
     match file.read_exact(&mut magic) {
         Ok(()) if magic == format::MAGIC => {}
-        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => return Err(io(error)),
+        Err(error)
+            if !matches!(
+                error.kind(),
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::IsADirectory
+            ) =>
+        {
+            return Err(io(error));
+        }
         _ => return Err(at(path, CompiledError::NotCompiled)),
     }
     let file = FileBytes::map(&file).map_err(io)?;
