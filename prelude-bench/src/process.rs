@@ -31,7 +31,7 @@ pub struct Process {
     pub ready_after: Duration,
     /// Lines that `prelude` wrote before it was ready.
     pub start_log: Vec<String>,
-    /// A log that nobody reads.
+    /// A log without a reader.
     unread: Option<BufReader<ChildStderr>>,
 }
 

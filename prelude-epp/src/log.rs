@@ -52,7 +52,7 @@ pub fn line(text: fmt::Arguments<'_>) {
 /// If the system gives no thread.
 pub fn start() -> io::Result<()> {
     if QUEUE.get().is_none() {
-        // Lost by whoever comes second: its thread ends with its queue.
+        // A second call loses: its thread ends when its queue is dropped.
         let _ = QUEUE.set(Queue::start(io::stderr())?);
     }
     Ok(())
@@ -87,7 +87,7 @@ impl Queue {
 
     fn flush(&self, timeout: Duration) {
         let (done, is_done) = sync_channel(1);
-        // Full: nobody reads, and nobody will.
+        // The queue is full and has no reader, so the wait would not end.
         if self.entries.try_send(Entry::Flush(done)).is_ok() {
             // What has not been written by then is lost.
             let _ = is_done.recv_timeout(timeout);
@@ -95,7 +95,7 @@ impl Queue {
     }
 }
 
-/// Writes lines until nobody can add any.
+/// Writes lines until all senders are gone.
 fn write(entries: &Receiver<Entry>, dropped: &AtomicU64, mut out: impl Write) {
     while let Ok(entry) = entries.recv() {
         match entry {
@@ -125,7 +125,7 @@ mod tests {
         (0..lines).for_each(|_| queue.put(line.clone()));
         let dropped = queue.dropped.load(Ordering::Relaxed);
         assert!(dropped >= (QUEUED_LINES - 2) as u64, "{dropped}");
-        // Nobody reads, and the end does not wait for long.
+        // The queue has no reader, and the flush gives up after its timeout.
         queue.flush(Duration::from_millis(1));
         drop(queue);
         let mut text = String::new();

@@ -23,7 +23,7 @@ use std::{
 /// Most lines that wait to be written, about a megabyte.
 const QUEUED_LINES: usize = 4096;
 /// Most bytes of one write, unless a single line is longer: as many as a pipe takes in one piece,
-/// whoever else writes to it.
+/// so that lines of other programs do not mix with it.
 const WRITE_BYTES: usize = 4096;
 /// The time that a line waits for others to be written with, if one was written just before.
 const COMPANY_WAIT: Duration = Duration::from_millis(5);
@@ -64,7 +64,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
 /// If the system gives no thread.
 pub(crate) fn start() -> io::Result<()> {
     if QUEUE.get().is_none() {
-        // Lost by whoever comes second: its thread ends with its queue.
+        // A second call loses: its thread ends when its queue is dropped.
         let _ = QUEUE.set(Queue::start(io::stderr())?);
     }
     Ok(())
@@ -137,7 +137,7 @@ struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes lines, several at a time if they come fast, until nobody can add any.
+    /// Writes lines, several at a time if they come fast, until all senders are gone.
     fn run(mut self, entries: &Receiver<Entry>) {
         while let Ok(first) = entries.recv() {
             let (mut text, mut lines) = (String::new(), 0);
@@ -163,7 +163,7 @@ impl<W: Write> Writer<W> {
                 self.say_dropped();
             }
             for done in flushes {
-                // Whoever asked may have gone.
+                // The caller of the flush may have timed out.
                 let _ = done.try_send(());
             }
             thread::sleep(COMPANY_WAIT);
@@ -255,7 +255,7 @@ mod tests {
         (0..lines).for_each(|_| queue.put(long.clone()));
         let dropped = queue.dropped.load(Ordering::Relaxed);
         assert!(dropped >= (2 * QUEUED_LINES - 2) as u64, "{dropped}");
-        // Nobody reads, and the end does not wait for long.
+        // The queue has no reader, and the flush gives up after its timeout.
         queue.flush(Duration::from_millis(1));
         drop(permit);
         queue.flush(Duration::from_secs(60));

@@ -22,7 +22,7 @@ const PAUSE: u32 = 3;
 /// Longest pause: a slice may have waited for a slow disk.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// A packed file in use whose weights nobody has compared with their checksums yet.
+/// A packed file in use whose weights are not yet compared with their checksums.
 #[derive(Debug)]
 pub struct PackedCheck {
     pub(super) path: PathBuf,

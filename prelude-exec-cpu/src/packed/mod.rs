@@ -48,7 +48,7 @@ pub enum PackedUse {
     Off,
     /// The model was given in memory, so nothing tells when it changes. It was packed as usual.
     InMemory,
-    /// The folder had the packed weights, which are mapped now. Nobody has looked at them yet.
+    /// The folder had the packed weights, which are mapped now. Their checksums are not compared yet.
     Found(PackedCheck),
     /// The weights were packed, and a thread writes them to the folder.
     Writing(PackedWriting),

@@ -202,7 +202,7 @@ fn tensors_must_be_those_of_the_architecture() {
     );
 }
 
-/// What is not read is not there for whoever plans, packs or names a model.
+/// Tensors that are not read count neither in plans, nor in packed files, nor in fingerprints.
 #[test]
 fn unread_tensors_are_not_there() {
     let names = shapes();

@@ -198,7 +198,7 @@ async fn serve(
     };
     let chosen = models::choose(models::lone(&args.models), &settings, &flags)?;
     let traces = traces::start(otel)?;
-    // From here on requests are answered, whoever reads the log.
+    // From here on a log without a reader delays no request.
     log::start().map_err(|e| Failure::new(Code::Failed, format_args!("cannot start: {e}")))?;
     let app = App::with_traces(config, keys, traces);
     // Bound before loading: a taken port is noticed at once, and probes get 503, not silence.

@@ -45,7 +45,7 @@ pub(super) fn check(app: &App, parts: &Parts) -> Result<(), ApiError> {
     Err(ApiError::foreign_origin())
 }
 
-/// Returns a header as text; a name that is no ASCII is nobody's.
+/// Returns a header as text, empty if it is not ASCII: no name of a server is.
 fn text(value: Option<&HeaderValue>) -> Option<&str> {
     value.map(|value| value.to_str().unwrap_or_default())
 }

@@ -165,7 +165,7 @@ impl<E: SpanExporter> Task<E> {
             self.batch.push(span);
         }
         self.send().await;
-        // Whoever asked may have gone.
+        // The caller of the flush may have timed out.
         let _ = done.send(());
     }
 

@@ -197,7 +197,7 @@ fn unread_tensors_may_have_any_type() {
     }
 }
 
-/// A tensor that is read must be of numbers, and one that nobody knows is refused.
+/// A tensor that is read must be of numbers, and an unknown name is refused.
 #[test]
 fn read_tensors_are_numbers() {
     let refused = |tensor: &str, part: &str| {

@@ -8,7 +8,7 @@ use crate::support::{TestServer, config, demo_model};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A template is a program; of a server's clients nobody may bring one.
+/// A template is a program, so a request that brings one is refused.
 #[test]
 fn requests_bring_no_templates() {
     let server = TestServer::demo();

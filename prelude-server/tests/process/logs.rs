@@ -69,7 +69,7 @@ fn fill_log(server: &Served) {
     assert!(server.metric("prelude:log_lines_dropped_total") > 0.0);
 }
 
-/// A log that nobody reads holds up neither requests nor the end.
+/// A log without a reader delays neither requests nor the end of the process.
 #[test]
 fn requests_and_the_end_do_not_wait_for_the_reader_of_the_log() {
     let (mut server, rest) = Served::start_unread(&[("SERVER__DRAIN_DELAY_MS", "0")]);
@@ -110,7 +110,7 @@ fn a_reader_that_comes_back_is_told_what_it_missed() {
 
 #[test]
 fn signals_of_users_are_outlived_and_the_second_to_stop_ends_at_once() {
-    // Nobody reads the log, and nobody waits for this drain.
+    // The log has no reader, and the test does not wait for this drain.
     let (mut server, rest) = Served::start_unread(&[("SERVER__DRAIN_DELAY_MS", "86400000")]);
     fill_log(&server);
     for user in ["-USR1", "-USR2"] {

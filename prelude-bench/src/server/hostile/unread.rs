@@ -1,4 +1,4 @@
-//! Honest clients of a server whose log nobody reads.
+//! Measures honest clients of a server whose log has no reader.
 
 use std::sync::Arc;
 

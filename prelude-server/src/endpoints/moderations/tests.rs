@@ -506,7 +506,7 @@ fn conversations_that_are_refused() {
     let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
     let seen = json!([{"role": "user", "content": image}]);
     check(seen, "unsupported_parameter", "/input/0/content/0/type");
-    // Without a guard nobody knows how a conversation is judged.
+    // Only a guard's template says how a conversation is judged.
     for body in [
         json!({"input": [user], "model": "demo-classifier"}),
         json!({"input": [user], "labels": ["safe", "rude"]}),
