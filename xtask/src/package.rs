@@ -27,6 +27,7 @@ const SELF_CONTAINED: &[&str] = &[
     "prelude-kernels",
     "prelude-kv",
     "prelude-kv-events",
+    "prelude-measure",
     "prelude-router",
     "prelude-sched",
 ];
