@@ -3,5 +3,6 @@
 
 pub mod clock;
 pub mod random;
+pub mod record;
 pub mod stats;
 pub mod table;
