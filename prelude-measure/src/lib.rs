@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod http;
+pub mod process;
 pub mod random;
 pub mod record;
+pub mod server;
 pub mod stats;
 pub mod table;
