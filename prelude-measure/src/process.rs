@@ -41,8 +41,9 @@ pub enum Output<'a> {
     Lines(Option<&'a Path>),
     /// As `Lines`, but what is written after the line that was waited for stays in the pipe.
     Unread,
-    /// Standard input and output are pipes, see [`Process::pipes`].
-    Piped,
+    /// Standard input and output are pipes, see [`Process::pipes`]; the standard error goes to a
+    /// file if one is named, else to where that of this process goes.
+    Piped(Option<&'a Path>),
 }
 
 /// The end of a process that was waited for.
@@ -76,22 +77,25 @@ impl Process {
     ///
     /// # Errors
     /// If it cannot be started, or its log cannot be written.
-    pub fn start(mut command: Command, output: Output<'_>) -> Result<Self> {
+    pub fn start(command: &mut Command, output: Output<'_>) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let input = match output {
-            Output::Piped => Stdio::piped(),
+            Output::Piped(_) => Stdio::piped(),
             _ => Stdio::null(),
         };
         command.process_group(0).stdin(input);
         let log = match output {
-            Output::File(path) | Output::Lines(Some(path)) => Some(path.to_owned()),
+            Output::File(path) | Output::Lines(Some(path)) | Output::Piped(Some(path)) => {
+                Some(path.to_owned())
+            }
             _ => None,
         };
         let file = { log.as_deref() }.map(create).transpose()?;
         let (stdout, stderr) = match (output, &file) {
             (Output::File(_), Some(file)) => (file.try_clone()?.into(), file.try_clone()?.into()),
             (Output::Lines(_) | Output::Unread, _) => (Stdio::null(), Stdio::piped()),
-            (Output::Piped, _) => (Stdio::piped(), Stdio::inherit()),
+            (Output::Piped(_), Some(file)) => (Stdio::piped(), file.try_clone()?.into()),
+            (Output::Piped(_), None) => (Stdio::piped(), Stdio::inherit()),
             (Output::Inherit, _) => (Stdio::inherit(), Stdio::inherit()),
             _ => (Stdio::null(), Stdio::null()),
         };
@@ -417,7 +421,7 @@ mod tests {
     /// Starts a shell with a child that sleeps, and returns the child's id.
     fn with_child(script: &str) -> (Process, String) {
         let script = format!("sleep 60 & echo $! >&2; {script}");
-        let mut process = Process::start(sh(&script), Output::Lines(None)).unwrap();
+        let mut process = Process::start(&mut sh(&script), Output::Lines(None)).unwrap();
         let limit = Duration::from_secs(20);
         let pid = process
             .wait_for_line(limit, |l| Some(l.to_owned()))
@@ -458,7 +462,7 @@ mod tests {
         keeper
             .args(["a_process_ends_when_its_keeper_is_killed", "--nocapture"])
             .env("PRELUDE_MEASURE_KEEPER", "1");
-        let mut keeper = Process::start(keeper, Output::Lines(None)).unwrap();
+        let mut keeper = Process::start(&mut keeper, Output::Lines(None)).unwrap();
         let pid = keeper
             .wait_for_line(Duration::from_secs(20), |line| {
                 let rest = line.strip_prefix("sleeper ")?;
@@ -474,7 +478,7 @@ mod tests {
     #[test]
     fn a_process_is_asked_before_it_is_killed() {
         let script = "trap 'exit 0' TERM; echo ready >&2; while :; do sleep 0.01; done";
-        let mut process = Process::start(sh(script), Output::Lines(None)).unwrap();
+        let mut process = Process::start(&mut sh(script), Output::Lines(None)).unwrap();
         let limit = Duration::from_secs(20);
         process
             .wait_for_line(limit, |line| (line == "ready").then_some(()))
@@ -485,14 +489,14 @@ mod tests {
 
     #[test]
     fn last_words_and_logs_are_named() {
-        let mut process = Process::start(sh("echo no >&2"), Output::Lines(None)).unwrap();
+        let mut process = Process::start(&mut sh("echo no >&2"), Output::Lines(None)).unwrap();
         let error = process
             .wait_for_line(Duration::from_secs(20), |_| None::<()>)
             .unwrap_err();
         assert!(error.to_string().ends_with("it said:\nno"), "{error}");
 
         let log = env::temp_dir().join(format!("prelude-measure-{}", std::process::id()));
-        let mut process = Process::start(sh("echo out; exit 3"), Output::File(&log)).unwrap();
+        let mut process = Process::start(&mut sh("echo out; exit 3"), Output::File(&log)).unwrap();
         let error = process
             .wait_until(Duration::from_secs(20), || false)
             .unwrap_err()
@@ -504,7 +508,7 @@ mod tests {
 
     #[test]
     fn orders_go_in_and_replies_come_out() {
-        let mut process = Process::start(Command::new("cat"), Output::Piped).unwrap();
+        let mut process = Process::start(&mut Command::new("cat"), Output::Piped(None)).unwrap();
         let (mut orders, replies) = process.pipes().unwrap();
         writeln!(orders, "hello").unwrap();
         let mut line = String::new();

@@ -37,7 +37,7 @@ impl Server {
     ///
     /// # Errors
     /// If it does not start, ends, or is not healthy within `limit`; with its last words.
-    pub fn announced(command: Command, output: Output<'_>, limit: Duration) -> Result<Self> {
+    pub fn announced(command: &mut Command, output: Output<'_>, limit: Duration) -> Result<Self> {
         let mut process = Process::start(command, output)?;
         let address = process.wait_for_line(limit, ready_address)?;
         let ready_after = process.wait_until(limit, || is_healthy(&address))?;
@@ -55,7 +55,7 @@ impl Server {
     /// If it does not start, ends, or is not ready within `limit`; with the name of its log.
     pub fn at(
         address: String,
-        command: Command,
+        command: &mut Command,
         log: &Path,
         limit: Duration,
         is_ready: impl Fn(&str) -> bool,
