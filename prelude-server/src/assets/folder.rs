@@ -95,14 +95,20 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
                 .to_owned(),
         ));
     }
-    if !has(CONFIG)
-        && !has_weights
-        && let Some(checkpoint) = last_checkpoint(folder)
-    {
-        return Err(other(format!(
-            "is the output of a training: give one of its checkpoints, for example {:?}",
-            folder.join(checkpoint)
-        )));
+    if !has(CONFIG) && !has_weights && !has("modules.json") {
+        let (last, inner) = models_within(folder);
+        if let Some(checkpoint) = last {
+            return Err(other(format!(
+                "is the output of a training: give one of its checkpoints, for example {:?}",
+                folder.join(checkpoint)
+            )));
+        }
+        if let Some(inner) = inner {
+            return Err(other(format!(
+                "has no model of its own, but folders with models: give one of them, for example {:?}",
+                folder.join(inner)
+            )));
+        }
     }
     Ok(())
 }
@@ -191,16 +197,25 @@ fn is_static(folder: &Path) -> Result<bool, LoadError> {
     Ok(has_class || is_table || model_type == Some("model2vec"))
 }
 
-/// Returns the name of the last checkpoint of a training in a folder.
-fn last_checkpoint(folder: &Path) -> Option<String> {
-    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
-    let numbered = entries.filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let number: u64 = name.strip_prefix("checkpoint-")?.parse().ok()?;
+/// Returns the names of two folders with a model inside a folder: the last checkpoint of a training,
+/// and the first folder of any name.
+fn models_within(folder: &Path) -> (Option<String>, Option<String>) {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let (mut last, mut first) = (None, None);
+    for entry in entries.filter_map(Result::ok) {
         let is_model = [CONFIG, ADAPTER_CONFIG]
             .iter()
             .any(|file| entry.path().join(file).exists());
-        is_model.then_some((number, name))
-    });
-    numbered.max().map(|(_, name)| name)
+        let Some(name) = entry.file_name().into_string().ok().filter(|_| is_model) else {
+            continue;
+        };
+        let number = name.strip_prefix("checkpoint-");
+        if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
+            last = last.max(Some((number, name.clone())));
+        }
+        if first.as_ref().is_none_or(|known| name < *known) {
+            first = Some(name);
+        }
+    }
+    (last.map(|(_, name)| name), first)
 }

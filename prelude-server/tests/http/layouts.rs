@@ -462,6 +462,15 @@ fn folders_are_told_for_what_they_are() {
         },
         &["is the output of a training", "checkpoint-1500"],
     );
+    told(
+        "rand-bert-cls3",
+        &|layout| {
+            copy(&golden("rand-bert-cls3"), &layout.0.join("model"));
+            remove(layout, "config.json");
+            remove(layout, "model.safetensors");
+        },
+        &["has no model of its own", "/model"],
+    );
     for (files, named) in [
         (&["vocab.txt"][..], "vocab.txt"),
         (&["vocab.json", "merges.txt"], "vocab.json and merges.txt"),
