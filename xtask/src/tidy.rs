@@ -92,6 +92,17 @@ pub(crate) fn run() -> Result<()> {
     bail!("{} fault(s)", faults.len());
 }
 
+/// The tokenizer's race, a workspace of its own.
+const RACE: &str = "bench/tokenizer";
+
+/// Returns the names and folders of our crates, [`RACE`] among them.
+fn crates(metadata: &Metadata) -> impl Iterator<Item = (&str, PathBuf)> {
+    let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
+    let members = metadata.members();
+    let members = members.map(move |package| (&*package.name, folder(&package.manifest_path)));
+    members.chain([(RACE, run::root().join(RACE))])
+}
+
 /// Compares direct normal dependencies between our crates with the list in ARCHITECTURE.md.
 fn arrows(metadata: &Metadata, map: &map::Map, faults: &mut Vec<String>) {
     let ours: BTreeSet<&str> = metadata.members().map(|p| p.name.as_str()).collect();

@@ -13,21 +13,15 @@ use std::{
 use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::{relative, rust_files};
-use crate::{metadata::Metadata, run};
+use super::{crates, relative, rust_files};
+use crate::metadata::Metadata;
 
 /// Modules and the modules that each depends on.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The tokenizer's race, a workspace of its own.
-pub(super) const RACE: &str = "bench/tokenizer";
-
-/// Adds a fault for each cycle in a crate of the workspace, and in [`RACE`].
+/// Adds a fault for each cycle in a crate of the workspace, and in the tokenizer's race.
 pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
-    let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
-    let members = metadata.members();
-    let members = members.map(|package| (&*package.name, folder(&package.manifest_path)));
-    for (name, folder) in members.chain([(RACE, run::root().join(RACE))]) {
+    for (name, folder) in crates(metadata) {
         for cycle in cycles(&graph(&folder.join("src"))?) {
             let names: Vec<String> = cycle.into_iter().collect();
             faults.push(format!(
@@ -75,6 +69,10 @@ fn graph(src: &Path) -> Result<Graph> {
         let Some(module) = path.first().filter(|_| !is_tested(path)) else {
             continue;
         };
+        // In a program of its own, `crate::` is that program.
+        if module == "bin" {
+            continue;
+        }
         let depends = graph.entry(module.clone()).or_default();
         for name in root_names(text, path.len()) {
             let owner = modules.get(&name).copied().or_else(|| exported.get(&name));
@@ -105,17 +103,23 @@ fn modules(src: &Path) -> Result<BTreeMap<Vec<String>, String>> {
     Ok(modules)
 }
 
-/// Returns the path of the module that a file below `src` contains; none for the crate's root.
+/// Returns the path of the module that a file below `src` contains; none for the crate's root, `bin`
+/// and a name for the root of a program beside it.
 fn module_path(file: &str) -> Vec<String> {
     let parts = file.trim_end_matches(".rs").split('/');
-    let parts = parts.filter(|part| !["lib", "main", "mod", "bin"].contains(part));
+    let parts = parts.filter(|part| !["lib", "main", "mod"].contains(part));
     parts.map(str::to_owned).collect()
 }
 
 /// Returns true if a module, or one that contains it, is declared for tests alone: its declaration
 /// is not in the code of the module above, from which tests were taken out.
 fn is_test_only(path: &[String], files: &BTreeMap<Vec<String>, String>) -> bool {
-    (1..=path.len()).any(|depth| {
+    let roots = if path.first().is_some_and(|first| first == "bin") {
+        2
+    } else {
+        0
+    };
+    (roots + 1..=path.len()).any(|depth| {
         let declaration = format!("mod {};", path[depth - 1]);
         let above = files.get(&path[..depth - 1]);
         above.is_some_and(|text| !text.contains(&declaration))

@@ -1,12 +1,13 @@
 //! Finds functions that do not fit on a screen.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use anyhow::Result;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{
-    cycles::{RACE, asks_for_tests, ends_item, product_files},
+    crates,
+    cycles::{asks_for_tests, ends_item, product_files},
     relative,
 };
 use crate::{metadata::Metadata, run};
@@ -27,10 +28,7 @@ struct Function {
 
 /// Adds a fault for each function, and for each crate, over its bound.
 pub(super) fn check(metadata: &Metadata, faults: &mut Vec<String>) -> Result<()> {
-    let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
-    let members = metadata.members();
-    let members = members.map(|package| (&*package.name, folder(&package.manifest_path)));
-    for (name, folder) in members.chain([(RACE, run::root().join(RACE))]) {
+    for (name, folder) in crates(metadata) {
         let mut lengths = Vec::new();
         for file in product_files(&folder.join("src"))? {
             let file_name = relative(&run::root(), &file);
