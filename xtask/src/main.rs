@@ -69,8 +69,12 @@ enum Command {
         names: Vec<String>,
     },
     /// Check what compilers do not: dependency arrows between our crates, licences, where `unsafe`
-    /// is, notes on golden data, READMEs.
-    Tidy,
+    /// is, notes on golden data, READMEs, growth over `sizes.toml`.
+    Tidy {
+        /// Lower the figures of `sizes.toml` to what is there.
+        #[arg(long)]
+        update: bool,
+    },
     /// Compare every golden model with Hugging Face transformers' recorded outputs, in f32 and
     /// bf16, and the chat templates with their recorded renderings.
     Parity,
@@ -162,7 +166,8 @@ fn main() -> Result<()> {
             clients,
         } => ci::run(&skip, &only, clients),
         Command::Clients { names } => clients::run(&names).map(show),
-        Command::Tidy => tidy::run(),
+        Command::Tidy { update: true } => tidy::update(),
+        Command::Tidy { update: false } => tidy::run(),
         Command::Parity => parity(),
         Command::Bench { args } => bench::run(&args),
         Command::Release { container: None } => release::run(),

@@ -12,11 +12,13 @@ mod cycles;
 mod functions;
 mod map;
 mod papers;
+mod sizes;
 
 use crate::{
     metadata::{Dependency, Metadata, Package},
     run,
 };
+pub(crate) use sizes::update;
 
 /// Tests, benches and examples may also use the oracle and what it needs, and the scheduler.
 const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models", "prelude-sched"];
@@ -79,10 +81,11 @@ pub(crate) fn run() -> Result<()> {
     functions::check(&metadata, &mut faults)?;
     golden_notes(&mut faults)?;
     papers::check(&run::root(), &mut faults)?;
+    sizes::check(&metadata, &mut faults)?;
     if faults.is_empty() {
         println!(
             "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules, \
-             lengths of functions, golden notes and the page of the papers are in order"
+             lengths of functions, golden notes, the page of the papers and sizes are in order"
         );
         return Ok(());
     }
