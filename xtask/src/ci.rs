@@ -1,13 +1,14 @@
 //! Everything that a commit must pass, in the order of what fails soonest.
 
-use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, fs, time::Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
 
 use crate::{
     aarch64, accuracy, asan, bench, clients, deny, envoy, files, fuzz, gpu, kernels, miri, package,
     parity, published, python,
-    run::{cargo, program},
+    run::{cargo, program, root},
     smoke, tidy, ui,
 };
 
@@ -130,6 +131,7 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
         let by_default = only.is_empty() && step.name != CLIENTS;
         !named(skip) && (by_default || named(only) || (clients && step.name == CLIENTS))
     };
+    let before = minutes()?;
     let mut lines = Vec::new();
     let mut failed = false;
     for step in STEPS.iter().filter(wanted) {
@@ -143,9 +145,14 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
         };
         println!("{note}");
         failed |= result.is_err();
-        lines.push(summary(step.name, start.elapsed(), &note));
+        let took = start.elapsed().as_secs_f64() / 60.0;
+        let before = before.get(step.name).copied().unwrap_or_default();
+        lines.push(format!(
+            "{:<10} {took:>6.1} min ({before:.1})  {note}",
+            step.name
+        ));
     }
-    println!("\n=== summary ===");
+    println!("\n=== summary (in parentheses the minutes that sizes.toml has) ===");
     for line in &lines {
         println!("{line}");
     }
@@ -155,6 +162,26 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
     Ok(())
 }
 
-fn summary(name: &str, took: Duration, note: &str) -> String {
-    format!("{name:<10} {:>7.1} s  {note}", took.as_secs_f64())
+/// Returns the minutes that steps took, as `sizes.toml` has them.
+fn minutes() -> Result<BTreeMap<String, f64>> {
+    #[derive(Deserialize)]
+    struct Sizes {
+        minutes: BTreeMap<String, f64>,
+    }
+    let text = fs::read_to_string(root().join("sizes.toml")).context("sizes.toml")?;
+    let sizes: Sizes = toml::from_str(&text).context("sizes.toml")?;
+    Ok(sizes.minutes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_has_its_minutes_in_the_file() {
+        let minutes: Vec<String> = minutes().unwrap().into_keys().collect();
+        let mut names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        names.sort_unstable();
+        assert_eq!(minutes, names);
+    }
 }
