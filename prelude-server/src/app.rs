@@ -80,7 +80,7 @@ impl App {
     pub fn set_models(&self, mut models: Vec<ServedModel>) {
         assert!(!models.is_empty(), "a server serves at least one model");
         let unchecked = models.iter_mut().filter_map(|model| {
-            let check = model.packed_check.take()?;
+            let check = model.host.packed_check.take()?;
             Some((model.name.clone(), check))
         });
         let unchecked = unchecked.collect();
@@ -346,7 +346,7 @@ mod tests {
         wait(|| !files().is_empty());
         let path = files().remove(0);
         // Whole files do nothing.
-        let check = packed(&folder).model.packed_check.unwrap();
+        let check = packed(&folder).model.host.packed_check.unwrap();
         check.run().unwrap();
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

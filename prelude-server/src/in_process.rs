@@ -187,7 +187,7 @@ mod tests {
         let mut broken = embedded(&demo::LM, &options());
         // A promise that loading keeps, broken here.
         broken.model.tasks.push(Task::Embeddings);
-        assert_eq!(broken.model.pooling, None);
+        assert!(broken.model.vectors().is_none());
         let app = app(vec![broken]);
         let failed = app.answer("POST", "/v1/embeddings", r#"{"input":"a"}"#);
         assert_eq!(failed.await.status, 500);

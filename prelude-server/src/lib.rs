@@ -74,5 +74,8 @@ pub use http::{Ended, Server};
 pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use log::report_panic;
-pub use served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task};
+pub use served_model::{
+    Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,
+    Task, Vectors, Words,
+};
 pub use traces::Traces;

@@ -23,7 +23,10 @@ use crate::{
     assets::{Assets, LoadError, read_template},
     config::{ReasoningParser, ToolParser},
     executor::{Devices, ExecutorConfig, HostMemory, Opened},
-    served_model::{Judge, ModelKind, SamplingDefaults, ServedModel, Task},
+    served_model::{
+        Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults,
+        ServedModel, Task, Vectors, Words,
+    },
 };
 
 pub use self::tables::KvSettings;
@@ -157,7 +160,7 @@ pub fn load(
 ) -> Result<Loaded, LoadError> {
     let kind = served_kind(&assets, options.kind)?;
     let judge = judge(&assets, kind, options)?;
-    let rerank_template = judged_template(judge, &mut assets, options)?;
+    let judging = judging(judge, &mut assets, options)?;
     check_generation(&assets, kind, options)?;
     let template = chat_template(&mut assets, options)?;
     let max_model_len = max_model_len(&assets, options.max_model_len)?;
@@ -171,7 +174,6 @@ pub fn load(
     let name = options.name.clone().unwrap_or_else(|| assets.name.clone());
     let engine = ScheduledEngine::spawn(&name, config, opened.executor)?;
     let checkpoint = &assets.checkpoint;
-    let eos_token_ids = checkpoint.generation().eos_token_ids.clone();
     let model = ServedModel {
         tasks: tasks(&Abilities {
             kind,
@@ -183,44 +185,38 @@ pub fn load(
             is_encoder: checkpoint.config().encoder.is_some(),
         }),
         kind,
-        judge,
-        rerank_template,
-        end_of_turn: end_of_turn(&assets.tokenizer_config, &assets.tokenizer, &eos_token_ids),
-        template: template.map(Arc::new),
-        labels,
-        calibration: options.calibration.clone(),
-        reasoning_parser: options.reasoning_parser,
-        tool_parser: options.tool_parser,
-        cuts: assets.cuts,
-        tokenizer_config: assets.tokenizer_config,
-        prompts: assets.sentence.prompts,
-        default_prompt: assets.sentence.default_prompt.unwrap_or_default(),
-        truncate_dim: assets.sentence.truncate_dim,
-        matryoshka: assets.matryoshka,
-        class_activation: checkpoint.config().class_activation,
-        pair_activation: pair_activation(assets.sentence.pair_activation, checkpoint),
-        id2label: class_names(checkpoint.kind()),
-        has_mean_classes: has_mean_classes(checkpoint),
-        pooling: pooling.map(|(pooling, _)| pooling),
-        normalise: pooling.is_some_and(|(_, normalise)| normalise),
-        embedding_size: bounded(checkpoint.config().embedding_size()),
-        hidden_size: bounded(checkpoint.config().hidden_size),
+        purpose: match (has_vocabulary, pooling) {
+            (true, _) => Purpose::Words(Box::new(Words {
+                labels,
+                vectors: pooling.map(|pooling| vectors(&assets, pooling, false)),
+                judging,
+                ..words(&assets, options)
+            })),
+            (false, Some(pooling)) => {
+                Purpose::Vectors(vectors(&assets, pooling, judge == Some(Judge::Cosine)))
+            }
+            (false, None) => Purpose::Classes(classes(checkpoint, judging)),
+        },
+        form: PromptForm {
+            template: template.map(Arc::new),
+            cuts: assets.cuts,
+            escaper: Escaper::of(&assets.tokenizer),
+            token_types: token_types(checkpoint),
+            tokenizer_config: assets.tokenizer_config,
+        },
         max_model_len,
         auto_truncate: options.auto_truncate,
         vocab_size: bounded(checkpoint.config().vocab_size),
-        token_types: token_types(checkpoint),
-        eos_token_ids,
-        sampling: sampling(checkpoint, options.generation_config),
         engine: engine.handle(),
-        host_memory: opened.host_memory,
+        host: OnHost {
+            memory: opened.host_memory,
+            packed_check: opened.check,
+        },
         created: crate::endpoint::unix_seconds(),
-        grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         fingerprint: fingerprint(checkpoint, &options.executor),
-        escaper: Escaper::of(&assets.tokenizer),
         tokenizer: Arc::new(assets.tokenizer),
         name,
         aliases: Vec::new(),
-        packed_check: opened.check,
     };
     Ok(Loaded {
         model,
@@ -236,17 +232,33 @@ fn bounded(number: usize) -> u32 {
     u32::try_from(number).expect("the configuration bounds it")
 }
 
-/// Returns the template by which a model judges pairs; `None` if it judges none, or by their vectors.
-/// A cross-encoder's is its chat template, which then is taken: it has no place for a chat.
-fn judged_template(
+/// Returns the judge of a model with the template that it is asked by; `None` if the model judges
+/// nothing, or by vectors. A cross-encoder's template is its chat template, which then is taken: it has
+/// no place for a chat.
+fn judging(
     judge: Option<Judge>,
     assets: &mut Assets,
     options: &LoadOptions,
-) -> Result<Option<Arc<RerankTemplate>>, LoadError> {
-    match judge {
-        None | Some(Judge::Cosine | Judge::Pair) => return Ok(None),
-        Some(_) => (),
-    }
+) -> Result<Option<Judging>, LoadError> {
+    let template = match judge {
+        None | Some(Judge::Cosine) => return Ok(None),
+        Some(Judge::Pair) => None,
+        Some(Judge::YesNo { .. } | Judge::Class) => Some(judged_template(assets, options)?),
+    };
+    let of_files = assets.sentence.pair_activation;
+    let activation = of_files.or_else(|| assets.checkpoint.config().pair_activation);
+    Ok(judge.map(|judge| Judging {
+        judge,
+        template: template.map(Arc::new),
+        activation: activation.unwrap_or(ClassActivation::Sigmoid),
+    }))
+}
+
+/// Returns the template by which a model judges pairs.
+fn judged_template(
+    assets: &mut Assets,
+    options: &LoadOptions,
+) -> Result<RerankTemplate, LoadError> {
     let is_cross_encoder = is_cross_encoder(assets);
     let of_chat = match is_cross_encoder {
         true => assets.compile_template()?,
@@ -257,18 +269,15 @@ fn judged_template(
     if of_chat.is_some() {
         assets.chat_template = None;
     }
-    let template = match (&options.rerank_template, of_chat) {
-        (None, Some(of_chat)) => of_chat,
-        (None, None) if is_cross_encoder => {
-            return Err(LoadError::Option(
-                "this cross-encoder has no chat template with places for a query and a document; \
-                 name one with --rerank-template (qwen3, or a file)"
-                    .to_owned(),
-            ));
-        }
-        (named, _) => rerank_template(named.as_deref())?,
-    };
-    Ok(Some(Arc::new(template)))
+    match (&options.rerank_template, of_chat) {
+        (None, Some(of_chat)) => Ok(of_chat),
+        (None, None) if is_cross_encoder => Err(LoadError::Option(
+            "this cross-encoder has no chat template with places for a query and a document; name \
+             one with --rerank-template (qwen3, or a file)"
+                .to_owned(),
+        )),
+        (named, _) => rerank_template(named.as_deref()),
+    }
 }
 
 /// Returns whether the files of sentence-transformers say that a decoder judges pairs of texts.
@@ -281,28 +290,52 @@ fn is_cross_encoder(assets: &Assets) -> bool {
     checkpoint.logit_score().is_some() || (is_classifier && assets.sentence.is_cross_encoder)
 }
 
-/// Returns the activation of a pair's score: `of_pipeline` is what sentence-transformers' files say.
-fn pair_activation(
-    of_pipeline: Option<ClassActivation>,
-    checkpoint: &Checkpoint,
-) -> ClassActivation {
-    let activation = of_pipeline.or_else(|| checkpoint.config().pair_activation);
-    activation.unwrap_or(ClassActivation::Sigmoid)
-}
-
-/// Returns the names of a classifier's classes; none of another kind of model.
-fn class_names(kind: &CheckpointKind) -> Vec<String> {
-    match kind {
-        CheckpointKind::SequenceClassification { labels }
-        | CheckpointKind::TokenClassification { labels } => labels.clone(),
-        _ => Vec::new(),
+/// Returns the vocabulary's part of a model: what its files and the operator say of generation.
+fn words(assets: &Assets, options: &LoadOptions) -> Words {
+    let eos_token_ids = assets.checkpoint.generation().eos_token_ids.clone();
+    Words {
+        end_of_turn: end_of_turn(&assets.tokenizer_config, &assets.tokenizer, &eos_token_ids),
+        eos_token_ids,
+        sampling: sampling(&assets.checkpoint, options.generation_config),
+        reasoning_parser: options.reasoning_parser,
+        tool_parser: options.tool_parser,
+        labels: None,
+        calibration: options.calibration.clone(),
+        grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
+        vectors: None,
+        judging: None,
     }
 }
 
-/// Returns true if the classes of a text are read from the mean of its tokens.
-fn has_mean_classes(checkpoint: &Checkpoint) -> bool {
-    let encoder = checkpoint.config().encoder.as_ref();
-    encoder.is_some_and(EncoderConfig::has_mean_classes)
+/// Returns the vectors' part of a model with this pooling, and whether it normalises.
+fn vectors(assets: &Assets, (pooling, normalise): (Pooling, bool), has_cosine: bool) -> Vectors {
+    let (sentence, config) = (&assets.sentence, assets.checkpoint.config());
+    Vectors {
+        pooling,
+        normalise,
+        embedding_size: bounded(config.embedding_size()),
+        hidden_size: bounded(config.hidden_size),
+        truncate_dim: sentence.truncate_dim,
+        matryoshka: assets.matryoshka.clone(),
+        prompts: sentence.prompts.clone(),
+        default_prompt: sentence.default_prompt.clone().unwrap_or_default(),
+        has_cosine,
+    }
+}
+
+/// Returns the classes' part of a model.
+fn classes(checkpoint: &Checkpoint, judging: Option<Judging>) -> Classes {
+    let config = checkpoint.config();
+    Classes {
+        names: match checkpoint.kind() {
+            CheckpointKind::SequenceClassification { labels }
+            | CheckpointKind::TokenClassification { labels } => labels.clone(),
+            _ => Vec::new(),
+        },
+        activation: config.class_activation,
+        of_mean: { config.encoder.as_ref() }.is_some_and(EncoderConfig::has_mean_classes),
+        judging,
+    }
 }
 
 /// Returns the number of types that tokens have.

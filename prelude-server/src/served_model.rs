@@ -171,6 +171,115 @@ pub enum Judge {
     Cosine,
 }
 
+/// The judge of documents of a model that is asked by prompts or reads pairs.
+#[derive(Clone, Debug)]
+pub struct Judging {
+    /// The output that is read.
+    pub judge: Judge,
+    /// Prompts that ask about a query and a document, unless the model reads both as a pair.
+    pub template: Option<Arc<RerankTemplate>>,
+    /// The activation of a pair's score.
+    pub activation: ClassActivation,
+}
+
+/// The vectors that a model makes of texts.
+#[derive(Clone, Debug)]
+pub struct Vectors {
+    /// The hidden states that an embedding combines.
+    pub pooling: Pooling,
+    /// True if embeddings are scaled to length 1 unless a request says otherwise.
+    pub normalise: bool,
+    /// Length of an embedding before cutting.
+    pub embedding_size: u32,
+    /// Length of a token's vector before cutting.
+    pub hidden_size: u32,
+    /// Components of an embedding of a text, unless a request says otherwise, if they are fewer than
+    /// the model computes.
+    pub truncate_dim: Option<u32>,
+    /// Sizes to which embeddings may be cut; empty if any will do.
+    pub matryoshka: Vec<u32>,
+    /// Prompts by name.
+    pub prompts: BTreeMap<String, String>,
+    /// Text before inputs, unless a request says otherwise; mostly empty.
+    pub default_prompt: String,
+    /// True if a document is judged by the cosine of its vector and the query's.
+    pub has_cosine: bool,
+}
+
+/// The properties of a model that predicts the next token.
+#[derive(Debug)]
+pub struct Words {
+    /// Ids that end a text.
+    pub eos_token_ids: Vec<u32>,
+    /// The token that ends an assistant's turn.
+    pub end_of_turn: Option<u32>,
+    /// Sampling parameters of requests that name none.
+    pub sampling: SamplingDefaults,
+    /// The form of the model's reasoning; `None` is the server's.
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// The form of the model's tool calls; `None` is the server's.
+    pub tool_parser: Option<ToolParser>,
+    /// Label tokens of typed decisions, if the tokenizer has them.
+    pub labels: Option<Arc<DecideLabels>>,
+    /// Temperatures of typed decisions by type of question, if they differ from the server's.
+    pub calibration: Option<Calibration>,
+    /// Compiled constraints.
+    pub(crate) grammars: Grammars,
+    /// The vectors of texts, if the model is asked to embed too.
+    pub vectors: Option<Vectors>,
+    /// The judge of documents, if the model is asked to judge too.
+    pub judging: Option<Judging>,
+}
+
+/// The properties of a model with a classification head.
+#[derive(Clone, Debug)]
+pub struct Classes {
+    /// Names in the order of the logits.
+    pub names: Vec<String>,
+    /// The activation: what `problem_type` says.
+    pub activation: ClassActivation,
+    /// True if the classes of a text are read from the mean of its tokens, so that single tokens
+    /// have none.
+    pub of_mean: bool,
+    /// The judge of documents, if the one class is a score of pairs.
+    pub judging: Option<Judging>,
+}
+
+/// The head of a model, with all that only models of such a head have.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// A vocabulary head.
+    Words(Box<Words>),
+    /// A classification head.
+    Classes(Classes),
+    /// No head: hidden states are the output.
+    Vectors(Vectors),
+}
+
+/// The rules by which texts of callers become prompts.
+pub struct PromptForm {
+    /// The model's own chat template, if it has one.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// Special tokens and the like.
+    pub tokenizer_config: TokenizerConfig,
+    /// The places at which rendered prompts may be cut.
+    pub cuts: SafeCuts,
+    /// The means to make special tokens in texts of callers plain text, if there is one.
+    pub(crate) escaper: Option<Escaper>,
+    /// The types of tokens that the model has: with two, those of a pair's second text have type 1.
+    pub token_types: u32,
+}
+
+/// The part of a model that is in this machine's memory.
+#[derive(Debug, Default)]
+pub struct OnHost {
+    /// The memory that the model was planned to take, if it runs here.
+    pub memory: Option<HostMemory>,
+    /// The check of packed weights, which begins when the model is in service.
+    pub packed_check: Option<PackedCheck>,
+}
+
 /// A model ready to answer.
 pub struct ServedModel {
     /// The name that answers, metrics and logs use.
@@ -179,56 +288,14 @@ pub struct ServedModel {
     pub aliases: Vec<String>,
     /// The use of the checkpoint.
     pub kind: ModelKind,
+    /// The head and what belongs to it.
+    pub purpose: Purpose,
     /// The tasks of the model, in the order in which they are listed.
     pub tasks: Vec<Task>,
     /// Text to ids and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// The model's own chat template, if it has one.
-    pub template: Option<Arc<ChatTemplate>>,
-    /// Special tokens and the like.
-    pub tokenizer_config: TokenizerConfig,
-    /// The places at which rendered prompts may be cut.
-    pub cuts: SafeCuts,
-    /// The token that ends an assistant's turn.
-    pub end_of_turn: Option<u32>,
-    /// Prompts that ask about a query and a document, if the model is asked so.
-    pub rerank_template: Option<Arc<RerankTemplate>>,
-    /// The means by which the model judges documents, if it does.
-    pub judge: Option<Judge>,
-    /// Label tokens of typed decisions, if the tokenizer has them.
-    pub labels: Option<Arc<DecideLabels>>,
-    /// Temperatures of typed decisions by type of question, if they differ from the server's.
-    pub calibration: Option<Calibration>,
-    /// The form of the model's reasoning; `None` is the server's.
-    pub reasoning_parser: Option<ReasoningParser>,
-    /// The form of the model's tool calls; `None` is the server's.
-    pub tool_parser: Option<ToolParser>,
-    /// Prompts of an embedding model, by name.
-    pub prompts: BTreeMap<String, String>,
-    /// Text before inputs to embed, unless a request says otherwise; mostly empty.
-    pub default_prompt: String,
-    /// Components of an embedding of a text, unless a request says otherwise, if they are fewer than
-    /// the model computes.
-    pub truncate_dim: Option<u32>,
-    /// Sizes to which embeddings may be cut; empty if any will do.
-    pub matryoshka: Vec<u32>,
-    /// Class names in the order of the logits; empty without a classification head.
-    pub id2label: Vec<String>,
-    /// True if the classes of a text are read from the mean of its tokens, so that single tokens
-    /// have none.
-    pub has_mean_classes: bool,
-    /// The activation of classes: what `problem_type` says.
-    pub class_activation: ClassActivation,
-    /// The activation of the score of a pair that a classification head judges.
-    pub pair_activation: ClassActivation,
-    /// The hidden states that an embedding combines, if the model embeds.
-    pub pooling: Option<Pooling>,
-    /// True if embeddings are scaled to length 1 unless a request says otherwise.
-    pub normalise: bool,
-    /// Length of an embedding before cutting.
-    pub embedding_size: u32,
-    /// Length of a token's vector before cutting.
-    pub hidden_size: u32,
+    /// The way from a caller's text to a prompt.
+    pub form: PromptForm,
     /// Longest sequence served, in tokens.
     pub max_model_len: u32,
     /// True if texts over the context are cut unless a request says otherwise. Prompts of generations
@@ -236,26 +303,14 @@ pub struct ServedModel {
     pub auto_truncate: bool,
     /// Token ids of texts are below this (rows of the embedding matrix).
     pub vocab_size: u32,
-    /// The types of tokens that the model has: with two, those of a pair's second text have type 1.
-    pub token_types: u32,
-    /// Ids that end a text.
-    pub eos_token_ids: Vec<u32>,
-    /// Sampling parameters of requests that name none.
-    pub sampling: SamplingDefaults,
     /// The engine that computes requests.
     pub engine: EngineHandle,
-    /// The memory of this machine that the model was planned to take, if it runs here.
-    pub host_memory: Option<HostMemory>,
-    /// The check of packed weights, which begins when the model is in service.
-    pub packed_check: Option<PackedCheck>,
+    /// The memory that the model takes here.
+    pub host: OnHost,
     /// The time at which the model was loaded, in seconds since 1970.
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
-    /// The means to make special tokens in texts of callers plain text, if there is one.
-    pub(crate) escaper: Option<Escaper>,
-    /// Compiled constraints.
-    pub(crate) grammars: Grammars,
 }
 
 impl ServedModel {
@@ -276,12 +331,90 @@ impl ServedModel {
         self.tasks.contains(&task)
     }
 
+    /// Returns what a model with a vocabulary head has.
+    #[must_use]
+    pub fn words(&self) -> Option<&Words> {
+        match &self.purpose {
+            Purpose::Words(words) => Some(words),
+            _ => None,
+        }
+    }
+
+    /// Returns what a model with a classification head has.
+    #[must_use]
+    pub const fn classes(&self) -> Option<&Classes> {
+        match &self.purpose {
+            Purpose::Classes(classes) => Some(classes),
+            _ => None,
+        }
+    }
+
+    /// Returns the class names in the order of the logits; none without a classification head.
+    #[must_use]
+    pub fn class_names(&self) -> &[String] {
+        self.classes().map_or(&[], |classes| &classes.names)
+    }
+
+    /// Returns the activation of classes: none without a classification head.
+    #[must_use]
+    pub fn class_activation(&self) -> ClassActivation {
+        let classes = self.classes();
+        classes.map_or(ClassActivation::Identity, |classes| classes.activation)
+    }
+
+    /// Returns the properties of the model's embeddings, if it embeds.
+    #[must_use]
+    pub const fn vectors(&self) -> Option<&Vectors> {
+        match &self.purpose {
+            Purpose::Words(words) => words.vectors.as_ref(),
+            Purpose::Vectors(vectors) => Some(vectors),
+            Purpose::Classes(_) => None,
+        }
+    }
+
+    /// Returns the judge of a model that is asked by prompts or reads pairs.
+    #[must_use]
+    pub const fn judging(&self) -> Option<&Judging> {
+        match &self.purpose {
+            Purpose::Words(words) => words.judging.as_ref(),
+            Purpose::Classes(classes) => classes.judging.as_ref(),
+            Purpose::Vectors(_) => None,
+        }
+    }
+
+    /// Returns the means by which the model judges documents, if it does.
+    #[must_use]
+    pub fn judge(&self) -> Option<Judge> {
+        match &self.purpose {
+            Purpose::Vectors(vectors) => vectors.has_cosine.then_some(Judge::Cosine),
+            _ => self.judging().map(|judging| judging.judge),
+        }
+    }
+
+    /// Returns the vocabulary's part of a model that was chosen for a task of its vocabulary.
+    pub(crate) fn generates(&self) -> &Words {
+        self.words()
+            .expect("a model that generates has a vocabulary")
+    }
+
+    /// Returns the vectors' part of a model that was chosen for a task of vectors.
+    pub(crate) const fn embeds(&self) -> &Vectors {
+        self.vectors()
+            .expect("a model that serves embeddings pools")
+    }
+
+    /// Returns the judge's part of a model that was chosen to judge, other than by vectors.
+    pub(crate) const fn judges(&self) -> &Judging {
+        self.judging()
+            .expect("a model that judges prompts has a judge")
+    }
+
     /// Returns the places at which texts that get the tokenizer's special tokens may be cut.
     #[must_use]
     pub fn text_cuts(&self) -> SafeCuts {
         // Parts would get the special tokens each; a tokenizer that adds none has no such parts.
         match self.tokenizer.count("a", true) == self.tokenizer.count("a", false) {
-            true => self.cuts,
+            true => self.form.cuts,
             false => SafeCuts::Unknown,
         }
     }

@@ -69,7 +69,7 @@ pub(crate) fn embedded(files: &EmbeddedModel, options: &LoadOptions) -> Loaded {
 /// Returns the demo language model with another template.
 pub(crate) fn asking(source: &str) -> Arc<App> {
     let mut guard = embedded(&demo::LM, &options());
-    guard.model.template = Some(Arc::new(ChatTemplate::new(source, []).unwrap()));
+    guard.model.form.template = Some(Arc::new(ChatTemplate::new(source, []).unwrap()));
     app(vec![guard])
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn idle(files: &EmbeddedModel) -> Result<Loaded> {
     };
     let executor = Box::new(Nothing {
         capacity,
-        classes: loaded.model.id2label.len(),
+        classes: loaded.model.class_names().len(),
         done: None,
     });
     let engine = ScheduledEngine::spawn("noop", EngineConfig::default(), executor)?;

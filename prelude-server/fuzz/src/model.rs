@@ -58,7 +58,7 @@ pub(crate) fn fake(
             attention: prelude_core::Attention::Causal,
             host_blocks: 0,
         },
-        hidden: loaded.model.hidden_size as usize,
+        hidden: { loaded.model.vectors() }.map_or(0, |of| of.hidden_size as usize),
         done: None,
     };
     let engine = ScheduledEngine::spawn(name, engine.clone(), Box::new(executor))?;

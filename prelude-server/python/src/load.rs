@@ -141,7 +141,7 @@ fn try_open(
         executor: _,
     } = load(assets, &load_options, &devices)?;
     warnings.extend(more);
-    let (name, labels) = (model.name.clone(), model.id2label.clone());
+    let (name, labels) = (model.name.clone(), model.class_names().to_vec());
     let app = App::new(options.server_config(), ApiKeys::default());
     app.set_models(vec![model]);
     Ok(Box::new(Opened {

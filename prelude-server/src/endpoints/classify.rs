@@ -127,7 +127,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     )?;
     let classes = match &request.labels.labels {
         Some(labels) => labels.len(),
-        None => model.id2label.len(),
+        None => model.class_names().len(),
     };
     request.top.check(classes)?;
     let inputs = activated_inputs(call, model, request.inputs, request.activation)?;
@@ -203,7 +203,10 @@ mod tests {
 
     #[test]
     fn a_language_model_chooses_among_labels() {
-        let labels = &demos().model(Some("demo-classifier")).unwrap().id2label;
+        let labels = &demos()
+            .model(Some("demo-classifier"))
+            .unwrap()
+            .class_names();
         let texts = [
             "Where is my card? I ordered it a week ago.",
             "What is the exchange rate?",
@@ -252,7 +255,7 @@ mod tests {
             let mut ids = prompt.clone();
             let mut expected = 0.0;
             let mut tokens = model.tokenizer.encode(label, false);
-            tokens.push(model.end_of_turn.unwrap());
+            tokens.push(model.words().unwrap().end_of_turn.unwrap());
             for token in tokens {
                 let body = json!({"query": ids, "items": [[]], "label_token_ids": [token]});
                 let score = answer(demos(), "/score", &body)["scores"][0][0]

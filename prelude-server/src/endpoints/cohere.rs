@@ -80,7 +80,7 @@ impl InputType {
             Self::Classification => &["classification"],
             Self::Clustering => &["clustering"],
         };
-        let is_there = |name: &&&'static str| model.prompts.contains_key(**name);
+        let is_there = |name: &&&'static str| model.embeds().prompts.contains_key(**name);
         names.iter().find(is_there).copied()
     }
 }
@@ -171,13 +171,10 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let must = "not be an empty list";
         return Err(ApiError::invalid_value("embedding_types", must));
     }
+    let own = model.embeds();
     let dimensions = asked.output_dimension;
-    let width = embed::dimensions(
-        "output_dimension",
-        dimensions,
-        (model.embedding_size, model),
-    )?;
-    let width = width.or(model.truncate_dim).unwrap_or(model.embedding_size);
+    let width = embed::dimensions("output_dimension", dimensions, (own.embedding_size, own))?;
+    let width = width.or(own.truncate_dim).unwrap_or(own.embedding_size);
     let is_packed = |t: &VectorType| matches!(t, VectorType::Binary | VectorType::Ubinary);
     if types.iter().any(is_packed) && !width.is_multiple_of(8) {
         let must = "give a multiple of 8 where vectors are asked for in bits";
@@ -205,7 +202,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         as_they_are: asked.input_type.is_some(),
         ..VectorFields::default()
     };
-    let inputs = (inputs, model.normalise);
+    let inputs = (inputs, own.normalise);
     let embedded = embed(call, model, &common, fields, inputs, Unit::Texts).await?;
     let write = move || {
         let vectors = embedded.vectors.into_iter().map(|v| v.concat());

@@ -190,7 +190,7 @@ fn used_share(s: &Stats) -> f64 {
 fn kv_bytes(engine: &Engine<'_>) -> u64 {
     let s = engine.scheduler();
     let all = u64::from(engine.model.engine.capacity().num_blocks).max(1);
-    let plan = engine.model.host_memory.map_or(0, |plan| plan.kv_bytes);
+    let plan = engine.model.host.memory.map_or(0, |plan| plan.kv_bytes);
     plan / all * (s.used_blocks + s.cached_blocks)
 }
 
@@ -367,7 +367,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
 
     (Gauge, "prelude:memory_plan_bytes",
         "Memory of this machine that a model was planned to take. None on a GPU.", Engines(|e| {
-            let parts = e.model.host_memory.map(|plan| [
+            let parts = e.model.host.memory.map(|plan| [
                 ("weights", plan.weights_bytes), ("kv_blocks", plan.kv_bytes),
                 ("activations", plan.arena_bytes), ("buffers", plan.scratch_bytes),
             ]);
@@ -376,7 +376,7 @@ static FAMILIES: &[(Kind, &str, &str, Read)] = &[
     (Gauge, "prelude:kv_bytes", "Memory of this machine in KV blocks that are used or cached.",
         Engines(|e| count(kv_bytes(e)))),
     (Gauge, "prelude:grammar_cache_bytes", "Memory in compiled grammars that are kept.",
-        Engines(|e| count(e.model.grammars.bytes() as u64))),
+        Engines(|e| count(e.model.words().map_or(0, |words| words.grammars.bytes()) as u64))),
     (Gauge, "prelude:word_cache_bytes", "Memory in words whose tokens are kept, of all models.",
         Edge(|_, _| count(fasttoken::word_cache_bytes() as u64))),
     (Gauge, "process_resident_memory_bytes", "Memory that the process holds.",

@@ -106,7 +106,7 @@ fn describe<'a>(model: &'a ServedModel, name: &'a str) -> Described<'a> {
         permission: [],
         kind: model.kind.as_str(),
         tasks: model.tasks.iter().map(|t| t.as_str()).collect(),
-        labels: (model.kind == ModelKind::TokenClassifier).then_some(&*model.id2label),
+        labels: (model.kind == ModelKind::TokenClassifier).then_some(model.class_names()),
     }
 }
 

@@ -301,7 +301,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let classified = classify(call, model, &common, fields, inputs, Unit::Texts).await?;
     let write = move || {
         let names: Vec<&str> = classified.labels.iter().map(|label| &**label).collect();
-        let many = model.class_activation == ClassActivation::Sigmoid && !model.has_vocabulary();
+        let many = model.class_activation() == ClassActivation::Sigmoid && !model.has_vocabulary();
         let results = classified.probs.iter();
         let results = results.map(|probs| Moderation::new(&names, &probs.concat(), many));
         Reply::json(&Response {

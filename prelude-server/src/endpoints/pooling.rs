@@ -179,7 +179,9 @@ fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), 
     };
     let has_unit = match unit {
         Unit::Texts => model.kind != ModelKind::TokenClassifier,
-        Unit::Tokens => !model.has_mean_classes || task == Pooled::Embed,
+        Unit::Tokens => {
+            !model.classes().is_some_and(|classes| classes.of_mean) || task == Pooled::Embed
+        }
     };
     if task != own || !has_unit {
         let message = format!(

@@ -448,7 +448,7 @@ mod tests {
     use crate::{
         App, demo,
         load::LoadOptions,
-        served_model::ModelKind,
+        served_model::{ModelKind, Purpose},
         testing::{Golden, answer, app, ask, demos, embedded, golden, options, refused},
     };
 
@@ -462,7 +462,11 @@ mod tests {
             },
         );
         if let Some(template) = template {
-            loaded.model.rerank_template = Some(Arc::new(RerankTemplate::new(template).unwrap()));
+            let Purpose::Words(words) = &mut loaded.model.purpose else {
+                panic!("a model that says yes or no has words");
+            };
+            let template = Some(Arc::new(RerankTemplate::new(template).unwrap()));
+            words.judging.as_mut().unwrap().template = template;
         }
         app(vec![loaded])
     }

@@ -358,7 +358,7 @@ fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option
             Some(scores.logits.iter().map(probability).collect())
         }
         RowOutput::Classes(logits) if apply_softmax => {
-            Some(activated(model.class_activation, &logits))
+            Some(activated(model.class_activation(), &logits))
         }
         RowOutput::Classes(logits) => Some(logits.into_iter().map(f64::from).collect()),
         _ => None,
@@ -379,7 +379,7 @@ impl ScoredLabels {
         match self {
             Self::Tokens(labels) => labels.len(),
             Self::Classes(Some(places)) => places.len(),
-            Self::Classes(None) => model.id2label.len(),
+            Self::Classes(None) => model.class_names().len(),
         }
     }
 
@@ -420,7 +420,7 @@ fn classes(
         return Err(ApiError::invalid_value("labels", must));
     }
     let place = |(index, name): (usize, &String)| {
-        let place = model.id2label.iter().position(|label| label == name);
+        let place = model.class_names().iter().position(|label| label == name);
         place.ok_or_else(|| {
             let must = "be the name of one of this model's classes";
             ApiError::invalid_value(format!("/labels/{index}"), must)
@@ -694,9 +694,9 @@ mod tests {
                 answer(demos(), PATH, &body(more))["scores"].clone()
             };
             let all = scores(json!({}));
-            assert_eq!(all[0].as_array().unwrap().len(), model.id2label.len());
+            assert_eq!(all[0].as_array().unwrap().len(), model.class_names().len());
             assert_eq!(scores(json!({"label_token_ids": [1, 2]})), all);
-            let (a, b) = (&model.id2label[9], &model.id2label[3]);
+            let (a, b) = (&model.class_names()[9], &model.class_names()[3]);
             let some = scores(json!({"labels": [a, b]}));
             for item in [0, 1] {
                 assert_eq!(some[item], json!([all[item][9], all[item][3]]));
@@ -707,7 +707,7 @@ mod tests {
             refused(demos(), PATH, &body, (400, reason, Some(param)));
         };
         refuse(
-            json!([model.id2label[0], "yes"]),
+            json!([model.class_names()[0], "yes"]),
             "invalid_value",
             "/labels/1",
         );

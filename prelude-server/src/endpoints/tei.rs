@@ -406,7 +406,7 @@ pub(crate) struct Info<'a> {
 fn info(call: &Call) -> Result<Reply, ApiError> {
     let first = call.app.model(None)?;
     let is_told_of = |model: &&Arc<ServedModel>| {
-        model.pooling.is_some() || model.serves(Task::Rerank) || !model.id2label.is_empty()
+        model.vectors().is_some() || model.serves(Task::Rerank) || !model.class_names().is_empty()
     };
     let model = call.app.models().iter().find(is_told_of).unwrap_or(first);
     let limits = &call.app.config.limits;
@@ -425,7 +425,7 @@ fn info(call: &Call) -> Result<Reply, ApiError> {
 /// Returns TEI's name of a model's use, with what its clients read of it.
 fn model_type(model: &ServedModel) -> serde_json::Value {
     let labels = || {
-        let names = model.id2label.iter().enumerate();
+        let names = model.class_names().iter().enumerate();
         let by_id: BTreeMap<_, _> = names
             .clone()
             .map(|(i, name)| (i.to_string(), name))
@@ -433,8 +433,8 @@ fn model_type(model: &ServedModel) -> serde_json::Value {
         let by_name: BTreeMap<_, _> = names.map(|(i, name)| (name, i)).collect();
         json!({ "id2label": by_id, "label2id": by_name })
     };
-    if let Some(pooling) = model.pooling {
-        let pooling = match pooling {
+    if let Some(vectors) = model.vectors() {
+        let pooling = match vectors.pooling {
             Pooling::First => "cls",
             Pooling::Last => "last_token",
             Pooling::Mean => "mean",
@@ -552,7 +552,10 @@ mod tests {
         let found = found.as_array().unwrap();
         assert_eq!(found.len(), 77);
         assert_eq!(found[0]["label"], "card_arrival");
-        let labels = &demos().model(Some("demo-classifier")).unwrap().id2label;
+        let labels = &demos()
+            .model(Some("demo-classifier"))
+            .unwrap()
+            .class_names();
         let mut last = f64::INFINITY;
         for class in found {
             let score = class["score"].as_f64().unwrap();

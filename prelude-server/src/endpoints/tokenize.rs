@@ -234,13 +234,13 @@ pub(crate) struct Info<'a> {
 /// 503 while loading.
 pub(crate) fn info(call: &Call) -> Result<Reply, ApiError> {
     let model = call.app.model(None)?;
-    let config = &model.tokenizer_config;
+    let config = &model.form.tokenizer_config;
     Ok(Reply::json(&Info {
         tokenizer_class: config.tokenizer_class.as_deref(),
         bos_token: config.token("bos_token"),
         eos_token: config.token("eos_token"),
         pad_token: config.token("pad_token"),
-        chat_template: model.template.as_ref().map(|t| t.source()),
+        chat_template: model.form.template.as_ref().map(|t| t.source()),
         max_model_len: model.max_model_len,
     }))
 }

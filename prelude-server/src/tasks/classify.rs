@@ -66,7 +66,7 @@ impl Function {
     /// # Errors
     /// 400 if the model has another activation.
     pub(crate) fn is_applied(self, model: &ServedModel) -> Result<bool, ApiError> {
-        let own = match model.class_activation {
+        let own = match model.class_activation() {
             _ if model.has_vocabulary() => Self::Softmax,
             ClassActivation::Softmax => Self::Softmax,
             ClassActivation::Sigmoid => Self::Sigmoid,
@@ -198,7 +198,7 @@ async fn by_head<'m>(
     let prepare = |budget: &Budget<'_>| {
         let field = inputs.field;
         let prompts = inputs.encode(budget, model, "")?;
-        budget.numbers(unit.count(&prompts) * model.id2label.len())?;
+        budget.numbers(unit.count(&prompts) * model.class_names().len())?;
         let head = match unit {
             Unit::Texts => Head::Classify,
             Unit::Tokens => Head::Tokens(TokenHead::Classify),
@@ -206,7 +206,7 @@ async fn by_head<'m>(
         Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
     };
     let activation = match activation {
-        true => model.class_activation,
+        true => model.class_activation(),
         false => ClassActivation::Identity,
     };
     let probs = |output| {
@@ -216,7 +216,7 @@ async fn by_head<'m>(
     let (computed, ()) = compute(call, model, common, expected, prepare, probs).await?;
     Ok(Classified {
         probs: computed.outputs,
-        labels: Cow::Borrowed(&model.id2label),
+        labels: Cow::Borrowed(model.class_names()),
         tokens: computed.tokens,
         cost: computed.cost,
     })

@@ -120,7 +120,7 @@ impl Conversation {
         }
         let config = &call.app.config;
         let tools = Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
-        let own = model.template.as_ref();
+        let own = model.form.template.as_ref();
         let reads_parts = own.is_some_and(|template| template.reads_parts());
         let mut conversation = Self {
             messages: messages::checked(fields.messages, reads_parts)?,
@@ -133,7 +133,7 @@ impl Conversation {
             mark: None,
         };
         if { fields.escape_special_tokens }.unwrap_or(config.escape_special_tokens) {
-            let escaper = model.escaper.as_ref().ok_or_else(cannot_escape)?;
+            let escaper = model.form.escaper.as_ref().ok_or_else(cannot_escape)?;
             conversation.escape(escaper)?;
         }
         Ok(conversation)
@@ -184,11 +184,11 @@ impl Conversation {
         add_special_tokens: bool,
         truncation: Option<Truncation>,
     ) -> Result<Rendered, ApiError> {
-        let template = model.template.as_deref();
+        let template = model.form.template.as_deref();
         let template =
             template.ok_or_else(|| ApiError::template("the model has no chat template"))?;
         let text = self.render(template, &self.messages)?;
-        let encode = |text: &str| match (self.mark, &model.escaper) {
+        let encode = |text: &str| match (self.mark, &model.form.escaper) {
             (Some(mark), Some(escaper)) => {
                 let mut ids = Vec::with_capacity(text.len() / 4 + 4);
                 let tokenizer = &model.tokenizer;

@@ -280,7 +280,7 @@ impl CodeTries {
         if let Some((_, trie)) = self.0.iter().find(|(known, _)| *known == kind) {
             return Arc::clone(trie);
         }
-        let labels = model.labels.as_ref();
+        let labels = model.words().and_then(|words| words.labels.as_ref());
         let labels = labels.expect("a model that serves decisions has labels");
         let trie = Arc::new(labels.trie(kind));
         self.0.push((kind, Arc::clone(&trie)));
@@ -363,7 +363,7 @@ impl Plan {
             }
             _ => tries.of(model, criteria.labels()),
         };
-        let calibration = model.calibration.as_ref();
+        let calibration = model.words().and_then(|words| words.calibration.as_ref());
         let calibration = calibration.unwrap_or(&budget.call.app.config.decide.calibration);
         Ok(Self {
             trie,

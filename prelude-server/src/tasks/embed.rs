@@ -15,7 +15,7 @@ use super::{
 use crate::{
     endpoint::{Call, Printed},
     error::ApiError,
-    served_model::ServedModel,
+    served_model::{ServedModel, Vectors},
     wire::{Int, Text, one_of},
 };
 
@@ -194,10 +194,10 @@ impl Unit {
     }
 
     /// Returns the length of a vector before cutting.
-    fn vector_size(self, model: &ServedModel) -> u32 {
+    const fn vector_size(self, vectors: &Vectors) -> u32 {
         match self {
-            Self::Texts => model.embedding_size,
-            Self::Tokens => model.hidden_size,
+            Self::Texts => vectors.embedding_size,
+            Self::Tokens => vectors.hidden_size,
         }
     }
 }
@@ -225,7 +225,7 @@ pub(crate) fn normalised_inputs<'a>(
         ("normalize", vectors.normalize),
         ("normalized", vectors.normalized),
     ])?;
-    let normalise = normalise.map_or(model.normalise, |(_, is_wanted)| is_wanted);
+    let normalise = normalise.map_or(model.embeds().normalise, |(_, is_wanted)| is_wanted);
     Ok((Inputs::new(call, model, fields)?, normalise))
 }
 
@@ -241,35 +241,35 @@ pub(crate) async fn embed(
     (inputs, normalise): (Inputs<'_>, bool),
     unit: Unit,
 ) -> Result<Embedded, ApiError> {
-    let pooling = model.pooling.expect("a model that serves embeddings pools");
+    let own = model.embeds();
     inputs.check_not_escaped()?;
     inputs.check_no_pairs()?;
-    let longest = unit.vector_size(model);
+    let longest = unit.vector_size(own);
     let asked = one_of([
         ("dimensions", fields.dimensions),
         ("output_dimension", fields.output_dimension),
     ])?;
     let dimensions = match asked {
-        Some((name, asked)) => dimensions(name, Some(asked), (longest, model))?,
+        Some((name, asked)) => dimensions(name, Some(asked), (longest, own))?,
         None => match unit {
-            Unit::Texts => model.truncate_dim,
+            Unit::Texts => own.truncate_dim,
             Unit::Tokens => None,
         },
     };
-    let asked = prefix(&fields, model)?;
+    let asked = prefix(&fields, own)?;
     let field = inputs.field;
     if field == "messages" && asked.as_ref().is_some_and(|before| !before.is_empty()) {
         let must = "not be combined with an instruction or a named prompt";
         return Err(ApiError::invalid_value("messages", must));
     }
     let before = asked.unwrap_or_else(|| match inputs.are_texts() && !fields.as_they_are {
-        true => model.default_prompt.clone(),
+        true => own.default_prompt.clone(),
         false => String::new(),
     });
     let form = fields.form()?;
     let head = match unit {
         Unit::Texts => Head::Embed {
-            pooling,
+            pooling: own.pooling,
             normalise,
             dimensions,
         },
@@ -301,7 +301,7 @@ pub(crate) async fn embed(
 pub(crate) fn dimensions(
     field: &'static str,
     dimensions: Option<Int<1, { u32::MAX as i64 }>>,
-    (longest, model): (u32, &ServedModel),
+    (longest, own): (u32, &Vectors),
 ) -> Result<Option<u32>, ApiError> {
     let dimensions = dimensions.map(Int::count);
     match dimensions {
@@ -309,10 +309,10 @@ pub(crate) fn dimensions(
             let must = format!("be from 1 to {longest}");
             Err(ApiError::invalid_value(field, must))
         }
-        Some(d) if !model.matryoshka.is_empty() && !model.matryoshka.contains(&d) => {
+        Some(d) if !own.matryoshka.is_empty() && !own.matryoshka.contains(&d) => {
             let must = format!(
                 "be one of {:?}, which the model was trained for",
-                model.matryoshka
+                own.matryoshka
             );
             Err(ApiError::invalid_value(field, must))
         }
@@ -322,12 +322,12 @@ pub(crate) fn dimensions(
 
 /// Returns the text before each input, if a request says which: at most one of `instruction`,
 /// `prompt_name` and `input_type` names it.
-fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<Option<String>, ApiError> {
+fn prefix(fields: &VectorFields<'_>, own: &Vectors) -> Result<Option<String>, ApiError> {
     let given = [&fields.instruction, &fields.prompt_name, &fields.input_type];
     let [instruction, prompt_name, input_type] = given.map(|text| text.as_ref().map(|t| &*t.0));
     let named = |name: &str, param: &'static str| {
-        model.prompts.get(name).cloned().ok_or_else(|| {
-            let known: Vec<_> = model.prompts.keys().collect();
+        own.prompts.get(name).cloned().ok_or_else(|| {
+            let known: Vec<_> = own.prompts.keys().collect();
             ApiError::invalid_value(
                 param,
                 format!("name a prompt of this model; it has {known:?}"),
@@ -342,7 +342,7 @@ fn prefix(fields: &VectorFields<'_>, model: &ServedModel) -> Result<Option<Strin
         (None, None, Some("document" | "passage" | "search_document")) => {
             // The names that sentence-transformers looks for.
             let names = ["document", "passage", "corpus"];
-            let prompt = names.iter().find_map(|name| model.prompts.get(*name));
+            let prompt = names.iter().find_map(|name| own.prompts.get(*name));
             Ok(prompt.cloned().unwrap_or_default())
         }
         (None, None, Some(_)) => {

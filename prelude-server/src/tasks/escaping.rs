@@ -40,7 +40,7 @@ impl<'m> Escaping<'m> {
         let escapes = match asked.unwrap_or(call.app.config.escape_special_tokens) {
             false => None,
             true => {
-                let escaper = model.escaper.as_ref().ok_or_else(cannot_escape)?;
+                let escaper = model.form.escaper.as_ref().ok_or_else(cannot_escape)?;
                 let mark = Escaper::mark(&[&texts()]).ok_or_else(cannot_escape)?;
                 Some((escaper, mark))
             }
@@ -114,7 +114,7 @@ impl<'m> Escaping<'m> {
         prompts: impl IntoIterator<Item = Result<String, ApiError>>,
         budget: &Budget<'_>,
     ) -> Result<SharedPrompts, ApiError> {
-        SharedPrompts::encode(prompts, self.model.cuts, |index, text, out| {
+        SharedPrompts::encode(prompts, self.model.form.cuts, |index, text, out| {
             self.encode_within(place(field, index, texts), text, out)?;
             budget.add_tokens(out.len())
         })

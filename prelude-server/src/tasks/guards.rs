@@ -52,7 +52,7 @@ impl Guard {
     /// # Errors
     /// 400 `template_error` if the template of a Llama Guard renders no prompt.
     pub(crate) fn of(model: &ServedModel) -> Result<Option<Self>, ApiError> {
-        let source = model.template.as_ref().map_or("", |of| of.source());
+        let source = model.form.template.as_ref().map_or("", |of| of.source());
         let names = |name: &&str| source.contains(*name);
         if CATEGORIES.iter().all(names) {
             // The codes are read from a prompt without any caller's text.

@@ -115,7 +115,7 @@ impl Form {
 
     /// Returns the names of the guidelines that the model knows.
     pub(crate) fn own(&self, model: &ServedModel) -> impl Iterator<Item = &'static str> {
-        let source = model.template.as_ref().map_or("", |of| of.source());
+        let source = model.form.template.as_ref().map_or("", |of| of.source());
         let is_known = move |name: &&str| {
             let quoted = [format!("\"{name}\""), format!("'{name}'")];
             quoted.iter().any(|name| source.contains(name))
@@ -130,7 +130,7 @@ impl Form {
         messages: &[Value],
         guideline: &Guideline<'_>,
     ) -> Result<String, ApiError> {
-        let template = model.template.as_ref();
+        let template = model.form.template.as_ref();
         let template = template.expect("a model that takes guidelines has a template");
         let inputs = ChatInputs {
             messages,

@@ -40,7 +40,7 @@ pub(crate) fn user_turn(model: &ServedModel, content: &str) -> Result<String, Ap
 
 /// Returns a prompt up to where the answer begins, with thinking off.
 pub(crate) fn prompt(model: &ServedModel, messages: &[Value]) -> Result<String, ApiError> {
-    let template = model.template.as_ref();
+    let template = model.form.template.as_ref();
     let template = template.expect("a model that serves this task has a template");
     let inputs = ChatInputs {
         messages,
@@ -76,10 +76,15 @@ pub(crate) fn label_trie<L: Display>(
     let model = escaping.model;
     let end = match open {
         true => None,
-        false => Some(model.end_of_turn.ok_or_else(|| {
-            let message = "this model has no end token, so no label ever ends";
-            ApiError::new(400, "unsupported_parameter", message).with_param("labels")
-        })?),
+        false => Some(
+            model
+                .words()
+                .and_then(|words| words.end_of_turn)
+                .ok_or_else(|| {
+                    let message = "this model has no end token, so no label ever ends";
+                    ApiError::new(400, "unsupported_parameter", message).with_param("labels")
+                })?,
+        ),
     };
     let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
     let texts = [prompt.clone()].into_iter().chain(with_label);

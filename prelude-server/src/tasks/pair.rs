@@ -60,7 +60,7 @@ pub(crate) fn encode_pair(
     check_length(place, ids.len(), 0, model)?;
     check_ids(place, &ids, model)?;
     for (id, kind) in ids.iter_mut().zip(types) {
-        *id += kind.min(model.token_types - 1) * model.vocab_size;
+        *id += kind.min(model.form.token_types - 1) * model.vocab_size;
     }
     Ok(EncodedPair { ids, is_cut })
 }

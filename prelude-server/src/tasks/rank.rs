@@ -75,7 +75,7 @@ pub(crate) async fn judge(
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
-    match model.judge.expect("a model that ranks has a judge") {
+    match model.judge().expect("a model that ranks has a judge") {
         Judge::Cosine if options.escapes == Some(true) => {
             let message = "this model embeds the texts as they are: special tokens in them cannot \
                 be kept apart";
@@ -113,7 +113,8 @@ async fn by_prompt(
     options: &PairOptions<'_>,
     head: Head,
 ) -> Result<Judged, ApiError> {
-    let template = model.rerank_template.as_ref();
+    let judging = model.judges();
+    let template = judging.template.as_ref();
     let default = template.and_then(|template| template.default_instruction());
     let instruction = options.instruction.as_deref().or(default);
     let expected = expected(pairs, instruction.map_or(0, str::len) * pairs.len());
@@ -136,7 +137,7 @@ async fn by_prompt(
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
-        activation: model.pair_activation,
+        activation: model.judges().activation,
         prompt_tokens: computed.tokens,
     })
 }
@@ -187,7 +188,7 @@ async fn by_pair(
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
-        activation: model.pair_activation,
+        activation: model.judges().activation,
         prompt_tokens: computed.tokens,
     })
 }
@@ -229,7 +230,8 @@ fn prompts(
     options: &PairOptions<'_>,
     instruction: Option<&str>,
 ) -> Result<SharedPrompts, ApiError> {
-    let template = model.rerank_template.as_ref();
+    let judging = model.judges();
+    let template = judging.template.as_ref();
     let template = template.expect("a model that judges prompts has a template");
     let all = || {
         let all = pairs
@@ -290,8 +292,8 @@ pub(crate) async fn by_cosine(
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
-    let pooling = model.pooling.expect("a model that embeds pools");
-    let default = model.default_prompt.as_str();
+    let own = model.embeds();
+    let default = own.default_prompt.as_str();
     let before = match &options.instruction {
         Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
         None => default.to_owned(),
@@ -331,9 +333,9 @@ pub(crate) async fn by_cosine(
         let ids = texts.into_iter().map(|text| encode(budget, text));
         let ids = ids.collect::<Result<_, ApiError>>()?;
         let head = Head::Embed {
-            pooling,
+            pooling: own.pooling,
             normalise: true,
-            dimensions: model.truncate_dim,
+            dimensions: own.truncate_dim,
         };
         let prompts = SharedPrompts::after(Vec::new(), ids);
         let prepared = Prepared::with_head(model, options.field, prompts, &head)?;

@@ -190,8 +190,10 @@ impl Tools {
         params: &mut Params,
     ) -> Result<(), ApiError> {
         let config = &call.app.config;
-        let tool_parser = model.tool_parser.or(config.tool_parser);
-        let reasoning_parser = model.reasoning_parser.or(config.reasoning_parser);
+        let own = model.words();
+        let tool_parser = own.and_then(|own| own.tool_parser).or(config.tool_parser);
+        let reasoning_parser = own.and_then(|own| own.reasoning_parser);
+        let reasoning_parser = reasoning_parser.or(config.reasoning_parser);
         let forced = self.forced();
         let is_forced = forced.is_some();
         if let (Some(ask), Some(own)) = (&forced, &params.ask) {

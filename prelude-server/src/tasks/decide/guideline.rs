@@ -42,7 +42,7 @@ pub(super) async fn decide(
     }
     let guidelines = questionnaire.questions.iter().map(guideline);
     let guidelines = guidelines.collect::<Result<Vec<_>, _>>()?;
-    let calibration = model.calibration.as_ref();
+    let calibration = model.words().and_then(|words| words.calibration.as_ref());
     let calibration = calibration.unwrap_or(&call.app.config.decide.calibration);
     let criteria = Criteria::Noul {
         yes: None,

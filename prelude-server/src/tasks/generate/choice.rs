@@ -196,7 +196,7 @@ impl Choice {
             },
             FinishReason::NoToken => return Err(ApiError::dead_end(self.generated)),
             FinishReason::Stop { token } => {
-                let ends = !params.ignore_eos && model.eos_token_ids.contains(&token);
+                let ends = !params.ignore_eos && model.generates().eos_token_ids.contains(&token);
                 Finish {
                     reason: "stop",
                     stop: (!ends).then_some(StopReason::Id(token)),

@@ -168,6 +168,7 @@ impl Params {
         model: &ServedModel,
     ) -> Result<(), ApiError> {
         let app = &call.app;
+        let words = model.generates();
         let context = ConstraintContext {
             limits: &app.config.limits,
             encoder: &app.encoder,
@@ -175,8 +176,8 @@ impl Params {
             request_id: &call.request_id,
             tokenizer: &model.tokenizer,
             vocab_size: model.vocab_size,
-            eos_token_ids: &model.eos_token_ids,
-            grammars: &model.grammars,
+            eos_token_ids: &words.eos_token_ids,
+            grammars: &words.grammars,
         };
         let wanted = Wanted {
             ask: self.ask.as_ref(),

@@ -63,7 +63,8 @@ pub(super) fn checked(
     fields: SamplingFields,
     ignore_eos: bool,
 ) -> Result<SamplingParams, ApiError> {
-    let defaults = &model.sampling;
+    let words = model.generates();
+    let defaults = &words.sampling;
     let mut sampling = checked_numbers(&fields, defaults)?;
     sampling.top_k = match fields.top_k {
         None => defaults.top_k,
@@ -92,7 +93,7 @@ pub(super) fn checked(
     let own = checked_ids("stop_token_ids", fields.stop_token_ids, STOP_IDS_MAX, model)?;
     let mut stop_ids = own.map_or_else(Vec::new, |ids| ids.to_vec());
     if !ignore_eos {
-        stop_ids.extend_from_slice(&model.eos_token_ids);
+        stop_ids.extend_from_slice(&words.eos_token_ids);
     }
     stop_ids.sort_unstable();
     stop_ids.dedup();
