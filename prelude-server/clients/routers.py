@@ -73,7 +73,7 @@ def main():
             port = free_port()
             url = f"http://127.0.0.1:{port}"
             command = [os.path.join(folder, command[0]), *command[1:], "--worker-urls", *engines,
-                       "--host=127.0.0.1", f"--port={port}", "--policy=round-robin",
+                       "--host=127.0.0.1", f"--port={port}", "--policy=round_robin",
                        f"--prometheus-port={free_port()}"]
             with running(command, url, "/v1/models"):
                 check(url, engines[0], extra)
