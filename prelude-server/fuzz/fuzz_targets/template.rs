@@ -106,6 +106,7 @@ fuzz_target!(|input: (Vec<(u8, &str)>, Leaf<'_>, Leaf<'_>)| {
         assert!(first == second || source.contains("strftime_now"));
     }
     if let Ok(template) = RerankTemplate::new(&source) {
-        let _ = template.render("a", "b", "c");
+        let _ = template.render(None, "b", "c");
+        let _ = template.render(Some("a"), "b", "c");
     }
 });
