@@ -8,8 +8,8 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -77,63 +77,32 @@ impl Admission {
         let _ = self.engines.set(engines);
     }
 
-    /// Reserves one row for a request whose head says that `bytes` will follow, for which there is
-    /// room now. They are reserved as they arrive: a slow upload keeps no other request out.
+    /// Reserves room for a request whose head says that `bytes` will follow, for which there is room
+    /// now: one row, if it will wait in the queue. The bytes are reserved as they arrive: a slow upload
+    /// keeps no other request out.
     ///
     /// # Errors
     /// 429 `queue_full`.
-    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
-        drop(self.reserve(bytes)?);
-        self.reserve(0)
-    }
-
-    /// Reserves the bytes of a body that will not reach the queue, as [`Self::enter`] does for one
-    /// that will.
-    ///
-    /// # Errors
-    /// 429 `queue_full`.
-    pub(crate) fn enter_aside(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
-        drop(self.reserve_body(bytes)?);
-        self.reserve_body(0)
-    }
-
-    /// Reserves one row and what a body of `bytes` may hold.
-    ///
-    /// # Errors
-    /// 429 `queue_full`.
-    fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
-        let reservation = self.empty();
-        // What was taken before a refusal is given back as the reservation drops.
-        reservation.set_rows(1)?;
-        reservation.grow_body(bytes)?;
-        Ok(reservation)
-    }
-
-    /// Reserves the bytes of a body that will not reach the queue.
-    ///
-    /// # Errors
-    /// 429 `queue_full`.
-    fn reserve_body(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
-        let mut reservation = self.empty();
-        reservation.is_queued = false;
-        reservation.grow_body(bytes)?;
-        Ok(reservation)
-    }
-
-    fn empty(self: &Arc<Self>) -> Reservation {
-        Reservation {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        bytes: u64,
+        is_queued: bool,
+    ) -> Result<Reservation, ApiError> {
+        let reservation = Reservation {
             admission: Arc::clone(self),
-            is_queued: true,
-            rows: AtomicU64::new(0),
-            tokens: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            answer_bytes: AtomicU64::new(0),
-            is_large: AtomicBool::new(false),
-            class: OnceLock::new(),
-            of_class: OfClass::default(),
-            quota: AtomicUsize::new(NO_CLASS),
-            quota_rows: AtomicU64::new(0),
+            is_queued,
+            held: Mutex::default(),
+        };
+        let mut held = reservation.held();
+        // What was taken before a refusal is given back as the reservation drops.
+        if is_queued {
+            held.set_rows(self, 1)?;
         }
+        held.grow_body(self, bytes, is_queued)?;
+        give_back(&self.body_bytes, &mut held.bytes);
+        give_back(&self.tokens, &mut held.tokens);
+        drop(held);
+        Ok(reservation)
     }
 
     /// Checks that there is room for another answer, however short: an answer stays in memory until
@@ -211,276 +180,302 @@ pub(crate) fn time_for(tokens: u64, per_second: Option<f64>) -> Duration {
     Duration::from_secs_f64(seconds.min(86_400.0))
 }
 
+/// The known size of a request in the queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    /// Rows of the engine.
+    pub(crate) rows: Option<u64>,
+    /// Prompt tokens, those of shared prefixes once.
+    pub(crate) tokens: Option<u64>,
+    /// The class, against whose bound the rows count.
+    pub(crate) class: Option<ExecutionClass>,
+}
+
+impl Cost {
+    /// Returns the cost of so many rows.
+    pub(crate) fn of_rows(rows: u64) -> Self {
+        Self {
+            rows: Some(rows),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the cost of `prompts` before it is known how many rows they come to: `rows`, but no
+    /// more than a request may have.
+    pub(crate) fn of_prompts(prompts: u64, rows: u64, limits: &Limits) -> Self {
+        Self::of_rows(prompts.max(rows.min(limits.rows).min(limits.queued_rows)))
+    }
+}
+
+/// Bytes that a request is about to hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Growth {
+    /// Bytes of body, and the tokens they may be.
+    Body(u64),
+    /// Values that are about to be made of the body.
+    Values(u64),
+    /// Bytes of answer, before they are computed.
+    Answer(u64),
+}
+
+/// The points that a request passes, at which it lets go of what it held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    /// The body has been turned into ids: its bytes are given back.
+    Encoded,
+    /// An engine has the request, of this class.
+    Submitted(ExecutionClass),
+    /// The first result is there: everything but the answer is given back.
+    Started,
+    /// The answer has this length. Too late to refuse it: whatever the length, it counts for those
+    /// that come.
+    Answered(usize),
+}
+
 /// A request's share of the queue. Dropping it gives everything back.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     admission: Arc<Admission>,
     /// True if the request will wait in the queue. Its tokens are guessed by its bytes then.
     is_queued: bool,
-    rows: AtomicU64,
-    tokens: AtomicU64,
-    bytes: AtomicU64,
-    /// Kept until the answer has been handed over or given up, unlike the rest.
-    answer_bytes: AtomicU64,
-    /// True if the request has held [`LARGE_BYTES`].
-    is_large: AtomicBool,
-    /// Known once an engine has the request.
-    class: OnceLock<usize>,
-    /// The rows and tokens that are counted for that class.
-    of_class: OfClass,
-    /// The class against whose bound `quota_rows` count, by [`CLASSES`], or [`NO_CLASS`].
-    quota: AtomicUsize,
-    quota_rows: AtomicU64,
+    held: Mutex<Held>,
 }
 
-/// The place of the class of a request that may yet be of either class.
-const NO_CLASS: usize = CLASSES.len();
+/// The parts of [`Admission`]'s totals that are one request's.
+#[derive(Debug, Default)]
+struct Held {
+    rows: u64,
+    tokens: u64,
+    bytes: u64,
+    /// Kept until the answer has been handed over or given up, unlike the rest.
+    answer_bytes: u64,
+    /// True if the request has held [`LARGE_BYTES`].
+    is_large: bool,
+    /// The class against whose bound `quota_rows` count, by [`CLASSES`], once it is known.
+    quota: Option<usize>,
+    quota_rows: u64,
+    /// The class, rows and tokens that an engine has.
+    engine: Option<(usize, u64, u64)>,
+}
 
 impl Reservation {
-    /// Makes the size and the class exact, for the engine is about to get the request.
+    /// Makes exact what is known of the request's size. What is held already is kept if there is no
+    /// room.
     ///
     /// # Errors
     /// 400 `too_many_rows` or `larger_than_queue`, 429 `queue_full` or `class_quota`.
-    pub(crate) fn admit(
-        &self,
-        rows: usize,
-        tokens: usize,
-        class: ExecutionClass,
-    ) -> Result<(), ApiError> {
-        self.set_rows(rows as u64)?;
-        self.set_tokens(tokens as u64)?;
-        self.set_class(class)
+    pub(crate) fn admit(&self, cost: Cost) -> Result<(), ApiError> {
+        let mut held = self.held();
+        if let Some(rows) = cost.rows {
+            held.set_rows(&self.admission, rows)?;
+        }
+        if let Some(tokens) = cost.tokens {
+            held.set_tokens(&self.admission, tokens)?;
+        }
+        match cost.class {
+            Some(class) => held.set_class(&self.admission, place_of(class)),
+            None => Ok(()),
+        }
     }
 
-    /// Counts the rows against the bound of this class, as far as the class is known.
+    /// Takes room for more bytes.
     ///
     /// # Errors
-    /// 400 `larger_than_queue`, 429 `class_quota`.
-    pub(crate) fn set_class(&self, class: ExecutionClass) -> Result<(), ApiError> {
-        let at = CLASSES.iter().position(|&c| c == class);
-        let at = at.expect("every class is listed");
-        let before = self.quota.swap(at, Ordering::Relaxed);
-        if before != at && before != NO_CLASS {
-            give_back(&self.admission.of_quota[before], &self.quota_rows);
-        }
-        self.charge_class()
-    }
-
-    /// Counts the rows against the bound of their class, if the class is known.
-    fn charge_class(&self) -> Result<(), ApiError> {
-        let at = self.quota.load(Ordering::Relaxed);
-        let Some(total) = self.admission.of_quota.get(at) else {
-            return Ok(());
-        };
-        let limits = &self.admission.limits;
-        let max = [limits.queued_oneshot_rows, limits.queued_decode_rows][at];
-        let max = max.unwrap_or(limits.queued_rows);
-        let rows = self.rows.load(Ordering::Relaxed);
-        let class = CLASSES[at].as_str();
-        if rows > max {
-            let what = format!("{class} rows");
-            return Err(ApiError::larger_than_queue(&what, rows, max));
-        }
-        set(total, &self.quota_rows, rows, max).map_err(|queued| {
-            let message = format!(
-                "the queue has no room for more of this class: {queued} of {max} {class} rows"
-            );
-            let mine = self.tokens.load(Ordering::Relaxed);
-            ApiError::class_quota(message, self.admission.retry_after(mine))
-        })
-    }
-
-    /// Notes that an engine has the request, of this class.
-    pub(crate) fn submitted(&self, class: ExecutionClass) {
-        let at = CLASSES.iter().position(|&c| c == class);
-        let at = at.expect("every class is listed");
-        if self.class.set(at).is_err() {
-            return;
-        }
-        let all = &self.admission.of_class[at];
-        for (all, mine, amount) in [
-            (&all.rows, &self.of_class.rows, &self.rows),
-            (&all.tokens, &self.of_class.tokens, &self.tokens),
-        ] {
-            let amount = amount.load(Ordering::Relaxed);
-            mine.store(amount, Ordering::Relaxed);
-            all.fetch_add(amount, Ordering::Relaxed);
+    /// 400 `larger_than_queue` for an answer that never fits, 429 `queue_full`.
+    pub(crate) fn grow(&self, more: Growth) -> Result<(), ApiError> {
+        let mut held = self.held();
+        match more {
+            Growth::Body(bytes) => held.grow_body(&self.admission, bytes, self.is_queued),
+            Growth::Values(values) => {
+                held.grow_bytes(&self.admission, values.saturating_mul(VALUE_BYTES))
+            }
+            Growth::Answer(bytes) => held.grow_answer(&self.admission, bytes),
         }
     }
 
-    /// Makes the number of rows exact.
-    ///
-    /// # Errors
-    /// 400 `too_many_rows`, 400 `larger_than_queue`, 429 `queue_full` or `class_quota`.
-    pub(crate) fn set_rows(&self, rows: u64) -> Result<(), ApiError> {
-        let limits = &self.admission.limits;
-        if rows > limits.rows {
-            return Err(ApiError::too_many_rows(rows, limits.rows));
+    /// Notes that the request has come to this point.
+    pub(crate) fn reach(&self, stage: Stage) {
+        let (queue, mut held) = (&*self.admission, self.held());
+        match stage {
+            Stage::Encoded => give_back(&queue.body_bytes, &mut held.bytes),
+            Stage::Submitted(class) => held.submitted(queue, place_of(class)),
+            Stage::Started => held.release(queue),
+            Stage::Answered(bytes) => {
+                held.release(queue);
+                held.answered(queue, bytes as u64);
+            }
         }
-        if rows > limits.queued_rows {
-            let max = limits.queued_rows;
-            return Err(ApiError::larger_than_queue("rows", rows, max));
-        }
-        set(&self.admission.rows, &self.rows, rows, limits.queued_rows).map_err(|queued| {
-            let mine = self.tokens.load(Ordering::Relaxed);
-            let retry = self.admission.retry_after(mine);
-            queue_full("rows", queued, limits.queued_rows, retry)
-        })?;
-        self.charge_class()
-    }
-
-    /// Takes room for a request before it is known how many rows its `prompts` come to: for `rows`,
-    /// but for no more than a request may have.
-    ///
-    /// # Errors
-    /// 400 `too_many_rows` or `larger_than_queue` for as many rows as prompts, 429 `queue_full` or
-    /// `class_quota`.
-    pub(crate) fn expect_rows(&self, prompts: u64, rows: u64) -> Result<(), ApiError> {
-        let limits = &self.admission.limits;
-        self.set_rows(prompts.max(rows.min(limits.rows).min(limits.queued_rows)))
-    }
-
-    fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
-        let max = self.admission.limits.queued_tokens;
-        if tokens > max {
-            return Err(ApiError::larger_than_queue("prompt tokens", tokens, max));
-        }
-        set(&self.admission.tokens, &self.tokens, tokens, max).map_err(|queued| {
-            let excess = (queued + tokens).saturating_sub(max);
-            let retry = self.admission.retry_after(excess);
-            queue_full("prompt tokens", queued, max, retry)
-        })
-    }
-
-    /// Takes room for so many more values that are about to be made of the body.
-    ///
-    /// # Errors
-    /// 429 `queue_full`.
-    pub(crate) fn grow_values(&self, more: u64) -> Result<(), ApiError> {
-        self.grow_bytes(more.saturating_mul(VALUE_BYTES))?;
-        Ok(())
-    }
-
-    /// Takes room for `more` bytes, and returns how many it holds then.
-    fn grow_bytes(&self, more: u64) -> Result<u64, ApiError> {
-        let bytes = self.bytes.load(Ordering::Relaxed).saturating_add(more);
-        let max = self.admission.limits.bodies_in_flight_bytes;
-        set(&self.admission.body_bytes, &self.bytes, bytes, max).map_err(|held| {
-            let message = format!("too much is being received: {held} of {max} bytes");
-            ApiError::queue_full(message, Admission::soon())
-        })?;
-        self.holds(bytes);
-        Ok(bytes)
-    }
-
-    /// Notes that the request holds so many bytes.
-    fn holds(&self, bytes: u64) {
-        if bytes >= LARGE_BYTES {
-            self.is_large.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes room for `more` bytes of body, and for the tokens they may be.
-    ///
-    /// # Errors
-    /// 429 `queue_full`.
-    pub(crate) fn grow_body(&self, more: u64) -> Result<(), ApiError> {
-        let bytes = self.grow_bytes(more)?;
-        if !self.is_queued {
-            return Ok(());
-        }
-        // A guess: that a body's worth of tokens would overfill an empty queue is for the
-        // parsed request to say.
-        let max = self.admission.limits.queued_tokens;
-        self.set_tokens(bytes.div_ceil(BYTES_PER_TOKEN).min(max))
-    }
-
-    /// Takes room for `more` bytes of answer, before they are computed.
-    ///
-    /// # Errors
-    /// 400 `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn grow_answer(&self, more: u64) -> Result<(), ApiError> {
-        let bytes = self.answer_bytes().saturating_add(more);
-        let max = self.admission.limits.answers_in_flight_bytes;
-        if bytes > max {
-            return Err(ApiError::larger_than_queue("bytes of answer", bytes, max));
-        }
-        self.holds(bytes);
-        set(&self.admission.answer_bytes, &self.answer_bytes, bytes, max)
-            .map_err(|held| answers_full(held, max))
     }
 
     /// Returns about how long the answer will be, as far as room was taken for it.
     pub(crate) fn answer_bytes(&self) -> u64 {
-        self.answer_bytes.load(Ordering::Relaxed)
+        self.held().answer_bytes
     }
 
-    /// Makes the length of the answer exact. Too late to refuse it: whatever it is, it counts for
-    /// those that come.
-    pub(crate) fn answered(&self, bytes: usize) {
-        let bytes = bytes as u64;
-        self.holds(bytes);
-        let total = &self.admission.answer_bytes;
-        let before = self.answer_bytes.swap(bytes, Ordering::Relaxed);
-        if bytes >= before {
-            total.fetch_add(bytes - before, Ordering::Relaxed);
-        } else {
-            total.fetch_sub(before - bytes, Ordering::Relaxed);
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn set_rows(&mut self, queue: &Admission, rows: u64) -> Result<(), ApiError> {
+        let limits = &queue.limits;
+        if rows > limits.rows {
+            return Err(ApiError::too_many_rows(rows, limits.rows));
+        }
+        let max = limits.queued_rows;
+        if rows > max {
+            return Err(ApiError::larger_than_queue("rows", rows, max));
+        }
+        set(&queue.rows, &mut self.rows, rows, max)
+            .map_err(|queued| queue_full("rows", queued, max, queue.retry_after(self.tokens)))?;
+        self.charge_class(queue)
+    }
+
+    fn set_tokens(&mut self, queue: &Admission, tokens: u64) -> Result<(), ApiError> {
+        let max = queue.limits.queued_tokens;
+        if tokens > max {
+            return Err(ApiError::larger_than_queue("prompt tokens", tokens, max));
+        }
+        set(&queue.tokens, &mut self.tokens, tokens, max).map_err(|queued| {
+            let retry = queue.retry_after((queued + tokens).saturating_sub(max));
+            queue_full("prompt tokens", queued, max, retry)
+        })
+    }
+
+    /// Counts the rows against the bound of this class.
+    fn set_class(&mut self, queue: &Admission, class: usize) -> Result<(), ApiError> {
+        match self.quota.replace(class) {
+            Some(before) if before != class => {
+                give_back(&queue.of_quota[before], &mut self.quota_rows);
+            }
+            _ => (),
+        }
+        self.charge_class(queue)
+    }
+
+    /// Counts the rows against the bound of their class, if the class is known.
+    fn charge_class(&mut self, queue: &Admission) -> Result<(), ApiError> {
+        let Some(at) = self.quota else {
+            return Ok(());
+        };
+        let limits = &queue.limits;
+        let max = [limits.queued_oneshot_rows, limits.queued_decode_rows][at];
+        let max = max.unwrap_or(limits.queued_rows);
+        let class = CLASSES[at].as_str();
+        if self.rows > max {
+            let what = format!("{class} rows");
+            return Err(ApiError::larger_than_queue(&what, self.rows, max));
+        }
+        set(&queue.of_quota[at], &mut self.quota_rows, self.rows, max).map_err(|queued| {
+            let message = format!(
+                "the queue has no room for more of this class: {queued} of {max} {class} rows"
+            );
+            ApiError::class_quota(message, queue.retry_after(self.tokens))
+        })
+    }
+
+    /// Takes room for bytes of a body and of what is made of it.
+    fn grow_bytes(&mut self, queue: &Admission, more: u64) -> Result<(), ApiError> {
+        let bytes = self.bytes.saturating_add(more);
+        let max = queue.limits.bodies_in_flight_bytes;
+        set(&queue.body_bytes, &mut self.bytes, bytes, max).map_err(|held| {
+            let message = format!("too much is being received: {held} of {max} bytes");
+            ApiError::queue_full(message, Admission::soon())
+        })?;
+        self.is_large |= bytes >= LARGE_BYTES;
+        Ok(())
+    }
+
+    fn grow_body(&mut self, queue: &Admission, more: u64, is_queued: bool) -> Result<(), ApiError> {
+        self.grow_bytes(queue, more)?;
+        if !is_queued {
+            return Ok(());
+        }
+        // A guess: that a body's worth of tokens would overfill an empty queue is for the
+        // parsed request to say.
+        let max = queue.limits.queued_tokens;
+        self.set_tokens(queue, self.bytes.div_ceil(BYTES_PER_TOKEN).min(max))
+    }
+
+    fn grow_answer(&mut self, queue: &Admission, more: u64) -> Result<(), ApiError> {
+        let bytes = self.answer_bytes.saturating_add(more);
+        let max = queue.limits.answers_in_flight_bytes;
+        if bytes > max {
+            return Err(ApiError::larger_than_queue("bytes of answer", bytes, max));
+        }
+        self.is_large |= bytes >= LARGE_BYTES;
+        set(&queue.answer_bytes, &mut self.answer_bytes, bytes, max)
+            .map_err(|held| answers_full(held, max))
+    }
+
+    /// Makes the length of the answer exact.
+    fn answered(&mut self, queue: &Admission, bytes: u64) {
+        self.is_large |= bytes >= LARGE_BYTES;
+        give_back(&queue.answer_bytes, &mut self.answer_bytes);
+        queue.answer_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.answer_bytes = bytes;
+    }
+
+    /// Counts the request as one that an engine has.
+    fn submitted(&mut self, queue: &Admission, class: usize) {
+        if self.engine.is_none() {
+            self.engine = Some((class, self.rows, self.tokens));
+            let all = &queue.of_class[class];
+            all.rows.fetch_add(self.rows, Ordering::Relaxed);
+            all.tokens.fetch_add(self.tokens, Ordering::Relaxed);
         }
     }
 
-    /// Gives the body's bytes back: it has been turned into ids.
-    pub(crate) fn release_body(&self) {
-        give_back(&self.admission.body_bytes, &self.bytes);
-    }
-
-    /// Gives everything but its answer back: the request waits no longer.
-    pub(crate) fn release(&self) {
-        self.release_body();
-        give_back(&self.admission.rows, &self.rows);
-        give_back(&self.admission.tokens, &self.tokens);
-        let quota = self.quota.load(Ordering::Relaxed);
-        if let Some(total) = self.admission.of_quota.get(quota) {
-            give_back(total, &self.quota_rows);
+    /// Gives everything but the answer back: the request waits no longer.
+    fn release(&mut self, queue: &Admission) {
+        give_back(&queue.body_bytes, &mut self.bytes);
+        give_back(&queue.rows, &mut self.rows);
+        give_back(&queue.tokens, &mut self.tokens);
+        if let Some(at) = self.quota {
+            give_back(&queue.of_quota[at], &mut self.quota_rows);
         }
-        if let Some(&at) = self.class.get() {
-            let all = &self.admission.of_class[at];
-            give_back(&all.rows, &self.of_class.rows);
-            give_back(&all.tokens, &self.of_class.tokens);
+        if let Some((class, rows, tokens)) = &mut self.engine {
+            give_back(&queue.of_class[*class].rows, rows);
+            give_back(&queue.of_class[*class].tokens, tokens);
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.release();
-        give_back(&self.admission.answer_bytes, &self.answer_bytes);
-        if *self.is_large.get_mut() {
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        held.release(&self.admission);
+        give_back(&self.admission.answer_bytes, &mut held.answer_bytes);
+        if held.is_large {
             self.admission.give_back.ask();
         }
     }
 }
 
+/// Returns the place of a class in [`CLASSES`].
+fn place_of(class: ExecutionClass) -> usize {
+    let at = CLASSES.iter().position(|&c| c == class);
+    at.expect("every class is listed")
+}
+
 /// Changes `mine`, a part of `total`, to `amount`; if `total` would exceed `max`, changes nothing
 /// and returns `total`.
-fn set(total: &AtomicU64, mine: &AtomicU64, amount: u64, max: u64) -> Result<(), u64> {
-    // `mine` has one writer at a time: the request's own task.
-    let before = mine.load(Ordering::Relaxed);
-    if amount <= before {
-        total.fetch_sub(before - amount, Ordering::Relaxed);
+fn set(total: &AtomicU64, mine: &mut u64, amount: u64, max: u64) -> Result<(), u64> {
+    if amount <= *mine {
+        total.fetch_sub(*mine - amount, Ordering::Relaxed);
     } else {
-        let more = amount - before;
+        let more = amount - *mine;
         total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| {
             t.checked_add(more).filter(|&t| t <= max)
         })?;
     }
-    mine.store(amount, Ordering::Relaxed);
+    *mine = amount;
     Ok(())
 }
 
-fn give_back(total: &AtomicU64, mine: &AtomicU64) {
-    let amount = mine.swap(0, Ordering::Relaxed);
-    total.fetch_sub(amount, Ordering::Relaxed);
+fn give_back(total: &AtomicU64, mine: &mut u64) {
+    total.fetch_sub(std::mem::take(mine), Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -496,6 +491,40 @@ mod tests {
             queued_tokens: 30,
             ..Limits::default()
         })
+    }
+
+    /// One question at a time.
+    impl Reservation {
+        fn set_rows(&self, rows: u64) -> Result<(), ApiError> {
+            self.admit(Cost::of_rows(rows))
+        }
+
+        fn set_tokens(&self, tokens: u64) -> Result<(), ApiError> {
+            self.admit(Cost {
+                tokens: Some(tokens),
+                ..Cost::default()
+            })
+        }
+
+        fn set_class(&self, class: ExecutionClass) -> Result<(), ApiError> {
+            self.admit(Cost {
+                class: Some(class),
+                ..Cost::default()
+            })
+        }
+
+        fn expect_rows(&self, prompts: u64, rows: u64) -> Result<(), ApiError> {
+            self.admit(Cost::of_prompts(prompts, rows, &self.admission.limits))
+        }
+    }
+
+    impl Admission {
+        /// Reserves one row and what a body of `bytes` may hold.
+        fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reservation, ApiError> {
+            let reservation = self.enter(0, true)?;
+            reservation.grow(Growth::Body(bytes))?;
+            Ok(reservation)
+        }
     }
 
     fn reason(result: Result<(), ApiError>) -> &'static str {
@@ -520,7 +549,7 @@ mod tests {
         assert_eq!(queue.reserve(0).unwrap_err().reason(), "queue_full");
         assert_eq!(queue.reserved(), (4, 30, 30));
 
-        a.release();
+        a.reach(Stage::Started);
         assert_eq!(queue.reserved(), (1, 5, 0));
         drop((a, b));
         assert_eq!(queue.reserved(), (0, 0, 0));
@@ -549,7 +578,7 @@ mod tests {
         // The other class has all the room there is, and so has who turns out to be of it.
         assert_eq!(reason(b.set_class(OneShot)), "ok");
         assert_eq!(reason(b.set_rows(6)), "ok");
-        a.release();
+        a.reach(Stage::Started);
         let c = queue.reserve(0).unwrap();
         assert_eq!(reason(c.set_class(Decode)), "ok");
         assert_eq!(reason(c.set_rows(2)), "ok");
@@ -567,16 +596,16 @@ mod tests {
         let queue = admission();
         let held = || queue.answer_bytes.load(Ordering::Relaxed);
         let (a, b) = (queue.reserve(0).unwrap(), queue.reserve(0).unwrap());
-        assert_eq!(reason(a.grow_answer(50)), "ok");
-        assert_eq!(reason(a.grow_answer(51)), "larger_than_queue");
-        assert_eq!(reason(b.grow_answer(51)), "queue_full");
-        assert_eq!(reason(b.grow_answer(40)), "ok");
-        a.release();
+        assert_eq!(reason(a.grow(Growth::Answer(50))), "ok");
+        assert_eq!(reason(a.grow(Growth::Answer(51))), "larger_than_queue");
+        assert_eq!(reason(b.grow(Growth::Answer(51))), "queue_full");
+        assert_eq!(reason(b.grow(Growth::Answer(40))), "ok");
+        a.reach(Stage::Started);
         assert_eq!(held(), 90);
         // Shorter than expected, and longer, which nobody can refuse any more.
-        a.answered(30);
+        a.reach(Stage::Answered(30));
         assert_eq!(reason(queue.check_answers()), "ok");
-        b.answered(70);
+        b.reach(Stage::Answered(70));
         assert_eq!(held(), 100);
         assert_eq!(reason(queue.check_answers()), "queue_full");
         drop(b);
@@ -602,18 +631,18 @@ mod tests {
     fn a_slow_upload_reserves_only_arrived_bytes() {
         let queue = admission();
         // As much as the queue holds, announced and not sent.
-        let slow: Vec<_> = (0..3).map(|_| queue.enter(90).unwrap()).collect();
+        let slow: Vec<_> = (0..3).map(|_| queue.enter(90, true).unwrap()).collect();
         assert_eq!(queue.reserved(), (3, 0, 0));
-        let quick = queue.enter(60).unwrap();
-        assert_eq!(reason(quick.grow_body(60)), "ok");
+        let quick = queue.enter(60, true).unwrap();
+        assert_eq!(reason(quick.grow(Growth::Body(60))), "ok");
         assert_eq!(queue.reserved(), (4, 20, 60));
         // What is sent takes room, and no more than there is.
-        assert_eq!(reason(slow[0].grow_body(30)), "ok");
-        assert_eq!(reason(slow[1].grow_body(1)), "queue_full");
+        assert_eq!(reason(slow[0].grow(Growth::Body(30))), "ok");
+        assert_eq!(reason(slow[1].grow(Growth::Body(1))), "queue_full");
         drop(slow);
         // What has no room now is refused before it is sent.
-        assert_eq!(queue.enter(31).unwrap_err().reason(), "queue_full");
-        assert_eq!(queue.enter_aside(31).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.enter(31, true).unwrap_err().reason(), "queue_full");
+        assert_eq!(queue.enter(31, false).unwrap_err().reason(), "queue_full");
         assert_eq!(queue.reserved(), (1, 20, 60));
     }
 
@@ -627,11 +656,11 @@ mod tests {
             one
         };
         let (a, b, c) = (reserved(2, 5), reserved(1, 7), reserved(1, 9));
-        a.submitted(ExecutionClass::OneShot);
-        b.submitted(ExecutionClass::Decode);
+        a.reach(Stage::Submitted(ExecutionClass::OneShot));
+        b.reach(Stage::Submitted(ExecutionClass::Decode));
         let expected = [("arriving", 1, 9), ("oneshot", 2, 5), ("decode", 1, 7)];
         assert_eq!(queue.waiting(), expected);
-        a.release();
+        a.reach(Stage::Started);
         drop(b);
         let expected = [("arriving", 1, 9), ("oneshot", 0, 0), ("decode", 0, 0)];
         assert_eq!(queue.waiting(), expected);
@@ -658,7 +687,7 @@ mod tests {
         assert_eq!((refused.status(), refused.reason()), (429, "queue_full"));
         assert!(refused.retry_after().is_some());
         assert_eq!(queue.reserved(), (1, 20, 60));
-        assert_eq!(reason(a.grow_body(30)), "ok");
-        assert_eq!(reason(a.grow_body(1)), "queue_full");
+        assert_eq!(reason(a.grow(Growth::Body(30))), "ok");
+        assert_eq!(reason(a.grow(Growth::Body(1))), "queue_full");
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{Endpoint, Needs};
 use crate::{
-    admission::Reservation,
+    admission::{Cost, Growth, Reservation},
     app::App,
     config::JSON_DEPTH_MAX,
     error::ApiError,
@@ -122,7 +122,7 @@ impl Call {
 
     fn split<'a>(&self, body: &'a [u8]) -> Result<wire::Fields<'a>, ApiError> {
         let text = wire::check_text(body, JSON_DEPTH_MAX, &|values| {
-            self.reservation.grow_values(values)
+            self.reservation.grow(Growth::Values(values))
         })?;
         wire::Fields::from_body(text)
     }
@@ -228,7 +228,8 @@ impl Call {
         if numbers > max {
             return Err(ApiError::too_many_numbers(numbers, max));
         }
-        self.reservation.grow_answer(count.saturating_mul(bytes))
+        let bytes = count.saturating_mul(bytes);
+        self.reservation.grow(Growth::Answer(bytes))
     }
 
     /// Writes the answer for which room was taken, and `more` bytes; on a thread of its own if that
@@ -277,17 +278,16 @@ pub(crate) fn enter(
     endpoint: &Endpoint,
     declared: u64,
 ) -> Result<Reservation, ApiError> {
-    match endpoint.needs {
-        Needs::Queue => {
-            let reservation = app.admission.enter(declared)?;
-            // The class of a request that may generate is known only once the request was read.
-            if !endpoint.generates {
-                reservation.set_class(ExecutionClass::OneShot)?;
-            }
-            Ok(reservation)
-        }
-        Needs::Nothing | Needs::Models => app.admission.enter_aside(declared),
+    let is_queued = endpoint.needs == Needs::Queue;
+    let reservation = app.admission.enter(declared, is_queued)?;
+    // The class of a request that may generate is known only once the request was read.
+    if is_queued && !endpoint.generates {
+        reservation.admit(Cost {
+            class: Some(ExecutionClass::OneShot),
+            ..Cost::default()
+        })?;
     }
+    Ok(reservation)
 }
 
 /// Most bytes of a number: `-1.1754944e-38,`.

@@ -92,8 +92,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let truncation = Truncation::new(request.truncation, model, output, Side::Left)?;
     let mut params = Params::new(call, model, request.generation)?;
 
-    call.reservation.expect_rows(u64::from(params.n), 0)?;
-    params.reserve_class(call, max_tokens.unwrap_or(u32::MAX))?;
+    let rows = u64::from(params.n);
+    params.reserve(call, rows, max_tokens.unwrap_or(u32::MAX))?;
     // Rendering and encoding are one piece of work.
     let encode = || conversation.encode(call, model, add_special_tokens, truncation);
     let rendered = call.encode(body.len(), encode).await??;

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    admission::Growth,
     dialects::{COHERE_EMBED, COMMON, MEDIA, ONE_PIECE},
     endpoint::{Call, Endpoint, Printed, Reply, asked, json},
     error::ApiError,
@@ -265,7 +266,7 @@ impl Room {
                 call.expect(self.numbers / 8, Printed::Decimal)?;
             }
         }
-        call.reservation.grow_answer(self.bytes)
+        call.reservation.grow(Growth::Answer(self.bytes))
     }
 }
 

@@ -100,9 +100,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let mut params = Params::new(call, model, request.generation)?;
     params.check_budget(max_tokens)?;
 
-    call.reservation
-        .expect_rows(prompts.len() as u64 * u64::from(params.n), 0)?;
-    params.reserve_class(call, max_tokens)?;
+    let rows = prompts.len() as u64 * u64::from(params.n);
+    params.reserve(call, rows, max_tokens)?;
     let encoding = |truncation| Encoding {
         field: "prompt",
         add_special_tokens,

@@ -9,7 +9,7 @@ use hyper::body::{Body, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    admission::Reservation,
+    admission::{Growth, Reservation},
     app::App,
     config::{Limits, ms},
     error::ApiError,
@@ -45,7 +45,7 @@ pub(super) async fn read(
         if (whole.len() + data.len()) as u64 > limits.body_bytes {
             return Err(ApiError::body_too_large(limits.body_bytes));
         }
-        reservation.grow_body(data.len() as u64)?;
+        reservation.grow(Growth::Body(data.len() as u64))?;
         // Most bodies are one piece, which is not copied.
         if whole.is_empty() && body.is_end_stream() {
             return Ok(data);
@@ -85,7 +85,7 @@ fn gunzip(packed: &[u8], max: u64, reservation: &Reservation) -> Result<Bytes, A
         if (whole.len() + read) as u64 > max {
             return Err(ApiError::body_too_large(max));
         }
-        reservation.grow_body(read as u64)?;
+        reservation.grow(Growth::Body(read as u64))?;
         whole.extend_from_slice(&piece[..read]);
     }
 }

@@ -13,6 +13,7 @@ use super::{
     request_log::RequestLog,
 };
 use crate::{
+    admission::Stage,
     app::App,
     endpoint::{Inference, Reply},
     error::{ApiError, Dialect},
@@ -71,8 +72,7 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
         let is_stream = matches!(content, Content::Stream { .. });
         inference_headers(&mut headers, &call.inference(), is_stream);
         if let Content::Whole(body) = &content {
-            call.reservation.answered(body.len());
-            call.reservation.release();
+            call.reservation.reach(Stage::Answered(body.len()));
         }
     }
     respond(app, StatusCode::OK, headers, content, log)
@@ -110,8 +110,7 @@ pub(super) fn error(
     app.metrics.reject(error.reason());
     // A client that does not read its refusal must not hold room in the queue.
     if let Some(call) = log.call() {
-        call.reservation.release();
-        call.reservation.answered(0);
+        call.reservation.reach(Stage::Answered(0));
     }
     let shed;
     let error = if error.status() == 429 {

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 
 use crate::{
+    admission::Cost,
     endpoint::{Call, Printed},
     error::ApiError,
 };
@@ -78,7 +79,8 @@ impl<'c> Budget<'c> {
     /// # Errors
     /// 400 `too_many_rows` or `larger_than_queue`, 429 `queue_full` or `class_quota`.
     pub(crate) fn rows(&self, rows: usize) -> Result<(), ApiError> {
-        self.call.reservation.set_rows(rows as u64)
+        let cost = Cost::of_rows(rows as u64);
+        self.call.reservation.admit(cost)
     }
 
     /// Takes room for an answer of so many decimal numbers.

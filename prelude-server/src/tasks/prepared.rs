@@ -24,7 +24,7 @@ use super::{
     input::{check_length, place},
     submit::{Common, UsageBody, collect, submit},
 };
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{admission::Cost, endpoint::Call, error::ApiError, served_model::ServedModel};
 
 /// The size of a request as far as it is known before its texts are tokenised.
 #[derive(Clone, Copy, Debug)]
@@ -169,8 +169,9 @@ pub(crate) async fn compute<T, K>(
     prepare: impl FnOnce(&Budget<'_>) -> Result<(Prepared, K), ApiError>,
     read: impl Fn(RowOutput) -> Option<T>,
 ) -> Result<(Computed<T>, K), ApiError> {
-    call.reservation
-        .expect_rows(expected.prompts as u64, expected.rows)?;
+    let limits = &call.app.config.limits;
+    let cost = Cost::of_prompts(expected.prompts as u64, expected.rows, limits);
+    call.reservation.admit(cost)?;
     let work = || prepare(&Budget::new(call));
     let (prepared, kept) = call.encode(expected.bytes, work).await??;
     let Prepared {

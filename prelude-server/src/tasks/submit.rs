@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    admission::time_for,
+    admission::{Cost, Stage, time_for},
     endpoint::Call,
     error::ApiError,
     log, reject,
@@ -142,8 +142,11 @@ pub(crate) async fn submit(
     prompt_tokens: u64,
 ) -> Result<Answer, ApiError> {
     let class = ExecutionClass::of(&rows);
-    call.reservation
-        .admit(rows.len(), tree.distinct_tokens(), class)?;
+    call.reservation.admit(Cost {
+        rows: Some(rows.len() as u64),
+        tokens: Some(tree.distinct_tokens() as u64),
+        class: Some(class),
+    })?;
     call.note(|seen| {
         seen.model = call.app.place_of(model);
         seen.class = Some(class);
@@ -184,7 +187,7 @@ pub(crate) async fn submit(
         None => model.engine.submit(spec),
     };
     let answer = answer.map_err(|e| reject::of_submit(&e))?;
-    call.reservation.submitted(class);
+    call.reservation.reach(Stage::Submitted(class));
     Ok(answer)
 }
 
@@ -239,7 +242,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
 /// The engine's refusal or failure, as a status.
 pub(crate) async fn collect(call: &Call, answer: Answer) -> Result<Collected, ApiError> {
     let collected = answer.collect().await;
-    call.reservation.release();
+    call.reservation.reach(Stage::Started);
     match collected {
         Ok(collected) => {
             call.note(|seen| seen.usage = Some(collected.usage));

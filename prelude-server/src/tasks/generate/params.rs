@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::sampling::{self, SamplingFields};
 use crate::{
+    admission::{Cost, Growth},
     app::App,
     config::JSON_DEPTH_MAX,
     constrain::{
@@ -137,7 +138,7 @@ impl Params {
         let reading = Reading {
             depth: JSON_DEPTH_MAX,
             limits: &call.app.config.limits,
-            room: &|values| call.reservation.grow_values(values),
+            room: &|values| call.reservation.grow(Growth::Values(values)),
         };
         Ok(Self {
             n,
@@ -188,16 +189,21 @@ impl Params {
         Ok(())
     }
 
-    /// Says of which class the request is, unless a constraint may yet leave it one token.
+    /// Takes room for so many rows, of the request's class unless a constraint may yet leave it one token.
     ///
     /// # Errors
     /// 429 `class_quota`.
-    pub(crate) fn reserve_class(&self, call: &Call, max_tokens: u32) -> Result<(), ApiError> {
-        match (max_tokens > 1, &self.ask) {
-            (true, Some(_)) => Ok(()),
-            (true, None) => call.reservation.set_class(ExecutionClass::Decode),
-            (false, _) => call.reservation.set_class(ExecutionClass::OneShot),
-        }
+    pub(crate) fn reserve(&self, call: &Call, rows: u64, max_tokens: u32) -> Result<(), ApiError> {
+        let class = match (max_tokens > 1, &self.ask) {
+            (true, Some(_)) => None,
+            (true, None) => Some(ExecutionClass::Decode),
+            (false, _) => Some(ExecutionClass::OneShot),
+        };
+        call.reservation.admit(Cost {
+            class,
+            rows: Some(rows),
+            tokens: None,
+        })
     }
 
     /// Returns the tokens that a continuation may really take, of `max_tokens`: what the constraint
@@ -238,7 +244,7 @@ impl Params {
         if bytes > max {
             return Err(ApiError::too_much_echo(bytes, max));
         }
-        call.reservation.grow_answer(bytes)
+        call.reservation.grow(Growth::Answer(bytes))
     }
 
     /// Checks what could not be checked before the prompt's length was known.

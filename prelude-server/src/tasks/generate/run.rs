@@ -9,6 +9,7 @@ use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 
 use super::{Choice, Params, Printer};
 use crate::{
+    admission::Stage,
     config,
     endpoint::{Call, LOGPROB_BYTES},
     error::ApiError,
@@ -191,7 +192,7 @@ impl Run {
             .answer
             .take()
             .expect("the answer was there before the wait, which leaves it in place");
-        self.call.reservation.release();
+        self.call.reservation.reach(Stage::Started);
         loop {
             if self.apply(event)? {
                 return Ok(false);

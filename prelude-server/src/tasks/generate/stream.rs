@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    admission::Stage,
     endpoint::Reply,
     error::ApiError,
     sse::{EventSender, EventStream, Events},
@@ -52,7 +53,7 @@ pub(crate) trait Speaker: Send + Sized + 'static {
     /// # Errors
     /// The same as of [`Speaker::answer`] and [`Speaker::stream`].
     async fn reply(self) -> Result<Reply, ApiError> {
-        self.run().call.reservation.release_body();
+        self.run().call.reservation.reach(Stage::Encoded);
         match self.run().params.stream {
             Some(_) => Ok(Reply::Stream(self.stream().await?)),
             None => self.answer().await,
