@@ -7,7 +7,10 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -66,7 +69,8 @@ pub struct Process {
     /// The group's guard, until the group is killed.
     guard: Option<Child>,
     started: Instant,
-    lines: Option<Receiver<String>>,
+    /// Behind a lock so that threads can share a process; it is never contended.
+    lines: Option<Mutex<Receiver<String>>>,
     keeps_lines: bool,
     said: Vec<String>,
     log: Option<PathBuf>,
@@ -112,7 +116,7 @@ impl Process {
         };
         let keeps_lines = matches!(output, Output::Unread);
         let stderr = child.stderr.take();
-        let lines = stderr.map(|stderr| forward(stderr, file, keeps_lines));
+        let lines = stderr.map(|stderr| Mutex::new(forward(stderr, file, keeps_lines)));
         Ok(Self {
             name,
             child,
@@ -163,7 +167,9 @@ impl Process {
     ) -> Result<T> {
         loop {
             let left = limit.saturating_sub(self.started.elapsed());
-            let line = self.lines.as_ref().map(|lines| lines.recv_timeout(left));
+            let lines = self.lines.as_mut().map(Mutex::get_mut);
+            let lines = lines.map(|lines| lines.unwrap_or_else(PoisonError::into_inner));
+            let line = lines.map(|lines| lines.recv_timeout(left));
             let Some(Ok(line)) = line else {
                 let (name, said) = (&self.name, self.said.join("\n"));
                 bail!("{name} was not ready within {limit:?}; it said:\n{said}");

@@ -1,5 +1,7 @@
 //! Tables for people: aligned text and Markdown.
 
+use serde_json::Value;
+
 /// A table. Cells hold text; [`number`] writes figures alike everywhere.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -85,6 +87,21 @@ impl Table {
         text
     }
 
+    /// Returns an object for each row, whose fields have the titles of the columns. Cells that are
+    /// numbers are numbers.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let value = |cell: &String| match cell.parse::<f64>() {
+            Ok(number) if number.is_finite() => Value::from(number),
+            _ => Value::from(cell.as_str()),
+        };
+        let object = |row: &Vec<String>| {
+            let fields = self.titles().map(str::to_owned).zip(row.iter().map(value));
+            Value::Object(fields.collect())
+        };
+        self.rows.iter().map(object).collect()
+    }
+
     fn titles(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|(title, _)| title.as_str())
     }
@@ -154,6 +171,14 @@ mod tests {
                         | short           |      1 | a\\|b |\n\
                         | a longer é name | 1234.5 |      |\n";
         assert_eq!(example().markdown(), expected);
+    }
+
+    #[test]
+    fn json_has_an_object_for_each_row() {
+        let json = example().json();
+        assert_eq!(json[0]["µs"], 1.0);
+        assert_eq!(json[0]["note"], "a|b");
+        assert_eq!(json[1]["note"], "");
     }
 
     #[test]
