@@ -4,13 +4,16 @@
 //! code's own forward pass on the same 3,080 test messages of banking77. A server whose numbers
 //! are right cannot miss them by more than a few messages that were near ties.
 
-use std::{fs, path::Path, time::Instant};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
+use prelude_measure::http::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::client::Client;
 
 /// The largest difference between a figure and the recorded one. The recorded figures are of
 /// bfloat16 arithmetic and differ from those of float32 by up to 0.03 points; this tolerance is six
@@ -26,6 +29,8 @@ const ROWS: usize = 3_080;
 const SCORED_STRIDE: usize = 5;
 /// Answers that a figure may lose to rounding, however few there are: of 616 one is 0.16 points.
 const FEWEST_LOST: f64 = 2.0;
+/// Longest wait for a part of an answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(600);
 /// Messages per request.
 const BATCH: usize = 64;
 /// Messages per request where each has a trie of 77 labels: some 180 rows of the 4,096 allowed.
@@ -134,7 +139,7 @@ fn messages(folder: &Path) -> Result<Option<Vec<Message>>> {
 ///
 /// # Errors
 /// If the server cannot be reached or refuses a request.
-pub async fn run(
+pub fn run(
     url: &str,
     folder: &Path,
     mut report: impl FnMut(&Measure),
@@ -144,27 +149,27 @@ pub async fn run(
     };
     let topics: Vec<Topic> = rows(TOPICS)?;
     let pairs: Vec<JudgePair> = rows(JUDGE_PAIRS)?;
-    let mut client = Client::connect(url).await?;
+    let mut client = Client::connect_within(url, ANSWER_WITHIN)?;
     let mut measures = Vec::new();
     let mut done = |measure| {
         report(&measure);
         measures.push(measure);
     };
-    done(classifier(&mut client, &messages).await?);
-    done(topic(&mut client, &messages, &topics).await?);
-    done(judge(&mut client, &messages, &pairs).await?);
-    done(intent(&mut client, &messages, &topics).await?);
+    done(classifier(&mut client, &messages)?);
+    done(topic(&mut client, &messages, &topics)?);
+    done(judge(&mut client, &messages, &pairs)?);
+    done(intent(&mut client, &messages, &topics)?);
     Ok(Some(measures))
 }
 
 /// Measures the classifier's 77 intents.
-async fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
+fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
     let start = Instant::now();
     let mut right = 0;
     for batch in messages.chunks(BATCH) {
         let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
         let body = json!({"model": "demo-classifier", "input": input});
-        let answer = client.post("/classify", &body).await?;
+        let answer = client.post("/classify", &body.to_string())?.ok()?.json()?;
         right += count(&answer["data"], batch, |item, m| {
             item["label"] == m.category.as_str()
         });
@@ -179,7 +184,7 @@ async fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure
 }
 
 /// Measures the language model's topic: eight words compared at the last position.
-async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
+fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
     let mut names: Vec<&str> = topics.iter().map(|t| t.topic.as_str()).collect();
     names.dedup();
     let of = |intent: &str| {
@@ -194,7 +199,7 @@ async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> R
         let items = batch
             .iter()
             .map(|m| turn(&format!("{}\nWhich topic?", m.text)));
-        let answer = score(client, items.collect(), &names).await?;
+        let answer = score(client, items.collect(), &names)?;
         right += count(&answer["scores"], batch, |scores, message| {
             largest(scores).map(|i| names[i]) == of(&message.category)
         });
@@ -209,7 +214,7 @@ async fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> R
 }
 
 /// Measures the language model's verdict on one right and one wrong intent of each message.
-async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -> Result<Measure> {
+fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -> Result<Measure> {
     ensure!(
         pairs.len() == messages.len() && pairs.iter().enumerate().all(|(i, p)| p.row == i),
         "data/judge_pairs.csv does not belong to this test set"
@@ -222,7 +227,7 @@ async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -
             .iter()
             .zip(pairs)
             .flat_map(|(m, p)| [ask(m, &m.category), ask(m, &p.wrong_intent)]);
-        let answer = score(client, items.collect(), &["yes", "no"]).await?;
+        let answer = score(client, items.collect(), &["yes", "no"])?;
         let truths: Vec<bool> = messages.iter().flat_map(|_| [true, false]).collect();
         right += count(&answer["scores"], &truths, |scores, truth| {
             (largest(scores) == Some(0)) == *truth
@@ -239,7 +244,7 @@ async fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -
 }
 
 /// Measures the language model's intent: all 77 labels scored, each of several tokens.
-async fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
+fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<Measure> {
     let mut labels: Vec<&str> = topics.iter().map(|t| t.intent.as_str()).collect();
     // As when the figure was recorded, should two labels tie.
     labels.sort_unstable();
@@ -249,7 +254,7 @@ async fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> 
     for batch in some.chunks(LABEL_BATCH) {
         let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
         let body = json!({"model": "demo-lm", "input": input, "labels": labels});
-        let answer = client.post("/classify", &body).await?;
+        let answer = client.post("/classify", &body.to_string())?.ok()?.json()?;
         right += count(&answer["data"], batch, |item, m| {
             item["label"] == m.category.as_str()
         });
@@ -268,11 +273,11 @@ fn turn(user: &str) -> String {
     format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 }
 
-async fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Result<Value> {
+fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Result<Value> {
     let body = json!({
         "model": "demo-lm", "query": "", "items": items, "labels": labels, "apply_softmax": true,
     });
-    client.post("/v1/score", &body).await
+    client.post("/v1/score", &body.to_string())?.ok()?.json()
 }
 
 /// Counts the answers that `right` accepts. A missing answer is a wrong one.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accuracy;
-mod blocking;
+mod batches;
 pub mod client;
 pub mod cluster;
 pub mod cpu;
@@ -10,9 +10,10 @@ pub mod gate;
 pub mod load;
 pub mod papers;
 pub mod process;
-mod random;
 pub mod replay;
 pub mod sched;
 pub mod server;
 pub mod sim;
 pub mod table;
+
+pub(crate) use prelude_measure::random;

@@ -6,12 +6,7 @@
     reason = "a command-line program"
 )]
 
-mod cluster_command;
-mod cpu_command;
 mod papers_command;
-mod policy;
-mod replay_command;
-mod scheduler;
 mod simulate;
 
 use std::{
@@ -20,19 +15,25 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use prelude_bench::{
-    accuracy, gate,
+    accuracy, cluster, cpu, gate, replay,
+    sched::{self, Policy},
     server::{self, Part, Rival},
-    table::{self, TableConfig},
+    table,
 };
+
+#[cfg(feature = "allocations")]
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
 
 const EXAMPLES: &str = "\
 Examples:
   prelude-bench table
-      what a tokenization, a forward pass and an HTTP round trip of the demo models cost
+      what a tokenization, a forward pass and an HTTP round trip of the demo models and a step of
+      the scheduler cost
   prelude-bench server --only overhead,versus --rounds 9
       the cost of HTTP, and the same requests to other servers that are installed
   prelude-bench cluster --envoy envoy/_bin/envoy
@@ -77,16 +78,16 @@ enum Command {
         may_lose: Option<f64>,
     },
     /// Engines behind Envoy: with the endpoint picker, and in turns without it.
-    Cluster(cluster_command::Args),
+    Cluster(Printed<cluster::Config>),
     /// The CPU executor on random weights of Qwen3-0.6B's shape, beside other engines in process.
-    Cpu(cpu_command::Args),
+    Cpu(Printed<cpu::Config>),
     /// The papers' tables and figures that simulation can show, beside the papers' own.
     Papers(papers_command::Args),
     /// A recorded trace against a real server, in an open loop, with a report as text, JSON and
     /// HTML.
-    Replay(replay_command::Args),
+    Replay(Printed<replay::Config>),
     /// Processor time of the scheduler's own work in a step, by the number of waiting requests.
-    Sched(scheduler::Args),
+    Sched(Printed<sched::Config>),
     /// The server under load, next to other servers on the same machine with the same requests.
     Server(ServerArgs),
     /// A simulated cluster in virtual time: workloads from papers and recorded traffic.
@@ -99,8 +100,8 @@ enum Command {
         #[arg(long)]
         times: usize,
     },
-    /// A quick table of single costs: tokenizer, one forward pass and one HTTP round trip, on the
-    /// demo models.
+    /// A quick table of single costs: tokenizer, one forward pass and one HTTP round trip of the demo
+    /// models, a step of the scheduler. Beside them is what the machine allows.
     Table {
         /// Rounds of each measurement; the median counts.
         #[arg(long, default_value_t = 9)]
@@ -108,10 +109,42 @@ enum Command {
         /// Milliseconds per round of each measurement.
         #[arg(long, default_value_t = 120)]
         round_ms: u64,
+        /// Folder for the dated record, which is JSON.
+        #[arg(long, default_value = "bench/results")]
+        out: PathBuf,
         /// Print JSON instead of a table.
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Flags of a command, and the form in which it prints its results.
+#[derive(clap::Args)]
+struct Printed<T: clap::Args> {
+    #[command(flatten)]
+    config: T,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes a report as NAME.json, NAME.txt and, if something was compared, as a plot to a folder, and
+/// returns what to print.
+fn published(
+    report: &server::Report,
+    out: &Path,
+    (name, plot): (&str, Option<&str>),
+    json: bool,
+) -> Result<String> {
+    let text = serde_json::to_string_pretty(report)? + "\n";
+    std::fs::write(out.join(format!("{name}.json")), &text)?;
+    std::fs::write(out.join(format!("{name}.txt")), report.render())?;
+    if let Some(plot) = plot
+        && !server::draw(report, &out.join(plot))?
+    {
+        eprintln!("SKIP  nothing to draw: no rival was measured");
+    }
+    Ok(if json { text } else { report.render() })
 }
 
 #[derive(clap::Args)]
@@ -162,7 +195,7 @@ struct ServerArgs {
     json: bool,
 }
 
-fn bench_server(args: ServerArgs) -> Result<()> {
+fn bench_server(args: ServerArgs) -> Result<String> {
     let beside = |name| {
         let me = std::env::current_exe().context("this program's own path")?;
         Ok::<_, anyhow::Error>(me.with_file_name(name))
@@ -183,29 +216,51 @@ fn bench_server(args: ServerArgs) -> Result<()> {
         overload: Duration::from_secs(args.overload_s),
         overload_questions: args.overload_questions.clamp(1, 120),
     };
-    let report = server::run(&config)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    std::fs::write(config.out.join("report.json"), &json)?;
-    std::fs::write(config.out.join("report.txt"), report.render())?;
-    if args.plot && !server::draw(&report, &config.out.join("versus.svg"))? {
-        eprintln!("SKIP  nothing to draw: no rival was measured");
-    }
-    if args.json {
-        println!("{json}");
-    } else {
-        print!("{}", report.render());
-    }
-    Ok(())
+    let plot = args.plot.then_some("versus.svg");
+    published(
+        &server::run(&config)?,
+        &config.out,
+        ("report", plot),
+        args.json,
+    )
+}
+
+/// Replays a trace, and returns what to print.
+fn bench_replay(config: &replay::Config, json: bool) -> Result<String> {
+    let bar = ProgressBar::new(0);
+    let style = "[{elapsed}] {bar:32} {pos} of {len} answered, {msg} in flight";
+    bar.set_style(ProgressStyle::with_template(style)?);
+    let report = replay::run(config, |progress| {
+        bar.set_length(progress.requests as u64);
+        bar.set_message((progress.sent - progress.ended).to_string());
+        bar.set_position(progress.ended as u64);
+    })?;
+    bar.finish_and_clear();
+    report.write(&config.out)?;
+    let page = config.out.join("replay.html");
+    Ok(match json {
+        true => serde_json::to_string_pretty(&report)? + "\n",
+        false => format!("{}\nreport: {}\n", report.render(), page.display()),
+    })
+}
+
+/// Returns the counter of this process's allocations, if compiled in.
+fn allocations() -> Option<&'static dyn Fn() -> u64> {
+    #[cfg(feature = "allocations")]
+    return Some(&|| {
+        let stats = ALLOCATOR.stats();
+        (stats.allocations + stats.reallocations) as u64
+    });
+    #[cfg(not(feature = "allocations"))]
+    None
 }
 
 /// Measures accuracy, and fails if a figure differs from the recorded one, or is worse by more
 /// percentage points than it `may_lose`.
 fn bench_accuracy(url: &str, data: &Path, may_lose: Option<f64>) -> Result<ExitCode> {
     let may_lose = may_lose.map(|points| points / 100.0);
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build()?;
     let report = |measure: &accuracy::Measure| println!("{}", measure.line(may_lose));
-    let measures = runtime.block_on(accuracy::run(url, data, report))?;
+    let measures = accuracy::run(url, data, report)?;
     let Some(measures) = measures else {
         println!(
             "SKIP  {} has no test.csv: nothing was measured",
@@ -222,57 +277,48 @@ fn bench_accuracy(url: &str, data: &Path, may_lose: Option<f64>) -> Result<ExitC
 }
 
 fn main() -> Result<ExitCode> {
-    match Args::parse().command {
+    let printed = match Args::parse().command {
         Command::Accuracy {
             data,
             url,
             may_lose,
-        } => bench_accuracy(&url, &data, may_lose),
-        Command::Cluster(args) => {
-            print!("{}", cluster_command::run(args)?);
-            Ok(ExitCode::SUCCESS)
+        } => return bench_accuracy(&url, &data, may_lose),
+        Command::Cluster(Printed { config, json }) => {
+            let report = cluster::run(&config)?;
+            published(&report, &config.out, ("report", Some("cluster.svg")), json)?
         }
-        Command::Cpu(args) => {
-            print!("{}", cpu_command::run(args)?);
-            Ok(ExitCode::SUCCESS)
+        Command::Cpu(Printed { config, json }) => {
+            let report = cpu::run(&config)?;
+            published(&report, &config.out, ("cpu", Some("cpu.svg")), json)?
         }
-        Command::Papers(args) => {
-            print!("{}", papers_command::run(args)?);
-            Ok(ExitCode::SUCCESS)
+        Command::Papers(args) => papers_command::run(args)?,
+        Command::Replay(Printed { config, json }) => bench_replay(&config, json)?,
+        Command::Sched(Printed { config, json }) => {
+            let progress = |part: &str| eprintln!("measuring: {part}");
+            sched::render(&sched::run(&config, allocations(), progress)?, json)?
         }
-        Command::Replay(args) => {
-            print!("{}", replay_command::run(args)?);
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Sched(args) => {
-            print!("{}", scheduler::run(args)?);
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Server(args) => bench_server(args).map(|()| ExitCode::SUCCESS),
-        Command::Sim(args) => {
-            print!("{}", simulate::run(args)?);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Server(args) => bench_server(args)?,
+        Command::Sim(args) => simulate::run(args)?,
         Command::Work { part, times } => {
             gate::work(part, times)?;
-            Ok(ExitCode::SUCCESS)
+            String::new()
         }
         Command::Table {
             rounds,
             round_ms,
+            out,
             json,
         } => {
-            let config = TableConfig {
-                rounds,
-                round: Duration::from_millis(round_ms),
-            };
-            let rows = table::run(config, |part| eprintln!("measuring: {part}"))?;
-            if json {
-                println!("{}", serde_json::to_string_pretty(&rows)?);
-            } else {
-                print!("{}", table::render(&rows));
+            let round = Duration::from_millis(round_ms);
+            let record = table::run(rounds, round, |part| eprintln!("measuring: {part}"))?;
+            let path = record.write(&out)?;
+            eprintln!("record: {}", path.display());
+            match json {
+                true => serde_json::to_string_pretty(&record)? + "\n",
+                false => record.table().text(),
             }
-            Ok(ExitCode::SUCCESS)
         }
-    }
+    };
+    print!("{printed}");
+    Ok(ExitCode::SUCCESS)
 }

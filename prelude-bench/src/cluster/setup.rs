@@ -1,7 +1,7 @@
 //! Envoy, a picker or none, and engines, as processes.
 
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -9,11 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use prelude_measure::{
+    http::Client,
+    process::{self as measure, Ended, Output},
+};
 use serde_json::{Value, json};
 
 use super::{Config, ENVOY_VARIABLE};
 use crate::{
-    process::{Process, free_address, get, metrics},
+    process::{Process, free_address, metrics},
     server::cores,
 };
 
@@ -21,22 +25,11 @@ use crate::{
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Time between two looks at what has begun to work.
 const POLL: Duration = Duration::from_millis(10);
-/// The cluster of Envoy's own round robin.
+/// The cluster of Envoy's own round robin, by `round_robin.json`.
 const IN_TURN: &str = "in_turn";
 /// The clusters of the picker's configuration: with a pick, and without.
 const PICKED: &str = "picked";
 const UNPICKED: &str = "unpicked";
-
-/// The programs of a cluster.
-#[derive(Clone, Debug)]
-pub struct Programs {
-    /// Stock Envoy.
-    pub envoy: PathBuf,
-    /// The engine, `prelude`.
-    pub prelude: PathBuf,
-    /// The endpoint picker, `prelude-epp`.
-    pub picker: PathBuf,
-}
 
 /// A way to distribute requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,14 +119,14 @@ impl Cluster {
             Setup::Picker => {
                 let picker = start_picker(config, &addresses, kv_tokens, &out("picker.log"))?;
                 let at = [&*listen, &*admin, &*picker.address];
-                let text = picker_config(&config.programs.picker, at, &addresses)?;
+                let text = picker_config(config.programs.paths()[2], at, &addresses)?;
                 (Some(picker), text)
             }
             Setup::RoundRobin => (None, round_robin_config(&listen, &admin, &addresses)),
         };
         let file = out("envoy.yaml");
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-        let mut command = Command::new(&config.programs.envoy);
+        let mut command = Command::new(config.programs.paths()[0]);
         command.arg("-c").arg(&file);
         command.args(["--concurrency", "1", "--disable-hot-restart"]);
         command.args(["--log-level", "warning"]);
@@ -178,7 +171,7 @@ impl Cluster {
     fn settle(&self) -> Result<()> {
         let started = Instant::now();
         loop {
-            let _ = get(&self.envoy.address, "/health");
+            let _ = Client::connect(&self.envoy.address).and_then(|mut c| c.get("/health"));
             let asked = requests(&self.envoy_state()?, self.setup.envoy_cluster());
             if asked.len() == self.engines.len() && asked.iter().all(|&count| count > 0.0) {
                 return Ok(());
@@ -193,7 +186,8 @@ impl Cluster {
     }
 
     fn envoy_state(&self) -> Result<String> {
-        get(&self.admin, "/clusters").context("Envoy's own state")
+        let page = Client::connect(&self.admin).and_then(|mut client| client.get("/clusters"));
+        Ok(page.context("Envoy's own state")?.text())
     }
 }
 
@@ -205,7 +199,7 @@ fn start_engines(
 ) -> Result<Vec<Process>> {
     let cores = cores(config.engines);
     let start = |engine: usize| {
-        let mut command = Command::new(&config.programs.prelude);
+        let mut command = Command::new(config.programs.paths()[1]);
         command.args(["serve", "--port", "0", "--drain-delay", "0s"]);
         command.args(["--kv-blocks", &kv_blocks.to_string()]);
         command.env_remove(ENVOY_VARIABLE);
@@ -221,6 +215,8 @@ fn start_engines(
 
 /// Seconds for which an engine is measured.
 const PROFILE_SECONDS: &str = "8";
+/// Longest run of that measurement, with the loading of the model.
+const PROFILED_WITHIN: Duration = Duration::from_secs(600);
 
 /// Measures the service times of an engine on the cores of the first one, for the picker.
 ///
@@ -228,16 +224,15 @@ const PROFILE_SECONDS: &str = "8";
 /// If the program fails; its output is in `profile.log`.
 pub(super) fn measure(config: &Config) -> Result<()> {
     let log = config.out.join("profile.log");
-    let mut command = Command::new(&config.programs.prelude);
+    let mut command = Command::new(config.programs.paths()[1]);
     command.args(["profile", "--seconds", PROFILE_SECONDS, "--output"]);
     command.arg(profile(config));
     command.env_remove(ENVOY_VARIABLE);
     let mut run = || -> Result<()> {
-        let file = File::create(&log)?;
-        command.stdout(file.try_clone()?).stderr(file);
-        let status = command.status()?;
+        let mut profile = measure::Process::start(&mut command, Output::File(&log))?;
+        let ended = profile.wait(PROFILED_WITHIN, |_| Ok(true))?;
         ensure!(
-            status.success(),
+            matches!(ended, Ended::Itself(status) if status.success()),
             "`prelude profile` failed; see {}",
             log.display()
         );
@@ -261,7 +256,7 @@ fn start_picker(
     log: &Path,
 ) -> Result<Process> {
     let address = free_address()?;
-    let mut command = Command::new(&config.programs.picker);
+    let mut command = Command::new(config.programs.paths()[2]);
     command.args(["--listen", &address, "--drain-delay", "10ms"]);
     command.args(["--drain-timeout", "1s"]);
     command.args(["--kv-tokens", &kv_tokens.to_string(), "--profile"]);
@@ -293,55 +288,12 @@ fn picker_config(program: &Path, at: [&str; 3], engines: &[&str]) -> Result<Stri
 
 /// Returns a configuration of Envoy that sends to one engine after the other. JSON is YAML, too.
 fn round_robin_config(listen: &str, admin: &str, engines: &[&str]) -> String {
-    let endpoint = |engine: &&str| json!({"endpoint": {"address": socket(engine)}});
-    let router = json!({
-        "name": "envoy.filters.http.router",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
-        }
-    });
-    let manager = json!({
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.\
-                  http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "clients",
-        "http_filters": [router],
-        "route_config": {"virtual_hosts": [{
-            "name": "all",
-            "domains": ["*"],
-            "routes": [{"match": {"prefix": "/"}, "route": {"cluster": IN_TURN, "timeout": "0s"}}]
-        }]}
-    });
-    let filter = json!({
-        "name": "envoy.filters.network.http_connection_manager",
-        "typed_config": manager
-    });
-    let limits = json!({
-        "max_connections": 16_384, "max_pending_requests": 16_384, "max_requests": 16_384
-    });
-    json!({
-        "admin": {"address": socket(admin)},
-        "static_resources": {
-            "listeners": [{
-                "name": "clients",
-                "address": socket(listen),
-                "filter_chains": [{"filters": [filter]}]
-            }],
-            "clusters": [{
-                "name": IN_TURN,
-                "type": "STATIC",
-                "connect_timeout": "1s",
-                "lb_policy": "ROUND_ROBIN",
-                "circuit_breakers": {"thresholds": [limits]},
-                "load_assignment": {
-                    "cluster_name": IN_TURN,
-                    "endpoints": [{
-                        "lb_endpoints": engines.iter().map(endpoint).collect::<Vec<_>>()
-                    }]
-                }
-            }]
-        }
-    })
-    .to_string()
+    let endpoint = |engine: &&str| json!({"endpoint": {"address": socket(engine)}}).to_string();
+    let endpoints: Vec<String> = engines.iter().map(endpoint).collect();
+    include_str!("round_robin.json")
+        .replace("\"ADMIN\"", &socket(admin).to_string())
+        .replace("\"LISTEN\"", &socket(listen).to_string())
+        .replace("\"ENGINES\"", &endpoints.join(", "))
 }
 
 fn socket(address: &str) -> Value {

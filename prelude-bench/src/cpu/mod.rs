@@ -20,16 +20,31 @@ use ours::Ours;
 pub use peer::Peer;
 use peer::Running;
 
-/// The settings of a measurement.
-#[derive(Clone, Debug)]
+const EXAMPLES: &str = "\
+Examples:
+  prelude-bench cpu
+      the executor alone: times, and shares of what the processor's units can do
+  prelude-bench cpu --peers vllm,hf --install-peers
+      beside vLLM and transformers, which are installed first, in turns, with a plot";
+
+/// The CPU executor on random weights of Qwen3-0.6B's shape, beside other engines in process.
+///
+/// Writes a checkpoint of 1.2 GB. All engines are loaded at once, which takes about 10 GB with vLLM
+/// and transformers. Leave the machine alone meanwhile: each engine uses all cores.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Config {
-    /// Rounds; the median counts.
-    pub rounds: usize,
-    /// The engines to measure beside ours.
+    /// Also measure these engines.
+    #[arg(long, value_delimiter = ',')]
     pub peers: Vec<Peer>,
-    /// True to install them first.
-    pub install: bool,
-    /// The folder for the checkpoint, installed engines and logs.
+    /// Install the engines into the output folder first.
+    #[arg(long)]
+    pub install_peers: bool,
+    /// Rounds; the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Folder for the report, its plot, the checkpoint and installed engines.
+    #[arg(long, default_value = "bench/out/server")]
     pub out: PathBuf,
 }
 
@@ -107,6 +122,10 @@ const fn prompts(shared: u32, count: u32, own: u32) -> Work {
 pub fn run(config: &Config) -> Result<Report> {
     ensure!(config.rounds > 0, "0 rounds, not at least 1");
     std::fs::create_dir_all(&config.out)?;
+    let config = &Config {
+        out: std::path::absolute(&config.out)?,
+        ..config.clone()
+    };
     let before = load_average();
     let bar = Bar::new();
     bar.says("random weights of Qwen3-0.6B's shape");
@@ -211,7 +230,7 @@ fn start_peers(config: &Config, model: &Path, bar: &Bar) -> Result<(Vec<Running>
     let mut skipped = Vec::new();
     let mut peers = Vec::new();
     for &peer in &config.peers {
-        if config.install {
+        if config.install_peers {
             bar.says(&format!("installing {}", peer.title()));
             peer.install(&config.out)?;
         }

@@ -8,18 +8,18 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor as _, ForwardBatch, OneShotBatch,
-    OutputHead, OutputRow, Residency, SampleHead, SamplingParams, Segment, SegmentIdx, SeqId,
-    StepId, TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OutputHead, SampleHead,
+    SamplingParams, SeqId, TokenSource,
 };
 use prelude_exec_cpu::{
-    ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, PackedUse, Quantization,
+    ComputePool, CpuConfig, CpuDtype, Isa, PackedUse, Quantization,
     measure::{Product, peak_flops_per_second},
 };
+use prelude_measure::{random::Random, stats::median};
 use prelude_models::Checkpoint;
 
 use super::{CONTEXT, Work, shape};
-use crate::random::Random;
+use crate::batches::{Stepper, forest};
 
 /// Steps of a measurement of decoding.
 const DECODE_STEPS: u32 = 16;
@@ -30,10 +30,9 @@ const BLOCK: u32 = 16;
 
 /// The loaded model.
 pub(super) struct Ours {
-    executor: CpuExecutor,
+    stepper: Stepper,
     pool: Arc<ComputePool>,
     random: Random,
-    steps: u64,
     /// The time from opening the files to an executor that is ready.
     pub(super) loaded: Duration,
 }
@@ -46,12 +45,12 @@ impl Ours {
             ..CpuConfig::default()
         };
         let mut first = Self::load_with(model, config.clone())?;
-        if let PackedUse::Writing(writing) = first.executor.take_packed_use() {
+        if let PackedUse::Writing(writing) = first.stepper.executor.take_packed_use() {
             writing.wait()?;
         }
         drop(first);
         let mut ours = Self::load_with(model, config)?;
-        let used = ours.executor.take_packed_use();
+        let used = ours.stepper.executor.take_packed_use();
         anyhow::ensure!(
             matches!(used, PackedUse::Found(_)),
             "the packed weights were not found: {used:?}"
@@ -76,12 +75,11 @@ impl Ours {
         let pool = Arc::new(ComputePool::for_machine());
         let start = Instant::now();
         let checkpoint = Checkpoint::open(model)?;
-        let executor = CpuExecutor::new(&checkpoint, config, Arc::clone(&pool))?;
+        let stepper = Stepper::new(&checkpoint, config, &pool)?;
         Ok(Self {
-            executor,
+            stepper,
             pool,
             random: Random::far(1),
-            steps: 0,
             loaded: start.elapsed(),
         })
     }
@@ -94,7 +92,7 @@ impl Ours {
     }
 
     fn isa(&self) -> Option<Isa> {
-        self.executor.path()
+        self.stepper.executor.path()
     }
 
     /// Returns the seconds that the work takes; of decoding, those of the median step.
@@ -107,25 +105,15 @@ impl Ours {
             Work::Decode { rows } => {
                 let steps = 0..DECODE_STEPS;
                 let seconds = steps.map(|step| self.seconds(decode(rows, CONTEXT + step)));
-                let mut seconds = seconds.collect::<Result<Vec<_>>>()?;
-                seconds.sort_unstable_by(f64::total_cmp);
-                Ok(seconds[seconds.len() / 2])
+                Ok(median(&seconds.collect::<Result<Vec<_>>>()?))
             }
         }
     }
 
     fn seconds(&mut self, batch: ForwardBatch) -> Result<f64> {
-        let step = StepId(self.steps);
-        self.steps += 1;
         let start = Instant::now();
-        self.executor.submit(step, batch)?;
-        let output = self.executor.collect(step)?;
-        let seconds = start.elapsed().as_secs_f64();
-        anyhow::ensure!(
-            output.oneshot.len() + output.decode.len() > 0,
-            "a step without results"
-        );
-        Ok(seconds)
+        self.stepper.run(batch)?;
+        Ok(start.elapsed().as_secs_f64())
     }
 
     /// Returns the seconds of the layers' products alone, with weights that the cache may hold.
@@ -152,33 +140,10 @@ impl Ours {
     /// Returns a forest of `count` prompts that begin with `shared` tokens and have `own` each, all of
     /// them new, answered by one token.
     fn prompts(&mut self, shared: u32, count: u32, own: u32) -> ForwardBatch {
-        let mut batch = OneShotBatch::default();
-        let mut push = |parent, context_len, len: u32| {
-            let start = u32::try_from(batch.tokens.len()).unwrap_or(u32::MAX);
-            let below = shape::VOCABULARY as usize;
-            let token = || u32::try_from(self.random.below(below)).unwrap_or(0);
-            batch
-                .tokens
-                .extend(std::iter::repeat_with(token).take(len as usize));
-            batch.segments.push(Segment {
-                tokens: start..start + len,
-                parent,
-                context_len,
-                cached: BlockSpan::EMPTY,
-                residency: Residency::Transient,
-            });
-            SegmentIdx(u32::try_from(batch.segments.len() - 1).unwrap_or(u32::MAX))
-        };
-        let root = (shared > 0).then(|| push(None, 0, shared));
-        let ends: Vec<_> = (0..count).map(|_| push(root, shared, own)).collect();
-        let end = shared + own;
-        let row = |segment| OutputRow {
-            segment,
-            positions: end - 1..end,
-            head: OutputHead::Sample(greedy()),
-        };
-        batch.rows = ends.into_iter().map(row).collect();
-        ForwardBatch::OneShot(batch)
+        let below = shape::VOCABULARY as usize;
+        let token = || u32::try_from(self.random.below(below)).unwrap_or(0);
+        let branches = vec![own; count as usize];
+        forest(shared, &branches, token, &OutputHead::Sample(greedy()))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Other engines, each in a Python process that measures itself when it is asked to.
 
 use std::{
-    fs::File,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{ChildStdin, ChildStdout, Command},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
+use prelude_measure::process::{Output, Process};
 use serde_json::{Value, json};
 
 use super::{CONTEXT, Work, shape};
@@ -32,7 +32,7 @@ pub enum Peer {
 /// An engine that is loaded.
 pub(super) struct Running {
     peer: Peer,
-    child: Child,
+    _process: Process,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     log: PathBuf,
@@ -89,20 +89,14 @@ impl Peer {
             Self::LlamaCpp => Rival::llama_cpp_model(out, model)?,
         };
         let log = out.join(format!("cpu-{}.log", self.title().replace([' ', ','], "-")));
-        let mut child = Command::new(self.python(out))
-            .args(["-c", self.script()])
-            .arg(model)
-            .arg(shape::VOCABULARY.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?)
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.title()))?;
-        let input = child.stdin.take().context("a pipe to the engine")?;
-        let output = child.stdout.take().context("a pipe from the engine")?;
+        let mut command = Command::new(self.python(out));
+        command.args(["-c", self.script()]).arg(model);
+        command.arg(shape::VOCABULARY.to_string());
+        let mut process = Process::start(&mut command, Output::Piped(Some(&log)))?;
+        let (input, output) = process.pipes().context("pipes to the engine")?;
         let mut running = Running {
             peer: self,
-            child,
+            _process: process,
             input,
             output: BufReader::new(output),
             log,
@@ -134,14 +128,6 @@ impl Running {
         ensure!(!line.is_empty(), "{title} ended; see {log}");
         let seconds = line.trim().parse();
         seconds.with_context(|| format!("{title} printed `{}`, no seconds", line.trim()))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -25,21 +25,38 @@ pub use send::{Answer, Fate};
 
 use crate::sim::trace;
 
+const EXAMPLES: &str = "\
+Examples:
+  prelude-bench replay azure_llm_2023_code.csv --url http://127.0.0.1:8000 --lengths 0.1 --for 60s
+      a minute of a trace, at a tenth of its lengths, with a report in bench/out/replay
+  prelude-bench replay conversation.jsonl --speed 4 --first-ms 500 --end-ms 5000
+      four times as fast, with the share of answers that meet two deadlines";
+
 /// The trace to replay, and the server to send it to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Config {
-    /// The trace: Azure's CSV, Mooncake's JSON lines, or conversations.
+    /// The trace: Azure's .csv, Mooncake's .jsonl, or conversations: ShareGPT's .json,
+    /// LMSYS-Chat-1M's as .jsonl.
     pub trace: PathBuf,
-    /// The server, as `http://host:port`.
+    /// URL of a server with OpenAI's /v1/completions.
+    #[arg(long, default_value = "http://127.0.0.1:8000")]
     pub url: String,
     /// The form of the requests that are made of the trace.
+    #[command(flatten)]
     pub shape: Shape,
-    /// The times by which an answer counts as good.
-    pub deadlines: Deadlines,
-    /// The number of requests that may be in flight. Requests beyond wait, and their wait counts.
+    /// Requests in flight at the same time, at most. Requests beyond wait, and their wait counts.
+    #[arg(long, default_value_t = 1_024)]
     pub connections: usize,
-    /// The longest wait for one answer.
-    pub timeout: Duration,
+    /// Seconds after which a request has failed.
+    #[arg(long, default_value_t = 600)]
+    pub timeout_s: u64,
+    /// The times by which an answer counts as good.
+    #[command(flatten)]
+    pub deadlines: Deadlines,
+    /// Folder for replay.txt, replay.json and replay.html.
+    #[arg(long, default_value = "bench/out/replay")]
+    pub out: PathBuf,
 }
 
 /// Replays a trace and reports what came of it. Ctrl-C ends the replay early; the report then has
@@ -56,7 +73,7 @@ pub fn run(config: &Config, progress: impl Fn(Progress)) -> Result<Report> {
     let sent = send::Sent {
         address,
         connections: config.connections,
-        timeout: config.timeout,
+        timeout: Duration::from_secs(config.timeout_s),
     };
     let replayed = runtime.block_on(send::replay(&sent, &requests, progress))?;
     Ok(Report::new(
@@ -134,7 +151,8 @@ mod tests {
                 end_ms: None,
             },
             connections: 2,
-            timeout: Duration::from_secs(60),
+            timeout_s: 60,
+            out: folder.to_owned(),
         }
     }
 

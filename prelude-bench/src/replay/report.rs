@@ -12,11 +12,13 @@ use super::{Answer, Config, Fate, Request, html, send::Replayed};
 const MAX_US: u64 = 3_600_000_000;
 
 /// The times by which an answer counts as good; none asks for an answer alone.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, clap::Args)]
 pub struct Deadlines {
-    /// Milliseconds from the arrival to the first generated text.
+    /// Deadline of the first token, in milliseconds from the arrival, for goodput.
+    #[arg(long)]
     pub first_ms: Option<u64>,
-    /// Milliseconds from the arrival to the end of the answer.
+    /// Deadline of the whole answer, in milliseconds from the arrival, for goodput.
+    #[arg(long)]
     pub end_ms: Option<u64>,
 }
 

@@ -2,31 +2,54 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use serde_json::json;
 
 use crate::sim::Workload;
 
 /// The form of the requests that are made of a trace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Shape {
     /// The model's name, if the server needs one.
+    #[arg(long)]
     pub model: Option<String>,
-    /// The factor by which the requests arrive faster than recorded, above 0.
+    /// The factor by which the requests arrive faster than recorded.
+    #[arg(long, default_value_t = 1.0)]
     pub speed: f64,
-    /// Lengths of prompts and outputs, as a share of those recorded, above 0.
+    /// Lengths of prompts and outputs, as a share of those recorded.
+    #[arg(long, default_value_t = 1.0)]
     pub lengths: f64,
-    /// Prompts are cut to at most this many tokens.
+    /// Cut prompts to this many tokens.
+    #[arg(long, default_value_t = 8_192)]
     pub max_prompt: u32,
-    /// Outputs are cut to at most this many tokens.
+    /// Cut outputs to this many tokens.
+    #[arg(long, default_value_t = 512)]
     pub max_output: u32,
-    /// Token ids of prompts are below this, at least 2.
+    /// Token ids of prompts are below this; at most the model's vocabulary.
+    #[arg(long, default_value_t = 4_000)]
     pub vocab_size: u32,
-    /// Requests that arrive later than this, in the replay's time, are left out.
+    /// Leave out requests that arrive later than this, such as 90s or 10m.
+    #[arg(long = "for", value_parser = duration, default_value = "60s")]
     pub within: Duration,
-    /// Most requests that are sent.
+    /// Send at most this many requests.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     pub limit: usize,
+}
+
+/// Reads `90s`, `10m` or `500ms`.
+fn duration(text: &str) -> Result<Duration> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(at.unwrap_or(text.len()));
+    let number: f64 = number.parse()?;
+    let seconds = match unit {
+        "ms" => number / 1_000.0,
+        "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3_600.0,
+        _ => bail!("a time is a number and ms, s, m or h, such as 90s"),
+    };
+    Ok(Duration::try_from_secs_f64(seconds)?)
 }
 
 impl Shape {

@@ -25,9 +25,3 @@ pub(super) fn time<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let result = work();
     (now().saturating_sub(start), result)
 }
-
-/// Returns the median of `times`, which it sorts; zero of none.
-pub(super) fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
-}

@@ -1,36 +1,23 @@
 //! The cost of finding a long cached prompt and of holding its blocks.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
 use prelude_core::TokenId;
 use prelude_kv::{KvCache, Reclaim};
+use prelude_measure::stats::median;
 
-use super::clock;
+use super::{clock, micros};
 use crate::random::Random;
 
 const BLOCK_SIZE: u32 = 16;
 /// Tokens of each prompt. The last is never matched, since it must be computed.
 const PROMPT: usize = 4_096;
 
-/// The costs with one size of cache.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct MatchCost {
-    /// Blocks of the cache, all of them in its trie.
-    pub blocks: u32,
-    /// Time to find a prompt of 4,096 tokens, in microseconds.
-    pub find_us: f64,
-    /// Time to find a prompt and to hold its 255 blocks.
-    pub hold_us: f64,
-    /// Time to find and hold a prompt that was matched just before.
-    pub again_us: f64,
-    /// Time to release the 255 blocks.
-    pub release_us: f64,
-}
-
+/// Returns the medians, in microseconds, of finding a prompt, of finding one and holding its 255
+/// blocks, of the same of a prompt that was matched just before, and of releasing the blocks.
+///
 /// Fills a cache of `blocks` blocks, handed out in random order, with prompts that share nothing,
 /// and matches `rounds` prompts in random order: what is matched is rarely in a processor cache.
-pub(super) fn measure(blocks: u32, rounds: usize) -> Result<MatchCost> {
+pub(super) fn measure(blocks: u32, rounds: usize) -> Result<[f64; 4]> {
     let mut random = Random::far(u64::from(blocks));
     let mut cache = KvCache::new(blocks, BLOCK_SIZE);
     let mut all: Vec<_> = std::iter::from_fn(|| cache.allocate(Reclaim::Never)).collect();
@@ -60,20 +47,8 @@ pub(super) fn measure(blocks: u32, rounds: usize) -> Result<MatchCost> {
         let (again, found) = clock::time(|| cache.match_prefix(None, prompt, PROMPT - 1));
         cache.release_all(found.into_blocks());
         for (times, time) in times.iter_mut().zip([find, hold, again, release]) {
-            times.push(time);
+            times.push(micros(time));
         }
     }
-    let [find_us, hold_us, again_us, release_us] =
-        times.map(|mut times| micros(clock::median(&mut times)));
-    Ok(MatchCost {
-        blocks,
-        find_us,
-        hold_us,
-        again_us,
-        release_us,
-    })
-}
-
-pub(super) fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+    Ok(times.map(|times| median(&times)))
 }

@@ -6,65 +6,54 @@
 mod clock;
 mod matching;
 mod planning;
+mod policy;
 mod world;
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
+use prelude_measure::{
+    record::{Better, Row},
+    stats::{Spread, median},
+    table::Table,
+};
 use prelude_sched::PolicyConfig;
+use serde_json::{Map, Value};
 
-pub use matching::MatchCost;
-use matching::micros;
-pub use planning::PlanningCost;
+pub use policy::Policy;
 use world::{PROMPT, RUNNING, SHARED, StepCost, World};
 
-/// The measurements to make.
-#[derive(Clone, Debug)]
+/// Measures the processor time of the scheduler's own work in a step. No model runs; outputs are
+/// made up.
+///
+/// While 256 generations run, the given numbers of requests wait under each policy, once with
+/// prompts that share nothing and once with prompts that share their first 1,000 tokens. Times are
+/// processor time of one thread, so other programs hardly change them.
+#[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// Numbers of waiting requests.
+    /// Numbers of waiting requests. A million requests take about 8 GB if their prompts share a
+    /// prefix.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "10,100,1000,10000,100000,1000000"
+    )]
     pub waiting: Vec<usize>,
-    /// Policies, with their names.
-    pub policies: Vec<(&'static str, PolicyConfig)>,
-    /// Steps of which the median counts.
+    /// Scheduling policies to measure.
+    #[arg(long, value_delimiter = ',', default_value = "fcfs,srjf,groups,laps")]
+    pub policy: Vec<Policy>,
+    /// Number of measured steps; the median is printed.
+    #[arg(long, default_value_t = 200, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub steps: usize,
-    /// Sizes of the prefix cache in blocks for the cost of a match.
+    /// Blocks of the prefix cache in which a prompt of 4,096 tokens is matched, 256 or more.
+    #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000,1000000",
+          value_parser = RangedU64ValueParser::<u32>::new().range(256..))]
     pub blocks: Vec<u32>,
 }
 
-/// The cost of a step with so many requests waiting.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct SchedCost {
-    /// The policy.
-    pub policy: &'static str,
-    /// The number of waiting requests.
-    pub waiting: usize,
-    /// True if their prompts share a prefix.
-    pub shared: bool,
-    /// The median of `next_batch`, in microseconds.
-    pub next_batch_us: f64,
-    /// The median of `complete`.
-    pub complete_us: f64,
-    /// The median of both together.
-    pub step_us: f64,
-    /// The first `next_batch` after all those requests came at once.
-    pub burst_us: f64,
-    /// The slowest of the next eight, the first of which follows the publication of a shared
-    /// prefix.
-    pub after_us: f64,
-    /// The median of a step's allocations; none if they are not counted.
-    pub allocations: Option<u64>,
-}
-
-/// The results of a run.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Report {
-    /// The measured costs of the scheduler's steps.
-    pub steps: Vec<SchedCost>,
-    /// The measured costs of matches in the prefix cache.
-    pub matches: Vec<MatchCost>,
-    /// The measured costs of planning requests whose rows share most of their prompts.
-    pub planning: Vec<PlanningCost>,
-}
+/// A part of the results: a sentence, and a table of medians.
+pub type Part = (String, Table);
 
 /// Runs all measurements; `progress` is told what comes next. `allocations` counts those of the
 /// process, if anything does.
@@ -75,37 +64,109 @@ pub fn run(
     config: &Config,
     allocations: Option<&dyn Fn() -> u64>,
     mut progress: impl FnMut(&str),
-) -> Result<Report> {
-    let mut matches = Vec::new();
+) -> Result<Vec<Part>> {
+    let mut matches = Table::new([
+        "blocks",
+        "find",
+        "find and hold",
+        "at once again",
+        "release",
+    ]);
     for &blocks in &config.blocks {
         progress(&format!("a match in {blocks} blocks"));
-        matches.push(matching::measure(blocks, config.steps.max(8))?);
+        let costs = matching::measure(blocks, config.steps.max(8))?;
+        let costs = costs.map(|us| format!("{us:.1}"));
+        matches.row([blocks.to_string()].into_iter().chain(costs));
     }
-    let mut planning = Vec::new();
+    let mut planned = Table::new([
+        "shared tokens",
+        "rows",
+        "nothing cached",
+        "shared tokens cached",
+    ]);
     for (shared_tokens, rows) in planning::SHAPES {
         progress(&format!("{rows} rows over {shared_tokens} shared tokens"));
-        planning.push(planning::measure(shared_tokens, rows, config.steps)?);
+        let costs = planning::measure(shared_tokens, rows, config.steps)?;
+        let costs = costs.map(|times| format!("{:.0}", median(&times)));
+        let shape = [shared_tokens.to_string(), rows.to_string()];
+        planned.row(shape.into_iter().chain(costs));
     }
-    let mut steps = Vec::new();
+    let mut parts = Vec::new();
     for shared in [false, true] {
+        let mut steps = Table::new([
+            "waiting",
+            "policy",
+            "next_batch",
+            "complete",
+            "both",
+            "allocations",
+            "first after a burst",
+            "slowest of the next 8",
+        ]);
+        let (prefix, own) = SHARED;
+        let prompts = match shared {
+            true => format!("prompts of {prefix} shared and {own} own tokens"),
+            false => format!("prompts of {PROMPT} tokens that share nothing"),
+        };
         for &waiting in &config.waiting {
-            for &(policy, kind) in &config.policies {
-                let sharing = if shared {
-                    "a shared prefix"
-                } else {
-                    "nothing shared"
-                };
-                progress(&format!("{policy}, {waiting} waiting, {sharing}"));
-                let cost = measure(config, (policy, kind), waiting, shared, allocations)?;
-                steps.push(cost);
+            for (policy, kind) in config.policy.iter().map(|policy| policy.config()) {
+                progress(&format!("{policy}, {waiting} waiting, {prompts}"));
+                let costs = measure(config.steps, kind, waiting, shared, allocations)?;
+                steps.row(
+                    [waiting.to_string(), policy.to_owned()]
+                        .into_iter()
+                        .chain(costs),
+                );
             }
         }
+        let title = format!("{RUNNING} generations run; {prompts}; µs of processor time, medians");
+        parts.push((title, steps));
     }
-    Ok(Report {
-        steps,
-        matches,
-        planning,
-    })
+    let title = "A prompt of 4,096 tokens in the prefix cache, 255 blocks; µs of processor time, \
+                 medians";
+    parts.push((title.to_owned(), matches));
+    let title = format!(
+        "One request whose rows share tokens and have {} of their own each; µs of processor time \
+         for next_batch, medians",
+        planning::OWN
+    );
+    parts.push((title, planned));
+    Ok(parts)
+}
+
+/// Returns the parts as Markdown, or as JSON.
+///
+/// # Errors
+/// None of tables.
+pub fn render(parts: &[Part], as_json: bool) -> Result<String> {
+    if as_json {
+        let fields = parts
+            .iter()
+            .map(|(title, table)| (title.clone(), table.json()));
+        let object: Map<String, Value> = fields.collect();
+        return Ok(serde_json::to_string_pretty(&object)? + "\n");
+    }
+    let texts = parts
+        .iter()
+        .map(|(title, table)| format!("{title}\n\n{}", table.markdown()));
+    Ok(texts.collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns the rows of the first table: a step, and the planning of one request.
+pub(crate) fn rows(rounds: usize) -> Result<Vec<Row>> {
+    let mut world = World::new(PolicyConfig::Srjf, false, 1, &|| 0)?;
+    world.fill(1_000)?;
+    let steps = (0..20 * rounds).map(|_| {
+        let cost = world.step()?;
+        Ok(micros(cost.next_batch + cost.complete))
+    });
+    let steps = steps.collect::<Result<Vec<f64>>>()?;
+    let [planned, _] = planning::measure(30_000, 256, rounds)?;
+    let row = |name, times: &[f64]| Row::measured(name, "µs", Spread::of(times), Better::Lower);
+    Ok(vec![
+        row("scheduler step, 1,000 wait and 256 generate", &steps),
+        row("planning 256 rows over 30,000 shared tokens", &planned),
+    ])
 }
 
 /// Runs `steps` scheduling steps with so many requests waiting, and measures nothing.
@@ -120,13 +181,14 @@ pub(crate) fn plans(shared_tokens: usize, rows: u32, rounds: usize) -> Result<()
     planning::measure(shared_tokens, rows, rounds).map(|_| ())
 }
 
+/// Measures steps with so many requests waiting, and returns the cells of their row.
 fn measure(
-    config: &Config,
-    (policy, kind): (&'static str, PolicyConfig),
+    steps: usize,
+    policy: PolicyConfig,
     waiting: usize,
     shared: bool,
     allocations: Option<&dyn Fn() -> u64>,
-) -> Result<SchedCost> {
+) -> Result<[String; 6]> {
     let uncounted = || 0;
     let counter = allocations.unwrap_or(&uncounted);
     // What happens once in a world is measured in several, unless that takes long.
@@ -134,117 +196,42 @@ fn measure(
     let (mut bursts, mut afters) = (Vec::new(), Vec::new());
     let mut costs: Vec<StepCost> = Vec::new();
     for seed in 0..worlds {
-        let mut world = World::new(kind, shared, seed, counter)?;
+        let mut world = World::new(policy, shared, seed, counter)?;
         world.fill(waiting)?;
-        bursts.push(world.step()?.next_batch);
+        bursts.push(micros(world.step()?.next_batch));
         let mut slowest = Duration::ZERO;
         for _ in 0..8 {
             slowest = slowest.max(world.step()?.next_batch);
         }
-        afters.push(slowest);
+        afters.push(micros(slowest));
         // Until the policy has heard of all that wait.
         for _ in 0..waiting / 200 + 8 {
             world.step()?;
         }
-        for _ in 0..config.steps {
+        for _ in 0..steps {
             costs.push(world.step()?);
         }
     }
-    let median = |of: fn(&StepCost) -> Duration| {
-        let mut times: Vec<Duration> = costs.iter().map(of).collect();
-        micros(clock::median(&mut times))
+    let middle = |of: fn(&StepCost) -> f64| {
+        let values: Vec<f64> = costs.iter().map(of).collect();
+        format!("{:.0}", median(&values))
     };
-    let mut counts: Vec<u64> = costs.iter().map(|cost| cost.allocations).collect();
-    counts.sort_unstable();
-    Ok(SchedCost {
-        policy,
-        waiting,
-        shared,
-        next_batch_us: median(|cost| cost.next_batch),
-        complete_us: median(|cost| cost.complete),
-        step_us: median(|cost| cost.next_batch + cost.complete),
-        burst_us: micros(clock::median(&mut bursts)),
-        after_us: micros(clock::median(&mut afters)),
-        allocations: allocations.and_then(|_| counts.get(counts.len() / 2).copied()),
-    })
+    Ok([
+        middle(|cost| micros(cost.next_batch)),
+        middle(|cost| micros(cost.complete)),
+        middle(|cost| micros(cost.next_batch + cost.complete)),
+        match allocations {
+            #[expect(clippy::cast_precision_loss, reason = "a count")]
+            Some(_) => middle(|cost| cost.allocations as f64),
+            None => "-".to_owned(),
+        },
+        format!("{:.0}", median(&bursts)),
+        format!("{:.0}", median(&afters)),
+    ])
 }
 
-impl Report {
-    /// Returns the report as tables in Markdown.
-    #[must_use]
-    pub fn render(&self) -> String {
-        let mut text = String::new();
-        let (prefix, own) = SHARED;
-        for shared in [false, true] {
-            let prompts = if shared {
-                format!("prompts of {prefix} shared and {own} own tokens")
-            } else {
-                format!("prompts of {PROMPT} tokens that share nothing")
-            };
-            let _ = writeln!(
-                text,
-                "{RUNNING} generations run; {prompts}; µs of processor time, medians\n\n\
-                 | waiting | policy | next_batch | complete | both | allocations | first after a \
-                 burst | slowest of the next 8 |\n\
-                 | --- | --- | --- | --- | --- | --- | --- | --- |"
-            );
-            for cost in self.steps.iter().filter(|cost| cost.shared == shared) {
-                let allocations = cost
-                    .allocations
-                    .map_or_else(|| "-".to_owned(), |n| n.to_string());
-                let _ = writeln!(
-                    text,
-                    "| {} | {} | {:.0} | {:.0} | {:.0} | {allocations} | {:.0} | {:.0} |",
-                    cost.waiting,
-                    cost.policy,
-                    cost.next_batch_us,
-                    cost.complete_us,
-                    cost.step_us,
-                    cost.burst_us,
-                    cost.after_us,
-                );
-            }
-            text.push('\n');
-        }
-        text.push_str(
-            "A prompt of 4,096 tokens in the prefix cache, 255 blocks; µs of processor time, medians\n\n\
-             | blocks | find | find and hold | at once again | release |\n| --- | --- | --- | --- | --- |\n",
-        );
-        for cost in &self.matches {
-            let MatchCost {
-                blocks,
-                find_us,
-                hold_us,
-                again_us,
-                release_us,
-            } = cost;
-            let _ = writeln!(
-                text,
-                "| {blocks} | {find_us:.1} | {hold_us:.1} | {again_us:.1} | {release_us:.1} |"
-            );
-        }
-        let _ = writeln!(
-            text,
-            "\nOne request whose rows share tokens and have {} of their own each; µs of processor \
-             time for next_batch, medians\n\n\
-             | shared tokens | rows | nothing cached | shared tokens cached |\n\
-             | --- | --- | --- | --- |",
-            planning::OWN,
-        );
-        for cost in &self.planning {
-            let PlanningCost {
-                shared_tokens,
-                rows,
-                first_us,
-                again_us,
-            } = cost;
-            let _ = writeln!(
-                text,
-                "| {shared_tokens} | {rows} | {first_us:.0} | {again_us:.0} |"
-            );
-        }
-        text
-    }
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 #[cfg(test)]
@@ -255,23 +242,31 @@ mod tests {
     fn prints_a_row_for_each_size_and_policy() {
         let config = Config {
             waiting: vec![3, 40],
-            policies: vec![
-                ("fcfs", PolicyConfig::Fcfs),
-                ("srjf", PolicyConfig::Srjf),
-                ("groups", PolicyConfig::Groups),
-                ("laps", PolicyConfig::Laps),
-            ],
+            policy: vec![Policy::Fcfs, Policy::Srjf, Policy::Groups, Policy::Laps],
             steps: 2,
             blocks: vec![1_000],
         };
         let mut parts = 0;
         let report = run(&config, Some(&|| 5), |_| parts += 1).unwrap();
-        assert_eq!((report.steps.len(), parts), (16, 21));
-        assert!(report.steps.iter().all(|cost| cost.allocations == Some(0)));
-        assert!(report.steps.iter().all(|cost| cost.step_us > 0.0));
-        let text = report.render();
-        assert_eq!(text.matches("\n| 40 | ").count(), 8, "{text}");
-        assert!(text.contains("\n| 1000 | "), "{text}");
-        assert!(text.contains("\n| 30000 | 256 | "), "{text}");
+        assert_eq!(parts, 21);
+        let json: Value = serde_json::from_str(&render(&report, true).unwrap()).unwrap();
+        let steps = json.as_object().unwrap().values().take(2);
+        let steps: Vec<&Value> = steps.flat_map(|part| part.as_array().unwrap()).collect();
+        assert_eq!(steps.len(), 16);
+        assert!(steps.iter().all(|cost| cost["allocations"] == 0.0));
+        assert!(
+            steps.iter().all(|cost| cost["both"].as_f64() > Some(0.0)),
+            "{steps:?}"
+        );
+        let text = render(&report, false).unwrap();
+        assert_eq!(text.matches("\n| 40 ").count(), 8, "{text}");
+        assert!(text.contains("\n| 1000 "), "{text}");
+        assert!(text.contains("\n| 30000         | 256 "), "{text}");
+    }
+
+    #[test]
+    fn the_first_table_has_a_step_and_a_plan() {
+        let rows = rows(1).unwrap();
+        assert!(rows.iter().all(|row| row.value > Some(0.0)), "{rows:?}");
     }
 }

@@ -7,8 +7,7 @@ use prelude_core::{Capacity, Head, PromptTree, Request, RequestId, RowSpec, Time
 use prelude_sched::{Scheduler, SchedulerConfig};
 
 use super::{
-    clock,
-    matching::micros,
+    clock, micros,
     world::{VOCAB_SIZE, answer, tokens},
 };
 use crate::random::Random;
@@ -18,22 +17,10 @@ pub(super) const OWN: usize = 16;
 /// The shared tokens and the rows of the requests that are measured.
 pub(super) const SHAPES: [(usize, u32); 4] = [(30_000, 1), (30_000, 256), (2_000, 1), (2_000, 50)];
 
-/// The cost of planning one request of several rows over shared tokens.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct PlanningCost {
-    /// Tokens that all rows share.
-    pub shared_tokens: usize,
-    /// The number of rows, each with 16 tokens of its own.
-    pub rows: u32,
-    /// The median of `next_batch` with nothing in the prefix cache, in microseconds.
-    pub first_us: f64,
-    /// The median of `next_batch` with the shared tokens in the prefix cache.
-    pub again_us: f64,
-}
-
 /// Plans `rounds` requests of `rows` rows over `shared_tokens` tokens, each on a scheduler of its
-/// own, and then one more over the same tokens.
-pub(super) fn measure(shared_tokens: usize, rows: u32, rounds: usize) -> Result<PlanningCost> {
+/// own, and then one more over the same tokens. Returns the microseconds of `next_batch` of all
+/// first requests, which find nothing cached, and of all second ones, which find the shared tokens.
+pub(super) fn measure(shared_tokens: usize, rows: u32, rounds: usize) -> Result<[Vec<f64>; 2]> {
     let mut random = Random::far(u64::from(rows));
     let (mut first, mut again) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -53,15 +40,10 @@ pub(super) fn measure(shared_tokens: usize, rows: u32, rounds: usize) -> Result<
             let specs = specs.collect::<Result<Vec<_>>>()?;
             let now = Timestamp::ZERO;
             scheduler.submit(now, Request::new(id, tree, specs, now))?;
-            times.push(plan(&mut scheduler, rows)?);
+            times.push(micros(plan(&mut scheduler, rows)?));
         }
     }
-    Ok(PlanningCost {
-        shared_tokens,
-        rows,
-        first_us: micros(clock::median(&mut first)),
-        again_us: micros(clock::median(&mut again)),
-    })
+    Ok([first, again])
 }
 
 /// Plans and completes the step that answers `rows` rows; returns the cost of planning.

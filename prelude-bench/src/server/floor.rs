@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 /// A loopback connection whose other end answers so many bytes with so many.
-pub(super) struct Echo {
+pub(crate) struct Echo {
     stream: TcpStream,
     question: Vec<u8>,
     answer: Vec<u8>,
@@ -18,7 +18,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    pub(super) fn start(question: usize, answer: usize) -> Result<Self> {
+    pub(crate) fn start(question: usize, answer: usize) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         stream.set_nodelay(true)?;
@@ -37,7 +37,7 @@ impl Echo {
     }
 
     /// Sends a request, and waits for the answer.
-    pub(super) fn ask(&mut self) -> Result<()> {
+    pub(crate) fn ask(&mut self) -> Result<()> {
         self.stream.write_all(&self.question)?;
         Ok(self.stream.read_exact(&mut self.answer)?)
     }

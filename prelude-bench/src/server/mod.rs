@@ -6,7 +6,7 @@
 
 pub(crate) mod cores;
 mod encoders;
-mod floor;
+pub(crate) mod floor;
 pub(crate) mod folders;
 mod hostile;
 mod long;

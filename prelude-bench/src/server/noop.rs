@@ -53,7 +53,7 @@ impl Here {
     }
 
     /// Returns the engine of the first model.
-    pub(super) fn engine(&self) -> EngineHandle {
+    pub(crate) fn engine(&self) -> EngineHandle {
         self.app.models()[0].engine.clone()
     }
 }

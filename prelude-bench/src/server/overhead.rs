@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use prelude_core::{Head, PromptTree, RowSpec, TokenId};
 use prelude_engine::{EngineHandle, RequestSpec};
+use prelude_measure::http::Client;
 use prelude_server::{ServerConfig, demo};
-
-use crate::blocking::{Client, Exchange};
 
 use super::{
     Config, Session,
@@ -83,25 +82,25 @@ struct Asked {
 
 impl Asked {
     fn new(server: &Here, ids: Vec<TokenId>, inline: Duration) -> Result<Self> {
-        let mut client = Client::connect(server.address)?;
+        let mut client = Client::connect(&server.address.to_string())?;
         let body = serde_json::json!({ "input": MESSAGE }).to_string();
-        let Exchange {
-            question, answer, ..
-        } = client.post("/classify", &body)?;
+        let answer = client.post("/classify", &body)?.ok()?;
         Ok(Self {
             client,
             body,
             engine: server.engine(),
             inline,
             ids,
-            echo: Echo::start(question, answer)?,
+            echo: Echo::start(answer.sent, answer.received)?,
         })
     }
 
     /// Classifies over HTTP. Returns the time of the engine's step.
     fn http_call(&mut self) -> Result<Duration> {
-        let exchange = self.client.post("/classify", &self.body)?;
-        exchange.step.context("no x-prelude-exec-ms")
+        let answer = self.client.post("/classify", &self.body)?.ok()?;
+        let ms = answer.header("x-prelude-exec-ms");
+        let ms: f64 = ms.context("no x-prelude-exec-ms")?.parse()?;
+        Ok(Duration::try_from_secs_f64(ms / 1e3)?)
     }
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use prelude_bench::sim::{EngineConfig, EngineModel, Preset, serve::Serving};
 use prelude_server::profile;
 
-use crate::policy::Policy;
+use crate::Policy;
 
 const EXAMPLES: &str = "\
 Example, with a picker and Envoy before sixteen engines:

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use prelude_core::{
-    BlockSpan, Executor as _, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Residency,
-    Segment, SegmentIdx, StepId,
+use prelude_core::{ForwardBatch, OutputHead};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, Mode, measure::peak_flops_per_second};
+use prelude_measure::{
+    clock::{Rounds, in_turns},
+    record::Row,
 };
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor, Mode};
 use prelude_models::Checkpoint;
 use prelude_server::demo;
 
-use super::{Row, TableConfig, in_turns, row};
+use super::{against, micros};
+use crate::batches::{Stepper, forest};
 
 /// Tokens of the prompts measured.
 const SHORT: u32 = 16;
@@ -20,7 +22,7 @@ const LONG: u32 = 512;
 const SUFFIXES: u32 = 64;
 const SUFFIX: u32 = 8;
 
-pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
+pub(super) fn measure(rounds: Rounds) -> Result<Vec<Row>> {
     let checkpoint = Checkpoint::from_bytes(demo::CLASSIFIER.config, demo::CLASSIFIER.weights)
         .context("the demo classifier")?;
     let pool = Arc::new(ComputePool::for_machine());
@@ -29,121 +31,89 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
             mode,
             ..CpuConfig::default()
         };
-        CpuExecutor::new(&checkpoint, config, Arc::clone(&pool)).context("the CPU executor")
+        Stepper::new(&checkpoint, config, &pool).context("the CPU executor")
     };
-    let mut fast = Stepper::new(open(Mode::Fast)?);
-    let mut reference = Stepper::new(open(Mode::Reference)?);
-    let mut rows = Vec::new();
+    let (mut fast, mut reference) = (open(Mode::Fast)?, open(Mode::Reference)?);
+    let isa = fast.executor.path();
+    let peak = isa.and_then(|isa| peak_flops_per_second(&pool, isa, CpuDtype::Bf16));
+    let flops_per_token = products(&checkpoint);
+    let limited = |row: Row, tokens: u32| match peak {
+        Some(peak) => row.bound(1e6 * f64::from(tokens) * flops_per_token / peak),
+        None => row,
+    };
+    let mut failure = None;
+    let mut step = |stepper: &mut Stepper, batch: &ForwardBatch| {
+        if let Err(error) = stepper.run(batch.clone()) {
+            failure.get_or_insert(error);
+        }
+    };
 
     let short = batch(0, &[SHORT]);
-    let seconds = in_turns(config, &mut [&mut || fast.run(&short)]).remove(0);
-    rows.push(row(
-        format!("forward pass, {SHORT} tokens"),
-        "µs",
-        micros(&seconds),
-    ));
+    let seconds = in_turns(rounds, &mut [&mut || step(&mut fast, &short)]);
+    let name = format!("forward pass, {SHORT} tokens");
+    let mut rows = vec![limited(micros(name, &seconds[0]), SHORT)];
+    rows[0].note = "limit: the weights' products at the units' peak".to_owned();
 
+    // One executor at a time has the pool; both are called in turns.
     let long = batch(0, &[LONG]);
-    let mut seconds = {
-        // One executor at a time has the pool; both are called in turns.
-        let (mut a, mut b) = (|| fast.run(&long), || reference.run(&long));
-        in_turns(config, &mut [&mut a, &mut b])
+    let steps = std::cell::RefCell::new(&mut step);
+    let seconds = {
+        let mut quick = || steps.borrow_mut()(&mut fast, &long);
+        let mut slow = || steps.borrow_mut()(&mut reference, &long);
+        in_turns(rounds, &mut [&mut quick, &mut slow])
     };
-    let slow = seconds.pop().unwrap_or_default();
-    let quick = row(
-        format!("forward pass, {LONG} tokens"),
-        "µs",
-        micros(&seconds.remove(0)),
-    );
-    let slow = row(
-        format!("the same, reference path in f32, {LONG} tokens"),
-        "µs",
-        micros(&slow),
-    );
-    let ratio = slow.value / quick.value;
-    rows.extend([quick.against("our scalar reference", ratio), slow]);
+    let quick = micros(format!("forward pass, {LONG} tokens"), &seconds[0]);
+    let name = format!("the same, reference path in f32, {LONG} tokens");
+    let slow = micros(name, &seconds[1]);
+    rows.push(against(limited(quick, LONG), &slow, "our scalar reference"));
+    rows.push(slow);
 
-    let forest = batch(LONG, &[SUFFIX; SUFFIXES as usize]);
-    let apart: Vec<_> = (0..SUFFIXES).map(|_| batch(0, &[LONG + SUFFIX])).collect();
-    let mut together = || fast.run(&forest);
-    let forest_seconds = in_turns(config, &mut [&mut together]).remove(0);
-    let mut one_by_one = || apart.iter().for_each(|b| fast.run(b));
-    let apart_seconds = in_turns(config, &mut [&mut one_by_one]).remove(0);
+    let together = batch(LONG, &[SUFFIX; SUFFIXES as usize]);
+    let apart = batch(0, &[LONG + SUFFIX]);
+    let seconds = in_turns(rounds, &mut [&mut || step(&mut fast, &together)]);
     let name = format!("{SUFFIXES} answers over one {LONG}-token prompt, one step");
-    let forest = row(name, "µs", micros(&forest_seconds));
-    let apart = row(
-        format!("the same as {SUFFIXES} separate steps"),
-        "µs",
-        micros(&apart_seconds),
-    );
-    let ratio = apart.value / forest.value;
-    rows.extend([forest.against("separate steps", ratio), apart]);
-    if let Some(error) = fast.error.or(reference.error) {
-        anyhow::bail!("a step failed: {error}");
-    }
-    Ok(rows)
-}
-
-fn micros(seconds: &[f64]) -> Vec<f64> {
-    seconds.iter().map(|s| s * 1e6).collect()
-}
-
-/// Runs steps one after another and remembers the first failure.
-struct Stepper {
-    executor: CpuExecutor,
-    next: u64,
-    error: Option<String>,
-}
-
-impl Stepper {
-    const fn new(executor: CpuExecutor) -> Self {
-        Self {
-            executor,
-            next: 0,
-            error: None,
-        }
-    }
-
-    fn run(&mut self, batch: &ForwardBatch) {
-        let step = StepId(self.next);
-        self.next += 1;
-        let result = self.executor.submit(step, batch.clone());
-        if let Err(error) = result.and_then(|()| self.executor.collect(step)) {
-            self.error.get_or_insert_with(|| error.to_string());
-        }
+    let forest = micros(name, &seconds[0]);
+    let mut one_by_one = || (0..SUFFIXES).for_each(|_| step(&mut fast, &apart));
+    let seconds = in_turns(rounds, &mut [&mut one_by_one]);
+    let name = format!("the same as {SUFFIXES} separate steps");
+    let apart = micros(name, &seconds[0]);
+    let forest = limited(forest, LONG + SUFFIXES * SUFFIX);
+    rows.push(against(forest, &apart, "separate steps"));
+    rows.push(limited(apart, SUFFIXES * (LONG + SUFFIX)));
+    match failure {
+        Some(error) => Err(error.context("a step")),
+        None => Ok(rows),
     }
 }
 
-/// Returns a shared prompt of `shared` tokens (none if 0) and branches of the given lengths, each
-/// classified at its end.
-fn batch(shared: u32, branches: &[u32]) -> ForwardBatch {
-    let mut batch = OneShotBatch::default();
-    let mut push = |parent, context_len, len: u32| {
-        let start = u32::try_from(batch.tokens.len()).unwrap_or(u32::MAX);
-        batch
-            .tokens
-            .extend((start..start + len).map(|i| (i * 37 + 11) % 4000));
-        batch.segments.push(Segment {
-            tokens: start..start + len,
-            parent,
-            context_len,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        });
-        SegmentIdx(u32::try_from(batch.segments.len() - 1).unwrap_or(u32::MAX))
+/// Returns the multiplications and additions of a token with the weights of all layers.
+#[expect(clippy::cast_precision_loss, reason = "a number of weights")]
+fn products(checkpoint: &Checkpoint) -> f64 {
+    let weights = |name: &str| match checkpoint.form(name) {
+        Some((_, [outputs, inputs])) if name.contains("layers.") => outputs * inputs,
+        _ => 0,
     };
-    let root = (shared > 0).then(|| push(None, 0, shared));
-    let ends: Vec<_> = branches
-        .iter()
-        .map(|&len| (push(root, shared, len), shared + len))
-        .collect();
-    batch.rows = ends
-        .into_iter()
-        .map(|(segment, end)| OutputRow {
-            segment,
-            positions: end - 1..end,
-            head: OutputHead::Classify,
-        })
-        .collect();
-    ForwardBatch::OneShot(batch)
+    2.0 * checkpoint.names().map(weights).sum::<usize>() as f64
+}
+
+fn batch(shared: u32, branches: &[u32]) -> ForwardBatch {
+    let mut next = 11;
+    let token = || {
+        next = (next + 37) % 4000;
+        next
+    };
+    forest(shared, branches, token, &OutputHead::Classify)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layer_has_products() {
+        let files = &demo::CLASSIFIER;
+        let checkpoint = Checkpoint::from_bytes(files.config, files.weights).unwrap();
+        let flops = products(&checkpoint);
+        assert!((1e5..1e8).contains(&flops), "{flops}");
+    }
 }

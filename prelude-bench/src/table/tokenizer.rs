@@ -2,21 +2,23 @@
 
 use anyhow::{Context as _, Result};
 use fasttoken::Tokenizer;
+use prelude_measure::{
+    clock::{Rounds, in_turns},
+    record::{Better, Row},
+    stats::{Spread, median},
+};
 use prelude_server::demo;
-
-use super::{Row, TableConfig, in_turns, row};
 
 /// English and code that is at hand wherever this program can be built.
 const TEXTS: &[&str] = &[
     include_str!("../../README.md"),
-    include_str!("mod.rs"),
-    include_str!("http.rs"),
-    include_str!("forward.rs"),
+    include_str!("../sched/world.rs"),
+    include_str!("../cluster/mod.rs"),
+    include_str!("../load/tally.rs"),
 ];
 
-pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
-    let json = demo::LM.tokenizer;
-    let ours = Tokenizer::from_bytes(json).context("the demo tokenizer")?;
+pub(super) fn measure(rounds: Rounds) -> Result<Vec<Row>> {
+    let ours = Tokenizer::from_bytes(demo::LM.tokenizer).context("the demo tokenizer")?;
     let bulk: String = TEXTS.concat();
     let message = "I still have not received my new card, I ordered over a week ago.";
     let mut rows = Vec::new();
@@ -24,89 +26,73 @@ pub(super) fn measure(config: TableConfig) -> Result<Vec<Row>> {
         ("bulk English and code", &*bulk),
         ("one message of 65 bytes", message),
     ] {
-        rows.extend(compare(config, name, text, &ours, json)?);
+        rows.extend(encode(rounds, name, text, &ours)?);
     }
     let ids = ours.encode(&bulk, false);
     let mut decode = || {
         std::hint::black_box(ours.decode(&ids, false));
     };
-    let seconds = in_turns(config, &mut [&mut decode]).remove(0);
-    rows.push(row(
-        "fasttoken decode, bulk",
-        "MB/s",
-        megabytes(&seconds, bulk.len()),
-    ));
+    let seconds = in_turns(rounds, &mut [&mut decode]);
+    rows.push(rate("fasttoken decode, bulk", &seconds[0], bulk.len()));
     Ok(rows)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "texts are far below 2^52 bytes")]
-fn megabytes(seconds: &[f64], bytes: usize) -> Vec<f64> {
-    seconds.iter().map(|s| bytes as f64 / s / 1e6).collect()
-}
-
-#[cfg(feature = "rivals")]
-fn compare(
-    config: TableConfig,
-    name: &str,
-    text: &str,
-    ours: &Tokenizer,
-    json: &[u8],
-) -> Result<Vec<Row>> {
-    let rival: tokenizers::Tokenizer =
-        tokenizers::Tokenizer::from_bytes(json).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let expected = rival
-        .encode_fast(text, true)
-        .map_err(|e| anyhow::anyhow!("{e}"))?;
-    anyhow::ensure!(
-        ours.encode(text, true) == expected.get_ids(),
-        "the tokenizers disagree"
-    );
-    let mut ids = Vec::new();
+/// Measures encoding, beside the time in which one thread copies the text.
+fn encode(rounds: Rounds, name: &str, text: &str, ours: &Tokenizer) -> Result<Vec<Row>> {
+    let (mut ids, mut copied) = (Vec::new(), Vec::new());
     let mut encode = || {
         ids.clear();
         ours.encode_into(text, true, &mut ids);
     };
-    let mut theirs = || {
-        // Checked above to succeed on this very text.
-        let _ = std::hint::black_box(rival.encode_fast(text, true));
+    let mut copy = || {
+        copied.clear();
+        copied.extend_from_slice(std::hint::black_box(text.as_bytes()));
+        std::hint::black_box(&copied);
     };
-    let mut seconds = in_turns(config, &mut [&mut encode, &mut theirs]);
-    let theirs = seconds.pop().unwrap_or_default();
-    let ours = seconds.pop().unwrap_or_default();
-    let theirs = row(
-        format!("tokenizers 0.23 encode, {name}"),
-        "MB/s",
-        megabytes(&theirs, text.len()),
-    );
-    let ours = row(
-        format!("fasttoken encode, {name}"),
-        "MB/s",
-        megabytes(&ours, text.len()),
-    );
-    let ratio = ours.value / theirs.value;
-    Ok(vec![
-        ours.against("tokenizers 0.23, one thread each", ratio),
+    let mut rival = rival(text, &ours.encode(text, true))?;
+    let mut works: Vec<&mut dyn FnMut()> = vec![&mut encode, &mut copy];
+    works.extend(rival.as_mut().map(|rival| rival as &mut dyn FnMut()));
+    let seconds = in_turns(rounds, &mut works);
+    let [ours, copy, theirs @ ..] = seconds.as_slice() else {
+        anyhow::bail!("two pieces of work have times");
+    };
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
+    let limit = text.len() as f64 / median(copy) / 1e6;
+    let ours = rate(&format!("fasttoken encode, {name}"), ours, text.len()).bound(limit);
+    let Some(theirs) = theirs.first() else {
+        return Ok(vec![ours.note("limit: a copy of the text")]);
+    };
+    let theirs = rate(
+        &format!("tokenizers 0.23 encode, {name}"),
         theirs,
-    ])
+        text.len(),
+    );
+    let rival = "tokenizers 0.23, one thread each; limit: a copy of the text";
+    Ok(vec![super::against(ours, &theirs, rival), theirs])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "texts are far below 2^52 bytes")]
+fn rate(name: &str, seconds: &[f64], bytes: usize) -> Row {
+    let rates: Vec<f64> = seconds.iter().map(|s| bytes as f64 / s / 1e6).collect();
+    Row::measured(name, "MB/s", Spread::of(&rates), Better::Higher)
+}
+
+/// Returns the rival's encoding of a text, whose ids must be ours.
+#[cfg(feature = "rivals")]
+fn rival(text: &str, expected: &[u32]) -> Result<Option<impl FnMut()>> {
+    let error = |e| anyhow::anyhow!("{e}");
+    let rival = tokenizers::Tokenizer::from_bytes(demo::LM.tokenizer).map_err(error)?;
+    let found = rival.encode_fast(text, true).map_err(error)?;
+    anyhow::ensure!(found.get_ids() == expected, "the tokenizers disagree");
+    let text = text.to_owned();
+    Ok(Some(move || {
+        // It has just succeeded on this very text.
+        let _ = std::hint::black_box(rival.encode_fast(&*text, true));
+    }))
 }
 
 #[cfg(not(feature = "rivals"))]
-fn compare(
-    config: TableConfig,
-    name: &str,
-    text: &str,
-    ours: &Tokenizer,
-    _json: &[u8],
-) -> Result<Vec<Row>> {
-    let mut ids = Vec::new();
-    let mut encode = || {
-        ids.clear();
-        ours.encode_into(text, true, &mut ids);
-    };
-    let seconds = in_turns(config, &mut [&mut encode]).remove(0);
-    Ok(vec![row(
-        format!("fasttoken encode, {name}"),
-        "MB/s",
-        megabytes(&seconds, text.len()),
-    )])
+#[expect(clippy::unnecessary_wraps, reason = "as with the rival")]
+const fn rival(_text: &str, _expected: &[u32]) -> Result<Option<fn()>> {
+    Ok(None)
 }

@@ -3,8 +3,8 @@
 use prelude_sched::PolicyConfig;
 
 /// A scheduling policy with its default settings, named as in the server's flag `--policy`.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Policy {
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Policy {
     /// First come, first served.
     Fcfs,
     /// Shortest remaining job first, without its cached tokens; for outputs of one token.
@@ -20,7 +20,8 @@ pub(crate) enum Policy {
 
 impl Policy {
     /// Returns the name in reports, and the configuration.
-    pub(crate) const fn config(self) -> (&'static str, PolicyConfig) {
+    #[must_use]
+    pub const fn config(self) -> (&'static str, PolicyConfig) {
         match self {
             Self::Fcfs => ("fcfs", PolicyConfig::Fcfs),
             Self::Srjf => ("srjf", PolicyConfig::Srjf),
