@@ -24,8 +24,7 @@ It takes a driver of version 580 or later and glibc 2.36. cuBLASLt is looked for
 that PRELUDE_CUDA_LIBS names (separated by :), by the loader, in python3's packages (torch brings
 it) and in /usr/local/cuda*. python3 with torch and transformers, nvcc, nvidia-smi and
 compute-sanitizer are used if they are there; what lacks one says SKIP. Part rivals measures vLLM
-too if PRELUDE_RIVAL_VLLM names a folder of its packages (pip install --target), and drives Prelude
-and vLLM by genai-bench if PRELUDE_RIVAL_GENAI_BENCH names a folder of its packages.
+too if PRELUDE_RIVAL_VLLM names a folder of its packages (pip install --target).
 
 A part that says nothing for 120 s, or does not end, is ended and a FAIL; what it had found by
 then is kept, and the next part goes on.

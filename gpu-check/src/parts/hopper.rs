@@ -13,7 +13,7 @@ use prelude_models::{
     conformance::{self, Demands, Precision},
 };
 
-use super::{Layer, attn, checked, hopper_gemm};
+use super::{Layer, attn, checked};
 use crate::{batches::Forest, session::Session, values};
 
 /// Compute capability of GPUs that can run it.
@@ -35,8 +35,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         session.check(&what, |s| company(s, layer))?;
     }
     conform(session)?;
-    times(session)?;
-    hopper_gemm::run(session)
+    times(session)
 }
 
 /// Returns a layer with heads that the kernel takes, small enough for an emulation.

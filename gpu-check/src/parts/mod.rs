@@ -5,7 +5,6 @@ mod env;
 mod fp8;
 mod gemm;
 mod hopper;
-mod hopper_gemm;
 mod host_copies;
 mod invariance;
 mod kernels;

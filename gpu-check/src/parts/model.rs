@@ -137,14 +137,6 @@ fn small_model(session: &mut Session, name: &str) -> Result<()> {
     generations(session, name, &mut executor, context_now, steps)?;
     captures(session, name, &executor)?;
     drop(executor);
-    let facts = session.target.facts();
-    if facts.is_none_or(|facts| facts.compute_capability == HOPPER) {
-        let mut executor = open(session, |config| config.hopper_products = true)?;
-        let many = session.pick(27, 3);
-        let full = oneshot(&mut executor, decision, many, session.pick(20, 1))?;
-        let what = format!("{name}: {decision} in, 1 out, {many} a step, gates by sm90_gemm");
-        rate(session, &what, &full, many, (decision, None))?;
-    }
     let mut executor = open(session, |config| config.pipeline_depth = 2)?;
     for rows in session.pick(vec![4, 64, 1], vec![2, 3]) {
         let times = generation(&mut executor, rows, context_now, steps)?;
@@ -326,7 +318,8 @@ fn large_model(session: &mut Session, name: &str) -> Result<()> {
 /// A setting that an executor is measured with.
 type Change = fn(&mut CudaConfig);
 
-/// Measures full steps by kernels that are for Hopper alone, and that executors do not use yet.
+/// Measures full steps with attention by the kernel for Hopper, which executors do not use yet, and
+/// in deterministic mode.
 fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Result<()> {
     let facts = session.target.facts();
     if facts.is_some_and(|facts| facts.compute_capability != HOPPER) {
@@ -334,20 +327,11 @@ fn on_hopper(session: &mut Session, name: &str, checkpoint: &Checkpoint) -> Resu
     }
     let (input, many) = session.pick((512usize, 16), (20, 2));
     let blocks = many * (input + 1).div_ceil(BLOCK);
-    let ways: [(&str, Change); 5] = [
+    let ways: [(&str, Change); 2] = [
         ("attention by sm90_attn", |config| {
             config.prompt_attention = PromptAttention::OfGpu;
         }),
-        ("gates by sm90_gemm", |config| config.hopper_products = true),
-        ("both", |config| {
-            config.prompt_attention = PromptAttention::OfGpu;
-            config.hopper_products = true;
-        }),
         ("deterministic", |config| config.deterministic = true),
-        ("deterministic, products by sm90_gemm", |config| {
-            config.deterministic = true;
-            config.hopper_products = true;
-        }),
     ];
     for (way, change) in ways {
         let what = format!("{name}: {input} in, 1 out, {many} a step, {way}");

@@ -29,8 +29,6 @@ const EMULATED: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HopperProducts {
     multiprocessors: u32,
-    /// True if tiles are stored by warps that do nothing else. Bits are the same.
-    apart: bool,
 }
 
 impl HopperProducts {
@@ -42,17 +40,7 @@ impl HopperProducts {
             #[cfg(feature = "emu")]
             Space::Virtual(_) => RECORDED,
         };
-        Self {
-            multiprocessors,
-            // A guess: neither form is measured.
-            apart: true,
-        }
-    }
-
-    /// Stores tiles in one of the two ways.
-    #[cfg(feature = "measure")]
-    pub(crate) const fn stored(self, apart: bool) -> Self {
-        Self { apart, ..self }
+        Self { multiprocessors }
     }
 
     /// Returns true if the kernel takes a product with a matrix of so many rows: bf16, without a bias.
@@ -132,7 +120,8 @@ impl HopperProducts {
             y_stride: int(y.stride),
             reserved: [0; 24],
         };
-        let launch = params.launch(form, self.apart, self.multiprocessors);
+        // Tiles are stored by warps that do nothing else: a guess, since neither form is measured.
+        let launch = params.launch(form, true, self.multiprocessors);
         let reads = [access("x", x), access("w", w)];
         launcher.launch(&launch, &params, &reads, &[y.access])
     }

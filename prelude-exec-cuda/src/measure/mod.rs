@@ -5,7 +5,6 @@
 //! runs on one of them runs on all, so that nothing meets its first mistake on a GPU.
 
 mod device;
-mod hopper;
 mod products;
 mod times;
 

@@ -59,7 +59,7 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
         program("strip").args(["-o"]).args([&to, &from]).run()?;
         elf::check(&to)?;
     }
-    for name in ["run.sh", "parts.txt", "parity.py", "rivals.py", "genai.py"] {
+    for name in ["run.sh", "parts.txt", "parity.py", "rivals.py"] {
         copy(&root().join("gpu-check").join(name), &folder.join(name))?;
     }
     for part in ["include", "src", "emu"] {

@@ -1,8 +1,6 @@
 //! The same loads by other engines on the same GPU, and how ours compares: transformers' continuous
-//! batching, which images with a GPU often have, and vLLM where a folder of it is named. Where a
-//! folder of genai-bench is named, that client drives Prelude's server and vLLM's.
+//! batching, which images with a GPU often have, and vLLM where a folder of it is named.
 
-mod genai;
 mod transformers;
 mod vllm;
 
@@ -21,9 +19,7 @@ use crate::{
 };
 
 /// The variable that names the folder of vLLM's packages: what `pip install --target` writes.
-const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
-/// The variables that name folders of packages for this part alone.
-pub(in crate::parts) const FOLDERS: [&str; 2] = [VLLM_FOLDER, genai::GENAI_FOLDER];
+pub(in crate::parts) const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
 
 /// A load that every engine gets: requests over a number of connections, one after another on each.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +31,6 @@ struct Load {
     measure: Measure,
     /// The row of part `serve` that has our result, if it is not named as the load is.
     ours: Option<&'static str>,
-    /// True if it is a workload of the paper's, which genai-bench sends too.
-    is_of_paper: bool,
 }
 
 /// The measure of a load: a latency or a rate.
@@ -73,10 +67,8 @@ fn loads(session: &Session) -> Vec<Loads> {
         requests,
         measure,
         ours: None,
-        is_of_paper: true,
     };
     let decisions = Load {
-        is_of_paper: false,
         ours: Some("decisions, 120+180 tokens, apart"),
         ..load((300, 1, 128), 2_000, Measure::Rate)
     };
@@ -101,7 +93,7 @@ fn loads(session: &Session) -> Vec<Loads> {
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let loads = loads(session);
     // The servers that start soonest come first, since the time on a GPU may be short.
-    for rival in [genai::measure, vllm::measure, transformers::measure] {
+    for rival in [vllm::measure, transformers::measure] {
         for (model, loads) in &loads {
             checkpoint(session, model, None)?;
             rival(session, model, loads)?;
@@ -131,23 +123,11 @@ fn compare(
     let theirs = Outcome::figure(format!("{rival}, {name}"), (value, unit), None);
     session.timed(theirs.because(found.reason.clone()))?;
     let label = format!("ours to {rival}, {name}");
-    let ours = ("serve", &*ours_name);
-    against(session, &label, load.measure, (value, unit), ours)
-}
-
-/// Writes down how many times as fast as a rival's figure ours was, which is a row of a part.
-fn against(
-    session: &mut Session,
-    label: &str,
-    measure: Measure,
-    (value, unit): (f64, &str),
-    (part, row): (&str, &str),
-) -> Result<()> {
-    let Some(ours) = session.found(part, row) else {
-        let why = format!("part {part} has no figure `{row}` in this gpu.json");
-        return session.skip(label, why);
+    let Some(ours) = session.found("serve", &ours_name) else {
+        let why = format!("part serve has no figure `{ours_name}` in this gpu.json");
+        return session.skip(&label, why);
     };
-    let ratio = match measure {
+    let ratio = match load.measure {
         Measure::Median => value / ours,
         Measure::Rate => ours / value,
     };

@@ -17,7 +17,7 @@ use super::{
         requests::{add, completions, streamed},
         server::{MODEL, answers},
     },
-    Found, Load, VLLM_FOLDER, compare, folder_of, genai, python_path,
+    Found, Load, VLLM_FOLDER, compare, folder_of, python_path,
 };
 use crate::{
     make_model,
@@ -70,7 +70,6 @@ fn served(session: &mut Session, folder: &Path, model: &str, loads: &[Load]) -> 
         };
         compare(session, NAME, model, load, &found)?;
     }
-    genai::drive(session, NAME, &server.address, model, loads)?;
     // It is asked to stop; with which status it does is its own affair.
     drop(server);
     Ok(())

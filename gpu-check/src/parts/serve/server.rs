@@ -45,9 +45,7 @@ pub(in crate::parts) fn start(
     command.args(["--port", "0", "--served-model-name", MODEL]);
     command.args(options.arguments);
     // The server refuses variables that it does not know.
-    for variable in crate::parts::rivals::FOLDERS {
-        command.env_remove(variable);
-    }
+    command.env_remove(crate::parts::rivals::VLLM_FOLDER);
     command.envs(options.settings.iter().copied());
     match session.target.is_gpu() {
         true => command
