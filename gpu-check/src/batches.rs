@@ -302,8 +302,5 @@ pub(crate) fn tokens(seed: u64, len: usize, vocab: u32) -> Vec<u32> {
 
 /// Returns a SplitMix64 at a counter: every input has its own output, far from its neighbours'.
 pub(crate) const fn mix(counter: u64) -> u64 {
-    let mut z = counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    prelude_measure::random::mix(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }

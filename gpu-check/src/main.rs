@@ -7,7 +7,7 @@
 //! | file | |
 //! | --- | --- |
 //! | `supervisor` | starts parts, and ends those that do not end by themselves |
-//! | `process` | processes that are ended with all that they started |
+//! | `process` | programs that are run for their output |
 //! | `session` | what a part works with: target, deadline, results |
 //! | `results` | what is written down, and how |
 //! | `clocks` | clocks, power and memory of the GPU, ten times a second |
@@ -127,9 +127,6 @@ struct Common {
     /// Only a little of part `kernels`: what a sanitizer gets through.
     #[arg(long)]
     small: bool,
-    /// End, with the whole process group, once the standard input closes.
-    #[arg(long, hide = true)]
-    tied: bool,
     /// Number of the GPU, as the driver counts them.
     #[arg(long, default_value_t = 0)]
     device: u32,
@@ -161,12 +158,7 @@ fn run(command: Command) -> Result<bool> {
             total,
             common,
         } => supervisor::run(&parts, total, &common),
-        Command::Part { name, common } => {
-            if common.tied {
-                process::tie();
-            }
-            parts::run(&name, &common)
-        }
+        Command::Part { name, common } => parts::run(&name, &common),
         Command::MakeModel {
             shape,
             layers,

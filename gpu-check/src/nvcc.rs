@@ -12,14 +12,12 @@ use prelude_exec_cuda::measure::Target;
 use prelude_kernels::{FAMILIES, Family, MANIFEST};
 use serde_json::{Value, json};
 
-use crate::process;
-
 /// Characters of what the compiler says that a message repeats.
 const SAID_MAX: usize = 600;
 
 /// Returns the compiler, if this machine has one.
 pub(crate) fn find() -> Option<PathBuf> {
-    process::find(&["nvcc", "/usr/local/cuda/bin/nvcc"])
+    prelude_measure::process::find(&["nvcc", "/usr/local/cuda/bin/nvcc"])
 }
 
 /// Compiles every family of the carried sources for the target into a folder of images.

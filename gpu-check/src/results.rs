@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+pub(crate) use prelude_measure::record::{Better, Verdict, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::clocks::Series;
@@ -93,29 +94,6 @@ pub(crate) enum State {
     Broken,
     /// The run's time was over before it.
     NotStarted,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub(crate) enum Verdict {
-    /// Right, and within its target.
-    Pass,
-    /// Right, and slower or larger than its target.
-    Miss,
-    /// Wrong.
-    Fail,
-    /// The result was not looked at, for the reason given.
-    Skip,
-    /// A figure without a target.
-    Note,
-}
-
-/// The direction in which a figure is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Better {
-    Lower,
-    Higher,
 }
 
 /// The target of a figure.
@@ -392,13 +370,6 @@ pub(crate) fn write(folder: &Path, document: &Document) -> Result<()> {
         &folder.join("table.txt"),
         table::render(document).as_bytes(),
     )
-}
-
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

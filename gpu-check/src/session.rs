@@ -19,6 +19,7 @@ use prelude_exec_cuda::{
     measure::{Facts, Target, Times},
 };
 use prelude_kernels::emu::{Build, Library, Schedule};
+use prelude_measure::stats::Spread;
 use prelude_models::Checkpoint;
 use serde::Deserialize;
 
@@ -35,8 +36,8 @@ pub(crate) const CEILING_FLOPS: &str = "product 8192³, bf16";
 pub(crate) const CEILING_SUSTAINED: &str = "product 8192³, bf16, sustained 2 s";
 pub(crate) const CEILING_BYTES: &str = "copy, device to device";
 
-/// Bounds of `--seconds`, the time that one part may take. The upper bound and the 30 s in which a
-/// part that hangs is ended make 595 s, so that one part fits into a batch job of ten minutes.
+/// Bounds of `--seconds`, the time that one part may take: a part fits into ten minutes with the
+/// 30 s in which one that hangs is ended.
 pub(crate) const SECONDS: RangeInclusive<u64> = 5..=565;
 /// The share of a part that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,7 +251,7 @@ pub(crate) fn clocks() -> Option<String> {
 
 /// Returns the options for the process of one part.
 pub(crate) fn arguments(name: &str, seconds: u64, common: &Common) -> Vec<OsString> {
-    let mut list: Vec<OsString> = vec!["part".into(), name.into(), "--tied".into(), "--out".into()];
+    let mut list: Vec<OsString> = vec!["part".into(), name.into(), "--out".into()];
     list.push(common.out.clone().into());
     list.push("--seconds".into());
     list.push(seconds.to_string().into());
@@ -605,17 +606,6 @@ pub(crate) const fn at_most(must: f64) -> Option<Goal> {
     })
 }
 
-/// Returns the middle of some numbers; NaN of none.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
-    }
-}
-
 impl<'a> Figure<'a> {
     /// Makes a figure of wall times, in milliseconds.
     pub(crate) fn wall(name: &'a str, seconds: &'a [f64], goal: Option<Goal>) -> Self {
@@ -639,7 +629,8 @@ impl<'a> Figure<'a> {
     }
 
     fn outcome(&self) -> Outcome {
-        let middle = median(self.seconds);
+        let spread = Spread::of(self.seconds);
+        let middle = spread.median;
         if self.is_host_bound {
             let why = format!(
                 "the host was too slow to time the GPU alone: {:.1} us as seen",
@@ -649,10 +640,6 @@ impl<'a> Figure<'a> {
             outcome.detail = self.detail;
             return outcome;
         }
-        let extremes = self
-            .seconds
-            .iter()
-            .fold((f64::MAX, f64::MIN), |(a, b), &s| (a.min(s), b.max(s)));
         let (scale, unit) = match (self.work, self.ms) {
             (Some(Work::Flops(n)), _) => (n * 1e-12, "TFLOP/s"),
             (Some(Work::Bytes(n)), _) => (n * 1e-12, "TB/s"),
@@ -668,7 +655,7 @@ impl<'a> Figure<'a> {
         outcome.bound = self.bound_s.map(value);
         outcome.percent = self.bound_s.map(|bound| 100.0 * bound / middle);
         outcome.repetitions = Some(self.seconds.len());
-        outcome.spread = (self.seconds.len() > 1).then(|| (extremes.1 - extremes.0) / middle);
+        outcome.spread = (self.seconds.len() > 1).then(|| spread.relative());
         outcome.detail = self.detail;
         outcome
     }
@@ -730,6 +717,5 @@ mod tests {
         };
         let outcome = host_bound.outcome();
         assert_eq!((outcome.verdict, outcome.value), (Verdict::Skip, None));
-        assert!(median(&[]).is_nan());
     }
 }

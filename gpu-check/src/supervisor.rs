@@ -1,21 +1,19 @@
 //! Starts parts, and ends those that do not end by themselves.
 
 use std::{
-    env,
-    io::{self, Read, Write},
+    env, fs,
+    io::{self, Read as _, Write as _},
     ops::RangeInclusive,
     path::Path,
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
-    thread,
+    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use prelude_measure::process::{Ended, GONE_WITHIN, Output, Process};
 
 use crate::{
     Common, parts,
-    process::{self, Ended, GONE_WITHIN},
     results::{self, Document, State, Verdict},
     session::{self, SECONDS, clocks},
 };
@@ -28,6 +26,8 @@ pub(crate) const TOTAL: RangeInclusive<u64> = 60..=86_400;
 const SILENCE: Duration = Duration::from_secs(120);
 /// Bytes of a part's last line that are kept.
 const MAX_LINE_BYTES: usize = 400;
+/// The file, among the results, of what the part at work says.
+const OUTPUT: &str = "output.txt";
 
 /// Runs the parts named, or all, in `total` seconds if that is given. Whether each of them ended
 /// by itself and found nothing wrong.
@@ -163,17 +163,16 @@ struct Limits {
 /// is still there: the GPU is not free then.
 fn supervise(out: &Path, name: &str, mut command: Command, limits: Limits) -> Result<bool> {
     let start = Instant::now();
-    let mut child = process::grouped(&mut command)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+    let path = out.join(OUTPUT);
+    let mut process = Process::start(&mut command, Output::File(&path))
         .with_context(|| format!("cannot start part {name}"))?;
-    let said = PartOutput::listen(&mut child, limits.shown);
-    let mut silent = false;
-    let ended = process::wait(&mut child, limits.whole, |_| {
-        silent = said.silence() >= limits.silence;
-        Ok(!silent)
+    let mut said = PartOutput::open(&path, limits.shown)?;
+    let ended = process.wait(limits.whole, |_| {
+        said.pass()?;
+        Ok(said.at.elapsed() < limits.silence)
     })?;
+    let silent = said.at.elapsed() >= limits.silence;
+    said.pass()?;
     let last = said.last();
     let seconds = start.elapsed().as_secs_f64();
     let late = match silent {
@@ -212,96 +211,46 @@ fn supervise(out: &Path, name: &str, mut command: Command, limits: Limits) -> Re
     Ok(ended != Ended::Stuck)
 }
 
-/// A part's output, passed on as it comes.
-#[derive(Clone)]
-struct PartOutput(Arc<Mutex<Latest>>);
-
-struct Latest {
+/// A part's output, which goes to a file, passed on as it comes.
+struct PartOutput {
+    file: fs::File,
+    shown: bool,
+    /// The time at which the part last said something.
     at: Instant,
     /// The line that is being said, and the one before it.
     now: Vec<u8>,
     before: Vec<u8>,
-    /// Pipes that may say more.
-    open: usize,
 }
 
 impl PartOutput {
-    /// Reads both of a process's outputs until they close, and shows them.
-    fn listen(child: &mut Child, shown: bool) -> Self {
-        let latest = Latest {
+    fn open(path: &Path, shown: bool) -> Result<Self> {
+        let file = fs::File::open(path);
+        Ok(Self {
+            file: file.with_context(|| format!("cannot read {}", path.display()))?,
+            shown,
             at: Instant::now(),
             now: Vec::new(),
             before: Vec::new(),
-            open: 0,
-        };
-        let this = Self(Arc::new(Mutex::new(latest)));
-        if let Some(output) = child.stdout.take() {
-            this.pass(output, shown.then(io::stdout));
-        }
-        if let Some(output) = child.stderr.take() {
-            this.pass(output, shown.then(io::stderr));
-        }
-        this
-    }
-
-    fn pass<W: Write + Send + 'static>(
-        &self,
-        mut from: impl Read + Send + 'static,
-        mut to: Option<W>,
-    ) {
-        self.with(|latest| latest.open += 1);
-        let this = self.clone();
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            loop {
-                let count = match from.read(&mut bytes) {
-                    Ok(0) => break,
-                    Ok(count) => count,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(_) => break,
-                };
-                // Nobody may be reading what this program says; the part's results count.
-                if let Some(to) = &mut to {
-                    let _ = to.write_all(&bytes[..count]).and_then(|()| to.flush());
-                }
-                this.with(|latest| latest.add(&bytes[..count]));
-            }
-            this.with(|latest| latest.open -= 1);
-        });
-    }
-
-    fn with<T>(&self, body: impl FnOnce(&mut Latest) -> T) -> T {
-        // Nothing in `body` leaves it half changed.
-        body(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn silence(&self) -> Duration {
-        self.with(|latest| latest.at.elapsed())
-    }
-
-    /// Returns the last line, once the process has ended and its pipes are read to their ends;
-    /// something that left its process group may hold them open.
-    fn last(&self) -> String {
-        let start = Instant::now();
-        while self.with(|latest| latest.open) > 0 && start.elapsed() < Duration::from_secs(2) {
-            thread::sleep(Duration::from_millis(10));
-        }
-        self.with(|latest| {
-            let line = match latest.now.is_empty() {
-                true => &latest.before,
-                false => &latest.now,
-            };
-            match line.is_empty() {
-                true => "it said nothing".to_owned(),
-                false => format!("its last line: {}", String::from_utf8_lossy(line).trim()),
-            }
         })
     }
-}
 
-impl Latest {
+    /// Reads and shows what the part said since the last call.
+    fn pass(&mut self) -> Result<()> {
+        let mut bytes = Vec::new();
+        self.file.read_to_end(&mut bytes)?;
+        if self.shown {
+            // Nothing may read what this program says; the part's results count.
+            let mut to = io::stdout();
+            let _ = to.write_all(&bytes).and_then(|()| to.flush());
+        }
+        self.add(&bytes);
+        Ok(())
+    }
+
     fn add(&mut self, bytes: &[u8]) {
-        self.at = Instant::now();
+        if !bytes.is_empty() {
+            self.at = Instant::now();
+        }
         for &byte in bytes {
             if byte == b'\n' {
                 if !self.now.is_empty() {
@@ -310,6 +259,17 @@ impl Latest {
             } else if self.now.len() < MAX_LINE_BYTES {
                 self.now.push(byte);
             }
+        }
+    }
+
+    fn last(&self) -> String {
+        let line = match self.now.is_empty() {
+            true => &self.before,
+            false => &self.now,
+        };
+        match line.is_empty() {
+            true => "it said nothing".to_owned(),
+            false => format!("its last line: {}", String::from_utf8_lossy(line).trim()),
         }
     }
 }
@@ -367,12 +327,10 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_and_the_last_one_is_known() {
-        let mut latest = Latest {
-            at: Instant::now(),
-            now: vec![],
-            before: vec![],
-            open: 0,
-        };
+        let folder = Folder::new("latest");
+        let path = folder.0.join(OUTPUT);
+        fs::write(&path, "").unwrap();
+        let mut latest = PartOutput::open(&path, false).unwrap();
         latest.add(b"one\n\ntw");
         latest.add(b"o\n");
         assert_eq!((&*latest.before, &*latest.now), (&b"two"[..], &b""[..]));
@@ -477,7 +435,6 @@ mod tests {
             seconds: 30,
             smoke: false,
             small: false,
-            tied: false,
             // No machine has so many.
             device: 999,
             models: Some(out.join("models")),

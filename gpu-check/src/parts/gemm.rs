@@ -9,11 +9,11 @@ use prelude_exec_cuda::{
     CudaOps, Error, Weight,
     measure::{Device, Operands, Room, Target, Times, Tuner, WeightCycle, times},
 };
+use prelude_measure::record::replace;
 use prelude_models::{Ops as _, step::ArenaTensor};
 
 use super::{Layer, NO_FP8, has_fp8, in_step};
 use crate::{
-    results,
     session::{Figure, Session, Work},
     values,
 };
@@ -85,11 +85,11 @@ fn plan_file(session: &mut Session, tuner: &Tuner) -> Result<()> {
     let Some(text) = tuner.file() else {
         return session.skip("plan file", "no algorithm of cuBLASLt was measured");
     };
-    results::replace(&session.out.join(Tuner::FILE), text.as_bytes())?;
+    replace(&session.out.join(Tuner::FILE), text.as_bytes())?;
     let folder = session.config.cache_dir.clone();
     let folder = folder.context("there is no folder for what is kept")?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    results::replace(&folder.join(Tuner::FILE), text.as_bytes())?;
+    replace(&folder.join(Tuner::FILE), text.as_bytes())?;
     match tuner.read_back(&folder) {
         Ok(plans) => session.note(
             "plan file",

@@ -7,11 +7,12 @@ use prelude_core::{
     BlockId, Executor as _, ForwardBatch, HostBlockId, KvCopies, KvLoad, KvStore, OutputHead,
 };
 use prelude_exec_cuda::CudaExecutor;
+use prelude_measure::stats::median;
 
 use crate::{
     batches::{Forest, all_sampled, count, greedy, step, tokens},
     results::Outcome,
-    session::{Session, median},
+    session::Session,
 };
 
 /// Tokens of a block.

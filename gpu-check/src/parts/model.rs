@@ -8,6 +8,7 @@ use prelude_exec_cuda::{
     CudaConfig, CudaExecutor, CudaLoader, CudaOps, Error, PromptAttention, StepPlan, Weight,
     measure::{Device, Times, WeightCycle, times},
 };
+use prelude_measure::stats::median;
 use prelude_models::{Checkpoint, Ops as _, QkNorm};
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     batches::{Forest, Generation, all_sampled, count, greedy, sampled, step, tokens},
     results::{Goal, Outcome},
-    session::{Figure, Session, at_least, at_most, median},
+    session::{Figure, Session, at_least, at_most},
     values,
 };
 

@@ -28,7 +28,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
             Ok("part kernels, ended well".to_owned())
         })?;
     }
-    let Some(tool) = process::find(&SANITIZER_PATHS) else {
+    let Some(tool) = prelude_measure::process::find(&SANITIZER_PATHS) else {
         for name in TOOLS {
             session.skip(name, "compute-sanitizer is not on this machine")?;
         }

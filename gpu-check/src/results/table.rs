@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use prelude_measure::table::number;
+
 use super::{Better, Document, Outcome, Verdict, part_names};
 
 /// Lines of the table, its head included.
@@ -11,13 +13,7 @@ const WIDTH_MAX: usize = 180;
 
 /// Returns a line of the report: `verdict part name value (bound, % of it) target reason`.
 pub(crate) fn line(outcome: &Outcome) -> String {
-    let verdict = match outcome.verdict {
-        Verdict::Pass => "PASS",
-        Verdict::Miss => "MISS",
-        Verdict::Fail => "FAIL",
-        Verdict::Skip => "SKIP",
-        Verdict::Note => "note",
-    };
+    let verdict = outcome.verdict.word();
     let mut line = format!("{verdict} {:<10} {:<44}", outcome.part, outcome.name);
     let mut add = |text: std::fmt::Arguments<'_>| line.write_fmt(text).unwrap_or_default();
     if let Some(value) = outcome.value {
@@ -47,24 +43,6 @@ pub(crate) fn line(outcome: &Outcome) -> String {
     match line.char_indices().nth(WIDTH_MAX) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
-    }
-}
-
-/// Writes a number with three to four digits that count.
-fn number(value: f64) -> String {
-    let magnitude = value.abs();
-    if magnitude == 0.0 {
-        "0".to_owned()
-    } else if !(1e-3..1e6).contains(&magnitude) {
-        format!("{value:.2e}")
-    } else if magnitude >= 1000.0 {
-        format!("{value:.0}")
-    } else if magnitude >= 100.0 {
-        format!("{value:.1}")
-    } else if magnitude >= 1.0 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.4}")
     }
 }
 

@@ -11,15 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use prelude_measure::stats::median;
 
 use super::checkpoint;
-use crate::{
-    results::Outcome,
-    session::{Session, median},
-};
-
-/// The variable that names the folder of vLLM's packages: what `pip install --target` writes.
-pub(in crate::parts) const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
+use crate::{results::Outcome, session::Session};
 
 /// A load that every engine gets: requests over a number of connections, one after another on each.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +87,6 @@ fn loads(session: &Session) -> Vec<Loads> {
 
 pub(super) fn run(session: &mut Session) -> Result<()> {
     let loads = loads(session);
-    // The servers that start soonest come first, since the time on a GPU may be short.
     for rival in [vllm::measure, transformers::measure] {
         for (model, loads) in &loads {
             checkpoint(session, model, None)?;

@@ -15,9 +15,9 @@ use super::{
     super::serve::{
         loads::each_once,
         requests::{add, completions, streamed},
-        server::{MODEL, answers},
+        server::{MODEL, VLLM_FOLDER, answers},
     },
-    Found, Load, VLLM_FOLDER, compare, folder_of, python_path,
+    Found, Load, compare, folder_of, python_path,
 };
 use crate::{
     make_model,

@@ -4,7 +4,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::Result;
-use prelude_bench::process::metrics;
+use prelude_measure::server::metrics;
 
 use super::loads::Span;
 

@@ -3,8 +3,9 @@
 use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
-use prelude_bench::{client::Client, process::Process};
+use prelude_bench::process::Process;
 use prelude_exec_cuda::CudaConfig;
+use prelude_measure::http::Client;
 use serde_json::{Value, json};
 
 use crate::{make_model, session::Session};
@@ -15,6 +16,10 @@ const READY_WITHIN: Duration = Duration::from_secs(100);
 const SILENCE: Duration = Duration::from_secs(60);
 /// The name by which requests ask for the model.
 pub(in crate::parts) const MODEL: &str = "made";
+
+/// The variable that names the folder of vLLM's packages, for part `rivals`: what
+/// `pip install --target` writes.
+pub(in crate::parts) const VLLM_FOLDER: &str = "PRELUDE_RIVAL_VLLM";
 
 /// Settings with which a step is queued behind the one that runs.
 pub(super) const DEEP: [(&str, &str); 1] = [("PRELUDE_CUDA__PIPELINE_DEPTH", "2")];
@@ -45,7 +50,7 @@ pub(in crate::parts) fn start(
     command.args(["--port", "0", "--served-model-name", MODEL]);
     command.args(options.arguments);
     // The server refuses variables that it does not know.
-    command.env_remove(crate::parts::rivals::VLLM_FOLDER);
+    command.env_remove(VLLM_FOLDER);
     command.envs(options.settings.iter().copied());
     match session.target.is_gpu() {
         true => command
@@ -96,14 +101,8 @@ pub(in crate::parts) fn ask(
     path: &str,
     body: &Value,
 ) -> Result<Value> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let limit = SILENCE.min(session.left());
-    runtime.block_on(async {
-        let mut client = Client::connect(address).await?;
-        tokio::time::timeout(limit, client.post(path, body)).await?
-    })
+    let mut client = Client::connect_within(address, SILENCE.min(session.left()))?;
+    client.post(path, &body.to_string())?.ok()?.json()
 }
 
 /// Checks that a prompt of ids is answered with as many tokens as were asked for.
