@@ -5,10 +5,10 @@ use anyhow::Result;
 use half::bf16;
 use prelude_core::{BlockId, ForwardBatch};
 use prelude_exec_cuda::{
-    PromptAttention,
+    CudaOps, Error, PromptAttention, StepPlan,
     measure::{Device, Room, Times, times},
 };
-use prelude_models::{Ops as _, QkNorm};
+use prelude_models::{Ops as _, QkNorm, step::ArenaTensor};
 
 use super::{Layer, checked};
 use crate::{
@@ -212,38 +212,45 @@ fn decode_rows(
 fn attend(session: &Session, layer: Layer, room: &Room, batch: ForwardBatch) -> Result<Times> {
     let tokens = batch.num_tokens();
     let shape = layer.shape;
-    let mut device = Device::open(&session.target, room, false)?;
-    // Values as after the norm of q and k: scores are sharp, none overflows.
     let qkv: Vec<bf16> = values::values(3, tokens * shape.qkv_width());
-    let mut loader = device.loader()?;
-    let (q_norm, k_norm) = (
-        values::vector(&mut loader, 4, shape.head_dim)?,
-        values::vector(&mut loader, 5, shape.head_dim)?,
-    );
-    let rope = rope(&mut loader, shape.head_dim, room.context_len as usize)?;
     let repetitions = session.pick(8, 2);
-    let batch = checked(batch, room)?;
-    let (times, _) = device.step(batch, |ops, plan| {
-        let mut qkv = ops.filled(tokens, shape.qkv_width(), &qkv)?;
-        let mut out = ops.alloc(tokens, shape.out_width())?;
-        ops.qk_norm_rope_store(
-            plan,
-            0,
-            0..tokens,
-            shape,
-            Some(QkNorm {
-                q: &q_norm,
-                k: &k_norm,
-                eps: 1e-6,
-            }),
-            Some(&rope),
-            &mut qkv,
-        )?;
+    before_attention(session, layer, room, batch, &qkv, |ops, plan, qkv, out| {
         times(ops, repetitions, |ops, _| {
-            ops.attention(plan, 0, 0..tokens, shape, &qkv, &mut out)
+            ops.attention(plan, 0, 0..tokens, shape, qkv, out)
         })
+    })
+}
+
+/// Runs a step up to a layer's attention, whose keys and values are then in their places, and `body`
+/// with the rows of queries, keys and values and the room for its output.
+pub(super) fn before_attention<T>(
+    session: &Session,
+    layer: Layer,
+    room: &Room,
+    batch: ForwardBatch,
+    qkv: &[bf16],
+    body: impl FnOnce(&mut CudaOps, &StepPlan, &ArenaTensor, &mut ArenaTensor) -> Result<T, Error>,
+) -> Result<T> {
+    let tokens = batch.num_tokens();
+    let shape = layer.shape;
+    let mut device = Device::open(&session.target, room, false)?;
+    let mut loader = device.loader()?;
+    // Values as after the norm of q and k: scores are sharp, none overflows.
+    let norm = QkNorm {
+        q: &values::vector(&mut loader, 4, shape.head_dim)?,
+        k: &values::vector(&mut loader, 5, shape.head_dim)?,
+        eps: 1e-6,
+    };
+    let rope = rope(&mut loader, shape.head_dim, room.context_len as usize)?;
+    let batch = checked(batch, room)?;
+    let (done, _) = device.step(batch, |ops, plan| {
+        let mut qkv = ops.filled(tokens, shape.qkv_width(), qkv)?;
+        let mut out = ops.alloc(tokens, shape.out_width())?;
+        let all = 0..tokens;
+        ops.qk_norm_rope_store(plan, 0, all, shape, Some(norm), Some(&rope), &mut qkv)?;
+        body(ops, plan, &qkv, &mut out)
     })?;
-    Ok(times)
+    Ok(done)
 }
 
 /// Rotations of `positions` positions.

@@ -9,11 +9,11 @@ use prelude_exec_cuda::{
     measure::{Device, Room},
 };
 use prelude_models::{
-    Ops as _, QkNorm,
+    Ops as _,
     conformance::{self, Demands, Precision},
 };
 
-use super::{Layer, attn, checked};
+use super::{Layer, attn};
 use crate::{batches::Forest, session::Session, values};
 
 /// Compute capability of GPUs that can run it.
@@ -121,38 +121,20 @@ fn outputs(
     let tokens = seeds.len();
     let mut room = layer.room(tokens, 4, tokens, tokens * (qkv_width + out_width))?;
     room.prompt_attention = kernel;
-    let mut device = Device::open(&session.target, &room, false)?;
     let rows = seeds.iter().map(|&seed| values::values(seed, qkv_width));
     let rows: Vec<bf16> = rows.flatten().collect();
-    let mut loader = device.loader()?;
-    let (q, k) = (
-        values::vector(&mut loader, 4, shape.head_dim)?,
-        values::vector(&mut loader, 5, shape.head_dim)?,
-    );
-    let rope = attn::rope(&mut loader, shape.head_dim, room.context_len as usize)?;
-    let batch = checked(forest.oneshot(), &room)?;
-    let (out, _) = device.step(batch, |ops, plan| {
-        let mut qkv = ops.filled(tokens, qkv_width, &rows)?;
-        let mut out = ops.alloc(tokens, out_width)?;
-        let norm = QkNorm {
-            q: &q,
-            k: &k,
-            eps: 1e-6,
-        };
-        let all = 0..tokens;
-        ops.qk_norm_rope_store(
-            plan,
-            0,
-            all.clone(),
-            shape,
-            Some(norm),
-            Some(&rope),
-            &mut qkv,
-        )?;
-        ops.attention(plan, 0, all, shape, &qkv, &mut out)?;
-        ops.read(&out)
-    })?;
-    Ok(out)
+    let batch = forest.oneshot();
+    attn::before_attention(
+        session,
+        layer,
+        &room,
+        batch,
+        &rows,
+        |ops, plan, qkv, out| {
+            ops.attention(plan, 0, 0..tokens, shape, qkv, out)?;
+            ops.read(out)
+        },
+    )
 }
 
 /// Compares both kernels on prompts around edges of tiles, and on children of one of them: their

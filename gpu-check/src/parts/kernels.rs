@@ -1,30 +1,22 @@
 //! Checks of every wrapper on the conformance table, of products of real shapes, and of equal bits.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use half::bf16;
-use prelude_exec_cuda::{
-    ProductEngine,
-    measure::{Device, ProductCounts, Room, logits_f32, product_f32},
-};
+use prelude_exec_cuda::measure::{Device, Room, product_f32};
 use prelude_models::{
     Ops as _,
     conformance::{self, Demands, Precision, Spec},
 };
 
 use super::{
-    Layer, NO_FP8,
-    fp8::{self, Scales},
-    has_fp8, in_step, mode,
+    Layer, NO_FP8, has_fp8, in_step, mode,
+    products::{self, Scales},
 };
 use crate::{
     golden::{self, Mode},
-    results::{Outcome, Verdict},
     session::{Session, Size},
     values,
 };
-
-/// Name of the result that says if cuBLASLt ran the products that were right.
-const BY_LIBRARY: &str = "cuBLASLt products";
 
 /// A suite of the conformance table.
 type Suite = fn(Demands, &dyn Fn(&Spec) -> Device);
@@ -57,23 +49,14 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
         Size::Full => "qwen3-0.6b",
         Size::Small | Size::Smoke => "tiny",
     })?;
-    let mut ran = None;
-    session.check("products at model shapes", |s| {
-        let (text, by) = products(s, layer)?;
-        ran = Some(by);
-        Ok(text)
-    })?;
-    session.add(match ran {
-        Some(ran) => ran.by_library(),
-        None => Outcome::new(BY_LIBRARY, Verdict::Skip).because("the products are not right"),
-    })?;
+    products::in_bf16(session, layer)?;
     session.check("a row's bits for every M", |s| same_bits(s, layer))?;
     if has_fp8(session) {
         for deterministic in [false, true] {
             for (scales, of) in [(Scales::Rows, ""), (Scales::Blocks, ", scales of blocks")] {
                 let mode = mode(deterministic);
                 let name = format!("products in fp8 at model shapes{of}{mode}");
-                session.check(&name, |s| fp8::products(s, layer, scales, deterministic))?;
+                session.check(&name, |s| products::in_fp8(s, layer, scales, deterministic))?;
             }
         }
     } else {
@@ -138,157 +121,6 @@ fn conform(session: &mut Session, suite: Suite, fp8: bool, deterministic: bool) 
         }
     });
     Ok(format!("{} cases", devices.get()))
-}
-
-/// Counts of products at model shapes, by the code that ran them.
-#[derive(Debug)]
-struct Ran {
-    engine: ProductEngine,
-    counts: ProductCounts,
-    /// Shapes that the library did not take.
-    fallbacks: Vec<String>,
-}
-
-impl Ran {
-    /// Returns the outcome: the library must have run the products, since right products by our own
-    /// kernel say nothing about it.
-    fn by_library(&self) -> Outcome {
-        let ProductCounts {
-            library,
-            own,
-            skinny,
-        } = self.counts;
-        let verdict = match &self.engine {
-            ProductEngine::CublasLt { .. } if library > 0 && own == 0 => Verdict::Pass,
-            ProductEngine::CublasLt { .. } => Verdict::Fail,
-            _ => Verdict::Skip,
-        };
-        let mut text = match verdict {
-            Verdict::Skip => self.engine.to_string(),
-            _ => format!(
-                "{library} by it, {skinny} by gemm_skinny, {own} by gemm_mma; {}",
-                self.engine
-            ),
-        };
-        if verdict == Verdict::Fail && !self.fallbacks.is_empty() {
-            text = format!("by gemm_mma: {}; {text}", self.fallbacks.join(", "));
-        }
-        Outcome::new(BY_LIBRARY, verdict).because(text)
-    }
-}
-
-/// Checks products of each matrix of a layer, in each form that models have, against sums in f64,
-/// at row counts around tiles.
-fn products(session: &mut Session, layer: Layer) -> Result<(String, Ran)> {
-    let mut compared = 0;
-    let mut ran = Ran {
-        engine: ProductEngine::Deterministic,
-        counts: ProductCounts::default(),
-        fallbacks: Vec::new(),
-    };
-    for (name, n, k) in layer.matrices() {
-        for m in session.pick(vec![1, 17, 130, 515], vec![1, 17]) {
-            let forms = forms(session, layer, (m, n, k))?;
-            for row in [0, m / 2, m - 1] {
-                for column in (0..n).step_by(97).chain([n - 1]) {
-                    forms
-                        .check(row, column, (n, k))
-                        .with_context(|| format!("{name} [{m}, {n}] row {row} column {column}"))?;
-                    compared += 3;
-                }
-            }
-            ran.counts.library += forms.counts.library;
-            ran.counts.own += forms.counts.own;
-            ran.counts.skinny += forms.counts.skinny;
-            if forms.counts.own > 0 {
-                ran.fallbacks.push(format!("{name} M {m}"));
-            }
-            ran.engine = forms.engine;
-        }
-    }
-    Ok((format!("{compared} sums: bf16, added, f32"), ran))
-}
-
-/// A product in each form, and what it is of.
-struct Forms {
-    engine: ProductEngine,
-    counts: ProductCounts,
-    x: Vec<bf16>,
-    w: Vec<bf16>,
-    written: Vec<bf16>,
-    /// The values of `added` before the product.
-    before: Vec<bf16>,
-    added: Vec<bf16>,
-    logits: Vec<f32>,
-}
-
-impl Forms {
-    fn check(&self, row: usize, column: usize, (n, k): (usize, usize)) -> Result<()> {
-        let x = &self.x[row * k..][..k];
-        let w = &self.w[column * k..][..k];
-        let terms = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
-        let (sum, size) = terms.fold((0.0, 0.0), |(s, a): (f64, f64), t| (s + t, a + t.abs()));
-        let at = row * n + column;
-        let before = f64::from(self.before[at]);
-        // Sums in f32 in any order; then one rounding to bf16, but of logits. A product may be
-        // rounded before it is added too: cuBLASLt's kernels for one row do that.
-        let order = |size: f64| size * 2f64.powi(-20);
-        for (form, got, expected, bound) in [
-            (
-                "bf16",
-                f64::from(self.written[at]),
-                sum,
-                order(size) + sum.abs() / 256.0,
-            ),
-            (
-                "added",
-                f64::from(self.added[at]),
-                before + sum,
-                order(size + before.abs()) + ((before + sum).abs() + sum.abs()) / 256.0,
-            ),
-            (
-                "f32",
-                f64::from(self.logits[at]),
-                sum,
-                2.0 * order(size) + sum.abs() * 2f64.powi(-20),
-            ),
-        ] {
-            ensure!(
-                (got - expected).abs() <= bound,
-                "{form}: {got} and not {expected} ± {bound}"
-            );
-        }
-        Ok(())
-    }
-}
-
-fn forms(session: &Session, layer: Layer, (m, n, k): (usize, usize, usize)) -> Result<Forms> {
-    let room = layer.room(m, 4, 64, m * (2 * n + k) + 4096)?;
-    let mut device = Device::open(&session.target, &room, false)?;
-    let (weight, w) = values::matrix(&mut device.loader()?, 11, n, k)?;
-    let (x, before) = (values::values(12, m * k), values::values(13, m * n));
-    let made = in_step(&mut device, &room, |ops| {
-        let input = ops.filled(m, k, &x)?;
-        let mut written = ops.alloc(m, n)?;
-        ops.linear(&input, m, &weight, &mut written)?;
-        let mut added = ops.filled(m, n, &before)?;
-        ops.linear_add(&input, 0..m, &weight, &mut added)?;
-        let logits = logits_f32(ops, &input, &weight)?;
-        let (written, added) = (ops.read(&written)?, ops.read(&added)?);
-        let (engine, counts) = (ops.products().clone(), ops.product_counts());
-        Ok((written, added, logits, engine, counts))
-    })?;
-    let (written, added, logits, engine, counts) = made;
-    Ok(Forms {
-        engine,
-        counts,
-        x,
-        w,
-        written,
-        before,
-        added,
-        logits,
-    })
 }
 
 /// Multiplies fixed values in deterministic mode: `x · wᵀ`, `[m, n]`.
@@ -376,68 +208,5 @@ fn tensor_core_order(session: &mut Session) -> Result<()> {
         true if in_turn == y.len() => session.pass("order of sums in m16n8k16", text),
         true => session.fail("order of sums in m16n8k16", text),
         false => session.note("order of sums in m16n8k16", text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn products_by_our_own_kernel_are_none_of_the_library() {
-        let library = ProductEngine::CublasLt {
-            version: "13.1.0".to_owned(),
-            library: "libcublasLt.so.13".into(),
-            plans: "none".to_owned(),
-            counts: prelude_exec_cuda::PlanCounts::default(),
-        };
-        let check = |engine: &ProductEngine, library, own, expected| {
-            let ran = Ran {
-                engine: engine.clone(),
-                counts: ProductCounts {
-                    library,
-                    own,
-                    skinny: 4,
-                },
-                fallbacks: (0..own).map(|i| format!("qkv M {i}")).collect(),
-            };
-            let outcome = ran.by_library();
-            assert_eq!(outcome.verdict, expected, "{library} and {own}");
-            outcome.reason
-        };
-        check(&library, 48, 0, Verdict::Pass);
-        let some = check(&library, 47, 1, Verdict::Fail);
-        assert!(some.starts_with("by gemm_mma: qkv M 0; 47 by it"), "{some}");
-        check(&library, 0, 48, Verdict::Fail);
-        check(&library, 0, 0, Verdict::Fail);
-        let none = check(&ProductEngine::Emulated, 0, 48, Verdict::Skip);
-        assert!(none.contains("emulated"), "{none}");
-    }
-
-    /// Counts are right where the recording device stands in for the library.
-    #[test]
-    fn counts_say_what_multiplied() {
-        let layer = Layer::of("tiny").unwrap();
-        let room = layer.room(20, 4, 64, 1 << 13).unwrap();
-        let counts = |deterministic| {
-            let target = prelude_exec_cuda::measure::Target::recorded();
-            let mut device = Device::open(&target, &room, deterministic).unwrap();
-            let (weight, _) = values::matrix(&mut device.loader().unwrap(), 1, 64, 64).unwrap();
-            let counts = in_step(&mut device, &room, |ops| {
-                let (x, mut y) = (ops.alloc(20, 64)?, ops.alloc(20, 64)?);
-                ops.linear(&x, 3, &weight, &mut y)?;
-                ops.linear(&x, 20, &weight, &mut y)?;
-                ops.linear_add(&x, 0..17, &weight, &mut y)?;
-                Ok(ops.product_counts())
-            });
-            counts.unwrap()
-        };
-        let of = |library, own, skinny| ProductCounts {
-            library,
-            own,
-            skinny,
-        };
-        assert_eq!(counts(false), of(2, 0, 1));
-        assert_eq!(counts(true), of(0, 3, 0));
     }
 }

@@ -2,7 +2,6 @@
 
 mod attn;
 mod env;
-mod fp8;
 mod gemm;
 mod hopper;
 mod host_copies;
@@ -10,6 +9,7 @@ mod invariance;
 mod kernels;
 mod model;
 mod parity;
+mod products;
 mod rivals;
 mod sanitize;
 mod serve;
