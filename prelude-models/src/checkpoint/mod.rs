@@ -342,6 +342,12 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// Returns the names and shapes of the tensors that the architecture reads, sorted, whether or not
+    /// the files have them.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        { self.shapes.iter() }.map(|(name, shape)| (name.as_str(), shape.as_slice()))
+    }
+
     /// Returns true if a tensor of this name exists.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
