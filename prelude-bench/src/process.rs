@@ -12,8 +12,6 @@ pub use prelude_measure::{process::free_address, server::metrics};
 
 /// Longest wait for a server that was asked to stop.
 const STOPPED_WITHIN: Duration = Duration::from_secs(60);
-/// Longest start of `prelude` with small models.
-const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running server, which ends when dropped.
 #[derive(Debug)]
@@ -38,41 +36,7 @@ impl From<Server> for Process {
     }
 }
 
-/// Returns the command that serves on any free port.
-fn serve(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.args(["serve", "--port", "0"]);
-    command
-}
-
 impl Process {
-    /// Starts `prelude` with both demo models and waits until it is healthy.
-    pub(crate) fn prelude(program: &Path) -> Result<Self> {
-        Self::prelude_with(program, &[])
-    }
-
-    /// Starts Prelude as [`Self::prelude`] does, with settings in its environment.
-    pub(crate) fn prelude_with(program: &Path, settings: &[(&str, &str)]) -> Result<Self> {
-        let mut command = serve(program);
-        command.envs(settings.iter().copied());
-        Self::start(command, None, READY_WITHIN)
-    }
-
-    /// Starts Prelude as [`Self::prelude`] does, with a log of every request, which is not read once
-    /// it is ready.
-    pub(crate) fn prelude_unread(program: &Path) -> Result<Self> {
-        let mut command = serve(program);
-        command.env("PRELUDE_SERVER__ACCESS_LOG", "true");
-        Ok(Server::announced(&mut command, Output::Unread, READY_WITHIN)?.into())
-    }
-
-    /// Starts `prelude` with one language model, from a folder, that embeds as well.
-    pub(crate) fn prelude_embedding(program: &Path, model: &Path) -> Result<Self> {
-        let mut command = serve(program);
-        command.args(["--pooling", "last"]).arg(model);
-        Self::start(command, None, READY_WITHIN)
-    }
-
     /// Starts `prelude serve` and waits until it is healthy. Its log goes to a file too, if one is
     /// named.
     ///

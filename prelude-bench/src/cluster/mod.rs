@@ -18,11 +18,11 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum as _;
-use prelude_text::Tokenizer;
+use fasttoken::Tokenizer;
 
 use crate::{
     load::{Arrivals, Jobs, Load, run as load},
-    server::{Bar, Report, Row, Unit, load_average, report_since, versus::tokenizer},
+    server::{Bar, Report, Row, Unit, bodies::tokenizer, load_average, report_since},
 };
 use outcome::{Outcome, pair_rows};
 pub use programs::{ENVOY_VARIABLE, Programs};

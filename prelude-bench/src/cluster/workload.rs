@@ -1,13 +1,13 @@
 //! The workloads of the measurement, as requests that are sent once each.
 
 use anyhow::Result;
-use prelude_text::Tokenizer;
+use fasttoken::Tokenizer;
 
 use super::Config;
 use crate::{
     load::Job,
     replay::{Shape, requests::of as requests_of},
-    server::{folders, versus::workload},
+    server::{bodies::Bodies, folders},
     sim::{Kind, Preset, Setting, Workload, hit_ceiling, recurring_tokens},
 };
 
@@ -129,7 +129,7 @@ fn decisions(config: &Config, tokenizer: &Tokenizer, seed: u64) -> Requests {
     let kinds = (config.states, config.questions);
     let state = (config.tokens + BESIDE_STATE).div_ceil(BLOCK);
     Requests {
-        jobs: workload(tokenizer).decide_mixed(seed, kinds, config.tokens),
+        jobs: Bodies::of_demo(tokenizer).decide_mixed(seed, kinds, config.tokens),
         most_hits: None,
         kv_blocks: blocks(cached_share * (config.states * state * BLOCK) as f64).max(LEAST_BLOCKS),
         about: format!(
@@ -169,7 +169,7 @@ mod tests {
     use clap::ValueEnum as _;
 
     use super::*;
-    use crate::{cluster::tests::config, server::versus::tokenizer};
+    use crate::{cluster::tests::config, server::bodies::tokenizer};
 
     #[test]
     fn caches_hold_their_share_of_the_states() {

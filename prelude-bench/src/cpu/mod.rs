@@ -129,7 +129,7 @@ pub fn run(config: &Config) -> Result<Report> {
     let before = load_average();
     let bar = Bar::new();
     bar.says("random weights of Qwen3-0.6B's shape");
-    let model = folders::whole_qwen3_0_6b(&config.out)?;
+    let model = folders::make(&config.out, "qwen3-0.6b-random")?;
     let (mut peers, skipped) = start_peers(config, &model, &bar)?;
     bar.says("loading");
     let (mut loaded, loads) = load(&model, &config.out, &peers)?;

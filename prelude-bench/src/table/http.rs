@@ -12,7 +12,7 @@ use prelude_measure::{
 use prelude_server::{ServerConfig, demo};
 
 use super::{against, micros};
-use crate::server::{floor::Echo, noop};
+use crate::server::{noop, overhead::Echo};
 
 const MESSAGE: &str = "I still have not received my new card, I ordered over a week ago.";
 
