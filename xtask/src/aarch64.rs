@@ -103,7 +103,7 @@ fn for_target(args: &[&str]) -> Invocation {
         .env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
             // All instructions that it knows, bf16 and products of bytes among them.
-            &format!("{EMULATOR} -cpu max -L {LIBRARIES}"),
+            format!("{EMULATOR} -cpu max -L {LIBRARIES}"),
         )
         .env("PRELUDE_TEST_ALL_PATHS", "1")
 }

@@ -5,8 +5,7 @@ use std::{ffi::OsStr, iter, path::PathBuf};
 use anyhow::Result;
 
 use crate::{
-    demo_server::{build, start_with},
-    files,
+    demo, files,
     run::{build_programs, program, root},
 };
 
@@ -25,7 +24,7 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
     }
     // Before the server's own build, which leaves the program that is started.
     build_programs()?;
-    build()?;
+    demo::build()?;
     // fp8 is for GPUs: the CPU computes the same numbers. The demo models run on the CPU unasked.
     let rounded = ["int8", "fp8"].map(|form| ["--quantization", form]);
     let may_lose = ["--may-lose", ROUNDING_MAY_LOSE];
@@ -33,7 +32,7 @@ pub(crate) fn run(data: Option<PathBuf>) -> Result<String> {
     for (serve, accuracy) in iter::once((&[][..], &[][..])).chain(rounded) {
         println!("prelude serve {}", serve.join(" "));
         let serve: Vec<&OsStr> = serve.iter().map(OsStr::new).collect();
-        let server = start_with(&serve)?;
+        let server = demo::start(&serve)?;
         program(files::target().join("release/prelude-bench"))
             .args(["accuracy".as_ref(), "--data".as_ref(), data.as_os_str()])
             .args(["--url", &format!("http://{}", server.address)])

@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, deny, envoy, files, fuzz, gpu, kernels, miri, package,
-    parity, published, python,
+    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, files, fuzz, gpu, kernels, miri,
+    package, parity, published, python,
     run::{cargo, program, root},
-    smoke, tidy, ui,
+    tidy, ui,
 };
 
 /// Enough to see that the targets run; `cargo xtask fuzz` has time for more.
@@ -60,7 +60,7 @@ const STEPS: &[Step] = &[
             )
             .run()
     ),
-    step!("smoke", smoke::run()),
+    step!("smoke", demo::smoke()),
     step!("published", published::run(), or skips),
     step!("ui", ui::run(), or skips),
     step!("examples", examples()),

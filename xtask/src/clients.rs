@@ -9,15 +9,15 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use prelude_measure::server::Server;
 
 use crate::{
-    demo_server::{DemoServer, build, start_with},
-    files,
-    run::root,
+    demo, files,
+    packages::{self, Environment},
+    run::{program, root},
 };
 
 /// The key of the server that has one.
@@ -48,7 +48,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
                 .join(", ")
         );
     }
-    build()?;
+    demo::build()?;
     let work = files::target().join("clients");
     fs::create_dir_all(&work)?;
     let model = long_model(&work)?;
@@ -58,8 +58,8 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
     let (maps, arrays) = (work.join("maps.toml"), work.join("arrays.toml"));
     fs::write(&maps, events.settings([0, 1], "maps", "full"))?;
     fs::write(&arrays, events.settings([2, 4], "arrays", "demo"))?;
-    let demo = start_with(&["--config".as_ref(), arrays.as_os_str()])?;
-    let full = start_with(&[
+    let demo = demo::start(&["--config".as_ref(), arrays.as_os_str()])?;
+    let full = demo::start(&[
         model.as_os_str(),
         "--config".as_ref(),
         maps.as_os_str(),
@@ -167,45 +167,11 @@ fn long_model(work: &Path) -> Result<PathBuf> {
 /// Returns the client's own folder with its packages in it.
 fn install(client: &Client, work: &Path) -> Result<PathBuf> {
     let home = work.join(&client.name);
-    let stamp = home.join("installed");
-    let wanted = client.requires.join(" ");
-    if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
-        return Ok(home);
+    match client.is_node {
+        true => packages::npm(&home, &client.requires)?,
+        false => drop(Environment::with(home.clone(), &client.requires)?),
     }
-    files::remove(&home)?;
-    fs::create_dir_all(&home)?;
-    if client.is_node {
-        let mut npm = Command::new("npm");
-        npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]);
-        npm.arg("--prefix").arg(&home).args(&client.requires);
-        quiet(&mut npm)?;
-    } else {
-        let mut venv = Command::new("python3");
-        quiet(venv.args(["-m", "venv"]).arg(&home))?;
-        let mut pip = Command::new(home.join("bin/python"));
-        pip.args(["-m", "pip", "install", "--quiet"]);
-        pip.arg("--disable-pip-version-check");
-        quiet(pip.args(&client.requires))?;
-    }
-    fs::write(stamp, wanted)?;
     Ok(home)
-}
-
-/// Runs an installer; of what it says, an error keeps the first line that names one.
-pub(crate) fn quiet(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {name}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let errors = |line: &&str| line.to_lowercase().contains("error");
-    let line = said.lines().find(errors).or_else(|| said.lines().last());
-    let line: String = line.unwrap_or_default().chars().take(200).collect();
-    bail!("{} ({line})", output.status)
 }
 
 /// Ports for the KV events of the servers, as the first of [`KvEventPorts::COUNT`] in a row.
@@ -249,26 +215,24 @@ impl KvEventPorts {
 fn ask(
     client: &Client,
     home: &Path,
-    [demo, full]: [&DemoServer; 2],
+    [demo, full]: [&Server; 2],
     model: &Path,
     events: &KvEventPorts,
 ) -> Result<()> {
-    let mut command = if client.is_node {
+    let command = if client.is_node {
         // Node looks for packages beside the script.
         let script = home.join("client.mjs");
         fs::copy(&client.script, &script)?;
         let own = home.join("node_modules/node/bin/node");
-        let mut node = Command::new(if own.is_file() { own } else { "node".into() });
-        node.arg(script);
-        node
+        let node = if own.is_file() { own } else { "node".into() };
+        program(node).args([script])
     } else {
-        let mut python = Command::new(home.join("bin/python"));
         // No bytecode beside the sources.
-        python.arg("-B").arg(&client.script);
-        python
+        let python = program(home.join("bin/python")).args(["-B"]);
+        python.args([&client.script])
     };
-    let status = command
-        .current_dir(client.script.parent().context("a script has a folder")?)
+    command
+        .folder(client.script.parent().context("a script has a folder")?)
         .env("PRELUDE_URL", format!("http://{}", demo.address))
         .env("PRELUDE_FULL_URL", format!("http://{}", full.address))
         .env("PRELUDE_KEY", KEY)
@@ -283,9 +247,5 @@ fn ask(
         .env("HF_HUB_OFFLINE", "1")
         .env("HF_HOME", home.join("hub"))
         .env("TOKENIZERS_PARALLELISM", "false")
-        .stdin(Stdio::null())
-        .status()
-        .context("cannot start it")?;
-    ensure!(status.success(), "{status}");
-    Ok(())
+        .run()
 }

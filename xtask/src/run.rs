@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -91,7 +91,13 @@ impl Invocation {
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+    /// Sets the folder that it runs in.
+    pub(crate) fn folder(mut self, folder: &Path) -> Self {
+        self.0.current_dir(folder);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.0.env(name, value);
         self
     }

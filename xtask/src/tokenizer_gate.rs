@@ -38,8 +38,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .args(["--test", "exact", "--"])
         .args(options.only.as_deref())
         .args(["--nocapture", "--test-threads=1"])
-        .env("FASTTOKEN_STRINGS", &options.strings.to_string())
-        .env("FASTTOKEN_THREADS", &threads.to_string());
+        .env("FASTTOKEN_STRINGS", options.strings.to_string())
+        .env("FASTTOKEN_THREADS", threads.to_string());
     if let Some(part) = &options.vocabulary {
         test = test.env("FASTTOKEN_VOCABULARY", part);
     }
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ] {
         if let Some(folder) = folder {
             let folder = std::path::absolute(folder)?;
-            test = test.env(name, &folder.to_string_lossy());
+            test = test.env(name, &folder);
         }
     }
     test.run()

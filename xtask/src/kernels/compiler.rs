@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{files, run::program};
+use crate::{files, packages, run::program};
 
 /// Wheels, all under one folder. `cuobjdump` and `nvdisasm` are of the first versions on PyPI.
 const WHEELS: &[&str] = &[
@@ -65,32 +65,16 @@ impl Compiler {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             bail!("the wheels are for Linux on x86-64 only");
         }
-        let pip = || program("python3").args(["-m", "pip"]);
-        if !pip().args(["--version"]).succeeds() {
-            bail!("python3 has no pip");
-        }
-        compiler.download(pip)?;
+        compiler.download()?;
         compiler.probe()?;
         Ok(compiler)
     }
 
-    fn download(&self, pip: impl Fn() -> crate::run::Invocation) -> Result<()> {
+    fn download(&self) -> Result<()> {
         let parent = self.folder.parent().context("the cache has a folder")?;
         let new = parent.join(format!("cuda-13.0.new.{}", process::id()));
         let site = new.join("site");
-        fs::create_dir_all(&site).with_context(|| format!("cannot make {}", site.display()))?;
-        // One call: a second one with --target would skip folders that the wheels share.
-        let target = site.to_string_lossy();
-        let fixed = [
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--no-compile",
-            "--only-binary=:all:",
-            "--target",
-            &target,
-        ];
-        pip().args(fixed).args(WHEELS).run()?;
+        packages::wheels(&site, WHEELS)?;
         let cuda = site.join("nvidia/cu13");
         // The licence texts stay with the files.
         for entry in fs::read_dir(&site)? {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::{run::root, wheels};
+use crate::{packages, run::root};
 
 /// The wheels of NVRTC (90 MB each) and their folders: for today's drivers, and for those of CUDA 12.
 const NVRTC: [(&str, &[&str]); 2] = [
@@ -37,7 +37,7 @@ fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
         bail!("the wheels are for Linux on x86-64 only");
     }
     let folder = root().join("target/kernels").join(name);
-    wheels::install(&folder, wheels)?;
+    packages::wheels(&folder, wheels)?;
     Ok(folder)
 }
 
@@ -56,6 +56,6 @@ pub(super) fn run_cublaslt(folder: &Path) -> Result<()> {
 fn test(name: &str, variable: &str, folder: &Path) -> Result<()> {
     crate::unit_tests(name)
         .args(["--", "--nocapture"])
-        .env(variable, &folder.to_string_lossy())
+        .env(variable, folder)
         .run()
 }

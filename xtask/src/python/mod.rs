@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     files,
+    packages::{Environment, no_python},
     run::{self, program},
 };
 
@@ -31,57 +32,6 @@ const RIVALS: [&str; 4] = [
 /// The folder of the package.
 pub(crate) const PACKAGE: &str = "fasttoken/python";
 
-/// An environment of Python in a folder of the target.
-pub(crate) struct Environment {
-    folder: PathBuf,
-}
-
-impl Environment {
-    /// Makes the environment, unless it is there.
-    pub(crate) fn make(folder: PathBuf) -> Result<Self> {
-        let environment = Self { folder };
-        if !environment.bin("pip").is_file() {
-            program("python3")
-                .args(["-m", "venv"])
-                .args([&environment.folder])
-                .run()?;
-        }
-        Ok(environment)
-    }
-
-    /// Returns the path of one of its programs.
-    pub(crate) fn bin(&self, name: &str) -> PathBuf {
-        self.folder.join("bin").join(name)
-    }
-
-    /// Installs packages from PyPI, unless these were installed before.
-    fn install(&self, packages: &[&str]) -> Result<()> {
-        let list = packages.join("\n");
-        let first = packages.first().copied().unwrap_or_default();
-        let name = first.split(|c: char| !c.is_ascii_alphanumeric()).next();
-        let stamp = self
-            .folder
-            .join(format!(".installed-{}", name.unwrap_or_default()));
-        if fs::read_to_string(&stamp).is_ok_and(|found| found == list) {
-            return Ok(());
-        }
-        program(self.bin("pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check"])
-            .args(packages)
-            .run()?;
-        fs::write(&stamp, list).with_context(|| format!("cannot write {}", stamp.display()))
-    }
-
-    /// Installs one wheel in place of any other version of its package.
-    pub(crate) fn install_wheel(&self, wheel: &Path) -> Result<()> {
-        program(self.bin("pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check"])
-            .args(["--no-index", "--no-deps", "--force-reinstall"])
-            .args([wheel])
-            .run()
-    }
-}
-
 /// Returns the command that builds a package's wheel into a folder, with the profile that the
 /// package names or another.
 pub(crate) fn wheel_builder(
@@ -89,8 +39,7 @@ pub(crate) fn wheel_builder(
     folder: &Path,
     profile: Option<&str>,
 ) -> Result<run::Invocation> {
-    let tool = Environment::make(files::target().join("release-tool"))?;
-    tool.install(&[WHEEL_TOOL])?;
+    let tool = Environment::with(files::target().join("release-tool"), &[WHEEL_TOOL])?;
     let manifest = format!("{package}/Cargo.toml");
     Ok(program(tool.bin("maturin"))
         .args(["build", "--manifest-path", &manifest])
@@ -112,16 +61,9 @@ pub(crate) fn find_wheel(folder: &Path, name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("maturin made no wheel of {name}"))
 }
 
-/// Returns why the package cannot be used here, if it cannot.
-pub(crate) fn missing() -> Option<String> {
-    let check = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
-    let works = program("python3").args(["-c", check]).succeeds();
-    (!works).then(|| "no python3 of version 3.11 or later with venv".to_owned())
-}
-
 /// Builds the wheels, installs them, and runs their tests. Returns what was left out.
 pub(crate) fn ci() -> Result<String> {
-    if let Some(why) = missing() {
+    if let Some(why) = no_python() {
         return Ok(format!("SKIP python: {why}"));
     }
     let folder = files::target().join("python");
@@ -135,7 +77,7 @@ pub(crate) fn ci() -> Result<String> {
     let environment = Environment::make(folder.join("environment"))?;
     let compared = environment.install(&COMPARED);
     environment.install_wheel(&find_wheel(&wheels, "fasttoken")?)?;
-    test(&environment, "test_*.py")?;
+    test(&environment, PACKAGE, "test_*.py")?;
     let mut skipped = serve::ci(&folder)?;
     if let Err(error) = compared {
         skipped.push(format!(
@@ -148,13 +90,11 @@ pub(crate) fn ci() -> Result<String> {
     })
 }
 
-/// Runs the tests whose names match a pattern.
-pub(crate) fn test(environment: &Environment, pattern: &str) -> Result<()> {
-    let tests = format!("{PACKAGE}/tests");
+/// Runs the tests of a package whose names match a pattern.
+pub(crate) fn test(environment: &Environment, package: &str, pattern: &str) -> Result<()> {
     program(environment.bin("python"))
-        .args([
-            "-B", "-m", "unittest", "discover", "-s", &tests, "-p", pattern,
-        ])
+        .args(["-B", "-m", "unittest", "discover", "-p", pattern, "-s"])
+        .args([format!("{package}/tests")])
         .env("HF_HUB_OFFLINE", "1")
         .env("TOKENIZERS_PARALLELISM", "false")
         .run()
@@ -162,7 +102,7 @@ pub(crate) fn test(environment: &Environment, pattern: &str) -> Result<()> {
 
 /// Runs the race of tokenizers in Python.
 pub(crate) fn race(args: &[String]) -> Result<()> {
-    if let Some(why) = missing() {
+    if let Some(why) = no_python() {
         bail!("{why}");
     }
     let folder = files::target().join("python");
@@ -172,10 +112,7 @@ pub(crate) fn race(args: &[String]) -> Result<()> {
     let environment = Environment::make(folder.join("race"))?;
     for rival in RIVALS {
         // The race says aloud which ones are missing.
-        if let Err(error) = program(environment.bin("pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check", rival])
-            .run()
-        {
+        if let Err(error) = environment.install(&[rival]) {
             println!("SKIP {rival}: {error:#}");
         }
     }

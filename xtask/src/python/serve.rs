@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Environment, find_wheel, wheel_builder};
+use super::{find_wheel, test, wheel_builder};
 use crate::{
     files,
+    packages::{Environment, no_python},
     run::{self, program},
 };
 
@@ -47,25 +48,14 @@ pub(super) fn ci(folder: &Path) -> Result<Vec<String>> {
         }
     }
     environment.install_wheel(&wheel)?;
-    test(&environment, "test_*.py")?;
+    test(&environment, PACKAGE, "test_*.py")?;
     Ok(skipped)
-}
-
-/// Runs the tests whose names match a pattern.
-fn test(environment: &Environment, pattern: &str) -> Result<()> {
-    let tests = format!("{PACKAGE}/tests");
-    program(environment.bin("python"))
-        .args([
-            "-B", "-m", "unittest", "discover", "-s", &tests, "-p", pattern,
-        ])
-        .env("HF_HUB_OFFLINE", "1")
-        .run()
 }
 
 /// Measures what calling from Python adds to the engine's own time. The wheel is built in the profile
 /// of releases.
 pub(crate) fn overhead(args: &[String]) -> Result<()> {
-    if let Some(why) = super::missing() {
+    if let Some(why) = no_python() {
         anyhow::bail!("{why}");
     }
     let folder = files::target().join("python");

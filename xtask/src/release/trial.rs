@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{COMPLETIONS, MAN};
 use crate::{
-    demo_server, files,
-    python::{self, Environment},
+    demo, files,
+    packages::{Environment, no_python},
+    python,
     run::program,
-    smoke,
 };
 
 /// The folders in which a machine without Rust finds its programs.
@@ -25,28 +25,21 @@ pub(super) fn wheel(wheel: &Path) -> Result<f64> {
     let folder = empty("wheel")?;
     let home = folder.join("home");
     fs::create_dir(&home)?;
-    let environment = folder.join("environment");
-    program("python3")
-        .args(["-m", "venv"])
-        .args([&environment])
-        .run()?;
-    program(environment.join("bin/pip"))
-        .args(["install", "--quiet", "--no-index"])
-        .args([wheel])
-        .run()?;
-    module(&environment, &home)?;
-    ask(&environment.join("bin/prelude-serve"), &home)
+    let environment = Environment::make(folder.join("environment"))?;
+    environment.install_wheel(wheel)?;
+    module(&environment.bin("python"), &home)?;
+    ask(&environment.bin("prelude-serve"), &home)
 }
 
 /// Asks the module of a wheel, without any other package.
-fn module(environment: &Path, home: &Path) -> Result<()> {
+fn module(python: &Path, home: &Path) -> Result<()> {
     const SCRIPT: &str = "
 import prelude_serve
 with prelude_serve.LLM('demo-classifier') as llm:
     found = llm.ask('/classify', {'input': 'Where is my card?'})
 assert found['data'][0]['label'] == 'card_arrival', found
 ";
-    let status = Command::new(environment.join("bin/python"))
+    let status = Command::new(python)
         .args(["-B", "-c", SCRIPT])
         .env_clear()
         .env("HOME", home)
@@ -77,12 +70,12 @@ pub(super) fn archive(archive: &Path, name: &str) -> Result<f64> {
 /// Installs the tokenizer's wheel into an environment of its own and runs the tests that need
 /// nothing else. Returns what to show.
 pub(super) fn tokenizer(wheel: &Path) -> Result<String> {
-    if let Some(why) = python::missing() {
+    if let Some(why) = no_python() {
         return Ok(format!("SKIP trying the tokenizer's wheel: {why}"));
     }
     let environment = Environment::make(empty("tokenizer")?.join("environment"))?;
     environment.install_wheel(wheel)?;
-    python::test(&environment, "test_module.py")?;
+    python::test(&environment, python::PACKAGE, "test_module.py")?;
     Ok("the tokenizer's wheel passes the tests that need no other package".to_owned())
 }
 
@@ -118,11 +111,6 @@ fn empty(name: &str) -> Result<PathBuf> {
 }
 
 fn ask(program: &Path, home: &Path) -> Result<f64> {
-    let command = || {
-        let mut command = Command::new(program);
-        command.env_clear().env("PATH", PATH).env("HOME", home);
-        command
-    };
     let cargo = Command::new("sh")
         .args(["-c", "command -v cargo"])
         .env("PATH", PATH)
@@ -131,6 +119,9 @@ fn ask(program: &Path, home: &Path) -> Result<f64> {
         !cargo.status.success(),
         "there is a cargo in {PATH}, so this shows nothing"
     );
-    let server = demo_server::start_program(command(), &[])?;
-    smoke::ask(&server)
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", PATH).env("HOME", home);
+    demo::ask(&demo::start_program(
+        command.args(["serve", "--port", "0"]),
+    )?)
 }

@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 
 use super::{ENTRYPOINT, USER, layout::Image};
-use crate::{demo_server, files, run::program, smoke};
+use crate::{demo, files, run::program};
+
+/// Arguments that start the image's server.
+const SERVE: [&str; 3] = ["serve", "--port", "0"];
 
 /// Programs that run containers, with the same arguments.
 const ENGINES: [&str; 2] = ["docker", "podman"];
@@ -31,10 +34,10 @@ pub(super) fn run(packed: &Path, folder: &Path) -> Result<String> {
     let layer = folder.join("layer.tar");
     fs::write(&layer, &image.layer)?;
     unpack("-xpf", &layer, &root)?;
-    let (how, command) = inside(&root, &image)?;
-    let server = demo_server::start_program(command, &[])
+    let (how, mut command) = inside(&root, &image)?;
+    let server = demo::start_program(command.args(SERVE))
         .with_context(|| format!("the program does not run {how}"))?;
-    let seconds = smoke::ask(&server)?;
+    let seconds = demo::ask(&server)?;
     drop(server);
     Ok(format!(
         "the image's program answered {seconds:.2} s after its start, {how}\n{}",
@@ -189,8 +192,8 @@ fn as_container(packed: &Path, image: &Image) -> Result<String> {
             "SKIP running a container: {engine} loads the image, but may run none here: {said}"
         ));
     }
-    let server = demo_server::start_program(run(), &[])?;
-    let seconds = smoke::ask(&server)?;
+    let server = demo::start_program(run().args(SERVE))?;
+    let seconds = demo::ask(&server)?;
     drop(container);
     Ok(format!(
         "as a container of {engine} it answered after {seconds:.2} s"
