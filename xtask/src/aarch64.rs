@@ -3,11 +3,11 @@
 //! From another machine: with the target's standard library, a C compiler for it, and QEMU, which
 //! runs the tests. What is missing of these is said.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{
     asan,
-    run::{Invocation, cargo, program},
+    run::{Invocation, cargo, program, root, test_programs},
 };
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -72,9 +72,19 @@ pub(crate) fn run(tests: Tests) -> Result<String> {
         Tests::Few => FEW.to_vec(),
         Tests::All => asan::CRATES.iter().map(|&name| (name, &[][..])).collect(),
     };
+    // Built together, so that what they share is built once.
+    let packages = crates.iter().flat_map(|&(name, _)| ["-p", name]);
+    let programs = test_programs(for_target(&["test", "--lib"]).args(packages))?;
     for &(name, filters) in &crates {
-        let test = for_target(&["test", "-p", name, "--lib"]);
-        test.args(["--"]).args(filters).run()?;
+        let tests = programs.get(&name.replace('-', "_"));
+        program(EMULATOR)
+            // All instructions that it knows, bf16 and products of bytes among them.
+            .args(["-cpu", "max", "-L", LIBRARIES])
+            .args([tests.with_context(|| format!("no tests of {name}"))?])
+            .args(filters)
+            .folder(&root().join(name))
+            .env("PRELUDE_TEST_ALL_PATHS", "1")
+            .run()?;
     }
     let names: Vec<&str> = crates.iter().map(|&(name, _)| name).collect();
     let which = match tests {
@@ -100,10 +110,4 @@ fn for_target(args: &[&str]) -> Invocation {
         // In the folder of other builds, whose macros and build scripts are used again.
         .args(["--target", TARGET])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
-        .env(
-            "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
-            // All instructions that it knows, bf16 and products of bytes among them.
-            format!("{EMULATOR} -cpu max -L {LIBRARIES}"),
-        )
-        .env("PRELUDE_TEST_ALL_PATHS", "1")
 }

@@ -1,6 +1,7 @@
 //! Running programs, loudly.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -72,6 +73,20 @@ where
         command.env_remove(name);
     }
     Invocation(command)
+}
+
+/// Builds the tests of a `cargo test` command, and returns their programs by the names of the targets.
+pub(crate) fn test_programs(test: Invocation) -> Result<BTreeMap<String, PathBuf>> {
+    let said = test.args(["--no-run", "--message-format=json"]).output()?;
+    let program = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let name = message["target"]["name"].as_str()?;
+        Some((
+            name.to_owned(),
+            PathBuf::from(message["executable"].as_str()?),
+        ))
+    };
+    Ok(said.lines().filter_map(program).collect())
 }
 
 /// Returns the name of this machine's kind.

@@ -6,10 +6,12 @@ mod libraries;
 mod mutate;
 mod table;
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 
-use crate::run::cargo;
+use crate::run::{cargo, test_programs};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -136,18 +138,8 @@ fn emulate(
 }
 
 /// Returns the test program, built if need be.
-fn test_binary() -> Result<String> {
-    let output =
-        cargo("test -p prelude-kernels --test emulation --no-run --message-format=json".split(' '))
-            .output()?;
-    let artifact = |line: &str| -> Option<String> {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let name = message.get("target")?.get("name")?.as_str()?;
-        (name == "emulation").then_some(())?;
-        Some(message.get("executable")?.as_str()?.to_owned())
-    };
-    output
-        .lines()
-        .find_map(artifact)
-        .context("cargo named no test program")
+fn test_binary() -> Result<PathBuf> {
+    let test = cargo("test -p prelude-kernels --test emulation".split(' '));
+    let program = test_programs(test)?.remove("emulation");
+    program.context("cargo named no test program")
 }

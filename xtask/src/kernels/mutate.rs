@@ -83,7 +83,7 @@ pub(super) fn run(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &str) -> Result<bool> {
+fn is_caught(mutant: &Mutant, kernels: &Path, copy: &Path, binary: &Path) -> Result<bool> {
     files::remove(copy)?;
     for folder in ["emu", "include/prelude", "src"] {
         copy_folder(&kernels.join(folder), &copy.join(folder), |_| true)?;
