@@ -44,53 +44,31 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
             beside(&["prelude-server", "prelude-epp"], first, rest)
         }
         Some((first, rest)) if ["cpu", "sim", "papers", "replay"].contains(&first.as_str()) => {
-            plain(first, rest)
+            command(None, first, rest)
         }
-        Some((first, rest)) if first == "sched" => sched(rest),
+        // It counts allocations too.
+        Some((first, rest)) if first == "sched" => command(Some("allocations"), first, rest),
         Some((first, rest)) if first == "build" => build::run(rest),
         Some((first, rest)) if first == "python" => python::serve::overhead(rest),
         Some((first, rest)) if first == "gate" || first == "--gate" => gate::run(rest),
-        _ => table(args),
+        _ => command(Some("rivals"), "table", args),
     }
 }
 
 /// Runs a command of `prelude-bench` against the programs of other packages, built the same way.
-fn beside(packages: &[&str], command: &str, args: &[String]) -> Result<()> {
+fn beside(packages: &[&str], name: &str, args: &[String]) -> Result<()> {
     let packages = packages.iter().flat_map(|package| ["-p", package]);
     let build = cargo(["build", "-p", "prelude-bench"]).args(PROFILE);
     build.args(packages).run()?;
-    plain(command, args)
+    command(None, name, args)
 }
 
-/// Runs `prelude-bench sched`, which counts allocations too.
-fn sched(args: &[String]) -> Result<()> {
-    cargo(["run"])
+/// Runs a command of `prelude-bench`, which is built with a feature if one is named.
+fn command(feature: Option<&str>, command: &str, args: &[String]) -> Result<()> {
+    cargo(["run", "-p", "prelude-bench"])
         .args(PROFILE)
-        .args([
-            "-p",
-            "prelude-bench",
-            "--features",
-            "allocations",
-            "--",
-            "sched",
-        ])
-        .args(args)
-        .run()
-}
-
-/// Runs a command of `prelude-bench`.
-fn plain(command: &str, args: &[String]) -> Result<()> {
-    cargo(["run"])
-        .args(PROFILE)
-        .args(["-p", "prelude-bench", "--", command])
-        .args(args)
-        .run()
-}
-
-fn table(args: &[String]) -> Result<()> {
-    cargo(["run"])
-        .args(PROFILE)
-        .args(["-p", "prelude-bench", "--features", "rivals", "--", "table"])
+        .args(feature.map(|name| format!("--features={name}")))
+        .args(["--", command])
         .args(args)
         .run()
 }

@@ -33,14 +33,26 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 /// Copies the files of a folder, and of the folders in it, that `keep` returns true for.
 pub(crate) fn copy_folder(from: &Path, to: &Path, keep: fn(&Path) -> bool) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
-        let entry = entry?;
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        if path.is_dir() {
-            copy_folder(&path, &to, keep)?;
-        } else if keep(&path) {
-            copy(&path, &to)?;
-        }
+    for path in below(from)?.into_iter().filter(|path| keep(path)) {
+        let to = to.join(path.strip_prefix(from)?);
+        fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        copy(&path, &to)?;
     }
     Ok(())
+}
+
+/// Returns the files of a folder and of the folders in it, in the order of their names.
+pub(crate) fn below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        let entries = fs::read_dir(&folder);
+        for entry in entries.with_context(|| format!("cannot list {}", folder.display()))? {
+            let path = entry?.path();
+            let into = if path.is_dir() { &mut open } else { &mut files };
+            into.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }

@@ -1,15 +1,10 @@
 //! The golden files are the recorded ones, byte for byte.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    hash::Hasher as _,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run;
+use crate::{files, run};
 
 /// Folders under guard: recorded outputs, and the models they were recorded from.
 const FOLDERS: &[&str] = &["golden", "prelude-server/demo"];
@@ -19,7 +14,15 @@ pub(crate) fn run(accept: bool) -> Result<()> {
     let root = run::root();
     let mut found = BTreeMap::new();
     for folder in FOLDERS {
-        collect(&root, &root.join(folder), &mut found)?;
+        for path in files::below(&root.join(folder))? {
+            let name = path
+                .strip_prefix(&root)?
+                .to_string_lossy()
+                .replace('\\', "/");
+            if name != MANIFEST && path.extension().is_none_or(|end| end != "md") {
+                found.insert(name, checksum(&fs::read(&path)?));
+            }
+        }
     }
     if accept {
         let lines: String = found
@@ -51,38 +54,10 @@ pub(crate) fn run(accept: bool) -> Result<()> {
     bail!("golden files differ from {MANIFEST}: {faults:?}");
 }
 
-fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
-    for entry in
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
-    {
-        let path: PathBuf = entry?.path();
-        let name = path
-            .strip_prefix(root)?
-            .to_string_lossy()
-            .replace('\\', "/");
-        if path.is_dir() {
-            collect(root, &path, found)?;
-        } else if name != MANIFEST && path.extension().is_none_or(|e| e != "md") {
-            found.insert(name, checksum(&fs::read(&path)?));
-        }
-    }
-    Ok(())
-}
-
 /// Returns a guard against accidents, not against malice: FNV-1a, 64 bits, and the length.
 fn checksum(bytes: &[u8]) -> String {
-    struct Fnv(u64);
-    impl std::hash::Hasher for Fnv {
-        fn write(&mut self, bytes: &[u8]) {
-            for &b in bytes {
-                self.0 = (self.0 ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        }
-        fn finish(&self) -> u64 {
-            self.0
-        }
-    }
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    hasher.write(bytes);
-    format!("{:016x}:{}", hasher.finish(), bytes.len())
+    let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{sum:016x}:{}", bytes.len())
 }

@@ -67,7 +67,7 @@ enum Command {
         /// Only these; all by default.
         names: Vec<String>,
     },
-    /// Check what compilers do not: dependency arrows between our crates, licences, where `unsafe`
+    /// Check what compilers do not: dependency arrows between our crates, where `unsafe`
     /// is, notes on golden data, READMEs, growth over `sizes.toml`.
     Tidy {
         /// Lower the figures of `sizes.toml` to what is there.

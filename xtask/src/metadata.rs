@@ -17,7 +17,6 @@ pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) license: Option<String>,
-    pub(crate) license_file: Option<String>,
     pub(crate) repository: Option<String>,
     /// The registries that the package may be published to: `None` for any, empty for none.
     publish: Option<Vec<String>>,

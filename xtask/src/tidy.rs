@@ -15,7 +15,8 @@ mod papers;
 mod sizes;
 
 use crate::{
-    metadata::{Dependency, Metadata, Package},
+    files,
+    metadata::{Dependency, Metadata},
     run,
 };
 pub(crate) use sizes::update;
@@ -25,25 +26,6 @@ const DEV_EXTRA: &[&str] = &["prelude-exec-cpu", "prelude-models", "prelude-sche
 
 /// Crates whose tests may use one more crate.
 const DEV_EXTRA_OF: &[(&str, &str)] = &[("prelude-bench", "prelude-epp")];
-
-/// Licences that a dependency may be under, one of them at least.
-const LICENCES: &[&str] = &[
-    "MIT",
-    "MIT-0",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "ISC",
-    "Unicode-3.0",
-    "Unicode-DFS-2016",
-    "Zlib",
-    "0BSD",
-    "CC0-1.0",
-    "Unlicense",
-    "BSL-1.0",
-    "MPL-2.0",
-];
 
 /// The places in which `unsafe` code may be (ARCHITECTURE.md, invariant 9): files, or folders
 /// ending in `/`.
@@ -74,7 +56,6 @@ pub(crate) fn run() -> Result<()> {
     let mut faults = Vec::new();
     arrows(&metadata, &map, &mut faults);
     map::types(&metadata, &map, &mut faults)?;
-    licences(&metadata, &mut faults);
     manifests(&metadata, &mut faults);
     sources(&metadata, &mut faults)?;
     cycles::check(&metadata, &mut faults)?;
@@ -84,7 +65,7 @@ pub(crate) fn run() -> Result<()> {
     sizes::check(&metadata, &mut faults)?;
     if faults.is_empty() {
         println!(
-            "tidy: the map's arrows and types, licences, manifests, unsafe leaves, cycles of modules, \
+            "tidy: the map's arrows and types, manifests, unsafe leaves, cycles of modules, \
              lengths of functions, golden notes, the page of the papers and sizes are in order"
         );
         return Ok(());
@@ -148,37 +129,6 @@ fn arrows(metadata: &Metadata, map: &map::Map, faults: &mut Vec<String>) {
             }
         }
     }
-}
-
-fn licences(metadata: &Metadata, faults: &mut Vec<String>) {
-    for Package {
-        name,
-        version,
-        license,
-        license_file,
-        ..
-    } in &metadata.packages
-    {
-        let fine = match license {
-            Some(expression) => allowed(expression),
-            None => license_file.is_some(),
-        };
-        if !fine {
-            faults.push(format!(
-                "{name} {version} is under {license:?}, which is not on the list"
-            ));
-        }
-    }
-}
-
-/// Returns true if an SPDX expression of names, AND, OR, WITH and parentheses can be met.
-fn allowed(expression: &str) -> bool {
-    let plain = expression.replace(['(', ')'], " ").replace('/', " OR ");
-    // Conjunctions bind tighter. Parentheses around a disjunction inside a conjunction would be
-    // read too strictly or too mildly; none of our dependencies has one with a foreign licence.
-    plain
-        .split(" OR ")
-        .any(|all| all.split(" AND ").all(|one| LICENCES.contains(&one.trim())))
 }
 
 fn manifests(metadata: &Metadata, faults: &mut Vec<String>) {
@@ -267,20 +217,8 @@ fn has_unsafe(line: &str) -> bool {
 }
 
 fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        let entries = fs::read_dir(&folder);
-        for entry in entries.with_context(|| format!("cannot list {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
+    let mut files = files::below(folder)?;
+    files.retain(|path| path.extension().is_some_and(|end| end == "rs"));
     Ok(files)
 }
 
@@ -309,16 +247,6 @@ fn golden_notes(faults: &mut Vec<String>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn licence_expressions() {
-        assert!(allowed("MIT OR Apache-2.0"));
-        assert!(allowed("MIT/Apache-2.0"));
-        assert!(allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));
-        assert!(allowed("GPL-3.0 OR MIT"));
-        assert!(!allowed("GPL-3.0"));
-        assert!(!allowed("MIT AND GPL-3.0"));
-    }
 
     #[test]
     fn unsafe_is_seen_in_code_and_not_in_comments() {

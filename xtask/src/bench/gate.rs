@@ -40,52 +40,19 @@ const TOLERANCE: f64 = 0.02;
 
 /// Commands of `prelude-bench` whose tables must not change, by the name of their file. The papers'
 /// tables are those of a part of their requests, which takes seconds and not minutes.
-const SIMULATIONS: [(&str, &[&str]); 4] = [
-    (
-        "routers",
-        &[
-            "sim",
-            "--workload",
-            "toolbench",
-            "--route",
-            "round-robin,e2",
-        ],
-    ),
+const SIMULATIONS: [(&str, &str); 4] = [
+    ("routers", "sim --workload toolbench --route round-robin,e2"),
     (
         "policies",
-        &[
-            "sim",
-            "--workload",
-            "posts",
-            "--policy",
-            "fcfs,srjf",
-            "--engines",
-            "1",
-        ],
+        "sim --workload posts --policy fcfs,srjf --engines 1",
     ),
     (
         "laps",
-        &[
-            "sim",
-            "--workload",
-            "conversation",
-            "--policy",
-            "fcfs,laps",
-            "--engines",
-            "1",
-        ],
+        "sim --workload conversation --policy fcfs,laps --engines 1",
     ),
     (
         "papers",
-        &[
-            "papers",
-            "--seeds",
-            "1",
-            "--share",
-            "0.1",
-            "--out",
-            "bench/out/gate",
-        ],
+        "papers --seeds 1 --share 0.1 --out bench/out/gate",
     ),
 ];
 
@@ -150,7 +117,10 @@ fn simulations(program: &Path, update: bool) -> Result<Vec<String>> {
         println!("gate: simulating {name}");
         // The table names the folder of its plots, which is relative.
         let mut command = Command::new(program);
-        let output = command.args(args).current_dir(run::root()).output()?;
+        let output = command
+            .args(args.split(' '))
+            .current_dir(run::root())
+            .output()?;
         ensure!(
             output.status.success(),
             "the simulation {name} failed: {}",

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use prelude_kernels::{FAMILIES, Family};
+use prelude_measure::table;
 use serde::{Deserialize, Serialize};
 
 use super::{build, compiler::Compiler};
@@ -49,18 +50,14 @@ pub(super) fn run(compiler: &Compiler, accept: bool) -> Result<()> {
     if now.keys().map(String::as_str).collect::<BTreeSet<_>>() != expected {
         faults.push(format!("images hold {:?}, not {expected:?}", now.keys()));
     }
-    let print = |line: &str| println!("{line}");
-    print(&format!("{:<28}{}", "kernel: registers, shared", header()));
-    for (kernel, uses) in &now {
-        print(&format!("{kernel:<28}{}", line(uses)));
-    }
+    println!("{}", shown(&now));
     if accept {
         if !faults.is_empty() {
             bail!("cannot be accepted: {}", faults.join("; "));
         }
         fs::write(&path, render(&now)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        print("accepted");
+        println!("accepted");
         return Ok(());
     }
     let text = fs::read_to_string(&path).unwrap_or_default();
@@ -70,7 +67,7 @@ pub(super) fn run(compiler: &Compiler, accept: bool) -> Result<()> {
         return Ok(());
     }
     for fault in &faults {
-        print(&format!("resources: {fault}"));
+        println!("resources: {fault}");
     }
     bail!(
         "{} fault(s); if what grew is worth it, `cargo xtask kernels table --accept`, in the \
@@ -79,18 +76,23 @@ pub(super) fn run(compiler: &Compiler, accept: bool) -> Result<()> {
     );
 }
 
-fn header() -> String {
-    build::all_targets()
-        .map(|t| format!("{:>14}", format!("sm_{t}")))
-        .collect()
-}
-
-fn line(uses: &BTreeMap<String, Use>) -> String {
-    let cell = |target: &str| match uses.get(&format!("sm_{target}")) {
-        Some(u) => format!("{:>14}", format!("{}, {}", u.registers, u.shared)),
-        None => format!("{:>14}", "-"),
-    };
-    build::all_targets().map(cell).collect()
+/// Returns the table as people read it.
+fn shown(table: &Table) -> String {
+    let targets: Vec<String> = build::all_targets().map(|t| format!("sm_{t}")).collect();
+    let titles = targets.iter().map(|target| format!(">{target}"));
+    let mut shown = table::Table::new(
+        ["kernel: registers, shared".to_owned()]
+            .into_iter()
+            .chain(titles),
+    );
+    for (kernel, uses) in table {
+        let cells = targets.iter().map(|target| match uses.get(target) {
+            Some(u) => format!("{}, {}", u.registers, u.shared),
+            None => "-".to_owned(),
+        });
+        shown.row([kernel.clone()].into_iter().chain(cells));
+    }
+    shown.text()
 }
 
 fn render(table: &Table) -> Result<String> {
