@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::results::{self, Results};
 
-/// Largest file that is filed.
-const BYTES_MAX: u64 = 16 << 20;
+/// The file of measured plans, which not every run leaves.
+const PLANS: &str = "gemm-plans.json";
 const BASELINE: &str = "baseline.json";
 
 pub(super) fn run(folder: &Path, to: &Path, baseline: bool) -> Result<()> {
@@ -41,38 +41,26 @@ pub(super) fn file(folder: &Path, to: &Path, baseline: bool) -> Result<Vec<PathB
         results.check_baseline(&super::parts())?;
     }
     let name = stem(&results)?;
+    let folders = results.run.folders();
     let mut files = Vec::new();
-    for (from, end, needed) in [
-        ("gpu.json", "json", true),
-        ("table.txt", "txt", true),
-        ("log.txt", "log", true),
-        ("gemm-plans.json", "gemm-plans.json", false),
+    for (from, end) in [
+        ("gpu.json", "json"),
+        ("table.txt", "txt"),
+        ("log.txt", "log"),
+        (PLANS, PLANS),
     ] {
-        let path = folder.join(from);
-        // A link could name any file of this machine.
-        match fs::symlink_metadata(&path) {
-            Ok(about) if !about.is_file() => bail!("{} is no file", path.display()),
-            Ok(about) if about.len() <= BYTES_MAX => files.push((path, format!("{name}.{end}"))),
-            Ok(about) => bail!("{} has {} bytes", path.display(), about.len()),
-            Err(error) if needed => {
-                return Err(error).with_context(|| format!("{} has no {from}", folder.display()));
-            }
-            Err(_) => {}
+        if from == PLANS && !folder.join(from).exists() {
+            continue;
         }
-    }
-    if let Some((_, there)) = files.iter().find(|(_, name)| to.join(name).exists()) {
-        bail!("{} is there already", to.join(there).display());
+        let path = to.join(format!("{name}.{end}"));
+        ensure!(!path.exists(), "{} is there already", path.display());
+        let text = results::text(folder, from)?;
+        let hide = |text: String, (of, name): &(String, &str)| text.replace(of.as_str(), name);
+        files.push((path, folders.iter().fold(text, hide)));
     }
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let mut made = Vec::new();
-    let folders = results.run.folders();
-    for (from, name) in files {
-        let path = to.join(name);
-        let text =
-            fs::read_to_string(&from).with_context(|| format!("{} is no text", from.display()))?;
-        let text = folders.iter().fold(text, |text, (folder, name)| {
-            text.replace(folder.as_str(), name)
-        });
+    for (path, text) in files {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         made.push(path);
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// Format of `gpu.json` that is understood.
 const SCHEMA: u32 = 1;
-/// Largest that is read: all parts together have some hundred kilobytes.
+/// Largest file that is read: all parts together have some hundred kilobytes.
 const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +66,22 @@ pub(super) struct Outcome {
     pub(super) unit: String,
 }
 
+/// Reads a file that a run left. A link could name any file of this machine.
+///
+/// # Errors
+/// If there is no such file, or it is too large or no text.
+pub(super) fn text(folder: &Path, name: &str) -> Result<String> {
+    let path = folder.join(name);
+    let about = fs::symlink_metadata(&path).with_context(|| {
+        let folder = folder.display();
+        format!("{folder} has no {name}: it is not what `run.sh --out` named")
+    })?;
+    ensure!(about.is_file(), "{} is no file", path.display());
+    let bytes = about.len();
+    ensure!(bytes <= BYTES_MAX, "{} has {bytes} bytes", path.display());
+    fs::read_to_string(&path).with_context(|| format!("{} is no text", path.display()))
+}
+
 /// Reads the results in a folder.
 ///
 /// # Errors
@@ -73,44 +89,18 @@ pub(super) struct Outcome {
 pub(super) fn read(folder: &Path) -> Result<Results> {
     ensure!(folder.is_dir(), "{} is no folder", folder.display());
     let path = folder.join("gpu.json");
-    let about = fs::symlink_metadata(&path).with_context(|| {
-        format!(
-            "{} has no gpu.json: it is not what `run.sh --out` named",
-            folder.display()
-        )
-    })?;
-    ensure!(about.is_file(), "{} is no file", path.display());
+    let path = path.display();
+    let results: Results = serde_json::from_str(&text(folder, "gpu.json")?)
+        .with_context(|| format!("{path} is not what gpu-check writes"))?;
+    let schema = results.schema;
     ensure!(
-        about.len() <= BYTES_MAX,
-        "{} has {} bytes",
-        path.display(),
-        about.len()
+        schema == SCHEMA,
+        "{path} is of format {schema}, not {SCHEMA}"
     );
-    let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let results: Results = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not what gpu-check writes", path.display()))?;
-    ensure!(
-        results.schema == SCHEMA,
-        "{} is of format {}, not {SCHEMA}",
-        path.display(),
-        results.schema
-    );
-    ensure!(
-        !results.results.is_empty(),
-        "{} has no results",
-        path.display()
-    );
-    if let Some(orphan) = results
-        .results
-        .iter()
-        .find(|r| !results.parts.contains_key(&r.part))
-    {
-        bail!(
-            "{}: `{}` is of part `{}`, which did not run",
-            path.display(),
-            orphan.name,
-            orphan.part
-        );
+    ensure!(!results.results.is_empty(), "{path} has no results");
+    let is_orphan = |r: &&Outcome| !results.parts.contains_key(&r.part);
+    if let Some(Outcome { part, name, .. }) = results.results.iter().find(is_orphan) {
+        bail!("{path}: `{name}` is of part `{part}`, which did not run");
     }
     Ok(results)
 }
@@ -126,49 +116,38 @@ impl Results {
         ["PASS", "MISS", "FAIL", "SKIP"].map(count).join(", ")
     }
 
-    /// Checks that every part ended by itself, nothing failed, something was checked, and the
-    /// sources are known.
+    /// Checks that the sources are known, and all parts.
     pub(super) fn check_baseline(&self, parts: &[&str]) -> Result<()> {
         let commit = &self.run.commit;
         ensure!(
             !commit.is_empty() && commit != "unknown" && !commit.ends_with('+'),
             "a run of `{commit}`, which is no commit, cannot be a baseline"
         );
-        for name in parts {
-            let Some(part) = self.parts.get(*name) else {
-                bail!("part {name} did not run; a baseline has all parts");
-            };
-            let why = part.why.as_deref().unwrap_or("no reason given");
-            ensure!(
-                matches!(&*part.state, "done" | "out_of_time"),
-                "part {name} is {}: {why}; a baseline has all parts",
-                part.state
-            );
-        }
-        ensure!(
-            self.results.iter().all(|r| r.verdict != "FAIL"),
-            "a run with failures cannot be a baseline"
-        );
-        ensure!(
-            self.count("PASS") > 0,
-            "a run in which nothing was checked cannot be a baseline"
-        );
-        Ok(())
+        self.check(parts, &["done", "out_of_time"])
+            .context("it cannot be a baseline")
     }
 
-    /// Checks that every part ended by itself in time, and nothing failed.
+    /// Checks all parts, which have time enough.
     pub(super) fn check_smoke(&self, parts: &[&str]) -> Result<String> {
+        self.check(parts, &["done"])?;
+        Ok(self.summary())
+    }
+
+    /// Checks that every part ended in one of some states, nothing failed, and something was checked.
+    fn check(&self, parts: &[&str], states: &[&str]) -> Result<()> {
         for name in parts {
-            let Some(part) = self.parts.get(*name) else {
-                bail!("part {name} did not run");
-            };
-            let why = part.why.as_deref().unwrap_or("no reason given");
-            ensure!(part.state == "done", "part {name} is {}: {why}", part.state);
+            let part = self.parts.get(*name);
+            let Part { state, why } = part.with_context(|| format!("part {name} did not run"))?;
+            let why = why.as_deref().unwrap_or("no reason given");
+            ensure!(states.contains(&&**state), "part {name} is {state}: {why}");
         }
         if let Some(failed) = self.results.iter().find(|r| r.verdict == "FAIL") {
-            bail!("{}: {}: {}", failed.part, failed.name, failed.reason);
+            let Outcome {
+                part, name, reason, ..
+            } = failed;
+            bail!("there are failures: {part}: {name}: {reason}");
         }
         ensure!(self.count("PASS") > 0, "nothing was checked");
-        Ok(self.summary())
+        Ok(())
     }
 }
