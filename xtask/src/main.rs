@@ -21,6 +21,7 @@ mod package;
 mod packages;
 mod published;
 mod python;
+mod quick;
 mod release;
 mod run;
 mod tidy;
@@ -32,7 +33,7 @@ use clap::{Parser, Subcommand};
 
 /// Developer commands of Prelude.
 ///
-/// Start with `cargo xtask test`; before a commit, `cargo xtask ci`.
+/// While working, `cargo xtask quick`; before a commit, `cargo xtask ci`.
 #[derive(Parser)]
 #[command(name = "cargo xtask", max_term_width = 100)]
 struct Args {
@@ -47,6 +48,13 @@ enum Command {
         /// Passed on to `cargo test`, for example a filter.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
+    },
+    /// Run what finds most mistakes in the least time: format, tidy, and lints and tests of the crates
+    /// that differ from a branch and of those that stand on them.
+    Quick {
+        /// The branch; its own newer commits do not count.
+        #[arg(long, default_value = "main")]
+        base: String,
     },
     /// Run everything that a commit must pass: format, lints, tests, documentation, tidy, parity,
     /// sanitizer, smoke. A check that lacks its tool says SKIP.
@@ -159,6 +167,7 @@ fn main() -> Result<()> {
     let show = |outcome: String| println!("{outcome}");
     match Args::parse().command {
         Command::Test { args } => test(&args),
+        Command::Quick { base } => quick::run(&base),
         Command::Ci {
             skip,
             only,

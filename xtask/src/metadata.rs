@@ -26,6 +26,13 @@ pub(crate) struct Package {
 }
 
 impl Package {
+    /// Returns the folder of a package of ours, from the workspace's root.
+    pub(crate) fn folder(&self) -> &str {
+        let folder = self.manifest_path.parent();
+        let folder = folder.and_then(|f| f.strip_prefix(run::root()).ok()?.to_str());
+        folder.unwrap_or_default()
+    }
+
     /// Returns true if the package may be published.
     pub(crate) fn is_published(&self) -> bool {
         self.publish.as_ref().is_none_or(|to| !to.is_empty())
