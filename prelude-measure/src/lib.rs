@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod driver;
 pub mod http;
 pub mod process;
 pub mod random;
