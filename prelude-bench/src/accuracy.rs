@@ -162,25 +162,55 @@ pub fn run(
     Ok(Some(measures))
 }
 
-/// Measures the classifier's 77 intents.
-fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
+/// Asks about batches of messages and counts what is right of their answers, which are the
+/// answer's field `list`.
+fn measured<T>(
+    (name, recorded): (&'static str, f64),
+    client: &mut Client,
+    (path, list): (&str, &str),
+    batches: impl Iterator<Item = (Value, Vec<T>)>,
+    right: impl Fn(&Value, &T) -> bool,
+) -> Result<Measure> {
     let start = Instant::now();
-    let mut right = 0;
-    for batch in messages.chunks(BATCH) {
-        let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
-        let body = json!({"model": "demo-classifier", "input": input});
-        let answer = client.post("/classify", &body.to_string())?.ok()?.json()?;
-        right += count(&answer["data"], batch, |item, m| {
-            item["label"] == m.category.as_str()
-        });
+    let (mut answers, mut hits) = (0, 0);
+    for (body, asked) in batches {
+        let answer = client.post(path, &body.to_string())?.ok()?.json()?;
+        answers += asked.len();
+        hits += count(&answer[list], &asked, &right);
     }
     Ok(Measure {
-        name: "classifier: 77 intents",
-        answers: messages.len(),
-        accuracy: share(right, messages.len()),
-        recorded: 0.8851,
+        name,
+        answers,
+        accuracy: share(hits, answers),
+        recorded,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// Where messages are classified, and the field of the answer's list.
+const CLASSIFY: (&str, &str) = ("/classify", "data");
+/// Where words are compared as the model's next one.
+const SCORE: (&str, &str) = ("/v1/score", "scores");
+
+fn is_labelled(item: &Value, message: &Message) -> bool {
+    item["label"] == message.category.as_str()
+}
+
+fn texts(messages: &[Message]) -> Vec<&str> {
+    messages
+        .iter()
+        .map(|message| message.text.as_str())
+        .collect()
+}
+
+/// Measures the classifier's 77 intents.
+fn classifier(client: &mut Client, messages: &[Message]) -> Result<Measure> {
+    let batches = messages.chunks(BATCH).map(|batch| {
+        let body = json!({"model": "demo-classifier", "input": texts(batch)});
+        (body, batch.to_vec())
+    });
+    let recorded = ("classifier: 77 intents", 0.8851);
+    measured(recorded, client, CLASSIFY, batches, is_labelled)
 }
 
 /// Measures the language model's topic: eight words compared at the last position.
@@ -188,28 +218,19 @@ fn topic(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result<
     let mut names: Vec<&str> = topics.iter().map(|t| t.topic.as_str()).collect();
     names.dedup();
     let of = |intent: &str| {
-        topics
-            .iter()
-            .find(|t| t.intent == intent)
-            .map(|t| t.topic.as_str())
+        let found = topics.iter().find(|t| t.intent == intent);
+        found.map(|t| t.topic.as_str())
     };
-    let start = Instant::now();
-    let mut right = 0;
-    for batch in messages.chunks(BATCH) {
-        let items = batch
-            .iter()
-            .map(|m| turn(&format!("{}\nWhich topic?", m.text)));
-        let answer = score(client, items.collect(), &names)?;
-        right += count(&answer["scores"], batch, |scores, message| {
-            largest(scores).map(|i| names[i]) == of(&message.category)
-        });
-    }
-    Ok(Measure {
-        name: "lm: topic, one token of eight",
-        answers: messages.len(),
-        accuracy: share(right, messages.len()),
-        recorded: 0.9529,
-        seconds: start.elapsed().as_secs_f64(),
+    let batches = messages.chunks(BATCH).map(|batch| {
+        let ask = |m: &Message| turn(&format!("{}\nWhich topic?", m.text));
+        (
+            score(batch.iter().map(ask).collect(), &names),
+            batch.to_vec(),
+        )
+    });
+    let recorded = ("lm: topic, one token of eight", 0.9529);
+    measured(recorded, client, SCORE, batches, |scores, message| {
+        largest(scores).map(|i| names[i]) == of(&message.category)
     })
 }
 
@@ -219,27 +240,17 @@ fn judge(client: &mut Client, messages: &[Message], pairs: &[JudgePair]) -> Resu
         pairs.len() == messages.len() && pairs.iter().enumerate().all(|(i, p)| p.row == i),
         "data/judge_pairs.csv does not belong to this test set"
     );
-    let start = Instant::now();
-    let mut right = 0;
-    for (messages, pairs) in messages.chunks(BATCH / 2).zip(pairs.chunks(BATCH / 2)) {
+    let batches = messages.chunks(BATCH / 2).zip(pairs.chunks(BATCH / 2));
+    let batches = batches.map(|(messages, pairs)| {
         let ask = |m: &Message, intent: &str| turn(&format!("{}\nIs the intent {intent}?", m.text));
-        let items = messages
-            .iter()
-            .zip(pairs)
-            .flat_map(|(m, p)| [ask(m, &m.category), ask(m, &p.wrong_intent)]);
-        let answer = score(client, items.collect(), &["yes", "no"])?;
-        let truths: Vec<bool> = messages.iter().flat_map(|_| [true, false]).collect();
-        right += count(&answer["scores"], &truths, |scores, truth| {
-            (largest(scores) == Some(0)) == *truth
-        });
-    }
-    let answers = 2 * messages.len();
-    Ok(Measure {
-        name: "lm: judge, yes or no",
-        answers,
-        accuracy: share(right, answers),
-        recorded: 0.9469,
-        seconds: start.elapsed().as_secs_f64(),
+        let both = messages.iter().zip(pairs);
+        let items = both.flat_map(|(m, p)| [ask(m, &m.category), ask(m, &p.wrong_intent)]);
+        let truths = messages.iter().flat_map(|_| [true, false]);
+        (score(items.collect(), &["yes", "no"]), truths.collect())
+    });
+    let recorded = ("lm: judge, yes or no", 0.9469);
+    measured(recorded, client, SCORE, batches, |scores, truth| {
+        (largest(scores) == Some(0)) == *truth
     })
 }
 
@@ -249,23 +260,12 @@ fn intent(client: &mut Client, messages: &[Message], topics: &[Topic]) -> Result
     // As when the figure was recorded, should two labels tie.
     labels.sort_unstable();
     let some: Vec<Message> = messages.iter().step_by(SCORED_STRIDE).cloned().collect();
-    let start = Instant::now();
-    let mut right = 0;
-    for batch in some.chunks(LABEL_BATCH) {
-        let input: Vec<&str> = batch.iter().map(|m| m.text.as_str()).collect();
-        let body = json!({"model": "demo-lm", "input": input, "labels": labels});
-        let answer = client.post("/classify", &body.to_string())?.ok()?.json()?;
-        right += count(&answer["data"], batch, |item, m| {
-            item["label"] == m.category.as_str()
-        });
-    }
-    Ok(Measure {
-        name: "lm: intent, 77 labels scored",
-        answers: some.len(),
-        accuracy: share(right, some.len()),
-        recorded: 0.8945,
-        seconds: start.elapsed().as_secs_f64(),
-    })
+    let batches = some.chunks(LABEL_BATCH).map(|batch| {
+        let body = json!({"model": "demo-lm", "input": texts(batch), "labels": labels});
+        (body, batch.to_vec())
+    });
+    let recorded = ("lm: intent, 77 labels scored", 0.8945);
+    measured(recorded, client, CLASSIFY, batches, is_labelled)
 }
 
 /// Returns the demo model's chat template around one user turn, with thinking off.
@@ -273,11 +273,11 @@ fn turn(user: &str) -> String {
     format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
 }
 
-fn score(client: &mut Client, items: Vec<String>, labels: &[&str]) -> Result<Value> {
-    let body = json!({
+/// Returns a request that compares words behind each text.
+fn score(items: Vec<String>, labels: &[&str]) -> Value {
+    json!({
         "model": "demo-lm", "query": "", "items": items, "labels": labels, "apply_softmax": true,
-    });
-    client.post("/v1/score", &body.to_string())?.ok()?.json()
+    })
 }
 
 /// Counts the answers that `right` accepts. A missing answer is a wrong one.

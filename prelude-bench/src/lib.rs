@@ -3,7 +3,6 @@
 
 pub mod accuracy;
 mod batches;
-pub mod client;
 pub mod cluster;
 pub mod cpu;
 pub mod gate;

@@ -56,14 +56,22 @@ pub(super) struct Requests {
 impl Task {
     /// Returns the name in reports and on the command line.
     pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Decisions => "decisions",
-            Self::Toolbench => Kind::Toolbench.name(),
-            Self::Agent => Kind::Agent.name(),
-            Self::Programming => Kind::Programming.name(),
-            Self::Video => Kind::Video.name(),
-            Self::Loogle => Kind::Loogle.name(),
+        match self.kind() {
+            Some(kind) => kind.name(),
+            None => "decisions",
         }
+    }
+
+    /// Returns the paper's workload, if it is one.
+    const fn kind(self) -> Option<Kind> {
+        Some(match self {
+            Self::Decisions => return None,
+            Self::Toolbench => Kind::Toolbench,
+            Self::Agent => Kind::Agent,
+            Self::Programming => Kind::Programming,
+            Self::Video => Kind::Video,
+            Self::Loogle => Kind::Loogle,
+        })
     }
 
     /// Returns the requests of a seed.
@@ -74,13 +82,8 @@ impl Task {
         tokenizer: &Tokenizer,
         seed: u64,
     ) -> Result<Requests> {
-        let kind = match self {
-            Self::Decisions => return Ok(decisions(config, tokenizer, seed)),
-            Self::Toolbench => Kind::Toolbench,
-            Self::Agent => Kind::Agent,
-            Self::Programming => Kind::Programming,
-            Self::Video => Kind::Video,
-            Self::Loogle => Kind::Loogle,
+        let Some(kind) = self.kind() else {
+            return Ok(decisions(config, tokenizer, seed));
         };
         let setting = Setting {
             engines: u32::try_from(config.engines)?,

@@ -1,15 +1,14 @@
 //! Other engines, each in a Python process that measures itself when it is asked to.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{ChildStdin, ChildStdout, Command},
+    process::Command,
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
-use prelude_measure::process::{Output, Process};
+use anyhow::{Context as _, Result};
+use prelude_measure::driver::Driver;
 use serde_json::{Value, json};
 
 use super::{CONTEXT, Work, shape};
@@ -32,10 +31,7 @@ pub enum Peer {
 /// An engine that is loaded.
 pub(super) struct Running {
     peer: Peer,
-    _process: Process,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    log: PathBuf,
+    driver: Driver,
     /// Seconds of loading, without the import of its modules.
     pub(super) loaded: f64,
 }
@@ -92,18 +88,14 @@ impl Peer {
         let mut command = Command::new(self.python(out));
         command.args(["-c", self.script()]).arg(model);
         command.arg(shape::VOCABULARY.to_string());
-        let mut process = Process::start(&mut command, Output::Piped(Some(&log)))?;
-        let (input, output) = process.pipes().context("pipes to the engine")?;
-        let mut running = Running {
+        let mut driver = Driver::start(self.title(), &mut command, Some(&log))?;
+        let loaded = driver.line()?;
+        let loaded = loaded.parse().context("the seconds of loading")?;
+        Ok(Running {
             peer: self,
-            _process: process,
-            input,
-            output: BufReader::new(output),
-            log,
-            loaded: f64::NAN,
-        };
-        running.loaded = running.seconds()?;
-        Ok(running)
+            driver,
+            loaded,
+        })
     }
 }
 
@@ -115,19 +107,7 @@ impl Running {
     /// Returns the seconds that the work takes; of decoding, those of a step on average.
     pub(super) fn measure(&mut self, work: Work) -> Result<f64> {
         thread::sleep(REST);
-        let asked = writeln!(self.input, "{}", asked(work));
-        let (title, log) = (self.title(), self.log.display());
-        asked.with_context(|| format!("{title} ended; see {log}"))?;
-        self.seconds()
-    }
-
-    fn seconds(&mut self) -> Result<f64> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        let (title, log) = (self.title(), self.log.display());
-        ensure!(!line.is_empty(), "{title} ended; see {log}");
-        let seconds = line.trim().parse();
-        seconds.with_context(|| format!("{title} printed `{}`, no seconds", line.trim()))
+        self.driver.number(asked(work))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A report as one page with plots, which needs no other file and no network.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
@@ -9,37 +9,23 @@ use super::{Fate, Report};
 
 const SIZE: (u32, u32) = (860, 320);
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:2em auto;\
-    padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}\
-    td,th{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:right}\
-    td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}";
+    padding:0 1em;color:#222}svg{max-width:100%;height:auto}";
 
 /// Returns the page.
 pub(super) fn page(report: &Report) -> Result<String> {
     let title = escaped(&format!("{} against {}", report.trace, report.url));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<table>\n"
+         <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n\
+         <pre>{}</pre>\n",
+        escaped(&report.render())
     );
-    for (name, value) in report.lines() {
-        let value = escaped(&value);
-        let _ = writeln!(page, "<tr><th>{name}</th><td>{value}</td></tr>");
-    }
-    page += "</table>\n<table>\n<tr><th>ms</th><th>mean</th><th>P50</th><th>P90</th>\
-             <th>P99</th><th>max</th></tr>\n";
-    for (name, t) in report.times() {
-        let _ = write!(page, "<tr><th>{name}</th>");
-        for ms in [t.mean, t.p50, t.p90, t.p99, t.max] {
-            let _ = write!(page, "<td>{ms:.2}</td>");
-        }
-        page += "</tr>\n";
-    }
-    page += "</table>\n";
     for (heading, plot) in [
         ("Share of answers within a time", shares(report)),
         ("Time to the end, by arrival", by_arrival(report)),
     ] {
         let svg = plot.map_err(|error| anyhow!("cannot draw \"{heading}\": {error}"))?;
-        let _ = writeln!(page, "<h2>{heading}</h2>\n{svg}");
+        page += &format!("<h2>{heading}</h2>\n{svg}\n");
     }
     page += "</body></html>\n";
     Ok(page)
@@ -59,23 +45,15 @@ fn ms(time: Duration) -> f64 {
 /// Draws which share of answers had come within each time.
 fn shares(report: &Report) -> Drawn {
     let done = || { report.answers.iter() }.filter(|(_, a)| a.fate == Fate::Answered);
-    let sorted = |times: Vec<f64>| {
-        let mut times = times;
-        times.sort_by(f64::total_cmp);
-        times
-    };
-    let curves = [
-        (
-            "time to first token",
-            BLUE,
-            sorted(done().filter_map(|(_, a)| a.first.map(ms)).collect()),
-        ),
-        (
-            "time to the end",
-            RED,
-            sorted(done().map(|(_, a)| ms(a.end)).collect()),
-        ),
+    let first: Vec<f64> = done().filter_map(|(_, a)| a.first.map(ms)).collect();
+    let end: Vec<f64> = done().map(|(_, a)| ms(a.end)).collect();
+    let mut curves = [
+        ("time to first token", BLUE, first),
+        ("time to the end", RED, end),
     ];
+    for (_, _, times) in &mut curves {
+        times.sort_by(f64::total_cmp);
+    }
     let all = || curves.iter().flat_map(|(_, _, times)| times);
     let least = all().copied().fold(f64::INFINITY, f64::min);
     let most = all().copied().fold(0.0, f64::max);
@@ -114,16 +92,11 @@ fn shares(report: &Report) -> Drawn {
 
 /// Draws each request at its arrival: blue if answered, red if refused or failed.
 fn by_arrival(report: &Report) -> Drawn {
-    let last = report
-        .answers
-        .iter()
+    let answers = || report.answers.iter();
+    let last = answers()
         .map(|(at, _)| at.as_secs_f64())
         .fold(0.0, f64::max);
-    let most = report
-        .answers
-        .iter()
-        .map(|(_, a)| ms(a.end))
-        .fold(1.0, f64::max);
+    let most = answers().map(|(_, a)| ms(a.end)).fold(1.0, f64::max);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();

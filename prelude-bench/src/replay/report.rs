@@ -1,9 +1,10 @@
 //! Figures of a replay.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
+use prelude_measure::table::Table;
 use serde::Serialize;
 
 use super::{Answer, Config, Fate, Request, html, send::Replayed};
@@ -197,88 +198,56 @@ impl Report {
         }
     }
 
-    /// Returns what happened as lines of a name and a value.
+    /// Returns the report as text for a terminal: what happened, and the distributions of times.
     #[must_use]
-    pub fn lines(&self) -> Vec<(&'static str, String)> {
+    pub fn render(&self) -> String {
+        let mut happened = Table::new(["", ""]);
         let cut = if self.is_cut { ", ended early" } else { "" };
-        let mut lines = vec![
-            (
-                "requests",
-                format!("{} of {}{cut}", self.answers.len(), self.requests),
-            ),
-            ("answered", self.answered.to_string()),
-        ];
+        let ended = self.answers.len();
+        happened.row(["requests", &format!("{ended} of {}{cut}", self.requests)]);
+        happened.row(["answered", &self.answered.to_string()]);
         for (status, count) in &self.refused {
-            lines.push(("refused", format!("{count} with status {status}")));
+            happened.row(["refused", &format!("{count} with status {status}")]);
         }
         for (why, count) in &self.failed {
-            lines.push(("failed", format!("{count}: {why}")));
+            happened.row(["failed", &format!("{count}: {why}")]);
         }
-        lines.extend([
-            (
-                "offered",
-                format!("{:.2} requests/s", self.offered_per_second),
-            ),
-            (
-                "answered",
-                format!("{:.2} requests/s", self.answered_per_second),
-            ),
-            (
-                "goodput",
-                format!(
-                    "{:.2} requests/s, {:.1} %",
-                    self.good_per_second,
-                    100.0 * self.good_share
-                ),
-            ),
-            (
-                "tokens",
-                format!(
-                    "{:.0} prompt and {:.0} generated tokens/s",
-                    self.prompt_tokens_per_second, self.output_tokens_per_second
-                ),
-            ),
+        let rate = |per_second: f64| format!("{per_second:.2} requests/s");
+        happened.row(["offered", &rate(self.offered_per_second)]);
+        happened.row(["answered", &rate(self.answered_per_second)]);
+        let good = rate(self.good_per_second);
+        happened.row([
+            "goodput",
+            &format!("{good}, {:.1} %", 100.0 * self.good_share),
         ]);
+        let (prompts, outputs) = (self.prompt_tokens_per_second, self.output_tokens_per_second);
+        let tokens = format!("{prompts:.0} prompt and {outputs:.0} generated tokens/s");
+        happened.row(["tokens", &tokens]);
         if let Some(share) = self.cached_share {
-            lines.push(("cached", format!("{:.1} % of prompt tokens", 100.0 * share)));
+            happened.row([
+                "cached",
+                &format!("{:.1} % of prompt tokens", 100.0 * share),
+            ]);
         }
-        lines
-    }
-
-    /// Returns the distributions of times, each with its name.
-    #[must_use]
-    pub const fn times(&self) -> [(&'static str, Times); 4] {
-        [
+        let mut times = Table::new(["ms", ">mean", ">P50", ">P90", ">P99", ">max"]);
+        for (name, t) in [
             ("time to first token", self.first_ms),
             ("time to the end", self.end_ms),
             ("time per output token", self.per_token_ms),
             ("delay of the generator", self.sent_ms),
-        ]
-    }
-
-    /// Returns the report as text for a terminal.
-    #[must_use]
-    pub fn render(&self) -> String {
-        let mut text = format!(
-            "{} against {}, {} times as fast, lengths x {}\n\n",
-            self.trace, self.url, self.speed, self.lengths
-        );
-        for (name, value) in self.lines() {
-            let _ = writeln!(text, "{name:<12}{value}");
+        ] {
+            let figures = [t.mean, t.p50, t.p90, t.p99, t.max].map(|ms| format!("{ms:.2}"));
+            times.row([name.to_owned()].into_iter().chain(figures));
         }
-        let _ = writeln!(
-            text,
-            "\n{:<24}{:>10}{:>10}{:>10}{:>10}{:>10}",
-            "ms", "mean", "P50", "P90", "P99", "max"
-        );
-        for (name, t) in self.times() {
-            let _ = writeln!(
-                text,
-                "{name:<24}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}",
-                t.mean, t.p50, t.p90, t.p99, t.max
-            );
-        }
-        text
+        format!(
+            "{} against {}, {} times as fast, lengths x {}\n\n{}\n{}",
+            self.trace,
+            self.url,
+            self.speed,
+            self.lengths,
+            happened.text(),
+            times.text()
+        )
     }
 
     /// Writes `replay.txt`, `replay.json` and `replay.html`, which needs no other file, to a
