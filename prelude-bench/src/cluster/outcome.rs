@@ -39,7 +39,7 @@ impl Outcome {
     }
 
     fn p99_ms(&self) -> f64 {
-        1e3 * self.tally.quantile(200, 0.99)
+        1e3 * self.tally.latency_at(200, 0.99)
     }
 
     /// Returns the requests that had no answer with status 200.

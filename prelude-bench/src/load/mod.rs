@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::{task::JoinSet, time::sleep_until};
 
 pub use jobs::{Job, Jobs, NUMBER};
-pub use tally::{Latencies, Streams, Tally, Window, quantile, seconds};
+pub use tally::{Latencies, Streams, Tally, Window, latency_at, seconds};
 
 use crate::random::Random;
 pub(crate) use connection::Connection;

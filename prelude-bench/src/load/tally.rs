@@ -156,7 +156,7 @@ impl fmt::Debug for Tally {
 /// Returns the seconds that this fraction of `latencies` are at most; NaN if there are none.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a duration")]
-pub fn quantile(latencies: &Latencies, fraction: f64) -> f64 {
+pub fn latency_at(latencies: &Latencies, fraction: f64) -> f64 {
     match latencies.is_empty() {
         true => f64::NAN,
         false => latencies.value_at_quantile(fraction) as f64 / 1e9,
@@ -279,9 +279,9 @@ impl Tally {
     /// Returns the seconds that this fraction of answers with this status took at most; NaN if there
     /// were none.
     #[must_use]
-    pub fn quantile(&self, status: u16, fraction: f64) -> f64 {
+    pub fn latency_at(&self, status: u16, fraction: f64) -> f64 {
         let latencies = self.by_status.get(&status);
-        latencies.map_or(f64::NAN, |latencies| quantile(latencies, fraction))
+        latencies.map_or(f64::NAN, |latencies| latency_at(latencies, fraction))
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
         assert_eq!(a.asked(), 5);
         let within = |ms| a.count_within(200, Duration::from_millis(ms));
         assert_eq!((within(1), within(3), within(4)), (0, 1, 2));
-        assert!((a.quantile(200, 1.0) - 0.004).abs() < 1e-5);
-        assert!(a.quantile(404, 0.5).is_nan());
+        assert!((a.latency_at(200, 1.0) - 0.004).abs() < 1e-5);
+        assert!(a.latency_at(404, 0.5).is_nan());
         let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-5;
         assert!(a.seconds(200).iter().zip([0.002, 0.004]).all(close));
         assert_eq!((a.seconds(200).len(), a.seconds(404).len()), (2, 0));
@@ -346,9 +346,9 @@ mod tests {
         assert_eq!(streams.gaps.len(), 4);
         assert_eq!(streams.each.len(), 1);
         let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-4);
-        close(quantile(&streams.first, 0.5), 0.010);
-        close(quantile(&streams.gaps, 0.5), 0.001);
-        close(quantile(&streams.gaps, 1.0), 0.060);
-        close(quantile(&streams.each, 1.0), 0.050);
+        close(latency_at(&streams.first, 0.5), 0.010);
+        close(latency_at(&streams.gaps, 0.5), 0.001);
+        close(latency_at(&streams.gaps, 1.0), 0.060);
+        close(latency_at(&streams.each, 1.0), 0.050);
     }
 }

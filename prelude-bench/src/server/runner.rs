@@ -31,7 +31,7 @@ use super::{
     scenario::{Case, Loop, Ours, Phase, Values, cases},
     texts, traces,
 };
-use crate::load::{Arrivals, Jobs, Load, Tally, check, quantile, run as load, run_all};
+use crate::load::{Arrivals, Jobs, Load, Tally, check, latency_at, run as load, run_all};
 
 /// Longest start of a server of ours, which may read a gigabyte, and its longest end.
 const START_WITHIN: Duration = Duration::from_secs(300);
@@ -629,10 +629,10 @@ impl Phase {
 
 /// Returns what a load found, by its name in the data; times are in milliseconds.
 fn figures(tally: &Tally, limit: Duration) -> [(&'static str, f64); 17] {
-    let ms = |status, fraction| 1e3 * tally.quantile(status, fraction);
+    let ms = |status, fraction| 1e3 * tally.latency_at(status, fraction);
     let streams = tally.streams.as_ref();
-    let first = |at| streams.map_or(f64::NAN, |streams| 1e3 * quantile(&streams.first, at));
-    let gap = |at| streams.map_or(f64::NAN, |streams| 1e3 * quantile(&streams.gaps, at));
+    let first = |at| streams.map_or(f64::NAN, |streams| 1e3 * latency_at(&streams.first, at));
+    let gap = |at| streams.map_or(f64::NAN, |streams| 1e3 * latency_at(&streams.gaps, at));
     let in_time = tally.count_within(200, limit) as f64;
     [
         ("rate", tally.per_second()),

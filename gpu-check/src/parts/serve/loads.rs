@@ -84,7 +84,7 @@ impl Measured {
 
     /// Returns quantiles of the answers' times, in words.
     pub(in crate::parts) fn times(&self) -> String {
-        let ms = |fraction| 1e3 * self.tally.quantile(200, fraction);
+        let ms = |fraction| 1e3 * self.tally.latency_at(200, fraction);
         format!("p50 {:.2}, p99 {:.2} ms", ms(0.5), ms(0.99))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use prelude_bench::{
-    load::{Arrivals, Load, Tally, quantile, run, run_all, seconds},
+    load::{Arrivals, Load, Tally, latency_at, run, run_all, seconds},
     process::Process,
 };
 
@@ -146,7 +146,7 @@ impl Mix<'_> {
 fn chat_rows(session: &mut Session, label: &str, company: &str, tally: &Tally) -> Result<f64> {
     let streams = tally.streams.as_ref().context("nothing was streamed")?;
     let value = tally.window.tokens_per_second();
-    let ms = |latencies, fraction| 1e3 * quantile(latencies, fraction);
+    let ms = |latencies, fraction| 1e3 * latency_at(latencies, fraction);
     let reason = format!(
         "first token p50 {:.1}, p99 {:.1} ms; a token p50 {:.2} ms; gaps p99 {:.2} ms",
         ms(&streams.first, 0.5),
