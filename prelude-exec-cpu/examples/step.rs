@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (isa, dtype) = (executor.path(), executor.dtype());
     // On a virtual machine the peak changes while this runs, and times with it.
     let print_peak = || {
-        if let Some(peak) = isa.and_then(|isa| peak_flops_per_second(&pool, isa, dtype)) {
+        if let Some(peak) = peak_flops_per_second(&pool, isa, dtype) {
             println!("peak of the units: {:.0} GFLOP/s", peak / 1e9);
         }
     };

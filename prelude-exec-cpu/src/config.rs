@@ -11,18 +11,6 @@ use crate::{
     kernels::{Backend, CpuDtype, InputForm, Isa, Supported},
 };
 
-/// The code that computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Mode {
-    /// Plain loops in f32, to be read and to be trusted; tens of times slower.
-    Reference,
-    /// Packed weights and vector instructions.
-    #[default]
-    Fast,
-}
-
 /// Rounding of a model's weights when they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,15 +35,13 @@ pub enum Quantization {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpuConfig {
-    /// Arithmetic. By default, in fast mode, bf16 if the checkpoint is bf16, or float16 and the
-    /// instructions multiply bf16; else f32, which takes twice the memory and time. The reference mode knows f32 only.
+    /// Arithmetic. By default bf16 if the checkpoint is bf16, or float16 and the instructions multiply
+    /// bf16; else f32, which takes twice the memory and time.
     pub dtype: Option<CpuDtype>,
-    /// Rounding of the weights; none by default, since it changes answers. Fast mode only. `dtype`
+    /// Rounding of the weights; none by default, since it changes answers. `dtype`
     /// then says how keys, values and tables are stored and how attention computes.
     pub quantization: Option<Quantization>,
-    /// The code that computes. Default: fast.
-    pub mode: Mode,
-    /// Instructions to use in fast mode. By default [`Isa::best`]; others are slower, and give the
+    /// Instructions to use. By default [`Isa::best`]; others are slower, and give the
     /// bits that a lesser machine gives.
     pub path: Option<Isa>,
     /// The folder of packed weights; none by default. The first start with a model writes them there
@@ -107,7 +93,6 @@ impl Default for CpuConfig {
         Self {
             dtype: None,
             quantization: None,
-            mode: Mode::default(),
             path: None,
             packed_dir: None,
             num_blocks: None,
@@ -141,23 +126,13 @@ impl CpuConfig {
             let what = "is fp8, which is for decoders: leave it out for this model";
             return Err(Error::config("quantization", what));
         }
-        if self.mode == Mode::Reference {
-            if self.dtype == Some(CpuDtype::Bf16) {
-                return Err(Error::config("dtype", "is bf16, but the reference is f32"));
-            }
-            if self.quantization.is_some() {
-                let what = "must be unset in reference mode, whose weights are f32";
-                return Err(Error::config("quantization", what));
-            }
-            return Ok((CpuDtype::F32, Backend::Reference));
-        }
         let isa = self.path.unwrap_or_else(Isa::best);
         let isa = Supported::new(isa).ok_or(Error::Instructions { isa: isa.as_str() })?;
         let dtype = self
             .dtype
             .unwrap_or_else(|| default_dtype(model.dtype, isa));
         let act = InputForm::of(isa, dtype);
-        Ok((dtype, Backend::Fast { isa, act }))
+        Ok((dtype, Backend { isa, act }))
     }
 
     /// Returns the settings that a model leaves free. One whose attention sees whole prompts keeps no
@@ -248,7 +223,7 @@ mod tests {
     #[test]
     fn reads_and_refuses_documents() {
         let read = serde_json::from_str::<CpuConfig>;
-        let config = read(r#"{"dtype": "bf16", "path": "avx2", "mode": "fast"}"#).unwrap();
+        let config = read(r#"{"dtype": "bf16", "path": "avx2"}"#).unwrap();
         assert_eq!(config.dtype, Some(CpuDtype::Bf16));
         assert_eq!(config.path, Some(Isa::Avx2));
         assert_eq!(config.quantization, None);

@@ -11,9 +11,7 @@ use prelude_models::{
 };
 
 use crate::{
-    CpuConfig, CpuDtype, Error, Isa, MemoryPlan,
-    kernels::Backend,
-    memory,
+    CpuConfig, CpuDtype, Error, Isa, MemoryPlan, memory,
     ops::CpuOps,
     packed::{self, PackedUse},
     pass::{PassBuffers, advance},
@@ -146,13 +144,10 @@ impl CpuExecutor {
         self.dtype
     }
 
-    /// Returns the instructions in use; `None` in reference mode.
+    /// Returns the instructions in use.
     #[must_use]
-    pub fn path(&self) -> Option<Isa> {
-        match self.ops.backend {
-            Backend::Reference => None,
-            Backend::Fast { isa, .. } => Some(isa.isa()),
-        }
+    pub fn path(&self) -> Isa {
+        self.ops.backend.isa.isa()
     }
 }
 

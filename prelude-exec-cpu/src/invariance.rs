@@ -115,7 +115,7 @@ fn check_paths(
     test: impl Fn(&mut CpuExecutor, &mut CpuExecutor, &mut TestRunner, &str),
 ) {
     for (what, config) in variants_of(name) {
-        let slow = what == "reference" || what.starts_with("scalar");
+        let slow = what.starts_with("scalar");
         let mut alone = executor(name, config.clone(), 1);
         // Another chunk length as well: layers then run in other pieces.
         let chunk_tokens = 24;

@@ -1,7 +1,7 @@
-//! CPU executor: the embedded default and the correctness oracle.
+//! CPU executor, the embedded default.
 //!
-//! It runs models of `prelude-models` on the host, in two modes of one code: a readable f32
-//! reference, and a fast one with packed weights and vector instructions found at run time. It
+//! It runs models of `prelude-models` on the host, with packed weights and vector instructions found
+//! at run time; the naive device of their conformance suite is the oracle of its arithmetic. It
 //! knows nothing of queues, text or sockets: a scheduler hands it batches, it hands back rows.
 //!
 //! **A row's result never depends on the batch it ran in**, bit for bit: not on other rows, on
@@ -77,7 +77,7 @@ mod scratch;
 mod testing;
 mod weights;
 
-pub use config::{CpuConfig, Mode, Quantization};
+pub use config::{CpuConfig, Quantization};
 pub use error::Error;
 pub use executor::CpuExecutor;
 pub use heap::give_back_freed;

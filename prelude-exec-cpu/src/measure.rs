@@ -128,7 +128,7 @@ impl Product {
         let matrix = Matrix::new(pool, format, (outputs, inputs), |o, row| {
             row.extend((0..inputs).map(|i| value(o * 31 + i)));
         });
-        let multiplier = Multiplier::new(Backend::Fast { isa, act }, rows, inputs, 0);
+        let multiplier = Multiplier::new(Backend { isa, act }, rows, inputs, 0);
         Self {
             matrix,
             multiplier: match format {

@@ -245,19 +245,15 @@ fn weights_bytes(
         .filter(|(_, dtype, shape)| shape.len() > 1 && *dtype != DType::Bf16)
         .map(|(name, ..)| module(name))
         .collect();
-    let halved = |name: &str| match (backend, dtype) {
-        (Backend::Reference, _) => false,
-        (Backend::Fast { .. }, CpuDtype::Bf16) => true,
-        (Backend::Fast { .. }, CpuDtype::F32) => !widened.contains(&module(name)),
-    };
+    let halved = |name: &str| dtype == CpuDtype::Bf16 || !widened.contains(&module(name));
     let bytes = tensors.iter().map(|(name, _, shape)| {
         let size = if shape.len() > 1 && halved(name) {
             2
         } else {
             4
         };
-        let len = match (backend, &shape[..]) {
-            (Backend::Fast { act, .. }, &[outputs, inputs]) => packed_len(act, outputs, inputs),
+        let len = match shape[..] {
+            [outputs, inputs] => packed_len(backend.act, outputs, inputs),
             _ => shape.iter().product(),
         };
         len as u64 * size
@@ -395,7 +391,6 @@ mod tests {
         };
         check(backend, CpuDtype::Bf16, 2);
         check(backend, CpuDtype::F32, 2);
-        check(Backend::Reference, CpuDtype::F32, 4);
     }
 
     /// The planned size of a matrix is that of the packed matrix, in odd sizes as well.

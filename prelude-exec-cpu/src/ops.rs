@@ -15,11 +15,11 @@ use crate::{
     experts::{Shares, add_shares, gather_tokens},
     heads::{HeadPass, VocabularyHeads, mean},
     kernels::{
-        Backend, activation,
+        Backend, Supported, activation,
         attention::{self, Attention},
         gemm::{Multiplier, ProductOutput},
         kv::{self, Kv, KvElement, KvStore},
-        reference, simd,
+        simd,
     },
     memory,
     pool::ComputePool,
@@ -123,7 +123,7 @@ impl CpuOps {
             hidden: self.arena.read(hidden),
             pool: &self.pool,
             multiplier: &mut self.multiplier,
-            isa: self.backend.isa(),
+            isa: self.backend.isa,
             results: &mut self.results,
         };
         (pass, &mut self.vocabulary)
@@ -133,7 +133,7 @@ impl CpuOps {
 /// The place of the keys and values of one call.
 struct Placement<'a> {
     layout: &'a StepLayout,
-    backend: Backend,
+    isa: Supported,
     layer: usize,
     rows: Range<usize>,
     shape: AttnShape,
@@ -188,21 +188,15 @@ impl Placement<'_> {
                 unreachable!("no model norms queries and keys that it does not turn")
             }
         }
-        kv::place(self.backend.isa(), k, v, dim, row);
+        kv::place(self.isa, k, v, dim, row);
     }
 
     fn norm_rotate(&self, head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
-        match self.backend {
-            Backend::Reference => reference::norm_rotate(head, weight, eps, rotation),
-            Backend::Fast { isa, .. } => simd::norm_rotate(isa, head, weight, eps, rotation),
-        }
+        simd::norm_rotate(self.isa, head, weight, eps, rotation);
     }
 
     fn rotate(&self, head: &mut [f32], rotation: &[f32]) {
-        match self.backend {
-            Backend::Reference => reference::rotate(head, rotation),
-            Backend::Fast { isa, .. } => simd::rotate(isa, head, rotation),
-        }
+        simd::rotate(self.isa, head, rotation);
     }
 }
 
@@ -302,13 +296,10 @@ impl Ops for CpuOps {
         let width = h.width();
         let h = &mut self.arena.write(h)[..n * width];
         let (weight, bias) = (weight.vector(), bias.vector());
-        let (backend, cost_ns) = (self.backend, h.len() / 5);
+        let (isa, cost_ns) = (self.backend.isa, h.len() / 5);
         self.pool.rows(h, width, ROW_BLOCK, cost_ns, |_, _, h| {
             for row in h.chunks_exact_mut(width) {
-                match backend {
-                    Backend::Reference => reference::layer_norm(row, weight, bias, eps),
-                    Backend::Fast { isa, .. } => simd::layer_norm(isa, row, weight, bias, eps),
-                }
+                simd::layer_norm(isa, row, weight, bias, eps);
             }
         });
         Ok(())
@@ -332,9 +323,9 @@ impl Ops for CpuOps {
     fn activate(&mut self, x: &mut ArenaTensor, n: usize, f: Activation) -> Result<(), Error> {
         let width = x.width();
         let x = &mut self.arena.write(x)[..n * width];
-        let (backend, cost_ns) = (self.backend, x.len() / 2);
+        let (isa, cost_ns) = (self.backend.isa, x.len() / 2);
         self.pool.rows(x, width, ROW_BLOCK, cost_ns, |_, _, x| {
-            activation::activate(backend, f, x);
+            activation::activate(isa, f, x);
         });
         Ok(())
     }
@@ -349,13 +340,13 @@ impl Ops for CpuOps {
         let width = a.width();
         let (gate_up, a) = self.arena.pair(gate_up, a);
         let a = &mut a[..n * width];
-        let (backend, cost_ns) = (self.backend, a.len());
+        let (isa, cost_ns) = (self.backend.isa, a.len());
         self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
             let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
             for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
                 let (gate, up) = gate_up.split_at(width);
                 a.copy_from_slice(gate);
-                activation::activate(backend, f, a);
+                activation::activate(isa, f, a);
                 for (a, u) in a.iter_mut().zip(up) {
                     *a *= u;
                 }
@@ -376,15 +367,12 @@ impl Ops for CpuOps {
         let (h, x) = self.arena.pair(h, x);
         let h = &h[rows.start * width..rows.end * width];
         let x = &mut x[..h.len()];
-        let (weight, backend) = (weight.vector(), self.backend);
+        let (weight, isa) = (weight.vector(), self.backend.isa);
         self.pool
             .rows(x, width, ROW_BLOCK, h.len() / 6, |_, first, x| {
                 let h = h[first * width..].chunks_exact(width);
                 for (x, h) in x.chunks_exact_mut(width).zip(h) {
-                    match backend {
-                        Backend::Reference => reference::rms_norm(h, weight, eps, x),
-                        Backend::Fast { isa, .. } => simd::rms_norm(isa, h, weight, eps, x),
-                    }
+                    simd::rms_norm(isa, h, weight, eps, x);
                 }
             });
         Ok(())
@@ -401,15 +389,12 @@ impl Ops for CpuOps {
         let width = h.width();
         let (x, h) = self.arena.pair(x, h);
         let h = &mut h[rows.start * width..rows.end * width];
-        let (weight, backend) = (weight.vector(), self.backend);
+        let (weight, isa) = (weight.vector(), self.backend.isa);
         let cost_ns = h.len() / 6;
         self.pool.rows(h, width, ROW_BLOCK, cost_ns, |_, first, h| {
             let x = x[first * width..].chunks_exact(width);
             for (h, x) in h.chunks_exact_mut(width).zip(x) {
-                match backend {
-                    Backend::Reference => reference::rms_norm_add(x, weight, eps, h),
-                    Backend::Fast { isa, .. } => simd::rms_norm_add(isa, x, weight, eps, h),
-                }
+                simd::rms_norm_add(isa, x, weight, eps, h);
             }
         });
         Ok(())
@@ -459,7 +444,7 @@ impl Ops for CpuOps {
         let qkv = &mut self.arena.write(qkv)[..rows.len() * shape.qkv_width()];
         let placement = Placement {
             layout: inputs,
-            backend: self.backend,
+            isa: self.backend.isa,
             layer,
             rows,
             shape,
@@ -539,17 +524,14 @@ impl Ops for CpuOps {
     ) -> Result<(), Error> {
         let width = a.width();
         let (gate_up, a) = self.arena.pair(gate_up, a);
-        let backend = self.backend;
+        let isa = self.backend.isa;
         let a = &mut a[..n * width];
         let cost_ns = a.len() / 3;
         self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
             let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
             for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
                 let (gate, up) = gate_up.split_at(width);
-                match backend {
-                    Backend::Reference => reference::silu_mul(gate, up, a),
-                    Backend::Fast { isa, .. } => simd::silu_mul(isa, gate, up, a),
-                }
+                simd::silu_mul(isa, gate, up, a);
             }
         });
         Ok(())
@@ -682,8 +664,7 @@ impl Ops for CpuOps {
         hidden: &ArenaTensor,
         dense: &[DenseModule<Weight>],
     ) -> Result<(), Error> {
-        let backend = self.backend;
-        self.head_pass(inputs, hidden).0.pooling(backend, dense);
+        self.head_pass(inputs, hidden).0.pooling(dense);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use prelude_models::{
     },
 };
 
-use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Mode, Quantization};
+use crate::{ComputePool, CpuConfig, CpuDtype, CpuExecutor, Isa, Quantization};
 
 /// The models of [`prelude_models::conformance::fp8`]: one stored with scales of blocks, a mixture of experts
 /// stored so, and a mixture in bf16.
@@ -80,13 +80,7 @@ pub(crate) fn variants_of(name: &str) -> Vec<(String, CpuConfig)> {
 
 /// Returns the [`variants`] whose weights are not rounded.
 pub(crate) fn unquantised() -> Vec<(String, CpuConfig)> {
-    let mut variants = vec![(
-        "reference".to_owned(),
-        CpuConfig {
-            mode: Mode::Reference,
-            ..small()
-        },
-    )];
+    let mut variants = Vec::new();
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         for dtype in [CpuDtype::F32, CpuDtype::Bf16] {
             let config = CpuConfig {

@@ -171,7 +171,6 @@ mod form {
             Format::Tiles => 1,
             Format::F32 => 2,
             Format::Int8 => 3,
-            Format::Rows => 4,
             Format::Fp8 => 5,
             Format::Fp8Blocks => 6,
         }
@@ -244,14 +243,10 @@ impl CpuLoader {
     /// Packed as bf16 where that is asked for or loses nothing.
     fn unquantised(&self, parts: &[TensorView<'_>]) -> Format {
         let exact = parts.iter().all(|part| part.dtype == DType::Bf16);
-        match self.backend {
-            Backend::Reference => Format::Rows,
-            Backend::Fast {
-                act: InputForm::Tiles,
-                ..
-            } => Format::Tiles,
-            Backend::Fast { .. } if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
-            Backend::Fast { .. } => Format::F32,
+        match self.backend.act {
+            InputForm::Tiles => Format::Tiles,
+            _ if self.dtype == CpuDtype::Bf16 || exact => Format::Bf16,
+            _ => Format::F32,
         }
     }
 

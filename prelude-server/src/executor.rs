@@ -368,10 +368,9 @@ pub struct Opened {
 /// Names the host's executor: its arithmetic, instructions and threads.
 fn cpu_name(executor: &CpuExecutor, quantization: Option<Quantization>, threads: usize) -> String {
     let path = executor.path();
-    let path = path.map_or_else(|| "reference".to_owned(), |isa| format!("{isa:?}"));
     let weights = quantization.map_or_else(String::new, |q| format!("{q:?} "));
     let name = format!(
-        "cpu {weights}{:?} {path}, {threads} threads",
+        "cpu {weights}{:?} {path:?}, {threads} threads",
         executor.dtype()
     );
     name.to_ascii_lowercase()

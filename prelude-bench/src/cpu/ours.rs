@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OutputHead, SampleHead,
     SamplingParams, SeqId, TokenSource,
 };
 use prelude_exec_cpu::{
-    ComputePool, CpuConfig, CpuDtype, Isa, PackedUse, Quantization,
+    ComputePool, CpuConfig, CpuDtype, PackedUse, Quantization,
     measure::{Product, peak_flops_per_second},
 };
 use prelude_measure::{random::Random, stats::median};
@@ -87,12 +87,8 @@ impl Ours {
     /// Returns what the units do with operands in registers, in gigaflops a second; `None` where the
     /// path has no vector instructions.
     pub(super) fn peak(&self) -> Option<f64> {
-        let peak = peak_flops_per_second(&self.pool, self.isa()?, CpuDtype::Bf16)?;
+        let peak = peak_flops_per_second(&self.pool, self.stepper.executor.path(), CpuDtype::Bf16)?;
         Some(peak / 1e9)
-    }
-
-    fn isa(&self) -> Option<Isa> {
-        self.stepper.executor.path()
     }
 
     /// Returns the seconds that the work takes; of decoding, those of the median step.
@@ -118,7 +114,7 @@ impl Ours {
 
     /// Returns the seconds of the layers' products alone, with weights that the cache may hold.
     pub(super) fn products_seconds(&self, work: Work) -> Result<f64> {
-        let isa = self.isa().context("the reference has no products")?;
+        let isa = self.stepper.executor.path();
         let rows = work.tokens() as usize;
         let mut sum = 0.0;
         for (outputs, inputs) in shape::PRODUCTS {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use prelude_core::{ForwardBatch, OutputHead};
-use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, Mode, measure::peak_flops_per_second};
+use prelude_exec_cpu::{ComputePool, CpuConfig, CpuDtype, Isa, measure::peak_flops_per_second};
 use prelude_measure::{
     clock::{Rounds, in_turns},
     record::Row,
@@ -26,16 +26,16 @@ pub(super) fn measure(rounds: Rounds) -> Result<Vec<Row>> {
     let checkpoint = Checkpoint::from_bytes(demo::CLASSIFIER.config, demo::CLASSIFIER.weights)
         .context("the demo classifier")?;
     let pool = Arc::new(ComputePool::for_machine());
-    let open = |mode| {
-        let config = CpuConfig {
-            mode,
-            ..CpuConfig::default()
-        };
-        Stepper::new(&checkpoint, config, &pool).context("the CPU executor")
+    let open =
+        |config| Stepper::new(&checkpoint, config, &pool).context("the CPU executor");
+    let portable = CpuConfig {
+        path: Some(Isa::Scalar),
+        dtype: Some(CpuDtype::F32),
+        ..CpuConfig::default()
     };
-    let (mut fast, mut reference) = (open(Mode::Fast)?, open(Mode::Reference)?);
+    let (mut fast, mut reference) = (open(CpuConfig::default())?, open(portable)?);
     let isa = fast.executor.path();
-    let peak = isa.and_then(|isa| peak_flops_per_second(&pool, isa, CpuDtype::Bf16));
+    let peak = peak_flops_per_second(&pool, isa, CpuDtype::Bf16);
     let flops_per_token = products(&checkpoint);
     let limited = |row: Row, tokens: u32| match peak {
         Some(peak) => row.bound(1e6 * f64::from(tokens) * flops_per_token / peak),
@@ -63,9 +63,9 @@ pub(super) fn measure(rounds: Rounds) -> Result<Vec<Row>> {
         in_turns(rounds, &mut [&mut quick, &mut slow])
     };
     let quick = micros(format!("forward pass, {LONG} tokens"), &seconds[0]);
-    let name = format!("the same, reference path in f32, {LONG} tokens");
+    let name = format!("the same, portable code in f32, {LONG} tokens");
     let slow = micros(name, &seconds[1]);
-    rows.push(against(limited(quick, LONG), &slow, "our scalar reference"));
+    rows.push(against(limited(quick, LONG), &slow, "our portable code"));
     rows.push(slow);
 
     let together = batch(LONG, &[SUFFIX; SUFFIXES as usize]);

@@ -37,7 +37,7 @@ pub(crate) struct HeadPass<'a> {
     pub(crate) width: usize,
     pub(crate) pool: &'a ComputePool,
     pub(crate) multiplier: &'a mut Multiplier,
-    /// Instructions for scans over logits.
+    /// The instructions.
     pub(crate) isa: Supported,
     /// The results, one for each row of the step.
     pub(crate) results: &'a mut [Option<RowOutput>],

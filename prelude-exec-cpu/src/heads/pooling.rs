@@ -6,7 +6,7 @@ use prelude_models::DenseModule;
 use super::{HeadPass, NOT_FINITE};
 use crate::{
     kernels::{
-        Backend, activation,
+        activation,
         gemm::{Matrix, ProductOutput},
     },
     weights::Weight,
@@ -18,7 +18,7 @@ const MEAN_CHUNK: u32 = 256;
 impl HeadPass<'_> {
     /// Answers every row that wants a vector, or one of each token. Products of `dense` follow a
     /// pooling.
-    pub(crate) fn pooling(&mut self, backend: Backend, dense: &[DenseModule<Weight>]) {
+    pub(crate) fn pooling(&mut self, dense: &[DenseModule<Weight>]) {
         for (i, row) in self.layout.rows.iter().enumerate() {
             if row.refused.is_some() {
                 continue;
@@ -37,7 +37,7 @@ impl HeadPass<'_> {
                         Pooling::Mean => mean(states, row.first_position, self.width),
                     };
                     for module in dense {
-                        state = self.dense(backend, module, &state);
+                        state = self.dense(module, &state);
                     }
                     let vector = vector(state, dimensions, normalise);
                     self.results[i] = Some(finite(vector, RowOutput::Embedding));
@@ -56,13 +56,13 @@ impl HeadPass<'_> {
     }
 
     /// Multiplies one vector: the same product as for a row alone, so the same bits.
-    fn dense(&mut self, backend: Backend, module: &DenseModule<Weight>, state: &[f32]) -> Vec<f32> {
+    fn dense(&mut self, module: &DenseModule<Weight>, state: &[f32]) -> Vec<f32> {
         let matrix = module.weight.matrix();
         let mut out = vec![0.0; matrix.outputs()];
         self.multiplier
             .run(self.pool, state, matrix, ProductOutput::Write, &mut out);
         if let Some(f) = module.activation {
-            activation::activate(backend, f, &mut out);
+            activation::activate(self.isa, f, &mut out);
         }
         out
     }

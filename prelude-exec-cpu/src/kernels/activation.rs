@@ -1,16 +1,15 @@
-//! Activations, by either family.
+//! Activations by name.
 
 use prelude_models::Activation;
 
-use super::{Backend, reference, simd};
+use super::{Supported, simd};
 
 /// Applies an activation to each number.
-pub(crate) fn activate(backend: Backend, f: Activation, x: &mut [f32]) {
-    match (backend, f) {
-        (Backend::Reference, f) => reference::activate(x, f),
-        (Backend::Fast { isa, .. }, Activation::Gelu) => simd::gelu(isa, x),
-        (Backend::Fast { isa, .. }, Activation::GeluTanh) => simd::gelu_tanh(isa, x),
-        (Backend::Fast { isa, .. }, Activation::Relu) => simd::relu(isa, x),
-        (Backend::Fast { isa, .. }, Activation::Tanh) => simd::tanh(isa, x),
+pub(crate) fn activate(isa: Supported, f: Activation, x: &mut [f32]) {
+    match f {
+        Activation::Gelu => simd::gelu(isa, x),
+        Activation::GeluTanh => simd::gelu_tanh(isa, x),
+        Activation::Relu => simd::relu(isa, x),
+        Activation::Tanh => simd::tanh(isa, x),
     }
 }

@@ -28,7 +28,7 @@ use super::{
     elementwise::RowScores,
     kv::{Kv, KvElement, pack_keys},
     panel::{MR, NR, Right, Rows, Tile, multiply},
-    reference, simd,
+    simd,
 };
 use crate::{
     pool::{ComputePool, TileMut},
@@ -83,13 +83,7 @@ pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: boo
 
 /// Returns the instructions, if they are tiles.
 fn on_tiles(backend: Backend) -> Option<Supported> {
-    match backend {
-        Backend::Fast {
-            act: InputForm::Tiles,
-            isa,
-        } => Some(isa),
-        _ => None,
-    }
+    (backend.act == InputForm::Tiles).then_some(backend.isa)
 }
 
 /// Returns the number of tokens of a task of about `rows` rows.
@@ -295,20 +289,14 @@ impl<E: KvElement> Attention<'_, E> {
                     window: self.window,
                 },
             };
-            match backend {
-                Backend::Reference => self.run_reference(&part, tile),
-                // Tiles know neither windows nor biases nor caps.
-                #[cfg(target_arch = "x86_64")]
-                Backend::Fast {
-                    isa,
-                    act: InputForm::Tiles,
-                } if self.is_plain() => {
-                    self.run_on_tiles(isa, &part, scratch, tile);
-                }
-                Backend::Fast { isa, act } => {
-                    self.run_tokens(isa, act, &part, scratch, tile);
-                }
+            // Tiles know neither windows nor biases nor caps.
+            #[cfg(target_arch = "x86_64")]
+            match on_tiles(backend) {
+                Some(isa) if self.is_plain() => self.run_on_tiles(isa, &part, scratch, tile),
+                _ => self.run_tokens(backend, &part, scratch, tile),
             }
+            #[cfg(not(target_arch = "x86_64"))]
+            self.run_tokens(backend, &part, scratch, tile);
             scratch.path = path;
         }
     }
@@ -340,8 +328,7 @@ impl<E: KvElement> Attention<'_, E> {
 
     fn run_tokens(
         &self,
-        isa: Supported,
-        act: InputForm,
+        Backend { isa, act }: Backend,
         part: &SegmentPart<'_>,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
@@ -542,46 +529,6 @@ impl<E: KvElement> Attention<'_, E> {
                     let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];
                     simd::scale_add(isa, out, factor, &sums[..cols]);
                 }
-            }
-        }
-    }
-
-    fn run_reference(&self, part: &SegmentPart<'_>, tile: &mut TileMut<'_, f32>) {
-        let (dim, half) = (self.shape.head_dim, self.kv.half);
-        let group = self.shape.heads / self.shape.kv_heads;
-        let kv_head = self.head(tile);
-        let SegmentPart { tokens, path, .. } = part;
-        let end = part.last_seen(self.layout, tokens.end - 1) + 1;
-        let widen = |x: &[E]| x.iter().map(|x| x.widen()).collect::<Vec<f32>>();
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for_locations(self.layout, path, &mut 0, 0..end, |_, location| {
-            let (k, v) = self.row(location).split_at(half);
-            let head = kv_head * dim..(kv_head + 1) * dim;
-            keys.push(widen(&k[head.clone()]));
-            values.push(widen(&v[head]));
-        });
-        let keys: Vec<&[f32]> = keys.iter().map(|k| &k[..]).collect();
-        let values: Vec<&[f32]> = values.iter().map(|v| &v[..]).collect();
-        for token in tokens.clone() {
-            let position = self.layout.positions[token];
-            let first = part.first_seen(self.layout, token);
-            let last = part.last_seen(self.layout, token);
-            let seen = first as usize..last as usize + 1;
-            let out = tile.row(token - self.rows.start - tile.first_row);
-            for (j, out) in out.chunks_exact_mut(dim).enumerate() {
-                let head = kv_head * group + j;
-                let q = self.query(token, head);
-                let bias = self
-                    .bias
-                    .map(|bias| HeadBias::new(bias, self.shape.heads, head));
-                let score = |i: usize, product: f32| {
-                    let score = product * self.shape.scale;
-                    let cap = self.shape.soft_cap;
-                    let score = cap.map_or(score, |cap| cap * (score / cap).tanh());
-                    score + bias.map_or(0.0, |bias| bias.at(position, first + i as u32))
-                };
-                let (keys, values) = (&keys[seen.clone()], &values[seen.clone()]);
-                reference::attend(q, keys, values, score, out);
             }
         }
     }

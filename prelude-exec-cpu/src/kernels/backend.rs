@@ -42,19 +42,9 @@ impl InputForm {
 
 /// The code that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    /// Plain loops: [`crate::Mode::Reference`].
-    Reference,
-    /// Vector instructions: [`crate::Mode::Fast`].
-    Fast { isa: Supported, act: InputForm },
-}
-
-impl Backend {
-    /// Returns the instructions for work that both modes share: the heads' scans over logits.
-    pub(crate) fn isa(self) -> Supported {
-        match self {
-            Self::Reference => Supported::new(Isa::Scalar).expect("portable code runs everywhere"),
-            Self::Fast { isa, .. } => isa,
-        }
-    }
+pub(crate) struct Backend {
+    /// The instructions.
+    pub(crate) isa: Supported,
+    /// The form in which rows enter products that are not rounded.
+    pub(crate) act: InputForm,
 }

@@ -14,10 +14,10 @@ pub(crate) use matrix::{Format, Matrix};
 use super::{Backend, InputForm, Supported};
 use crate::{
     kernels::{
-        elementwise, fp8, int8,
+        fp8, int8,
         lines::Lines,
         panel::{MR, NR, Right, Rows, Tile, multiply},
-        reference, simd,
+        simd,
     },
     pool::ComputePool,
 };
@@ -53,20 +53,10 @@ pub(crate) struct Multiplier {
 impl Multiplier {
     /// Makes room for `chunk` rows of `widest` inputs, and as many of `gated` between two products.
     pub(crate) fn new(backend: Backend, chunk: usize, widest: usize, gated: usize) -> Self {
-        let (pairs, gated) = match backend {
-            Backend::Fast {
-                act: InputForm::F32,
-                ..
-            }
-            | Backend::Reference => (0, 0),
-            Backend::Fast {
-                act: InputForm::Bf16,
-                ..
-            } => (chunk * widest.div_ceil(2), chunk * gated.div_ceil(2)),
-            Backend::Fast {
-                act: InputForm::Tiles,
-                ..
-            } => (
+        let (pairs, gated) = match backend.act {
+            InputForm::F32 => (0, 0),
+            InputForm::Bf16 => (chunk * widest.div_ceil(2), chunk * gated.div_ceil(2)),
+            InputForm::Tiles => (
                 tiled::left_len(chunk, widest),
                 tiled::left_len(chunk, gated),
             ),
@@ -165,27 +155,16 @@ impl Multiplier {
             out.len(),
             "another number of rows"
         );
-        match self.backend {
-            Backend::Fast { isa, .. } if matrix.format.is_rounded() => {
+        let Backend { isa, act } = self.backend;
+        match act {
+            _ if matrix.format.is_rounded() => {
                 self.run_rounded(pool, isa, x, matrix, output, out);
             }
-            Backend::Reference => {
-                run_reference(pool, x, matrix, output, out);
-            }
-            Backend::Fast {
-                act: InputForm::F32,
-                isa,
-            } => {
+            InputForm::F32 => {
                 run_panels(pool, isa, (Rows::F32(x), inputs), matrix, output, out);
             }
-            Backend::Fast {
-                act: InputForm::Tiles,
-                isa,
-            } => self.run_tiled(pool, isa, x, matrix, output, out),
-            Backend::Fast {
-                act: InputForm::Bf16,
-                isa,
-            } => {
+            InputForm::Tiles => self.run_tiled(pool, isa, x, matrix, output, out),
+            InputForm::Bf16 => {
                 let half = inputs / 2;
                 let chunk = (self.pairs.len() / half).max(1);
                 self.pairs.fit(half);
@@ -265,24 +244,6 @@ fn run_tiles(
     });
 }
 
-fn run_reference(
-    pool: &ComputePool,
-    x: &[f32],
-    matrix: &Matrix,
-    output: ProductOutput,
-    out: &mut [f32],
-) {
-    let (inputs, outputs) = (matrix.inputs, matrix.outputs);
-    pool.rows(out, outputs, 1, x.len() * outputs, |_, i, out| {
-        let x = &x[i * inputs..][..inputs];
-        for (o, out) in out.chunks_mut(1).enumerate() {
-            let sum = reference::dot(x, matrix.row(o));
-            let bias = matrix.bias.as_ref().map(|bias| &bias[o..=o]);
-            elementwise::put_sums(&[sum], bias, output == ProductOutput::Add, out);
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,10 +272,10 @@ mod tests {
     #[test]
     fn products_are_right() {
         let fast = Isa::ALL.into_iter().filter_map(Supported::new);
-        let (mut backends, mut of_fp8) = (vec![(Backend::Reference, Format::Rows)], vec![]);
+        let (mut backends, mut of_fp8) = (vec![], vec![]);
         for isa in fast {
             let act = InputForm::F32;
-            let backend = Backend::Fast { isa, act };
+            let backend = Backend { isa, act };
             of_fp8.push((backend, Format::Fp8));
             backends.extend([Format::F32, Format::Bf16, Format::Int8].map(|f| (backend, f)));
             let own = match isa.isa() {
@@ -322,7 +283,7 @@ mod tests {
                 Isa::Avx512Bf16 | Isa::NeonBf16 => Some((InputForm::Bf16, Format::Bf16)),
                 _ => None,
             };
-            backends.extend(own.map(|(act, format)| (Backend::Fast { isa, act }, format)));
+            backends.extend(own.map(|(act, format)| (Backend { isa, act }, format)));
         }
         for (m, outputs, inputs) in [
             (103, 150, 46),

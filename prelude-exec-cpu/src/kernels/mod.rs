@@ -1,4 +1,4 @@
-//! Arithmetic: the fast families and the reference.
+//! Arithmetic, on every instruction set.
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
@@ -18,7 +18,6 @@ pub(crate) mod panel;
     all(target_arch = "aarch64", target_endian = "little")
 )))]
 mod portable;
-pub(crate) mod reference;
 pub(crate) mod simd;
 pub(crate) mod tiles;
 pub(crate) mod words;

@@ -35,23 +35,14 @@ impl Multiplier {
             "matrices of another model"
         );
         let both = (gate_up, down);
-        match (self.backend, gate_up.format, down.format) {
-            (
-                Backend::Fast {
-                    act: InputForm::Tiles,
-                    isa,
-                },
-                Format::Tiles,
-                Format::Tiles,
-            ) => self.run_gated_tiles(pool, isa, x, both, out),
-            (
-                Backend::Fast {
-                    act: InputForm::Bf16,
-                    isa,
-                },
-                Format::Bf16,
-                Format::Bf16,
-            ) => self.run_gated_pairs(pool, isa, x, both, out),
+        let Backend { isa, act } = self.backend;
+        match (act, gate_up.format, down.format) {
+            (InputForm::Tiles, Format::Tiles, Format::Tiles) => {
+                self.run_gated_tiles(pool, isa, x, both, out)
+            }
+            (InputForm::Bf16, Format::Bf16, Format::Bf16) => {
+                self.run_gated_pairs(pool, isa, x, both, out)
+            }
             _ => false,
         }
     }
@@ -135,7 +126,7 @@ mod tests {
         ];
         for (isa, act, format) in units {
             match Supported::new(isa) {
-                Some(isa) => check(Backend::Fast { isa, act }, format),
+                Some(isa) => check(Backend { isa, act }, format),
                 None => eprintln!("SKIP: no {} on this machine", isa.as_str()),
             }
         }

@@ -1,5 +1,4 @@
-//! A weight matrix, packed into panels of 64 output columns (see `super::super::panel`), or in rows for
-//! the reference.
+//! A weight matrix, packed into panels of 64 output columns (see `super::super::panel`).
 
 use crate::{
     kernels::{
@@ -36,19 +35,9 @@ pub(crate) enum Format {
     Fp8,
     /// Numbers of fp8 as a checkpoint stores them, with a scale per block; see [`fp8::blocks`].
     Fp8Blocks,
-    /// The rows are f32 and not packed, for the reference.
-    Rows,
 }
 
 impl Format {
-    /// Returns the number of outputs of a panel.
-    const fn block(self) -> usize {
-        match self {
-            Self::Rows => 1,
-            _ => NR,
-        }
-    }
-
     /// Returns true if rows are rounded to multiply them.
     pub(super) const fn is_rounded(self) -> bool {
         matches!(self, Self::Int8 | Self::Fp8 | Self::Fp8Blocks)
@@ -62,7 +51,7 @@ impl Format {
             Self::Int8 => int8::panel_lines(inputs),
             Self::Fp8 => fp8::panel_lines(inputs),
             Self::Fp8Blocks => fp8::blocks::panel_lines(inputs),
-            Self::F32 | Self::Rows => inputs,
+            Self::F32 => inputs,
         }
     }
 
@@ -82,7 +71,7 @@ pub(crate) struct Matrix {
     pub(super) outputs: usize,
     pub(super) inputs: usize,
     pub(super) format: Format,
-    /// Panels, the last one padded with zero columns; or rows.
+    /// Panels, the last one padded with zero columns.
     pub(super) data: Words,
     pub(super) bias: Option<Vec<f32>>,
 }
@@ -99,19 +88,18 @@ impl Matrix {
         (outputs, inputs): (usize, usize),
         read: impl Fn(usize, &mut Vec<f32>) + Sync,
     ) -> Self {
-        let paired = !matches!(format, Format::F32 | Format::Int8 | Format::Rows);
+        let paired = !matches!(format, Format::F32 | Format::Int8);
         assert!(!paired || inputs.is_multiple_of(2), "half a pair");
-        let block = format.block();
-        let width = format.dwords(inputs) * block;
+        let width = format.dwords(inputs) * NR;
         let mut data = Lines::zeroed(Self::len(format, (outputs, inputs)));
         // Reading and transposing take about a nanosecond per element.
         let cost_ns = outputs * inputs;
         pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
             let numbers = format.numbers(inputs);
             let mut row = Vec::with_capacity(numbers);
-            for lane in 0..block.min(outputs - i * block) {
+            for lane in 0..NR.min(outputs - i * NR) {
                 row.clear();
-                read(i * block + lane, &mut row);
+                read(i * NR + lane, &mut row);
                 assert_eq!(row.len(), numbers, "a row of another length");
                 pack_row(format, &row, lane, part);
             }
@@ -167,11 +155,10 @@ impl Matrix {
 
     /// Returns the length in dwords of a matrix in memory.
     pub(crate) const fn len(format: Format, (outputs, inputs): (usize, usize)) -> usize {
-        let block = format.block();
-        outputs.div_ceil(block) * format.dwords(inputs) * block
+        outputs.div_ceil(NR) * format.dwords(inputs) * NR
     }
 
-    /// Returns the matrix whose panels or rows `data` holds, as [`Self::data`] returned them.
+    /// Returns the matrix whose panels `data` holds, as [`Self::data`] returned them.
     ///
     /// # Panics
     /// If they are not as long as such a matrix is.
@@ -186,7 +173,7 @@ impl Matrix {
         }
     }
 
-    /// Panels or rows, as they lie in memory.
+    /// Panels, as they lie in memory.
     pub(crate) const fn data(&self) -> &Words {
         &self.data
     }
@@ -226,7 +213,6 @@ impl Matrix {
             Format::Int8 | Format::Fp8 | Format::Fp8Blocks => {
                 unreachable!("panels with scales are for rounded rows")
             }
-            Format::Rows => unreachable!("rows are multiplied by the reference"),
         }
     }
 
@@ -250,10 +236,6 @@ impl Matrix {
     /// Writes row `output` of the matrix.
     pub(crate) fn read_row(&self, output: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.inputs, "a row of another length");
-        if self.format == Format::Rows {
-            out.copy_from_slice(self.row(output));
-            return;
-        }
         let len = self.panel_dwords();
         let panel = &self.data[output / NR * len..][..len];
         let column = panel[output % NR..].iter().step_by(NR);
@@ -274,26 +256,19 @@ impl Matrix {
         }
     }
 
-    /// Returns row `output` of an unpacked matrix.
-    pub(super) fn row(&self, output: usize) -> &[f32] {
-        let first = output * self.inputs;
-        bytemuck::cast_slice(&self.data[first..first + self.inputs])
-    }
-
     /// Returns a matrix of chosen rows of this one. Products with it have the same bits: columns of
     /// panels are copied as they lie.
     pub(crate) fn select(&self, pool: &ComputePool, outputs: &[u32]) -> Self {
-        let block = self.format.block();
-        let width = self.format.dwords(self.inputs) * block;
-        let mut data = Lines::zeroed(outputs.len().div_ceil(block) * width);
+        let width = self.panel_dwords();
+        let mut data = Lines::zeroed(outputs.len().div_ceil(NR) * width);
         let cost_ns = outputs.len() * self.inputs;
         pool.rows(&mut data, width.max(1), 1, cost_ns, |_, i, part| {
-            let chosen = outputs[i * block..].iter().take(block);
+            let chosen = outputs[i * NR..].iter().take(NR);
             for (lane, &output) in chosen.enumerate() {
                 let output = output as usize;
-                let from = &self.data[output / block * width..][..width];
-                let from = from.iter().skip(output % block).step_by(block);
-                let to = part.iter_mut().skip(lane).step_by(block);
+                let from = &self.data[output / NR * width..][..width];
+                let from = from.iter().skip(output % NR).step_by(NR);
+                let to = part.iter_mut().skip(lane).step_by(NR);
                 to.zip(from).for_each(|(to, &from)| *to = from);
             }
         });
@@ -322,10 +297,9 @@ impl Matrix {
     }
 }
 
-/// Writes one row of a matrix to its place: row 0 of `part`, or column `lane` of a panel.
+/// Writes one row of a matrix to its place: column `lane` of a panel.
 fn pack_row(format: Format, row: &[f32], lane: usize, part: &mut [u32]) {
     match format {
-        Format::Rows => part.copy_from_slice(bytemuck::cast_slice(row)),
         Format::Int8 => int8::pack_column(row, lane, part),
         Format::Fp8 => fp8::pack_column(row, lane, part),
         Format::Fp8Blocks => fp8::blocks::pack_column(row, lane, part),
