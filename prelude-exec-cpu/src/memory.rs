@@ -126,7 +126,7 @@ impl MemoryPlan {
             host_blocks: 0,
         };
         // Layers with a window have rotations of their own.
-        let tables = 1 + u64::from(is_modern(model) || model.gemma.is_some());
+        let tables = 1 + u64::from(model.local.is_some());
         let rotations = tables * u64::from(max_context_len) * model.head_dim as u64 * 4;
         let tensors: Vec<_> = tensors.into_iter().collect();
         let plan = Self {
@@ -342,12 +342,9 @@ fn scratch_bytes(model: &ModelConfig, config: &CpuConfig, backend: Backend, thre
 /// Returns true if attention of some layers depends on the distance of tokens, or bounds scores.
 pub(crate) fn attends_by_distance(model: &ModelConfig) -> bool {
     let encoder = model.encoder.as_ref();
-    model.gemma.is_some()
-        || encoder.is_some_and(|of| of.modern.is_some() || of.relative_buckets > 0)
-}
-
-fn is_modern(model: &ModelConfig) -> bool {
-    model.encoder.as_ref().is_some_and(|of| of.modern.is_some())
+    model.local.is_some()
+        || model.scales.attention_cap.is_some()
+        || encoder.is_some_and(|of| of.relative_buckets > 0)
 }
 
 /// Returns the longest rows that enter a product.

@@ -390,7 +390,10 @@ fn has_wide_tiles(model: &ModelConfig) -> bool {
         VisibleTokens::Full => {
             model.head_dim <= 64 && encoder.is_none_or(|encoder| encoder.relative_buckets == 0)
         }
-        VisibleTokens::Causal => model.gemma.is_none() && model.head_dim <= 128,
+        VisibleTokens::Causal => {
+            let is_plain = model.local.is_none() && model.scales.attention_cap.is_none();
+            is_plain && model.head_dim <= 128
+        }
     }
 }
 

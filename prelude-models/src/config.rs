@@ -4,8 +4,8 @@ use prelude_core::{Attention, TokenId};
 use serde_json::Value;
 
 use crate::{
-    AttnShape, ClassActivation, DType, Error, RopeConfig,
-    family::{Biases, EncoderFamily, Family},
+    Activation, AttnShape, ClassActivation, DType, Error, RopeConfig,
+    families::{self, Biases, Family},
     fields,
     json::{self, Fields},
     modules::{DenseConfig, DenseDocument},
@@ -13,17 +13,15 @@ use crate::{
 
 mod encoder;
 mod experts;
-mod gemma;
-mod granite;
-mod modern;
+mod local;
 mod quantization;
+mod scales;
 
 pub use encoder::EncoderConfig;
 pub use experts::ExpertsConfig;
-pub use gemma::GemmaConfig;
-pub use granite::GraniteConfig;
-pub use modern::ModernConfig;
+pub use local::LocalLayers;
 pub use quantization::Fp8Scales;
+pub use scales::Scales;
 
 // Bounds far above any published model, and far below where a product of two overflows.
 const HIDDEN_MAX: usize = 1 << 17;
@@ -44,6 +42,8 @@ const LABELS_MAX: usize = 1 << 20;
 pub struct ModelConfig {
     /// First of `architectures`, such as `Qwen3ForCausalLM`.
     pub architecture: String,
+    /// The family of the architecture.
+    pub(crate) family: &'static Family,
     /// `H`: width of hidden states.
     pub hidden_size: usize,
     /// Number of layers.
@@ -62,20 +62,24 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// The tokens of a prompt that each of its tokens sees.
     pub attention: Attention,
-    /// Added to the mean square inside the root of RMS norms.
-    pub rms_norm_eps: f32,
+    /// Added inside the root of norms, to the mean square or the variance.
+    pub norm_eps: f32,
     /// The projections that have biases.
     pub biases: Biases,
-    /// True if each head of queries and keys is normalised.
-    pub qk_norm: bool,
+    /// Factors and bounds.
+    pub scales: Scales,
+    /// The activation of the MLP's gate in a decoder, if that is not SiLU.
+    pub gate: Option<Activation>,
     /// True if the output head is the embedding matrix.
     pub tie_word_embeddings: bool,
     /// Element type that the weights were saved in.
     pub dtype: Option<DType>,
     /// The form of the scales of matrices in fp8, if the file names one.
     pub fp8: Option<Fp8Scales>,
-    /// Rotary embeddings.
+    /// Rotary embeddings, of layers that see whole texts.
     pub rope: RopeConfig,
+    /// Layers whose tokens see a window, if there are such.
+    pub local: Option<LocalLayers>,
     /// Names of the classes of a classifier, in the order of its logits.
     pub labels: Vec<String>,
     /// The activation of a classifier's logits, by `problem_type`.
@@ -86,10 +90,6 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<TokenId>,
     /// The rest of the shape, if the model is an encoder.
     pub encoder: Option<EncoderConfig>,
-    /// The rest of the shape, if the model is a Gemma.
-    pub gemma: Option<GemmaConfig>,
-    /// The rest of the shape, if the model is a Granite.
-    pub granite: Option<GraniteConfig>,
     /// The experts of a mixture's layers.
     pub experts: Option<ExpertsConfig>,
     /// Modules `Dense` behind the pooling of an embedder, which other files name.
@@ -125,75 +125,77 @@ impl ModelConfig {
             map: &map,
         };
         let (architecture, note) = architecture(&fields)?;
-        if let Some(family) = EncoderFamily::of(&architecture) {
-            let mut config = encoder::read(file, &fields, (architecture, family))?;
-            config.warnings.extend(note);
-            return Ok(config);
-        }
-        let family = Family::of(&architecture)?;
+        let family = families::of(&architecture)?;
         let mut warnings = fields::check_as(family.table(), file, &map)?;
         warnings.extend(note);
         family.check_model_type(&fields)?;
-        let hidden_size = fields.required_count("hidden_size", HIDDEN_MAX)?;
-        let layers = fields.required_count("num_hidden_layers", LAYERS_MAX)?;
-        let attention = attention(&fields)?;
-        let gemma = match family.is_gemma() {
-            true => {
-                gemma::check_attention(&fields, family)?;
-                let looks_ahead = attention == Attention::Full;
-                let size = (hidden_size, layers);
-                Some(GemmaConfig::read(&fields, family, size, looks_ahead)?)
-            }
-            false => {
-                check_layers(&fields)?;
-                None
-            }
-        };
-        let (heads, kv_heads, head_dim) = head_sizes(&fields, family, hidden_size)?;
-        let max_positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
-        let labels = labels(&fields)?;
-        let window = family.window(&fields, POSITIONS_MAX)?;
-        let served = window.map_or(max_positions, |window| window.min(max_positions));
-        if served < max_positions {
-            warnings.push(window_warning(file, served, max_positions));
-        }
+        Self::read(&fields, (architecture, family), warnings)
+    }
+
+    /// Reads the fields of a family.
+    fn read(
+        fields: &Fields<'_>,
+        (architecture, family): (String, &'static Family),
+        mut warnings: Vec<String>,
+    ) -> Result<Self, Error> {
+        let hidden_size = fields.required_count(family.shape.hidden, HIDDEN_MAX)?;
+        let layers = fields.required_count(family.shape.layers, LAYERS_MAX)?;
+        let attention = attention(fields, family)?;
+        let (heads, kv_heads, head_dim) = head_sizes(fields, family, hidden_size)?;
+        let positions = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
+        let encoder = family
+            .encoder
+            .as_ref()
+            .map(|parts| EncoderConfig::read(fields, parts, &architecture, positions))
+            .transpose()?;
+        let before_first = encoder.as_ref().map_or(0, |of| of.position_offset);
+        let [rope, local_rope] = local::ropes(fields, family, positions)?;
+        let (scales, residual) = Scales::read(fields, family, hidden_size)?;
+        let labels = labels(fields)?;
         let config = Self {
             architecture,
+            family,
             hidden_size,
             num_hidden_layers: layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
-            intermediate_size: fields.required_count("intermediate_size", INTERMEDIATE_MAX)?,
+            intermediate_size: fields
+                .required_count(family.shape.intermediate, INTERMEDIATE_MAX)?,
             vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
-            max_position_embeddings: served,
+            max_position_embeddings: served(fields, family, positions, &mut warnings)?
+                - before_first,
             attention,
-            rms_norm_eps: fields
-                .number("rms_norm_eps", "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?
-                .unwrap_or(1e-6) as f32,
-            biases: family.biases(&fields)?,
-            qk_norm: family.has_qk_norm(),
-            tie_word_embeddings: fields
-                .boolean("tie_word_embeddings")?
-                .unwrap_or_else(|| family.is_gemma()),
-            dtype: dtype(&fields)?,
-            fp8: fp8(&fields, &mut warnings)?,
-            rope: gemma::rope(&fields, family, max_positions)?,
-            class_activation: ClassActivation::of_classes(&fields, labels.len())?,
-            pair_activation: ClassActivation::of_pairs(&fields)?,
-            labels,
-            eos_token_ids: fields.token_ids("eos_token_id")?,
-            encoder: None,
-            gemma,
-            granite: GraniteConfig::of(&fields, family)?,
-            experts: match family.has_experts() {
-                true => Some(ExpertsConfig::read(&fields, layers)?),
-                false => None,
+            norm_eps: norm_eps(fields, family, residual)?,
+            biases: family.biases(fields)?,
+            scales,
+            gate: gate(fields, family)?,
+            tie_word_embeddings: match encoder {
+                None => fields
+                    .boolean("tie_word_embeddings")?
+                    .unwrap_or(family.is_tied),
+                Some(_) => false,
             },
+            dtype: dtype(fields)?,
+            fp8: fp8(fields, &mut warnings)?,
+            rope,
+            local: LocalLayers::of(fields, family, (layers, attention), local_rope)?,
+            class_activation: ClassActivation::of_classes(fields, labels.len())?,
+            pair_activation: ClassActivation::of_pairs(fields)?,
+            labels,
+            eos_token_ids: match encoder {
+                None => fields.token_ids("eos_token_id")?,
+                Some(_) => Vec::new(),
+            },
+            encoder,
+            experts: family
+                .has_experts
+                .then(|| ExpertsConfig::read(fields, layers))
+                .transpose()?,
             dense: Vec::new(),
             warnings,
         };
-        config.check_special_ids(&fields)?;
+        config.check_special_ids(fields)?;
         Ok(config)
     }
 
@@ -232,18 +234,14 @@ impl ModelConfig {
     /// Returns the shape of every layer's attention.
     #[must_use]
     pub fn attn_shape(&self) -> AttnShape {
-        let gemma = self.gemma.as_ref();
-        let scale = match &self.granite {
-            Some(granite) => granite.attention_multiplier as f32,
-            // The scale follows from the configured head size, which need not be hidden / heads.
-            None => (self.head_dim as f64).powf(-0.5) as f32,
-        };
+        // The scale follows from the configured head size, which need not be hidden / heads.
+        let of_heads = || (self.head_dim as f64).powf(-0.5) as f32;
         AttnShape {
             heads: self.num_attention_heads,
             kv_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
-            scale: gemma.map_or(scale, |gemma| gemma.attention_scale),
-            soft_cap: gemma.and_then(|gemma| gemma.attention_cap),
+            scale: self.scales.attention.unwrap_or_else(of_heads),
+            soft_cap: self.scales.attention_cap,
             attention: self.attention,
         }
     }
@@ -262,23 +260,56 @@ fn fp8(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<Option<Fp8Scal
 const WIDENED: &str = "weights in fp8 are widened when they are loaded, and activations are not \
      rounded to fp8, unless quantization to fp8 is asked for";
 
-/// Returns a warning that only texts up to the window are served: up to it, attention that looks
-/// back no further sees the whole text.
-fn window_warning(file: &str, served: usize, max_positions: usize) -> String {
-    format!(
-        "{file}: texts of up to {served} tokens are served, not {max_positions}: attention over a \
-         sliding window (`sliding_window`) is not computed, and within one it is the same"
-    )
+/// Returns the number of positions that are served, and notes if a window bounds it: up to the window,
+/// attention that looks back no further sees the whole text.
+fn served(
+    fields: &Fields<'_>,
+    family: &Family,
+    positions: usize,
+    warnings: &mut Vec<String>,
+) -> Result<usize, Error> {
+    let window = family.window(fields, POSITIONS_MAX)?;
+    let served = window.map_or(positions, |window| window.min(positions));
+    if served < positions {
+        warnings.push(format!(
+            "{}: texts of up to {served} tokens are served, not {positions}: attention over a \
+             sliding window (`sliding_window`) is not computed, and within one it is the same",
+            fields.file
+        ));
+    }
+    Ok(served)
+}
+
+/// Returns what norms add inside the root. Where hidden states are divided by the factor `residual`,
+/// norms are those of the states themselves if it is divided by the square.
+fn norm_eps(fields: &Fields<'_>, family: &Family, residual: f64) -> Result<f32, Error> {
+    let (name, default) = family.eps;
+    let named = match name {
+        Some(name) => fields.number(name, "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?,
+        None => None,
+    };
+    let eps = named.unwrap_or(default) as f32;
+    Ok((f64::from(eps) / (residual * residual)) as f32)
 }
 
 /// Returns the numbers of query and of key-value heads, and the size of a head.
 fn head_sizes(
     fields: &Fields<'_>,
-    family: Family,
+    family: &Family,
     hidden_size: usize,
 ) -> Result<(usize, usize, usize), Error> {
-    let heads = fields.required_count("num_attention_heads", HEADS_MAX)?;
-    if family.is_gemma() {
+    let heads = fields.required_count(family.shape.heads, HEADS_MAX)?;
+    if family.encoder.is_some() {
+        if !hidden_size.is_multiple_of(2 * heads) {
+            let what = format!(
+                "must divide the hidden size {hidden_size} into heads of an even size, not be \
+                 {heads}"
+            );
+            return Err(fields.wrong(family.shape.heads, what));
+        }
+        return Ok((heads, heads, hidden_size / heads));
+    }
+    if family.gemma.is_some() {
         // Transformers' defaults are those of one size, and published files name both.
         fields.required_count("head_dim", HEAD_DIM_MAX)?;
         fields.required_count("num_key_value_heads", HEADS_MAX)?;
@@ -310,24 +341,31 @@ fn head_sizes(
     Ok((heads, kv_heads, head_dim))
 }
 
-/// Returns the attention of a decoder, by either of the fields with which embedders say that they
-/// look ahead.
-fn attention(fields: &Fields<'_>) -> Result<Attention, Error> {
-    let looks_ahead = fields.boolean("is_causal")? == Some(false)
-        || fields.boolean("use_bidirectional_attention")? == Some(true);
-    Ok(match looks_ahead {
-        true => Attention::Full,
-        false => Attention::Causal,
+/// Returns the attention of a model: a decoder's by either of the fields with which embedders say that
+/// they look ahead.
+fn attention(fields: &Fields<'_>, family: &Family) -> Result<Attention, Error> {
+    const AHEAD: &str = "use_bidirectional_attention";
+    if family.encoder.is_some() {
+        return Ok(Attention::Full);
+    }
+    let is_ahead = fields.boolean(AHEAD)? == Some(true);
+    if let Some(gemma) = &family.gemma
+        && is_ahead
+        && !gemma.may_look_ahead
+    {
+        return Err(fields.unsupported(format!("`{AHEAD}` of true in a {}", gemma.title)));
+    }
+    let is_causal = fields.boolean("is_causal")? != Some(false);
+    Ok(match is_causal && !is_ahead {
+        true => Attention::Causal,
+        false => Attention::Full,
     })
 }
 
-/// Refuses layers that do not attend to all of their context.
-fn check_layers(fields: &Fields<'_>) -> Result<(), Error> {
-    let kinds = fields.array("layer_types")?.unwrap_or_default();
-    match kinds.iter().find(|k| k.as_str() != Some("full_attention")) {
-        Some(kind) => Err(fields.unsupported(format!("layer type {kind}"))),
-        None => Ok(()),
-    }
+/// Returns the activation of the MLP's gate, if a file of the family names one.
+fn gate(fields: &Fields<'_>, family: &Family) -> Result<Option<Activation>, Error> {
+    let read = |_| encoder::activation(fields, "hidden_activation", Activation::GeluTanh);
+    family.gemma.as_ref().map(read).transpose()
 }
 
 /// Returns the model's class, and a note for the operator where the file does not name it: the body
@@ -340,15 +378,14 @@ fn architecture(fields: &Fields<'_>) -> Result<(String, Option<String>), Error> 
         None => {}
     }
     let model_type = fields.text("model_type")?;
-    let body = model_type.and_then(|name| EncoderFamily::body(name).or_else(|| Family::body(name)));
-    let Some(body) = body else {
+    let Some(body) = model_type.and_then(families::body) else {
         return Err(fields.wrong("architectures", "is missing"));
     };
     let note = format!(
         "{}: `architectures` is missing; the model is taken for the body {body}, by `model_type`",
         fields.file
     );
-    Ok((body, Some(note)))
+    Ok((body.to_owned(), Some(note)))
 }
 
 fn dtype(fields: &Fields<'_>) -> Result<Option<DType>, Error> {

@@ -32,7 +32,7 @@ pub mod conformance;
 mod decoder;
 mod encoder;
 mod error;
-mod family;
+mod families;
 pub mod fields;
 pub mod file;
 mod fp8;
@@ -57,13 +57,11 @@ mod weights;
 
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles, DenseFiles, FileIdentity};
-pub use config::{
-    EncoderConfig, ExpertsConfig, Fp8Scales, GemmaConfig, GraniteConfig, ModelConfig, ModernConfig,
-};
+pub use config::{EncoderConfig, ExpertsConfig, Fp8Scales, LocalLayers, ModelConfig, Scales};
 pub use decoder::Decoder;
-pub use encoder::{Encoder, ModernEncoder};
+pub use encoder::Encoder;
 pub use error::{Error, TensorDefects};
-pub use family::Biases;
+pub use families::Biases;
 pub use fp8::{Fp8Matrix, stacked_blocks};
 pub use generation::GenerationConfig;
 pub use kind::ModelKind;

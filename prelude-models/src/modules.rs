@@ -220,20 +220,9 @@ impl DenseConfig {
         })
     }
 
-    /// Returns the names and shapes of the module's tensors.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
-        let weight = (self.tensor("weight"), vec![self.outputs, self.inputs]);
-        let bias = (self.tensor("bias"), vec![self.outputs]);
-        [weight].into_iter().chain(self.bias.then_some(bias))
-    }
-
     /// Returns the beginning of the names of the module's tensors.
     pub(crate) fn name(&self) -> String {
         format!("{}/linear", self.folder)
-    }
-
-    fn tensor(&self, part: &str) -> String {
-        format!("{}.{part}", self.name())
     }
 }
 
@@ -258,6 +247,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tensors::of_modules;
 
     fn read(modules: &[(&str, &str)], pipeline: Pipeline) -> Result<Modules, String> {
         let module = |(class, path): &(&str, &str)| json!({"type": format!("sentence_transformers.models.{class}"), "path": path});
@@ -363,12 +353,13 @@ mod tests {
             config[name] = value;
             read(config)
         };
-        let found = &read(base.clone()).unwrap()[0];
+        let plain = read(base.clone()).unwrap();
+        let found = &plain[0];
         assert_eq!((found.inputs, found.outputs), (8, 3));
         assert_eq!((found.bias, found.activation), (false, None));
-        let shapes: Vec<_> = found.tensors().collect();
+        let shapes: Vec<_> = of_modules(&plain).into_iter().collect();
         assert_eq!(shapes, [("2_Dense/linear.weight".to_owned(), vec![3, 8])]);
-        assert_eq!(with("bias", json!(true)).unwrap()[0].tensors().count(), 2);
+        assert_eq!(of_modules(&with("bias", json!(true)).unwrap()).len(), 2);
         let tanh = json!("torch.nn.modules.activation.Tanh");
         let found = with("activation_function", tanh).unwrap();
         assert_eq!(found[0].activation, Some(Activation::Tanh));

@@ -1,6 +1,6 @@
 //! Architecture names and the definitions that implement them.
 
-use crate::{Checkpoint, Decoder, Encoder, Error, Model, ModernEncoder, Ops, WeightLoader};
+use crate::{Checkpoint, Decoder, Encoder, Error, Model, Ops, WeightLoader};
 
 /// Loads the model that the checkpoint holds, for positions `0..max_positions`.
 ///
@@ -21,11 +21,8 @@ where
     L: WeightLoader<Weight = O::Weight>,
 {
     if let Some(encoder) = &checkpoint.config().encoder {
-        if let Some(modern) = &encoder.modern {
-            let model = ModernEncoder::load(checkpoint, (encoder, modern), max_positions, loader)?;
-            return Ok(Box::new(model));
-        }
-        return Ok(Box::new(Encoder::load(checkpoint, encoder, loader)?));
+        let model = Encoder::load(checkpoint, encoder, max_positions, loader)?;
+        return Ok(Box::new(model));
     }
     Ok(Box::new(Decoder::load(checkpoint, max_positions, loader)?))
 }

@@ -309,7 +309,7 @@ mod tests {
                 assert!((g - e).abs() <= RELATIVE * e, "{golden}: {g} for {e}");
             }
             let local = tensors.f32("rope.local_inv_freq").map(|(values, _)| values);
-            let got = config.gemma.as_ref().map(|gemma| gemma.local_rope);
+            let got = config.local.as_ref().map(|local| local.rope);
             let got = got.map(|rope| rope.inv_freq(config.head_dim));
             for (g, e) in got.into_iter().flatten().zip(local.unwrap_or(expected)) {
                 assert!(

@@ -1,160 +1,176 @@
 //! The way of weights from a checkpoint to a loader.
+//!
+//! A model's definition takes its tensors from a [`TensorSource`], by name and shape. A checkpoint with
+//! a loader is one ([`WeightSource`]); a list of names and shapes is another, from which follows what
+//! a checkpoint must hold ([`crate::tensors`]).
 
-use crate::{Checkpoint, DType, DenseConfig, DenseModule, Error, Tensor, TensorView, WeightLoader};
+use std::ops::Range;
 
-/// The source of weights, and the loader that they go to.
-pub(crate) struct WeightSource<'a, L> {
-    pub(crate) checkpoint: &'a Checkpoint,
-    /// The beginning of the names of the body's tensors.
-    pub(crate) prefix: &'static str,
-    pub(crate) loader: &'a mut L,
+use crate::{
+    Checkpoint, DType, DenseConfig, DenseModule, Error, RopeConfig, Tensor, TensorView,
+    WeightLoader,
+};
+
+/// The form in which a tensor that is no matrix of a product is loaded.
+#[derive(Clone)]
+pub(crate) enum Form<'a> {
+    /// The weight of an RMS norm, each element times a power of two and with an offset added.
+    Norm { factor: f32, offset: f32 },
+    /// A vector as it is stored.
+    Vector,
+    /// A vector made of a tensor's numbers.
+    Made(&'a dyn Fn(&[f32]) -> Vec<f32>),
+    /// Rows of a table, which is the output head too or not.
+    Table { rows: Range<usize>, is_head: bool },
 }
 
 /// The place of a matrix in a model.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+pub(crate) enum Place {
     Layer,
     /// A head, or a router.
     Head,
-    /// The tensor's index, and the number of tensors that are multiplied together.
+    /// The matrix's index, and the number of matrices that are multiplied together.
     Stack((usize, usize)),
 }
 
-impl<'a, L: WeightLoader> WeightSource<'a, L> {
-    /// Returns the weight `name.weight` of an RMS norm of the body, `offset` added to each element.
-    pub(crate) fn norm(&mut self, name: &str, offset: f32) -> Result<L::Weight, Error> {
-        let name = format!("{}{name}.weight", self.prefix);
-        let tensor = self.finite(&name)?;
-        let loaded = self.loader.norm(&name, &tensor.view(), offset);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
+/// Gives a model's definition its tensors. Names of the body's are without what they begin with in the
+/// checkpoint, unless a method says otherwise.
+pub(crate) trait TensorSource {
+    type Weight;
 
-    /// Returns the weight `name.weight` of an RMS norm of the body, each element times `factor`, a power
-    /// of two.
-    pub(crate) fn scaled_norm(&mut self, name: &str, factor: f32) -> Result<L::Weight, Error> {
-        let name = format!("{}{name}.weight", self.prefix);
-        let tensor = self.finite(&name)?;
-        let view = tensor.view();
-        let mut values = Vec::with_capacity(view.len());
-        view.read_f32(0..view.len(), &mut values);
-        let scaled = values.iter().flat_map(|x| (x * factor).to_le_bytes());
-        let scaled: Vec<u8> = scaled.collect();
-        let view = TensorView {
-            dtype: DType::F32,
-            shape: view.shape,
-            bytes: &scaled,
-        };
-        let loaded = self.loader.norm(&name, &view, 0.0);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
+    /// Returns a name of the body as the checkpoint has it.
+    fn of_body(&self, name: &str) -> String;
 
-    /// Returns the vector `name` of the body.
-    pub(crate) fn tensor(&mut self, name: &str) -> Result<L::Weight, Error> {
-        let name = format!("{}{name}", self.prefix);
-        let tensor = self.finite(&name)?;
-        let loaded = self.loader.vector(&name, &tensor.view());
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-
-    /// Returns `parts` of the body stacked into one matrix, known to the loader as `name`.
-    pub(crate) fn linear(
+    /// Returns a tensor, by its whole name.
+    fn tensor(
         &mut self,
-        name: &str,
-        parts: &[&str],
-        biased: bool,
-    ) -> Result<L::Weight, Error> {
-        let parts: Vec<String> = parts
-            .iter()
-            .map(|part| format!("{}{part}", self.prefix))
-            .collect();
-        self.stack(
-            format!("{}{name}.weight", self.prefix),
-            &parts,
-            biased,
-            Place::Layer,
-        )
-    }
+        name: String,
+        shape: &[usize],
+        form: Form<'_>,
+    ) -> Result<Self::Weight, Error>;
 
-    /// Returns the matrix `index` of `count` that are multiplied together, `parts` of the body
-    /// stacked: see [`WeightLoader::linear_of_stack`].
-    pub(crate) fn linear_of_stack(
-        &mut self,
-        name: &str,
-        place: (usize, usize),
-        parts: &[&str],
-    ) -> Result<L::Weight, Error> {
-        let parts = parts.iter().map(|part| format!("{}{part}", self.prefix));
-        let parts: Vec<String> = parts.collect();
-        let name = format!("{}{name}.weight", self.prefix);
-        self.stack(name, &parts, false, Place::Stack(place))
-    }
-
-    /// Returns the matrix `name` of the body that chooses experts.
-    pub(crate) fn router(&mut self, name: &str) -> Result<L::Weight, Error> {
-        let parts = [format!("{}{name}", self.prefix)];
-        let name = format!("{}{name}.weight", self.prefix);
-        self.stack(name, &parts, false, Place::Head)
-    }
-
-    /// Returns the table `name.weight` of the body.
-    pub(crate) fn embedding(&mut self, name: &str, is_head: bool) -> Result<L::Weight, Error> {
-        let name = format!("{}{name}.weight", self.prefix);
-        let tensor = self.finite(&name)?;
-        let loaded = self.loader.embedding(&name, &tensor.view(), is_head);
-        self.checkpoint.release(&name);
-        loaded.map_err(|e| loader_error(&name, e))
-    }
-
-    /// Returns the modules `Dense` behind the pooling.
-    pub(crate) fn dense(&mut self) -> Result<Vec<DenseModule<L::Weight>>, Error> {
-        let modules = self.checkpoint.config().dense.iter();
-        let module = |of: &DenseConfig| {
-            Ok(DenseModule {
-                weight: self.head(&of.name(), of.bias)?,
-                activation: of.activation,
-            })
-        };
-        modules.map(module).collect()
-    }
-
-    /// Returns a matrix of a head, which lies outside the body, so its name has no prefix.
-    pub(crate) fn head(&mut self, name: &str, biased: bool) -> Result<L::Weight, Error> {
-        let parts = [name.to_owned()];
-        self.stack(format!("{name}.weight"), &parts, biased, Place::Head)
-    }
-
+    /// Returns `parts` of so many outputs each stacked into one matrix, known to the loader as
+    /// `name.weight`. All names are whole.
     fn stack(
         &mut self,
         name: String,
-        parts: &[String],
-        biased: bool,
+        parts: &[(String, usize)],
+        shape: (usize, bool),
         place: Place,
-    ) -> Result<L::Weight, Error> {
-        if let Some(loaded) = self.stored_fp8(&name, parts, biased, place)? {
-            return Ok(loaded);
-        }
-        let read = |what: &str| {
-            parts
-                .iter()
-                .map(|part| self.finite(&format!("{part}.{what}")))
-                .collect::<Result<Vec<_>, _>>()
+    ) -> Result<Self::Weight, Error>;
+
+    /// Returns a vector of zeros, known to the loader as `name`.
+    fn zeros(&mut self, name: String, width: usize) -> Result<Self::Weight, Error>;
+
+    /// Returns the table of rotations of heads of this size.
+    fn rope(
+        &mut self,
+        name: &str,
+        rope: &RopeConfig,
+        head_dim: usize,
+    ) -> Result<Self::Weight, Error>;
+
+    /// Returns the weight `name.weight` of an RMS norm.
+    fn norm(
+        &mut self,
+        name: &str,
+        width: usize,
+        (factor, offset): (f32, f32),
+    ) -> Result<Self::Weight, Error> {
+        let name = self.of_body(&format!("{name}.weight"));
+        self.tensor(name, &[width], Form::Norm { factor, offset })
+    }
+
+    /// Returns the table `name.weight`.
+    fn table(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        is_head: bool,
+    ) -> Result<Self::Weight, Error> {
+        let rows = 0..shape[0];
+        let name = self.of_body(&format!("{name}.weight"));
+        self.tensor(name, &shape, Form::Table { rows, is_head })
+    }
+
+    /// Returns `parts` of so many outputs each stacked into one matrix of so many inputs, with biases
+    /// or without.
+    fn linear(
+        &mut self,
+        name: &str,
+        parts: &[(&str, usize)],
+        shape: (usize, bool),
+    ) -> Result<Self::Weight, Error> {
+        self.linear_at(name, parts, shape, Place::Layer)
+    }
+
+    /// Returns the matrix of [`TensorSource::linear`] at another place.
+    fn linear_at(
+        &mut self,
+        name: &str,
+        parts: &[(&str, usize)],
+        shape: (usize, bool),
+        place: Place,
+    ) -> Result<Self::Weight, Error> {
+        let parts = parts
+            .iter()
+            .map(|(part, outputs)| (self.of_body(part), *outputs));
+        let parts: Vec<_> = parts.collect();
+        self.stack(self.of_body(name), &parts, shape, place)
+    }
+
+    /// Returns a matrix of a head, which lies outside the body, so its name is whole.
+    fn head(
+        &mut self,
+        name: &str,
+        outputs: usize,
+        shape: (usize, bool),
+    ) -> Result<Self::Weight, Error> {
+        let parts = [(name.to_owned(), outputs)];
+        self.stack(name.to_owned(), &parts, shape, Place::Head)
+    }
+
+    /// Returns the modules `Dense` behind the pooling.
+    fn dense(&mut self, modules: &[DenseConfig]) -> Result<Vec<DenseModule<Self::Weight>>, Error> {
+        let module = |of: &DenseConfig| {
+            Ok(DenseModule {
+                weight: self.head(&of.name(), of.outputs, (of.inputs, of.bias))?,
+                activation: of.activation,
+            })
         };
-        let weights = read("weight")?;
-        let biases = if biased { read("bias")? } else { Vec::new() };
-        let weights: Vec<_> = weights.iter().map(Tensor::view).collect();
-        let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
-        let loaded = match place {
-            Place::Layer => self.loader.linear(&name, &weights, &biases),
-            Place::Head => self.loader.head(&name, &weights, &biases),
-            Place::Stack(place) => self.loader.linear_of_stack(&name, place, &weights),
-        };
-        for part in parts {
-            self.checkpoint.release(&format!("{part}.weight"));
-        }
-        loaded.map_err(|e| loader_error(&name, e))
+        modules.iter().map(module).collect()
+    }
+}
+
+/// A checkpoint, and the loader that its weights go to.
+pub(crate) struct WeightSource<'a, L> {
+    checkpoint: &'a Checkpoint,
+    prefix: &'static str,
+    max_positions: usize,
+    loader: &'a mut L,
+}
+
+impl<'a, L: WeightLoader> WeightSource<'a, L> {
+    /// Returns the source of a checkpoint's weights, with rotations for positions `0..max_positions`.
+    ///
+    /// # Errors
+    /// [`Error::Tensors`] if the checkpoint's tensors are not the architecture's.
+    pub(crate) fn new(
+        checkpoint: &'a Checkpoint,
+        max_positions: usize,
+        loader: &'a mut L,
+    ) -> Result<Self, Error> {
+        checkpoint.check_tensors()?;
+        Ok(Self {
+            checkpoint,
+            prefix: checkpoint
+                .config()
+                .family
+                .prefix(|name| checkpoint.contains(name)),
+            max_positions,
+            loader,
+        })
     }
 
     /// Returns the matrix of `parts` as they are stored, if all are in fp8 and the loader takes them so;
@@ -162,14 +178,14 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     fn stored_fp8(
         &mut self,
         name: &str,
-        parts: &[String],
+        parts: &[(String, usize)],
         biased: bool,
         place: Place,
     ) -> Result<Option<L::Weight>, Error> {
         if let Place::Head = place {
             return Ok(None);
         }
-        let names = parts.iter().map(|part| format!("{part}.weight"));
+        let names = parts.iter().map(|(part, _)| format!("{part}.weight"));
         let names: Vec<String> = names.collect();
         let stored = names.iter().map(|name| self.checkpoint.fp8(name));
         let Some(stored) = stored.collect::<Option<Vec<_>>>() else {
@@ -181,9 +197,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
                 return Err(Error::NotFinite { tensor, index });
             }
         }
-        let biases = parts.iter().filter(|_| biased);
-        let biases = biases.map(|part| self.finite(&format!("{part}.bias")));
-        let biases = biases.collect::<Result<Vec<_>, _>>()?;
+        let biases = self.biases(parts, biased)?;
         let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
         let loaded = match place {
             Place::Stack(place) => self.loader.linear_fp8_of_stack(name, place, &stored),
@@ -196,8 +210,14 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         Ok(loaded)
     }
 
+    fn biases(&self, parts: &[(String, usize)], biased: bool) -> Result<Vec<Tensor<'a>>, Error> {
+        let biases = parts.iter().filter(|_| biased);
+        let biases = biases.map(|(part, _)| self.finite(&format!("{part}.bias")));
+        biases.collect()
+    }
+
     /// Returns a tensor without infinities and NaNs.
-    pub(crate) fn finite(&self, name: &str) -> Result<Tensor<'a>, Error> {
+    fn finite(&self, name: &str) -> Result<Tensor<'a>, Error> {
         let tensor = self.checkpoint.read(name)?;
         match self.loader.first_non_finite(&tensor.view()) {
             None => Ok(tensor),
@@ -209,11 +229,100 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
     }
 }
 
+impl<L: WeightLoader> TensorSource for WeightSource<'_, L> {
+    type Weight = L::Weight;
+
+    fn of_body(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn tensor(&mut self, name: String, _: &[usize], form: Form<'_>) -> Result<L::Weight, Error> {
+        let tensor = self.finite(&name)?;
+        let view = tensor.view();
+        let made = |make: &dyn Fn(&[f32]) -> Vec<f32>| {
+            let mut values = Vec::with_capacity(view.len());
+            view.read_f32(0..view.len(), &mut values);
+            let made = make(&values);
+            made.into_iter()
+                .flat_map(f32::to_le_bytes)
+                .collect::<Vec<u8>>()
+        };
+        let loaded = match form {
+            Form::Norm {
+                factor: 1.0,
+                offset,
+            } => self.loader.norm(&name, &view, offset),
+            Form::Norm { factor, offset } => {
+                let scaled = made(&|values| values.iter().map(|x| x * factor).collect());
+                self.loader.norm(&name, &floats(&scaled), offset)
+            }
+            Form::Vector => self.loader.vector(&name, &view),
+            Form::Made(make) => self.loader.vector(&name, &floats(&made(make))),
+            Form::Table { rows, is_head } => {
+                let row_bytes = view.shape[1] * view.dtype.size();
+                let rows = TensorView {
+                    dtype: view.dtype,
+                    shape: vec![rows.len(), view.shape[1]],
+                    bytes: &view.bytes[rows.start * row_bytes..rows.end * row_bytes],
+                };
+                self.loader.embedding(&name, &rows, is_head)
+            }
+        };
+        self.checkpoint.release(&name);
+        loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    fn stack(
+        &mut self,
+        name: String,
+        parts: &[(String, usize)],
+        (_, biased): (usize, bool),
+        place: Place,
+    ) -> Result<L::Weight, Error> {
+        let name = format!("{name}.weight");
+        if let Some(loaded) = self.stored_fp8(&name, parts, biased, place)? {
+            return Ok(loaded);
+        }
+        let names = parts.iter().map(|(part, _)| format!("{part}.weight"));
+        let names: Vec<String> = names.collect();
+        let weights = names.iter().map(|name| self.finite(name));
+        let weights = weights.collect::<Result<Vec<_>, _>>()?;
+        let biases = self.biases(parts, biased)?;
+        let weights: Vec<_> = weights.iter().map(Tensor::view).collect();
+        let biases: Vec<_> = biases.iter().map(Tensor::view).collect();
+        let loaded = match place {
+            Place::Layer => self.loader.linear(&name, &weights, &biases),
+            Place::Head => self.loader.head(&name, &weights, &biases),
+            Place::Stack(place) => self.loader.linear_of_stack(&name, place, &weights),
+        };
+        names.iter().for_each(|name| self.checkpoint.release(name));
+        loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    fn zeros(&mut self, name: String, width: usize) -> Result<L::Weight, Error> {
+        let bytes = vec![0; width * size_of::<f32>()];
+        let loaded = self.loader.vector(&name, &floats(&bytes));
+        loaded.map_err(|e| loader_error(&name, e))
+    }
+
+    fn rope(&mut self, name: &str, rope: &RopeConfig, head_dim: usize) -> Result<L::Weight, Error> {
+        let (inv_freq, scaling) = (rope.inv_freq(head_dim), rope.attention_scaling());
+        let table = self.loader.rope(&inv_freq, scaling, self.max_positions);
+        table.map_err(|e| loader_error(name, e))
+    }
+}
+
+/// Returns a vector of f32.
+fn floats(bytes: &[u8]) -> TensorView<'_> {
+    TensorView {
+        dtype: DType::F32,
+        shape: vec![bytes.len() / size_of::<f32>()],
+        bytes,
+    }
+}
+
 /// Returns the error that a loader could not take a weight.
-pub(crate) fn loader_error(
-    weight: &str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
+fn loader_error(weight: &str, source: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Loader {
         weight: weight.to_owned(),
         source: Box::new(source),

@@ -26,8 +26,7 @@ pub(super) fn measure(rounds: Rounds) -> Result<Vec<Row>> {
     let checkpoint = Checkpoint::from_bytes(demo::CLASSIFIER.config, demo::CLASSIFIER.weights)
         .context("the demo classifier")?;
     let pool = Arc::new(ComputePool::for_machine());
-    let open =
-        |config| Stepper::new(&checkpoint, config, &pool).context("the CPU executor");
+    let open = |config| Stepper::new(&checkpoint, config, &pool).context("the CPU executor");
     let portable = CpuConfig {
         path: Some(Isa::Scalar),
         dtype: Some(CpuDtype::F32),

@@ -22,7 +22,8 @@ const KERNEL: &str = "sm90_attn";
 /// windows and no bound of scores.
 pub(crate) fn takes(model: &ModelConfig) -> bool {
     model.attention == VisibleTokens::Causal
-        && model.gemma.is_none()
+        && model.local.is_none()
+        && model.scales.attention_cap.is_none()
         && model.encoder.is_none()
         && [64, 128].contains(&model.head_dim)
 }

@@ -57,7 +57,7 @@ pub struct Checkpoint {
     warnings: Vec<String>,
     chat_template: Option<String>,
     files: Vec<WeightFile>,
-    /// Tensor name to (file, entry), without those that [`tensors::read_by`] says are not read.
+    /// Tensor name to (file, entry), without those that the family does not read.
     tensors: BTreeMap<String, (usize, Entry)>,
     /// Names and shapes of the tensors that the model reads.
     shapes: Shapes,
@@ -279,7 +279,9 @@ impl Checkpoint {
             config.dense = DenseConfig::read_all(documents.dense, width, &mut warnings)?;
         }
         let contains = |name: &str| tensors.contains_key(name);
-        let (shapes, is_unread) = tensors::read_by(&config, &kind, contains);
+        let shapes = tensors::read_by(&config, &kind, contains)?;
+        let embeds = matches!(kind, ModelKind::Embedding { .. });
+        let is_unread = |name: &str| config.family.is_unread(name, embeds);
         tensors.retain(|name, _| shapes.contains_key(name) || !is_unread(name));
         if let Some(form) = config.fp8 {
             let dtype = config.dtype.unwrap_or(DType::Bf16);

@@ -96,12 +96,7 @@ fn load(checkpoint: &Checkpoint) -> Result<(), Error> {
     let Some(encoder) = &checkpoint.config().encoder else {
         return crate::Decoder::load(checkpoint, 16, &mut Sink).map(drop);
     };
-    match &encoder.modern {
-        Some(modern) => {
-            crate::ModernEncoder::load(checkpoint, (encoder, modern), 16, &mut Sink).map(drop)
-        }
-        None => crate::Encoder::load(checkpoint, encoder, &mut Sink).map(drop),
-    }
+    crate::Encoder::load(checkpoint, encoder, 16, &mut Sink).map(drop)
 }
 
 fn assert_error<T>(result: Result<T, Error>, part: &str) {

@@ -1,32 +1,23 @@
-//! `config.json` of an encoder.
+//! The part of an encoder's `config.json` that decoders do not have.
 
-use prelude_core::{Attention, Pooling};
+use prelude_core::Pooling;
+use serde_json::Value;
 
-use super::{
-    HEADS_MAX, HIDDEN_MAX, INTERMEDIATE_MAX, LAYERS_MAX, ModelConfig, POSITIONS_MAX, VOCAB_MAX,
-    dtype, labels,
-    modern::{self, ModernConfig},
-};
 use crate::{
-    Activation, Biases, ClassActivation, Error, RopeConfig, RopeScaling, family::EncoderFamily,
-    fields, json::Fields,
+    Activation, Error,
+    families::{EncoderParts, FirstPosition},
+    json::Fields,
 };
 
 /// Upper bound of the types of a token.
 const TYPES_MAX: usize = 16;
 
-/// Buckets into which MPNet divides distances.
-const BUCKETS: usize = 32;
-
 /// The parts of an encoder's shape that decoders do not have.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EncoderConfig {
-    pub(crate) family: EncoderFamily,
     /// The activation between the two products of a layer's second half.
     pub activation: Activation,
-    /// Added to the variance inside the root of layer norms.
-    pub layer_norm_eps: f32,
     /// Rows of the position table; 0 if there is none.
     pub position_rows: usize,
     /// Rows of the position table before the one of position 0.
@@ -36,10 +27,14 @@ pub struct EncoderConfig {
     pub token_types: usize,
     /// Buckets of distances between tokens that add to attention's scores; 0 if none do.
     pub relative_buckets: usize,
+    /// True if norms have biases.
+    pub norm_bias: bool,
     /// The hidden states from which the classes of a text are read.
     pub class_pooling: Pooling,
-    /// The rest of the shape, if the model is a ModernBERT.
-    pub modern: Option<ModernConfig>,
+    /// True if the first product of the classification head has a bias.
+    pub class_bias: bool,
+    /// The activation between the two products of the classification head.
+    pub class_activation: Activation,
 }
 
 impl EncoderConfig {
@@ -49,145 +44,88 @@ impl EncoderConfig {
     pub fn has_mean_classes(&self) -> bool {
         self.class_pooling == Pooling::Mean
     }
-}
 
-/// Reads and checks the `config.json` of an encoder of this family.
-pub(super) fn read(
-    file: &str,
-    fields: &Fields<'_>,
-    (architecture, family): (String, EncoderFamily),
-) -> Result<ModelConfig, Error> {
-    let warnings = fields::check_as(family.table(), file, fields.map)?;
-    family.check_model_type(fields)?;
-    let names = family.fields();
-    let hidden_size = fields.required_count(names.hidden, HIDDEN_MAX)?;
-    let heads = fields.required_count(names.heads, HEADS_MAX)?;
-    if !hidden_size.is_multiple_of(2 * heads) {
-        let what = format!(
-            "must divide the hidden size {hidden_size} into heads of an even size, not be {heads}"
-        );
-        return Err(fields.wrong(names.heads, what));
-    }
-    let (positions, position_rows, position_offset) = positions(fields, family)?;
-    let layer_norm_eps = layer_norm_eps(fields, family)?;
-    let layers = fields.required_count(names.layers, LAYERS_MAX)?;
-    let modern = match family {
-        EncoderFamily::ModernBert => Some(ModernConfig::read(fields, layers)?),
-        _ => None,
-    };
-    let token_types = match family.has_types() {
-        true => fields.count("type_vocab_size", TYPES_MAX)?.unwrap_or(2),
-        false => 1,
-    };
-    let class_pooling = match family {
-        EncoderFamily::ModernBert => modern::class_pooling(fields, &architecture)?,
-        _ => Pooling::First,
-    };
-    let labels = labels(fields)?;
-    let config = ModelConfig {
-        architecture,
-        hidden_size,
-        num_hidden_layers: layers,
-        num_attention_heads: heads,
-        num_key_value_heads: heads,
-        head_dim: hidden_size / heads,
-        intermediate_size: fields.required_count(names.intermediate, INTERMEDIATE_MAX)?,
-        vocab_size: fields.required_count("vocab_size", VOCAB_MAX)?,
-        max_position_embeddings: positions,
-        attention: Attention::Full,
-        rms_norm_eps: layer_norm_eps,
-        biases: biases(fields, family)?,
-        qk_norm: false,
-        tie_word_embeddings: false,
-        dtype: dtype(fields)?,
-        rope: rope(fields, family, positions)?,
-        class_activation: ClassActivation::of_classes(fields, labels.len())?,
-        pair_activation: ClassActivation::of_pairs(fields)?,
-        labels,
-        eos_token_ids: Vec::new(),
-        encoder: Some(EncoderConfig {
-            family,
-            activation: activation(fields, names.activation)?,
-            layer_norm_eps,
+    /// Reads the fields of an encoder's parts; `rows` is `max_position_embeddings`.
+    pub(super) fn read(
+        fields: &Fields<'_>,
+        parts: &EncoderParts,
+        architecture: &str,
+        rows: usize,
+    ) -> Result<Self, Error> {
+        let (position_rows, position_offset) = match parts.positions {
+            None => (0, 0),
+            Some(first) => (rows, position_offset(fields, first)?),
+        };
+        if position_rows > 0 && position_rows <= position_offset {
+            let what = format!("must be above {position_offset}, the row of the first position");
+            return Err(fields.wrong("max_position_embeddings", what));
+        }
+        let token_types = match parts.has_types {
+            true => fields.count("type_vocab_size", TYPES_MAX)?.unwrap_or(2),
+            false => 1,
+        };
+        Ok(Self {
+            activation: activation(fields, parts.activation, Activation::Gelu)?,
             position_rows,
             position_offset,
             token_types,
-            relative_buckets: match family {
-                EncoderFamily::MpNet => BUCKETS,
-                _ => 0,
+            relative_buckets: parts.buckets,
+            norm_bias: parts.norm_bias.read(fields)?,
+            class_pooling: match parts.class_pooling {
+                None => Pooling::First,
+                Some(name) => class_pooling(fields, name, architecture)?,
             },
-            class_pooling,
-            modern,
-        }),
-        gemma: None,
-        granite: None,
-        fp8: None,
-        experts: None,
-        dense: Vec::new(),
-        warnings,
-    };
-    config.check_special_ids(fields)?;
-    Ok(config)
-}
-
-/// Returns the projections of a layer that have biases: all, or what the file of a ModernBERT says.
-fn biases(fields: &Fields<'_>, family: EncoderFamily) -> Result<Biases, Error> {
-    let field = |name| match family {
-        EncoderFamily::ModernBert => Ok(fields.boolean(name)?.unwrap_or(false)),
-        _ => Ok(true),
-    };
-    let of_attention = field("attention_bias")?;
-    Ok(Biases {
-        qkv: of_attention,
-        o: of_attention,
-        mlp: field("mlp_bias")?,
-    })
-}
-
-/// Returns the rotary embeddings of a ModernBERT's layers that see whole texts; of others, whose
-/// positions are in a table, any.
-fn rope(fields: &Fields<'_>, family: EncoderFamily, positions: usize) -> Result<RopeConfig, Error> {
-    match family {
-        EncoderFamily::ModernBert => modern::rope(fields, modern::GLOBAL, positions),
-        _ => Ok(RopeConfig {
-            theta: 1e4,
-            scaling: RopeScaling::None,
-        }),
+            class_bias: parts.class_bias.read(fields)?,
+            class_activation: match parts.class_activation {
+                Some(known) => known,
+                None => activation(fields, "classifier_activation", Activation::Gelu)?,
+            },
+        })
     }
 }
 
-/// Returns the number of positions that are served, the rows of the position table, and those before
-/// the first position's.
-fn positions(fields: &Fields<'_>, family: EncoderFamily) -> Result<(usize, usize, usize), Error> {
-    let rows = fields.required_count("max_position_embeddings", POSITIONS_MAX)?;
-    if family == EncoderFamily::ModernBert {
-        return Ok((rows, 0, 0));
-    }
-    let offset = family.position_offset(fields)?;
-    match rows.checked_sub(offset).filter(|&n| n > 0) {
-        Some(positions) => Ok((positions, rows, offset)),
-        None => {
-            let what = format!("must be above {offset}, the row of the first position");
-            Err(fields.wrong("max_position_embeddings", what))
+/// Returns the rows of the position table before the one of position 0.
+fn position_offset(fields: &Fields<'_>, first: FirstPosition) -> Result<usize, Error> {
+    /// The padding token where the file does not say.
+    const PADDING: u32 = 1;
+    match first {
+        FirstPosition::Row(row) => Ok(row),
+        // No token is padding, in the words of old tools.
+        FirstPosition::BehindPadding
+            if fields.get("pad_token_id").and_then(Value::as_i64) == Some(-1) =>
+        {
+            Ok(0)
+        }
+        FirstPosition::BehindPadding => {
+            let padding = fields.token_ids("pad_token_id")?;
+            Ok(padding.first().copied().unwrap_or(PADDING) as usize + 1)
         }
     }
 }
 
-fn layer_norm_eps(fields: &Fields<'_>, family: EncoderFamily) -> Result<f32, Error> {
-    let (name, default) = match family {
-        EncoderFamily::ModernBert => ("norm_eps", 1e-5),
-        // Transformers reads no epsilon of DistilBERT.
-        EncoderFamily::DistilBert => return Ok(1e-12),
-        _ => ("layer_norm_eps", 1e-12),
-    };
-    let eps = fields.number(name, "in (0, 0.1]", |eps| eps > 0.0 && eps <= 0.1)?;
-    Ok(eps.unwrap_or(default) as f32)
+/// Returns the hidden states from which the classes of a text are read. The field is left in the files
+/// of other heads too, which do not read it.
+fn class_pooling(fields: &Fields<'_>, name: &str, architecture: &str) -> Result<Pooling, Error> {
+    match fields.text(name)? {
+        None | Some("cls") => Ok(Pooling::First),
+        Some("mean") if architecture.ends_with("ForSequenceClassification") => Ok(Pooling::Mean),
+        Some("mean") => Ok(Pooling::First),
+        Some(other) => {
+            let must = format!("must be \"cls\" or \"mean\", not {other:?}");
+            Err(fields.wrong(name, must))
+        }
+    }
 }
 
-/// Returns the activation of a layer's second half; transformers' default is GELU.
-pub(super) fn activation(fields: &Fields<'_>, name: &str) -> Result<Activation, Error> {
+/// Returns the activation that a field names.
+pub(super) fn activation(
+    fields: &Fields<'_>,
+    name: &str,
+    default: Activation,
+) -> Result<Activation, Error> {
     match fields.text(name)? {
-        None | Some("gelu") => Ok(Activation::Gelu),
+        None => Ok(default),
+        Some("gelu") => Ok(Activation::Gelu),
         Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         Some("relu") => Ok(Activation::Relu),
         Some(other) => Err(fields.unsupported(format!("`{name}` of {other:?}"))),

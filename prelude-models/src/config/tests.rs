@@ -30,7 +30,7 @@ fn refuses(change: Value, part: &str) {
 #[test]
 fn defaults_and_derived_values() {
     let config = parse(json!({})).unwrap();
-    assert_eq!(config.rms_norm_eps, 1e-6);
+    assert_eq!(config.norm_eps, 1e-6);
     assert!(!config.tie_word_embeddings && config.biases == Biases::default());
     assert!(config.eos_token_ids.is_empty());
     assert_eq!(config.labels, ["LABEL_0", "LABEL_1"]);
@@ -243,8 +243,8 @@ fn windows_bound_the_texts_of_a_mistral() {
 #[test]
 fn families_have_their_parts() {
     let of = |name: &str| parse(json!({ "architectures": [name] })).unwrap();
-    assert!(of("Qwen3Model").qk_norm);
-    assert!(!of("Qwen2Model").qk_norm && of("Qwen2Model").biases.qkv);
+    assert!(of("Qwen3Model").family.qk_norm);
+    assert!(!of("Qwen2Model").family.qk_norm && of("Qwen2Model").biases.qkv);
     refuses(
         json!({"architectures": ["LlamaModel"], "model_type": "qwen3"}),
         "`model_type` of \"qwen3\" beside an architecture of Llama",
@@ -378,30 +378,42 @@ fn parse_gemma(number: u32, changes: Value) -> Result<ModelConfig, String> {
     ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
 }
 
-fn gemma(number: u32, changes: Value) -> GemmaConfig {
-    parse_gemma(number, changes).unwrap().gemma.unwrap()
+fn gemma(number: u32, changes: Value) -> ModelConfig {
+    parse_gemma(number, changes).unwrap()
+}
+
+fn local(number: u32, changes: Value) -> LocalLayers {
+    gemma(number, changes).local.unwrap()
 }
 
 /// Fields that a file leaves out get the defaults of transformers.
 #[test]
 fn defaults_of_gemmas() {
     let two = gemma(2, json!({}));
-    assert_eq!((two.attention_cap, two.logit_cap), (Some(50.0), Some(30.0)));
-    assert_eq!((two.window, two.embed_scale), (4095, 8.0));
+    assert_eq!(
+        (two.scales.attention_cap, two.scales.logit_cap),
+        (Some(50.0), Some(30.0))
+    );
+    let of_two = two.local.unwrap();
+    assert_eq!((of_two.window, two.scales.embed), (4095, 8.0));
     let every_second = [true, false, true, false, true, false, true];
-    assert_eq!(two.local_layers, every_second);
-    assert_eq!(two.attention_scale, 1.0 / 16.0);
-    assert_eq!(two.activation, crate::Activation::GeluTanh);
+    assert_eq!(of_two.layers, every_second);
+    assert_eq!(two.scales.attention, Some(1.0 / 16.0));
+    assert_eq!(two.gate, Some(Activation::GeluTanh));
     let three = gemma(3, json!({}));
-    assert_eq!((three.attention_cap, three.logit_cap), (None, None));
+    assert_eq!(
+        (three.scales.attention_cap, three.scales.logit_cap),
+        (None, None)
+    );
     let all_but_the_sixth = [true, true, true, true, true, false, true];
-    assert_eq!(three.local_layers, all_but_the_sixth);
-    assert_eq!(three.local_rope.theta, 1e4);
+    let of_three = three.local.unwrap();
+    assert_eq!(of_three.layers, all_but_the_sixth);
+    assert_eq!(of_three.rope.theta, 1e4);
     let three = parse_gemma(3, json!({})).unwrap();
-    assert_eq!((three.rope.theta, three.qk_norm), (1e6, true));
+    assert_eq!((three.rope.theta, three.family.qk_norm), (1e6, true));
     assert!(three.tie_word_embeddings);
     let two = parse_gemma(2, json!({})).unwrap();
-    assert_eq!((two.rope.theta, two.qk_norm), (1e4, false));
+    assert_eq!((two.rope.theta, two.family.qk_norm), (1e4, false));
     // Its window does not bound the texts that are served.
     assert_eq!(two.max_position_embeddings, 8192);
 }
@@ -410,23 +422,28 @@ fn defaults_of_gemmas() {
 fn fields_of_gemmas() {
     let none = json!({"attn_logit_softcapping": null, "final_logit_softcapping": null});
     let two = gemma(2, none);
-    assert_eq!((two.attention_cap, two.logit_cap), (None, None));
     assert_eq!(
-        gemma(3, json!({"final_logit_softcapping": 9})).logit_cap,
+        (two.scales.attention_cap, two.scales.logit_cap),
+        (None, None)
+    );
+    assert_eq!(
+        gemma(3, json!({"final_logit_softcapping": 9}))
+            .scales
+            .logit_cap,
         Some(9.0)
     );
     // A window counts the token itself; on both sides it is half the number.
-    assert_eq!(gemma(3, json!({"sliding_window": 512})).window, 511);
+    assert_eq!(local(3, json!({"sliding_window": 512})).window, 511);
     let ahead = json!({"sliding_window": 512, "use_bidirectional_attention": true});
-    assert_eq!(gemma(3, ahead).window, 256);
-    let pattern = gemma(3, json!({"sliding_window_pattern": 2})).local_layers;
+    assert_eq!(local(3, ahead).window, 256);
+    let pattern = local(3, json!({"sliding_window_pattern": 2})).layers;
     assert_eq!(pattern[..3], [true, false, true]);
     let bases = json!({"rope_theta": 5e5, "rope_local_base_freq": 2e4,
         "rope_scaling": {"rope_type": "linear", "factor": 8}});
     let three = parse_gemma(3, bases).unwrap();
     assert_eq!(three.rope.theta, 5e5);
     assert_eq!(three.rope.scaling, crate::RopeScaling::Linear(8.0));
-    let local = three.gemma.unwrap().local_rope;
+    let local = three.local.unwrap().rope;
     assert_eq!(
         (local.theta, local.scaling),
         (2e4, crate::RopeScaling::None)
@@ -437,7 +454,7 @@ fn fields_of_gemmas() {
     let three = parse_gemma(3, sets).unwrap();
     assert_eq!(three.rope.theta, 3e5);
     assert_eq!(three.rope.scaling, crate::RopeScaling::Linear(4.0));
-    assert_eq!(three.gemma.unwrap().local_rope.theta, 1e3);
+    assert_eq!(three.local.unwrap().rope.theta, 1e3);
 }
 
 #[test]
@@ -544,17 +561,16 @@ fn factors_of_granite() {
         ModelConfig::from_json("config.json", bytes.as_bytes()).map_err(|e| e.to_string())
     };
     // Transformers' defaults.
-    let plain = parse(json!({})).unwrap().granite.unwrap();
-    assert_eq!((plain.embed_scale(), plain.eps(1e-6)), (1.0, 1e-6));
+    let plain = parse(json!({})).unwrap();
+    assert_eq!((plain.scales.embed, plain.norm_eps), (1.0, 1e-6));
     let config = parse(
         json!({"embedding_multiplier": 12, "residual_multiplier": 0.5,
         "attention_multiplier": 0.25, "logits_scaling": 8}),
     )
     .unwrap();
     assert_eq!(config.attn_shape().scale, 0.25);
-    let factors = config.granite.unwrap();
-    assert_eq!((factors.embed_scale(), factors.eps(1e-6)), (24.0, 4e-6));
-    assert_eq!(factors.logits_scaling, 8.0);
+    assert_eq!((config.scales.embed, config.norm_eps), (24.0, 4e-6));
+    assert_eq!(config.scales.logits, 8.0);
     let refuses = |changes: Value, part: &str| {
         let error = parse(changes).unwrap_err();
         assert!(error.contains(part), "{error}");

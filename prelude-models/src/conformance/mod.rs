@@ -140,6 +140,7 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
     Spec {
         model: ModelConfig {
             architecture: "Qwen3ForCausalLM".to_owned(),
+            family: &crate::families::QWEN3,
             hidden_size: hidden,
             num_hidden_layers: 2,
             num_attention_heads: shape.heads,
@@ -149,9 +150,11 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             vocab_size: VOCAB,
             max_position_embeddings: MAX_POSITIONS,
             attention: shape.attention,
-            rms_norm_eps: EPS,
+            norm_eps: EPS,
             biases: crate::Biases::default(),
-            qk_norm: true,
+            scales: crate::Scales::default(),
+            gate: None,
+            local: None,
             tie_word_embeddings: false,
             dtype: None,
             rope: RopeConfig {
@@ -161,8 +164,6 @@ fn spec(hidden: usize, shape: AttnShape, tokens: usize, arena_elements: usize) -
             labels: (0..LABELS).map(|i| i.to_string()).collect(),
             eos_token_ids: Vec::new(),
             encoder: None,
-            gemma: None,
-            granite: None,
             fp8: None,
             experts: None,
             dense: Vec::new(),

@@ -5,7 +5,7 @@ use prelude_core::Attention;
 use serde_json::{Value, json};
 
 use crate::{
-    Activation, Checkpoint, Encoder, ModelConfig, ModelKind, ModernEncoder,
+    Activation, Checkpoint, Encoder, ModelConfig, ModelKind,
     naive::device::NaiveLoader,
     testing::{golden_models, model_folder},
 };
@@ -34,11 +34,11 @@ fn parse(architecture: &str, change: Value) -> Result<ModelConfig, String> {
 fn shapes_by_family() {
     let check = |architecture, change, expected: (usize, usize, u64)| {
         let config = parse(architecture, change).unwrap();
-        let encoder = config.encoder.as_ref().unwrap();
+        assert!(config.encoder.is_some());
         assert_eq!(config.attention, Attention::Full);
         assert_eq!((config.hidden_size, config.head_dim), (48, 12));
         assert_eq!(config.intermediate_size, 96);
-        let eps = (f64::from(encoder.layer_norm_eps) * 1e12).round() as u64;
+        let eps = (f64::from(config.norm_eps) * 1e12).round() as u64;
         let positions = config.max_position_embeddings;
         assert_eq!(
             (positions, config.num_ids(), eps),
@@ -62,10 +62,10 @@ fn shapes_by_family() {
 
 #[test]
 fn layers_of_modernbert_by_both_spellings() {
-    let read = |change| parse("ModernBertModel", change).map(|c| (c.rope, c.encoder.unwrap()));
+    let read = |change| parse("ModernBertModel", change).map(|c| (c.rope, c.local.unwrap()));
     let theta = |change: Value| {
-        let (global, encoder) = read(change).unwrap();
-        (global.theta, encoder.modern.unwrap().local_rope.theta)
+        let (global, local) = read(change).unwrap();
+        (global.theta, local.rope.theta)
     };
     assert_eq!(theta(json!({})), (160_000.0, 10_000.0));
     let old = json!({"global_rope_theta": 5e4, "local_rope_theta": 7e3});
@@ -75,10 +75,7 @@ fn layers_of_modernbert_by_both_spellings() {
         "global_rope_theta": 5e4, "local_rope_theta": 7e3,
     });
     assert_eq!(theta(new), (5e4, 9e3));
-    let local = |change: Value| {
-        let modern = read(change).map(|(_, encoder)| encoder.modern.unwrap());
-        modern.map(|modern| (modern.local_layers, modern.window))
-    };
+    let local = |change: Value| read(change).map(|(_, local)| (local.layers, local.window));
     let three = |change: Value| {
         let mut change = change;
         change["num_hidden_layers"] = json!(3);
@@ -183,9 +180,8 @@ fn weights_by_family() {
         let mut loader = NaiveLoader::default();
         let is_embedder = matches!(checkpoint.kind(), ModelKind::Embedding { .. });
         let names = checkpoint.names().count();
-        if let Some(modern) = &encoder.modern {
-            let both = (&encoder, modern);
-            let model = ModernEncoder::load(&checkpoint, both, 160, &mut loader).unwrap();
+        if checkpoint.config().local.is_some() {
+            let model = Encoder::load(&checkpoint, &encoder, 160, &mut loader).unwrap();
             assert_eq!(model.heads.classes.is_some(), !is_embedder, "{name}");
             assert_eq!(model.has_mean_classes, name == "rand-modernbert-rank");
             let local: Vec<bool> = model.layers.iter().map(|layer| layer.is_local).collect();
@@ -203,14 +199,17 @@ fn weights_by_family() {
             seen += 1;
             continue;
         }
-        let model = Encoder::load(&checkpoint, &encoder, &mut loader).unwrap();
+        let model = Encoder::load(&checkpoint, &encoder, 160, &mut loader).unwrap();
         assert_eq!(model.heads.classes.is_some(), !is_embedder, "{name}");
         let has_types = !name.contains("distilbert") && !name.contains("mpnet");
         assert_eq!(model.types.is_some(), has_types, "{name}");
         let has_bias = name.contains("mpnet");
         assert_eq!(model.distance_bias.is_some(), has_bias, "{name}");
         let positions = checkpoint.config().max_position_embeddings;
-        assert_eq!(model.positions.values.len(), positions * model.hidden);
+        assert_eq!(
+            model.positions.unwrap().values.len(),
+            positions * model.hidden
+        );
         // Queries, keys and values are one matrix. Poolers of bodies are not read.
         let layers = checkpoint.config().num_hidden_layers;
         let loaded = loader.names.len() + 2 * layers;
@@ -248,7 +247,7 @@ fn old_names_of_norms_are_read() {
     assert!(checkpoint.contains("bert.embeddings.LayerNorm.gamma"));
     let encoder = checkpoint.config().encoder.clone().unwrap();
     let mut loader = NaiveLoader::default();
-    assert!(Encoder::load(&checkpoint, &encoder, &mut loader).is_ok());
+    assert!(Encoder::load(&checkpoint, &encoder, 160, &mut loader).is_ok());
     assert!(
         loader
             .names
@@ -265,7 +264,7 @@ fn tensors_that_do_not_fit_are_named() {
         let config = config.replace(from, to);
         let checkpoint = Checkpoint::from_bytes(config.as_bytes(), weights.clone()).unwrap();
         let encoder = checkpoint.config().encoder.clone().unwrap();
-        let loaded = Encoder::load(&checkpoint, &encoder, &mut NaiveLoader::default());
+        let loaded = Encoder::load(&checkpoint, &encoder, 160, &mut NaiveLoader::default());
         loaded.map(drop).unwrap_err().to_string()
     };
     let types = error("\"type_vocab_size\": 2", "\"type_vocab_size\": 3");

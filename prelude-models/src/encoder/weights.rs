@@ -1,17 +1,18 @@
-//! The tensors of an encoder: their names and shapes in a checkpoint, and their loading.
+//! The tensors of an encoder, from a source of them.
 
 use super::{
     Encoder, Layer, Norm,
     heads::{Classes, Dense, Heads},
 };
 use crate::{
-    Checkpoint, DType, EncoderConfig, Error, ModelKind, TensorView, WeightLoader,
-    source::{WeightSource, loader_error},
-    tensors::{DISTANCES, TOKEN_SCORE, encoder_prefix, norm_parts},
+    Checkpoint, EncoderConfig, Error, ModelConfig, ModelKind, WeightLoader,
+    families::{ClassHead, EncoderParts},
+    source::{Form, TensorSource, WeightSource},
+    tensors::norm_parts,
 };
 
 impl<W> Encoder<W> {
-    /// Converts the checkpoint's weights.
+    /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
     ///
     /// # Errors
     /// [`Error::Tensors`] if names or shapes are not the architecture's, [`Error::NotFinite`] for damaged
@@ -19,69 +20,135 @@ impl<W> Encoder<W> {
     pub fn load<L: WeightLoader<Weight = W>>(
         checkpoint: &Checkpoint,
         encoder: &EncoderConfig,
+        max_positions: usize,
         loader: &mut L,
     ) -> Result<Self, Error> {
         let config = checkpoint.config();
         let contains = |name: &str| checkpoint.contains(name);
-        let prefix = encoder_prefix(contains, encoder);
-        checkpoint.check_tensors()?;
-        let mut source = WeightSource {
-            checkpoint,
-            prefix,
-            loader,
+        let parts = norm_parts(contains, config.family.prefix(contains));
+        let mut source = WeightSource::new(checkpoint, max_positions, loader)?;
+        Self::define((config, encoder), checkpoint.kind(), parts, &mut source)
+    }
+
+    /// Makes the model of the tensors that it asks `source` for. The tensors of norms have the names
+    /// `norm_parts`.
+    pub(crate) fn define<S: TensorSource<Weight = W>>(
+        (config, encoder): (&ModelConfig, &EncoderConfig),
+        kind: &ModelKind,
+        norm_parts: [&'static str; 2],
+        source: &mut S,
+    ) -> Result<Self, Error> {
+        let (hidden, family) = (config.hidden_size, config.family);
+        let Some(parts) = &family.encoder else {
+            unreachable!("the family of an encoder has an encoder's parts");
         };
-        let parts = norm_parts(contains, prefix);
-        let words = source.embedding("embeddings.word_embeddings", false)?;
-        let positions = position_table(&mut source, encoder, config.max_position_embeddings)?;
-        let types = match encoder.family.has_types() {
-            true => Some(source.embedding("embeddings.token_type_embeddings", false)?),
-            false => None,
+        let norms = Norms {
+            parts: norm_parts,
+            width: hidden,
+            has_bias: encoder.norm_bias,
         };
+        let words = source.table(family.words, [config.vocab_size, hidden], false)?;
+        let positions = parts
+            .positions
+            .map(|_| position_table(source, (config, encoder)))
+            .transpose()?;
+        let size = [encoder.token_types, hidden];
+        let types = parts
+            .has_types
+            .then(|| source.table("embeddings.token_type_embeddings", size, false))
+            .transpose()?;
         let layers = (0..config.num_hidden_layers)
-            .map(|i| Layer::load(&mut source, i, encoder, parts))
+            .map(|i| Layer::define(source, i, (config, parts), norms))
             .collect::<Result<_, _>>()?;
-        let norm = Norm::load(&mut source, "embeddings.LayerNorm", parts)?;
-        let distance_bias = match encoder.relative_buckets {
-            0 => None,
-            buckets => Some(distance_bias(&mut source, buckets)?),
+        let norm = norms.of_body(source, parts.norm)?;
+        let last_norm = parts
+            .last_norm
+            .map(|name| norms.of_body(source, name))
+            .transpose()?;
+        let buckets = encoder.relative_buckets;
+        let distance_bias = (buckets > 0)
+            .then(|| distance_bias(source, buckets, config.num_attention_heads))
+            .transpose()?;
+        let ropes = match &config.local {
+            None => None,
+            Some(local) => Some([
+                source.rope("rope", &config.rope, config.head_dim)?,
+                source.rope("rope", &local.rope, config.head_dim)?,
+            ]),
         };
-        let pooled = source.dense()?;
-        let classes = match checkpoint.kind() {
-            ModelKind::SequenceClassification { .. } => {
-                let [dense, score] = encoder.family.head_names();
-                Some(Classes {
-                    dense: Some(Dense {
-                        hidden: config.hidden_size,
-                        weight: source.head(dense, true)?,
-                        activation: encoder.family.head_activation(),
-                        norm: None,
-                    }),
-                    score: source.head(score, true)?,
-                })
-            }
-            ModelKind::TokenClassification { .. } => Some(Classes {
-                dense: None,
-                score: source.head(TOKEN_SCORE, true)?,
-            }),
+        let pooled = source.dense(&config.dense)?;
+        let classes = match kind {
+            ModelKind::SequenceClassification { labels } => Some((&family.text_classes, labels)),
+            ModelKind::TokenClassification { labels } => Some((&family.token_classes, labels)),
             ModelKind::CausalLm | ModelKind::Embedding { .. } => None,
         };
+        let with_eps = (encoder, config.norm_eps);
+        let classes = classes
+            .map(|(head, labels)| classes_of(source, head, labels.len(), with_eps, norms))
+            .transpose()?;
         Ok(Self {
-            hidden: config.hidden_size,
+            hidden,
             intermediate: config.intermediate_size,
             shape: config.attn_shape(),
             activation: encoder.activation,
-            eps: encoder.layer_norm_eps,
+            eps: config.norm_eps,
             num_words: u32::try_from(config.vocab_size)
                 .expect("the configuration bounds the vocabulary"),
             words,
             positions,
             types,
             distance_bias,
+            ropes,
+            window: config.local.as_ref().map(|local| local.window),
             norm,
             layers,
+            last_norm,
             heads: Heads { classes, pooled },
+            has_mean_classes: encoder.has_mean_classes(),
         })
     }
+}
+
+/// Returns the rows of the position table that positions have, from position 0 on.
+fn position_table<S: TensorSource>(
+    source: &mut S,
+    (config, encoder): (&ModelConfig, &EncoderConfig),
+) -> Result<S::Weight, Error> {
+    let first = encoder.position_offset;
+    let form = Form::Table {
+        rows: first..first + config.max_position_embeddings,
+        is_head: false,
+    };
+    let name = source.of_body("embeddings.position_embeddings.weight");
+    source.tensor(name, &[encoder.position_rows, config.hidden_size], form)
+}
+
+/// Returns the head that tells so many labels apart.
+fn classes_of<S: TensorSource>(
+    source: &mut S,
+    head: &ClassHead,
+    labels: usize,
+    (encoder, eps): (&EncoderConfig, f32),
+    norms: Norms,
+) -> Result<Classes<S::Weight>, Error> {
+    let hidden = norms.width;
+    let norm = head
+        .norm
+        .map(|name| norms.whole(source, name))
+        .transpose()?;
+    let dense = match head.dense {
+        Some(name) => Some(Dense {
+            hidden,
+            weight: source.head(name, hidden, (hidden, encoder.class_bias))?,
+            activation: encoder.class_activation,
+            norm: norm.map(|norm| (norm, eps)),
+        }),
+        None => None,
+    };
+    Ok(Classes {
+        dense,
+        score: source.head(head.score, labels, (hidden, head.score_bias))?,
+    })
 }
 
 /// Distances from which on all are in one bucket.
@@ -106,86 +173,89 @@ fn bucket_of(distance: i32, buckets: usize) -> usize {
 
 /// Returns what distances add to scores, head by head and distance by distance, from a table of
 /// buckets: [`crate::Distances::bias`].
-fn distance_bias<L: WeightLoader>(
-    source: &mut WeightSource<'_, L>,
+fn distance_bias<S: TensorSource>(
+    source: &mut S,
     buckets: usize,
-) -> Result<L::Weight, Error> {
-    let name = format!("{}{DISTANCES}.weight", source.prefix);
-    let tensor = source.finite(&name)?;
-    let view = tensor.view();
-    let mut table = Vec::new();
-    view.read_f32(0..view.len(), &mut table);
-    let heads = view.shape[1];
-    let of_head = |head: usize| {
-        let table = &table;
-        (-REACH..=REACH).map(move |distance| table[bucket_of(distance, buckets) * heads + head])
+    heads: usize,
+) -> Result<S::Weight, Error> {
+    let by_distance = |table: &[f32]| {
+        let of_head = |head: usize| {
+            (-REACH..=REACH).map(move |distance| table[bucket_of(distance, buckets) * heads + head])
+        };
+        (0..heads).flat_map(of_head).collect()
     };
-    let bytes: Vec<u8> = (0..heads)
-        .flat_map(of_head)
-        .flat_map(f32::to_le_bytes)
-        .collect();
-    let expanded = TensorView {
-        dtype: DType::F32,
-        shape: vec![bytes.len() / size_of::<f32>()],
-        bytes: &bytes,
-    };
-    let loaded = source.loader.vector(&name, &expanded);
-    loaded.map_err(|e| loader_error(&name, e))
+    let name = source.of_body("encoder.relative_attention_bias.weight");
+    source.tensor(name, &[buckets, heads], Form::Made(&by_distance))
 }
 
 impl<W> Layer<W> {
-    fn load<L: WeightLoader<Weight = W>>(
-        source: &mut WeightSource<'_, L>,
+    fn define<S: TensorSource<Weight = W>>(
+        source: &mut S,
         layer: usize,
-        encoder: &EncoderConfig,
-        parts: [&str; 2],
+        (config, parts): (&ModelConfig, &EncoderParts),
+        norms: Norms,
     ) -> Result<Self, Error> {
-        let names = encoder.family.layer_names();
+        let (hidden, width, biases) = (config.hidden_size, config.intermediate_size, config.biases);
+        let names = &parts.layer;
         let at = |name: &str| format!("{}.{layer}.{name}", names.layers);
-        let [q, k, v] = names.qkv.map(at);
+        let is_pre_norm = parts.last_norm.is_some();
+        let qkv: Vec<String> = names.qkv.iter().map(|name| at(name)).collect();
+        let outputs = 3 * hidden / qkv.len();
+        let of_qkv: Vec<(&str, usize)> = qkv.iter().map(|name| (&**name, outputs)).collect();
+        let stacked = match &qkv[..] {
+            [one] => one.clone(),
+            _ => at("qkv"),
+        };
         let [o, up, down] = [names.o, names.up, names.down].map(at);
+        let up_width = if is_pre_norm { 2 * width } else { width };
         Ok(Self {
-            qkv: source.linear(&at("qkv"), &[&q, &k, &v], true)?,
-            o: source.linear(&o, &[&o], true)?,
-            attention_norm: Norm::load(source, &at(names.attention_norm), parts)?,
-            up: source.linear(&up, &[&up], true)?,
-            down: source.linear(&down, &[&down], true)?,
-            output_norm: Norm::load(source, &at(names.output_norm), parts)?,
+            qkv: source.linear(&stacked, &of_qkv, (hidden, biases.qkv))?,
+            o: source.linear(&o, &[(&o, hidden)], (hidden, biases.o))?,
+            up: source.linear(&up, &[(&up, up_width)], (hidden, biases.mlp))?,
+            down: source.linear(&down, &[(&down, hidden)], (width, biases.mlp))?,
+            attention_norm: match layer {
+                0 if is_pre_norm => None,
+                _ => Some(norms.of_body(source, &at(names.attention_norm))?),
+            },
+            mlp_norm: norms.of_body(source, &at(names.mlp_norm))?,
+            is_local: config
+                .local
+                .as_ref()
+                .is_some_and(|local| local.layers[layer]),
         })
     }
 }
 
-impl<W> Norm<W> {
-    fn load<L: WeightLoader<Weight = W>>(
-        source: &mut WeightSource<'_, L>,
+/// The form of an encoder's norms.
+#[derive(Clone, Copy)]
+struct Norms {
+    /// The names of weight and bias.
+    parts: [&'static str; 2],
+    width: usize,
+    has_bias: bool,
+}
+
+impl Norms {
+    fn of_body<S: TensorSource>(
+        self,
+        source: &mut S,
         name: &str,
-        [weight, bias]: [&str; 2],
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            weight: source.tensor(&format!("{name}.{weight}"))?,
-            bias: source.tensor(&format!("{name}.{bias}"))?,
+    ) -> Result<Norm<S::Weight>, Error> {
+        let name = source.of_body(name);
+        self.whole(source, &name)
+    }
+
+    /// Returns the norm of this whole name; without a bias in the checkpoint, one of zeros.
+    fn whole<S: TensorSource>(self, source: &mut S, name: &str) -> Result<Norm<S::Weight>, Error> {
+        let [weight, bias] = self.parts.map(|part| format!("{name}.{part}"));
+        Ok(Norm {
+            weight: source.tensor(weight, &[self.width], Form::Vector)?,
+            bias: match self.has_bias {
+                true => source.tensor(bias, &[self.width], Form::Vector)?,
+                false => source.zeros(bias, self.width)?,
+            },
         })
     }
-}
-
-/// Returns the rows of the position table that positions have, from position 0 on.
-fn position_table<L: WeightLoader>(
-    source: &mut WeightSource<'_, L>,
-    encoder: &EncoderConfig,
-    positions: usize,
-) -> Result<L::Weight, Error> {
-    let name = format!("{}embeddings.position_embeddings.weight", source.prefix);
-    let tensor = source.finite(&name)?;
-    let view = tensor.view();
-    let row_bytes = view.bytes.len() / encoder.position_rows;
-    let rows = TensorView {
-        dtype: view.dtype,
-        shape: vec![positions, view.shape[1]],
-        bytes: &view.bytes[encoder.position_offset * row_bytes..][..positions * row_bytes],
-    };
-    let loaded = source.loader.embedding(&name, &rows, false);
-    source.checkpoint.release(&name);
-    loaded.map_err(|e| loader_error(&name, e))
 }
 
 #[cfg(test)]

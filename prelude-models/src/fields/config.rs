@@ -1,7 +1,5 @@
 //! `config.json`, as transformers 5.23 reads it and older releases wrote it.
 
-use super::{Effect, Field};
-
 rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]

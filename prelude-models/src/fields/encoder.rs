@@ -1,7 +1,5 @@
 //! `config.json` of encoders, as transformers 5.24 reads it and older releases wrote it.
 
-use super::{Effect, Field};
-
 rows! {
     CONFIG, "config.json of an encoder";
     Obeyed ["architectures"]
@@ -79,26 +77,4 @@ rows! {
         "transformers_version", "_name_or_path", "name_or_path", "_commit_hash",
         "transformers.js_config",
     ] "notes of tools";
-}
-
-rows! {
-    DISTILBERT, "config.json of a DistilBERT";
-    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
-        "transformers' DistilBERT does not read it";
-}
-
-rows! {
-    MPNET, "config.json of an MPNet";
-    Refused("32") ["relative_attention_num_buckets"]
-        "transformers divides the distances into 32 buckets, whatever the file says";
-    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
-        "transformers' MPNet does not read it";
-}
-
-rows! {
-    MODERNBERT, "config.json of a ModernBERT";
-    Refused() ["rope_scaling", "rope_theta", "sliding_window"]
-        "there is `rope_parameters` for each kind of layers, and `local_attention`";
-    NoEffect ["position_embedding_type", "is_decoder", "add_cross_attention", "is_encoder_decoder"]
-        "transformers' ModernBERT does not read it; mmBERT says \"sans_pos\"";
 }

@@ -1,7 +1,5 @@
 //! `generation_config.json`, as transformers 5.23 reads it.
 
-use super::{Effect, Field};
-
 rows! {
     GENERATION_CONFIG, "generation_config.json";
     Obeyed ["eos_token_id"] "tokens that end a text";

@@ -8,18 +8,18 @@
 /// Declares a table of rows of one file: the effect of fields, their names, and the note.
 macro_rules! rows {
     ($table:ident, $file:literal; $($effect:ident $(($($allowed:literal),*))? [$($name:literal),+ $(,)?] $note:literal;)*) => {
-        pub(super) const $table: &[Field] = &[$(Field {
+        pub(super) const $table: &[$crate::fields::Field] = &[$($crate::fields::Field {
             file: $file,
             names: &[$($name),+],
-            effect: Effect::$effect $((&[$($allowed),*]))?,
+            effect: $crate::fields::Effect::$effect $((&[$($allowed),*]))?,
             note: $note,
         }),*];
     };
 }
+pub(crate) use rows;
 
 mod config;
 mod encoder;
-mod gemma;
 mod generation;
 mod sentence_transformers;
 mod tokenizer;
@@ -29,6 +29,7 @@ use serde_json::{Map, Value};
 use crate::{
     Error,
     error::first_few,
+    families::FAMILIES,
     json::{self, short},
 };
 
@@ -49,7 +50,7 @@ pub enum Effect {
 }
 
 /// A row of the table: fields of one file that have the same effect for the same reason.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Field {
     /// The file's name, relative to the folder.
@@ -72,13 +73,9 @@ static IN_CONFIG: Field = Field {
 
 /// Returns all rows, file by file.
 pub fn all() -> impl Iterator<Item = &'static Field> {
-    let tables = [
-        config::CONFIG,
-        encoder::CONFIG,
-        encoder::DISTILBERT,
-        encoder::MPNET,
-        encoder::MODERNBERT,
-        gemma::CONFIG,
+    let mut own: Vec<_> = FAMILIES.iter().map(|family| family.own_fields).collect();
+    own.dedup_by_key(|rows| rows.first().map(|row| row.file));
+    let others = [
         generation::GENERATION_CONFIG,
         tokenizer::TOKENIZER,
         tokenizer::TOKENIZER_CONFIG,
@@ -91,18 +88,19 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
         sentence_transformers::PIPELINE,
         sentence_transformers::TRANSFORMER,
     ];
-    tables.into_iter().flatten()
+    let shared = [config::CONFIG, encoder::CONFIG];
+    shared.into_iter().chain(own).chain(others).flatten()
 }
 
 /// Returns the row of a field.
 #[must_use]
 pub fn find(file: &str, name: &str) -> Option<&'static Field> {
     let row = |file: &str| all().find(|f| f.file == file && f.names.contains(&name));
+    let family = FAMILIES.iter().find(|family| family.table() == file);
+    let in_config = || row("generation_config.json").map(|_| &IN_CONFIG);
     row(file).or_else(|| match file {
-        GEMMAS => row("config.json").or_else(|| row("generation_config.json").map(|_| &IN_CONFIG)),
-        DISTILBERTS | MPNETS | MODERNBERTS => find(ENCODERS, name),
-        "config.json" | ENCODERS => row("generation_config.json").map(|_| &IN_CONFIG),
-        _ => None,
+        "config.json" | ENCODERS => in_config(),
+        _ => row(family?.shared_table()).or_else(in_config),
     })
 }
 
@@ -127,16 +125,6 @@ pub fn document(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
 
 /// The name by which the table knows the `config.json` of an encoder.
 pub(crate) const ENCODERS: &str = "config.json of an encoder";
-
-/// The names by which the table knows the `config.json` of a family of encoders, as far as it differs
-/// from that of a BERT: a field that the family's class does not read has no effect.
-pub(crate) const DISTILBERTS: &str = "config.json of a DistilBERT";
-pub(crate) const MPNETS: &str = "config.json of an MPNet";
-pub(crate) const MODERNBERTS: &str = "config.json of a ModernBERT";
-
-/// The name by which the table knows the `config.json` of a Gemma, as far as it differs from that of
-/// other decoders.
-pub(crate) const GEMMAS: &str = "config.json of a Gemma";
 
 /// Checks fields of a file against the table and returns warnings that name those passed over.
 pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>, Error> {

@@ -1,7 +1,5 @@
 //! The files of sentence-transformers 6.2 and older releases.
 
-use super::{Effect, Field};
-
 rows! {
     MODULES, "modules.json";
     Checked ["type"]

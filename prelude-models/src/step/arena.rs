@@ -176,7 +176,7 @@ fn whole_room(
         model.intermediate_size,
     ];
     let encoder = model.encoder.as_ref();
-    if encoder.is_some_and(|encoder| encoder.modern.is_some()) {
+    if model.family.has_pre_norms() {
         widths.extend([model.hidden_size, 2 * model.intermediate_size]);
     }
     let means = usize::from(encoder.is_some_and(|encoder| encoder.has_mean_classes()));
