@@ -6,7 +6,8 @@
 //! templates is compared with Jinja2 byte for byte.
 //!
 //! Templates come with checkpoints, and are trusted as much. The instructions of a rendering are
-//! bounded by fuel; the memory that a template asks for in between is not.
+//! bounded by fuel, and so is a text that one function makes; what the operators `~` and `+` make of
+//! texts again and again is not.
 
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};

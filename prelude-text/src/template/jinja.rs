@@ -34,7 +34,7 @@ pub(super) fn extend(env: &mut Environment<'static>) {
     env.add_filter("escape", escape);
     env.add_filter("e", escape);
     env.add_filter("wordcount", |value: &Value| {
-        python_str(value).split_whitespace().count()
+        Ok::<_, Error>(python_str(value)?.split_whitespace().count())
     });
     env.add_filter("first", first);
     env.add_filter("last", last);
@@ -49,8 +49,8 @@ pub(super) fn extend(env: &mut Environment<'static>) {
     env.add_filter("striptags", minijinja_contrib::filters::striptags);
     env.add_filter("pprint", |value: &Value| {
         let mut out = String::new();
-        python_repr(&mut out, value);
-        out
+        python_repr(&mut out, value)?;
+        Ok::<_, Error>(out)
     });
     env.add_filter(MOD, percent::modulo);
     env.add_test("sequence", is_sequence);
@@ -79,10 +79,10 @@ fn strftime_now(format: &str) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &now).map_err(|_| fail("unknown strftime directive"))
 }
 
-fn string(value: &Value) -> Value {
+fn string(value: &Value) -> Result<Value, Error> {
     match value.as_str() {
-        Some(_) => value.clone(),
-        None => Value::from(python_str(value)),
+        Some(_) => Ok(value.clone()),
+        None => python_str(value).map(Value::from),
     }
 }
 
@@ -123,7 +123,8 @@ fn attributes(
 
 fn join(values: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args, &["d", "attribute"])?;
-    let between = args.get("d").map_or_else(String::new, |d| python_str(&d));
+    let between = args.get("d").map(|d| python_str(&d)).transpose()?;
+    let between = between.unwrap_or_default();
     let mut out = String::new();
     for (i, item) in attributes(values, &args)?.enumerate() {
         if i > 0 {
@@ -131,8 +132,9 @@ fn join(values: &Value, args: Rest<Value>) -> Result<String, Error> {
         }
         match item.as_str() {
             Some(text) => out.push_str(text),
-            None => out.push_str(&python_str(&item)),
+            None => out.push_str(&python_str(&item)?),
         }
+        python::check_size("join", out.len())?;
     }
     Ok(out)
 }
@@ -196,17 +198,17 @@ fn trim(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let trimmed = |text: &str| methods::stripped(text, chars.as_deref(), true, true);
     Ok(match value.as_str() {
         Some(text) => trimmed(text),
-        None => trimmed(&python_str(value)),
+        None => trimmed(&python_str(value)?),
     })
 }
 
 fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args, &["old", "new", "count"])?;
-    let text = |name: &str| Ok::<_, Error>(python_str(&args.need(name)?));
+    let text = |name: &str| python_str(&args.need(name)?);
     let count = args
         .int("count")?
         .and_then(|count| usize::try_from(count).ok());
-    methods::replaced(&python_str(value), &text("old")?, &text("new")?, count)
+    methods::replaced(&python_str(value)?, &text("old")?, &text("new")?, count)
 }
 
 fn default(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
@@ -317,13 +319,13 @@ fn extreme(values: &Value, args: &[Value], largest: bool) -> Result<Value, Error
 fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     let args = Args::new(&args, &["width", "first", "blank"])?;
     let step = match args.get("width") {
-        Some(width) if width.as_str().is_some() => python_str(&width),
+        Some(width) if width.as_str().is_some() => python_str(&width)?,
         _ => {
             let width = args.int("width")?.unwrap_or(4).clamp(0, python::INDENT_MAX);
             " ".repeat(usize::try_from(width).unwrap_or_default())
         }
     };
-    let text = python_str(value) + "\n";
+    let text = python_str(value)? + "\n";
     let mut out = String::new();
     for (i, line) in methods::lines(&text, false).into_iter().enumerate() {
         let (is_first, blank) = (i == 0, args.is_true("blank"));
@@ -334,18 +336,19 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         };
         out.push_str(if is_indented { &step } else { "" });
         out.push_str(line);
+        python::check_size("indent", out.len())?;
     }
     Ok(out)
 }
 
 fn center(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let width = Args::new(&args, &["width"])?.int("width")?.unwrap_or(80);
-    methods::padded(&python_str(value), "center", &[Value::from(width)])
+    methods::padded(&python_str(value)?, "center", &[Value::from(width)])
 }
 
-fn escape(value: &Value) -> String {
+fn escape(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    for c in python_str(value).chars() {
+    for c in python_str(value)?.chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -355,7 +358,7 @@ fn escape(value: &Value) -> String {
             c => out.push(c),
         }
     }
-    out
+    Ok(out)
 }
 
 /// True of what has a length and items: texts and dictionaries too.

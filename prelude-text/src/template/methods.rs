@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::{Error, ErrorKind, State, Value, value::ValueKind};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::{Args, Tuple, fail, python_str};
+use super::python::{Args, Tuple, check_size, fail, python_str};
 
 /// Longest text that a width may ask for.
 pub(super) const WIDTH_MAX: i64 = 10_000;
@@ -201,7 +201,12 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         "zfill" | "ljust" | "rjust" | "center" => padded(text, method, args)?,
         "join" => {
             let list = Args::new(args, &["iterable"])?.need("iterable")?;
-            let texts: Vec<String> = list.try_iter()?.map(|item| python_str(&item)).collect();
+            let texts: Result<Vec<String>, Error> =
+                list.try_iter()?.map(|item| python_str(&item)).collect();
+            let texts = texts?;
+            let between = text.len().saturating_mul(texts.len().saturating_sub(1));
+            let bytes: usize = texts.iter().map(String::len).sum();
+            check_size("join", bytes.saturating_add(between))?;
             Value::from(texts.join(text))
         }
         "format" => formatted(text, args)?,
@@ -209,10 +214,6 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
     };
     Ok(Some(found))
 }
-
-/// Bound of what replacing may make of a text, as a multiple of the texts that go in: an empty text
-/// or one letter is found everywhere.
-const REPLACED_MAX: usize = 64 << 20;
 
 /// Returns the text with `new` in the place of `old`, in the first `count` places.
 pub(super) fn replaced(
@@ -223,11 +224,7 @@ pub(super) fn replaced(
 ) -> Result<String, Error> {
     let places = text.matches(old).take(count.unwrap_or(usize::MAX)).count();
     let grows = new.len().saturating_sub(old.len()).saturating_mul(places);
-    if text.len().saturating_add(grows) > REPLACED_MAX {
-        return Err(fail(format!(
-            "`replace` gives more than {REPLACED_MAX} bytes"
-        )));
-    }
+    check_size("replace", text.len().saturating_add(grows))?;
     Ok(text.replacen(old, new, places))
 }
 
@@ -393,6 +390,11 @@ pub(super) fn padded(text: &str, method: &str, args: &[Value]) -> Result<Value, 
         }
         _ => (missing, 0),
     };
+    check_size(
+        method,
+        text.len()
+            .saturating_add(fill.len().saturating_mul(missing)),
+    )?;
     if method == "zfill" {
         let sign = text.len() - text.trim_start_matches(['+', '-']).len();
         let (sign, digits) = text.split_at(sign.min(1));
@@ -409,14 +411,14 @@ fn formatted(text: &str, args: &[Value]) -> Result<Value, Error> {
     // `{}` is what `str()` says; numbers and fields of objects are the engine's.
     let shown = |value: &Value| match value.kind() {
         ValueKind::None | ValueKind::Bool | ValueKind::Seq | ValueKind::Iterable => {
-            Value::from(python_str(value))
+            python_str(value).map(Value::from)
         }
         ValueKind::Map if !value.is_kwargs() && !text.contains("[") => {
-            Value::from(python_str(value))
+            python_str(value).map(Value::from)
         }
-        _ => value.clone(),
+        _ => Ok(value.clone()),
     };
-    let args: Vec<Value> = args.iter().map(shown).collect();
+    let args: Vec<Value> = args.iter().map(shown).collect::<Result<_, Error>>()?;
     let style = minijinja::FormatStyle::StrFormat;
     minijinja::format_filter(style, text, &args).map(Value::from)
 }

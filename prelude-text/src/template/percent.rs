@@ -7,12 +7,12 @@ use minijinja::{
 
 use super::{
     methods,
-    python::{Tuple, fail, python_repr, python_str},
+    python::{Tuple, check_size, fail, python_repr, python_str},
 };
 
 /// Formats a text: the filter `format`.
 pub(super) fn format(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    printf(&python_str(value), &args)
+    printf(&python_str(value)?, &args)
 }
 
 /// Returns Python's `%`: of texts a format, of numbers the rest with the divisor's sign.
@@ -88,6 +88,7 @@ fn printf(format: &str, args: &[Value]) -> Result<String, Error> {
         };
         let value = value.ok_or_else(|| fail("a format has more places than arguments"))?;
         out.push_str(&place(flags, letter, &value)?);
+        check_size("%", out.len())?;
     }
     out.push_str(rest);
     let is_left = places.len() > usize::from(named.is_some());
@@ -100,10 +101,10 @@ fn printf(format: &str, args: &[Value]) -> Result<String, Error> {
 /// Returns the text of one place of a format.
 fn place(flags: &str, letter: char, value: &Value) -> Result<String, Error> {
     let (letter, value) = match letter {
-        's' => ('s', Value::from(python_str(value))),
+        's' => ('s', Value::from(python_str(value)?)),
         'r' | 'a' => {
             let mut text = String::new();
-            python_repr(&mut text, value);
+            python_repr(&mut text, value)?;
             ('s', Value::from(text))
         }
         'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {

@@ -119,25 +119,38 @@ pub(super) fn format_as_python(
 ) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined => escape_formatter(out, state, value),
-        _ => out.write_str(&python_str(value)).map_err(Error::from),
+        _ => out.write_str(&python_str(value)?).map_err(Error::from),
+    }
+}
+
+/// Most bytes of a text that one function makes. A few short values suffice to ask for more: a list of
+/// lists that are one, or a long text between the letters of another.
+pub(super) const TEXT_MAX: usize = 64 << 20;
+
+/// Fails if a text of so many bytes, which the function `name` makes, is too long.
+pub(super) fn check_size(name: &str, bytes: usize) -> Result<(), Error> {
+    match bytes > TEXT_MAX {
+        true => Err(fail(format!("`{name}` gives more than {TEXT_MAX} bytes"))),
+        false => Ok(()),
     }
 }
 
 /// Returns the text that Python's `str()` gives.
-pub(super) fn python_str(value: &Value) -> String {
+pub(super) fn python_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(s) => s.to_owned(),
-        None if value.is_undefined() => String::new(),
+        Some(s) => Ok(s.to_owned()),
+        None if value.is_undefined() => Ok(String::new()),
         None => {
             let mut out = String::new();
-            python_repr(&mut out, value);
-            out
+            python_repr(&mut out, value)?;
+            Ok(out)
         }
     }
 }
 
 /// Appends the text that Python's `repr()` gives for the values that JSON has.
-pub(super) fn python_repr(out: &mut String, value: &Value) {
+pub(super) fn python_repr(out: &mut String, value: &Value) -> Result<(), Error> {
+    check_size("str", out.len())?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
@@ -148,7 +161,7 @@ pub(super) fn python_repr(out: &mut String, value: &Value) {
             out.push(if tuple.is_some() { '(' } else { '[' });
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
-                python_repr(out, &item);
+                python_repr(out, &item)?;
             }
             out.push_str(match tuple.map(|tuple| tuple.0.len()) {
                 None => "]",
@@ -160,9 +173,9 @@ pub(super) fn python_repr(out: &mut String, value: &Value) {
             out.push('{');
             for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
-                python_repr(out, &key);
+                python_repr(out, &key)?;
                 out.push_str(": ");
-                python_repr(out, &value.get_item(&key).unwrap_or_default());
+                python_repr(out, &value.get_item(&key).unwrap_or_default())?;
             }
             out.push('}');
         }
@@ -170,6 +183,7 @@ pub(super) fn python_repr(out: &mut String, value: &Value) {
             let _ = write!(out, "{value}");
         }
     }
+    Ok(())
 }
 
 /// Appends a string as Python quotes it: in single quotes, unless that needs more escapes.
@@ -292,6 +306,7 @@ impl JsonWriter<'_> {
                 "`tojson` of a value deeper than {DEPTH_MAX} levels"
             )));
         }
+        check_size("tojson", self.out.len())?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self
@@ -311,7 +326,7 @@ impl JsonWriter<'_> {
                     keys.sort();
                 }
                 self.push_group(b"{}", &keys, depth, |writer, key, depth| {
-                    writer.push_key(key);
+                    writer.push_key(key)?;
                     writer.out.push_str(writer.behind);
                     writer.push(&value.get_item(key)?, depth)
                 })?;
@@ -323,7 +338,7 @@ impl JsonWriter<'_> {
     }
 
     /// Writes a key: what is no text becomes one.
-    fn push_key(&mut self, key: &Value) {
+    fn push_key(&mut self, key: &Value) -> Result<(), Error> {
         match key.kind() {
             ValueKind::None => self.out.push_str("\"null\""),
             ValueKind::Bool => {
@@ -334,8 +349,9 @@ impl JsonWriter<'_> {
                 };
                 self.out.push_str(word);
             }
-            _ => self.push_string(&python_str(key)),
+            _ => self.push_string(&python_str(key)?),
         }
+        Ok(())
     }
 
     fn push_group(

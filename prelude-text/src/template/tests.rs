@@ -254,6 +254,21 @@ fn failures_are_typed() {
         ),
         ("\n{{ 'a'.ljust(10 ** 9) }}", "a width is more than 10000"),
         ("\n{{ nothing|tojson }}", "`tojson` of an undefined value"),
+        (
+            "{% set t = namespace(a='aaaaaaaaa') %}{% for i in range(9) %}\n\
+             {% set t.a = t.a|join(t.a) %}{% endfor %}",
+            "`join` gives more than 67108864 bytes",
+        ),
+        (
+            "{% set t = namespace(a=['a']) %}{% for i in range(40) %}\
+             {% set t.a = [t.a, t.a] %}{% endfor %}\n{{ t.a }}",
+            "`str` gives more than 67108864 bytes",
+        ),
+        (
+            "{% set t = namespace(a=['a']) %}{% for i in range(40) %}\
+             {% set t.a = [t.a, t.a] %}{% endfor %}\n{{ t.a|tojson }}",
+            "`tojson` gives more than 67108864 bytes",
+        ),
     ] {
         let what = what.to_owned();
         check(source, TemplateError::Failed { line: 2, what });
