@@ -4,7 +4,7 @@
 #![expect(clippy::cast_precision_loss, reason = "counts of a run")]
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     path::PathBuf,
     process::Command,
     sync::{
@@ -413,11 +413,14 @@ impl<'a> Run<'a> {
             )?));
         }
         let key = (&*phase.body, rerank[1]);
-        if !self.jobs.contains_key(&key) {
-            let jobs = Arc::new(bodies.make(&phase.body, None, 0)?);
-            self.jobs.insert(key, jobs);
-        }
-        Ok(Arc::clone(&self.jobs[&key]))
+        let jobs = match self.jobs.entry(key) {
+            Entry::Occupied(made) => Arc::clone(made.get()),
+            Entry::Vacant(place) => {
+                let jobs = Arc::new(bodies.make(&phase.body, None, 0)?);
+                Arc::clone(place.insert(jobs))
+            }
+        };
+        Ok(jobs)
     }
 
     /// Asks a library for the texts of a phase.
@@ -595,7 +598,7 @@ impl Phase {
     /// Notes what came of the load, and fails if it must be answered and was not.
     fn note(&self, tally: &Tally, values: &mut Values, round: usize) -> Result<()> {
         let unanswered = tally.asked() - tally.count(200);
-        let strict = self.strict.unwrap_or(self.rate.is_none());
+        let strict = self.strict.unwrap_or_else(|| self.rate.is_none());
         ensure!(
             !strict || (unanswered == 0 && tally.count(200) > 0),
             "not every request was answered 200: {tally:?}"

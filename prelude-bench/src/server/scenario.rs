@@ -96,7 +96,7 @@ pub(super) struct Phase {
     /// More arguments and settings: the server is a new one then.
     pub(super) args: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
-    pub(super) and: Vec<Phase>,
+    pub(super) and: Vec<Self>,
 }
 
 /// A row of the report.
@@ -150,7 +150,7 @@ impl Values {
     pub(super) fn compute(&self, text: &str, round: usize) -> Result<f64> {
         let value = |name: &str| {
             let rounds = self.numbers.get(name)?;
-            rounds.get(round).or(rounds.first()).copied()
+            rounds.get(round).or_else(|| rounds.first()).copied()
         };
         compute(text, &value)
     }
