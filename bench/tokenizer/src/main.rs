@@ -102,7 +102,8 @@ struct Args {
     /// any text.
     #[arg(long)]
     paper: Option<PathBuf>,
-    /// Also write the results into the repository, as bench/tokenizer/RESULTS.md and its plots.
+    /// Also write the results into the repository, as RESULTS.md and its plots in
+    /// bench/results/tokenizer.
     #[arg(long)]
     page: bool,
     /// Folder for texts, results and plots; git ignores the default.
@@ -256,7 +257,7 @@ fn main() -> Result<()> {
     publish(&out, &lines, &engines, &about)?;
     if args.page {
         write_page(
-            &repository().join("bench/tokenizer"),
+            &repository().join("bench/results/tokenizer"),
             &lines,
             &engines,
             &about,
@@ -394,12 +395,13 @@ fn publish(out: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result
 }
 
 fn write_page(folder: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let plots = [
         ("rates.svg", Unit::MegabytesPerSecond),
         ("times.svg", Unit::Microseconds),
     ];
     let mut text =
-        "# Results\n\nWritten by the command below; README.md says how to read it.\n\n".to_owned();
+        "# Results\n\nWritten by the command below; bench/tokenizer/README.md says how to read it.\n\n".to_owned();
     text.push_str(&report::markdown(lines, engines, about));
     text.push('\n');
     for (file, unit) in plots {
