@@ -1,5 +1,6 @@
 //! Decides which engine won a row.
 
+use prelude_measure::stats::{Spread, median};
 use serde::Serialize;
 
 use crate::{
@@ -99,11 +100,14 @@ pub(crate) fn judge(row: &Row, entries: Vec<Entry>) -> Line {
         part: row.part,
         entries: measured
             .iter()
-            .map(|entry| Cell {
-                who: entry.who,
-                median: median(&entry.values),
-                spread: spread(&entry.values),
-                differing: entry.differing,
+            .map(|entry| {
+                let Spread { median, low, high } = Spread::of(&entry.values);
+                Cell {
+                    who: entry.who,
+                    median,
+                    spread: (low, high),
+                    differing: entry.differing,
+                }
             })
             .collect(),
     }
@@ -118,23 +122,6 @@ fn better(unit: Unit, ours: &[f64], rival: &[f64]) -> f64 {
     }
     let ratios: Vec<f64> = ours.iter().zip(rival).map(|(a, b)| ratio(*a, *b)).collect();
     median(&ratios)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n.is_multiple_of(2) => f64::midpoint(sorted[middle - 1], sorted[middle]),
-        _ => sorted[middle],
-    }
-}
-
-fn spread(values: &[f64]) -> (f64, f64) {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (least, most)
 }
 
 #[cfg(test)]

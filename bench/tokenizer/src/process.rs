@@ -3,10 +3,11 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{ChildStdin, ChildStdout, Command},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use prelude_measure::process::{self, GONE_WITHIN, Output};
 
 use crate::{
     also::{Also, worker},
@@ -26,9 +27,10 @@ pub(crate) struct Launcher {
 /// A running engine.
 pub(crate) struct Process {
     pub(crate) who: Who,
-    child: Child,
-    orders: Option<ChildStdin>,
+    // Before the keeper: the end of its orders ends the process.
+    orders: ChildStdin,
     replies: BufReader<ChildStdout>,
+    keeper: process::Process,
 }
 
 impl Launcher {
@@ -48,21 +50,18 @@ impl Launcher {
             }
             _ => worker(&std::env::current_exe()?, who, threads),
         };
-        let mut child = command
+        command
             .env("RAYON_NUM_THREADS", threads.to_string())
             .env("FASTOKENS_BPE_THREADS", threads.to_string())
-            .env("TOKENIZERS_PARALLELISM", (threads > 1).to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
+            .env("TOKENIZERS_PARALLELISM", (threads > 1).to_string());
+        let mut keeper = process::Process::start(&mut command, Output::Piped(None))
             .with_context(|| format!("cannot start {}", who.title()))?;
-        let orders = child.stdin.take();
-        let replies = child.stdout.take().context("a piped standard output")?;
+        let (orders, replies) = keeper.pipes().context("its pipes are taken once")?;
         Ok(Process {
             who,
-            child,
             orders,
             replies: BufReader::new(replies),
+            keeper,
         })
     }
 }
@@ -70,14 +69,14 @@ impl Launcher {
 impl Process {
     /// Sends an order and waits for its cost. An engine that refuses or has ended is an error.
     pub(crate) fn obey(&mut self, order: &Order) -> Result<Cost> {
-        let orders = self.orders.as_mut().context("orders are open until drop")?;
         // Writing to a process that has ended fails; the missing reply says more.
-        let _ = writeln!(orders, "{}", serde_json::to_string(order)?);
-        let _ = orders.flush();
+        let _ = writeln!(self.orders, "{}", serde_json::to_string(order)?);
+        let _ = self.orders.flush();
         let mut line = String::new();
         self.replies.read_line(&mut line)?;
         if line.is_empty() {
-            bail!("{} ended: {}", self.who.title(), self.child.wait()?);
+            let ended = self.keeper.wait(GONE_WITHIN, |_| Ok(true))?;
+            bail!("{} ended: {ended:?}", self.who.title());
         }
         let reply: Reply = serde_json::from_str(&line).with_context(|| {
             format!(
@@ -90,13 +89,5 @@ impl Process {
             let error = reply.error.unwrap_or_default();
             anyhow!("{}: {error}", self.who.title())
         })
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // The end of its input ends it.
-        self.orders = None;
-        let _ = self.child.wait();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use prelude_measure::table::Table;
 use serde::Serialize;
 
 use crate::{
@@ -41,9 +42,8 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Returns the lines as columns of text: the header first. The last column is the paper's, if its
-/// figures are there.
-fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> Vec<Vec<String>> {
+/// Returns the lines as a table. The last column is the paper's, if its figures are there.
+fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> Table {
     let mut header = vec!["workload".to_owned(), "unit".to_owned()];
     header.extend(engines.iter().map(|who| who.title().to_owned()));
     header.extend(["to best rival", "must", ""].map(str::to_owned));
@@ -53,7 +53,7 @@ fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> 
         .then_some(paper)
         .filter(|figures| !figures.is_empty());
     header.extend(paper.map(|_| "paper".to_owned()));
-    let mut table = vec![header];
+    let mut table = Table::new(header);
     for line in lines {
         let mut cells = vec![line.name.clone(), line.unit.text().to_owned()];
         for who in engines {
@@ -66,7 +66,7 @@ fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> 
         cells.push(line.must.clone());
         cells.push(line.verdict.text().to_owned());
         cells.extend(paper.map(|figures| figures.get(&line.name).cloned().unwrap_or_default()));
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
@@ -93,16 +93,7 @@ pub(crate) fn terminal(lines: &[Line], engines: &[Who], paper: &Figures) -> Stri
             continue;
         }
         let table = columns(&part, engines, false, paper);
-        let width = |n: usize| table.iter().map(|row| row[n].chars().count()).max();
-        let widths: Vec<usize> = (0..table[0].len()).map(|n| width(n).unwrap_or(0)).collect();
-        let _ = writeln!(text, "\n{title}");
-        for row in &table {
-            for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(text, "{cell:<width$}  ");
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
+        let _ = write!(text, "\n{title}\n{}", table.text());
     }
     text
 }
@@ -132,14 +123,8 @@ pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String
         if part.is_empty() {
             continue;
         }
-        let _ = writeln!(text, "\n### {title}\n");
         let table = columns(&part, engines, true, &about.paper);
-        for (n, row) in table.iter().enumerate() {
-            let _ = writeln!(text, "| {} |", row.join(" | "));
-            if n == 0 {
-                let _ = writeln!(text, "|{}", " --- |".repeat(row.len()));
-            }
-        }
+        let _ = write!(text, "\n### {title}\n\n{}", table.markdown());
     }
     if !about.remarks.is_empty() {
         text.push_str("\n### Remarks of this run\n\n");

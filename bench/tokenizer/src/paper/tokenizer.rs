@@ -70,8 +70,8 @@ fn manifest(text: &str, own: &Path) -> Result<String> {
                 "fastokens = {{ git = {GIT:?}, rev = {REVISION:?} }}"
             ));
         } else {
-            let crates = format!("path = {:?}", own.join("../../fasttoken"));
-            made.push_str(&line.replace("path = \"../../fasttoken\"", &crates));
+            let crates = format!("path = \"{}/", own.join("../..").display());
+            made.push_str(&line.replace("path = \"../../", &crates));
         }
         made.push('\n');
     }
