@@ -33,6 +33,7 @@ mod decoder;
 mod encoder;
 mod error;
 mod families;
+mod field;
 pub mod fields;
 pub mod file;
 mod fp8;
@@ -53,6 +54,7 @@ mod tensor;
 mod tensors;
 #[cfg(test)]
 mod testing;
+mod weight_source;
 mod weights;
 
 pub use activation::ClassActivation;

@@ -2,26 +2,12 @@
 
 use super::{Decoder, Gemma, GemmaLayer, Head, Layer, Mlp};
 use crate::{
-    Checkpoint, Error, Expert, ExpertsConfig, ModelConfig, ModelKind, WeightLoader,
+    Error, Expert, ExpertsConfig, ModelConfig, ModelKind,
     families::ClassHead,
-    source::{Place, TensorSource, WeightSource},
+    source::{Place, TensorSource},
 };
 
 impl<W> Decoder<W> {
-    /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
-    ///
-    /// # Errors
-    /// [`Error::Tensors`] if names or shapes are not the architecture's, [`Error::NotFinite`] for damaged
-    /// weights, [`Error::Loader`] for what the device says.
-    pub fn load<L: WeightLoader<Weight = W>>(
-        checkpoint: &Checkpoint,
-        max_positions: usize,
-        loader: &mut L,
-    ) -> Result<Self, Error> {
-        let mut source = WeightSource::new(checkpoint, max_positions, loader)?;
-        Self::define(checkpoint.config(), checkpoint.kind(), &mut source)
-    }
-
     /// Makes the model of the tensors that it asks `source` for.
     pub(crate) fn define<S: TensorSource<Weight = W>>(
         config: &ModelConfig,

@@ -5,31 +5,12 @@ use super::{
     heads::{Classes, Dense, Heads},
 };
 use crate::{
-    Checkpoint, EncoderConfig, Error, ModelConfig, ModelKind, WeightLoader,
+    EncoderConfig, Error, ModelConfig, ModelKind,
     families::{ClassHead, EncoderParts},
-    source::{Form, TensorSource, WeightSource},
-    tensors::norm_parts,
+    source::{Form, TensorSource},
 };
 
 impl<W> Encoder<W> {
-    /// Converts the checkpoint's weights, with rotations for positions `0..max_positions`.
-    ///
-    /// # Errors
-    /// [`Error::Tensors`] if names or shapes are not the architecture's, [`Error::NotFinite`] for damaged
-    /// weights, [`Error::Loader`] for what the device says.
-    pub fn load<L: WeightLoader<Weight = W>>(
-        checkpoint: &Checkpoint,
-        encoder: &EncoderConfig,
-        max_positions: usize,
-        loader: &mut L,
-    ) -> Result<Self, Error> {
-        let config = checkpoint.config();
-        let contains = |name: &str| checkpoint.contains(name);
-        let parts = norm_parts(contains, config.family.prefix(contains));
-        let mut source = WeightSource::new(checkpoint, max_positions, loader)?;
-        Self::define((config, encoder), checkpoint.kind(), parts, &mut source)
-    }
-
     /// Makes the model of the tensors that it asks `source` for. The tensors of norms have the names
     /// `norm_parts`.
     pub(crate) fn define<S: TensorSource<Weight = W>>(

@@ -1,7 +1,7 @@
 //! DistilBERT. Sanh et al., DistilBERT (2019), §3.
 
 use super::{ClassHead, ENCODER, EncoderParts, Family, LayerNames, ShapeFields, bert::PARTS};
-use crate::{Activation, fields::rows};
+use crate::{Activation, field::rows};
 
 pub(super) const DISTILBERT: Family = Family {
     name: "DistilBert",

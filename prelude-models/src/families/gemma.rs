@@ -1,7 +1,7 @@
 //! Gemma 2 and Gemma 3. Gemma Team, Gemma 2 (2024), §2, and Gemma 3 (2025), §2.
 
 use super::{DECODER, Family, GemmaParts, LocalFields, RopeFields};
-use crate::fields::rows;
+use crate::field::rows;
 
 pub(super) const GEMMA2: Family = Family {
     name: "Gemma2",

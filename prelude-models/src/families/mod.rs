@@ -17,7 +17,7 @@ mod qwen;
 
 use crate::{
     Activation, Error,
-    fields::{self, Field},
+    field::{ENCODERS, Field},
     json::Fields,
 };
 
@@ -374,7 +374,7 @@ impl Family {
     pub(crate) const fn shared_table(&self) -> &'static str {
         match self.encoder {
             None => "config.json",
-            Some(_) => fields::ENCODERS,
+            Some(_) => ENCODERS,
         }
     }
 

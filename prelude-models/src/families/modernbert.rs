@@ -3,7 +3,7 @@
 use super::{
     Bias, ClassHead, ENCODER, EncoderParts, Family, LayerNames, LocalFields, RopeFields, Unread,
 };
-use crate::fields::rows;
+use crate::field::rows;
 
 pub(super) const MODERNBERT: Family = Family {
     name: "ModernBert",

@@ -4,7 +4,7 @@ use super::{
     ENCODER, EncoderParts, Family, FirstPosition, LayerNames,
     bert::{PARTS, TWO_PRODUCTS},
 };
-use crate::fields::rows;
+use crate::field::rows;
 
 pub(super) const MPNET: Family = Family {
     name: "MPNet",

@@ -1,5 +1,7 @@
 //! `config.json`, as transformers 5.23 reads it and older releases wrote it.
 
+use crate::field::rows;
+
 rows! {
     CONFIG, "config.json";
     Obeyed ["architectures"]

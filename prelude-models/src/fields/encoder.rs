@@ -1,5 +1,7 @@
 //! `config.json` of encoders, as transformers 5.24 reads it and older releases wrote it.
 
+use crate::field::rows;
+
 rows! {
     CONFIG, "config.json of an encoder";
     Obeyed ["architectures"]

@@ -1,5 +1,7 @@
 //! `generation_config.json`, as transformers 5.23 reads it.
 
+use crate::field::rows;
+
 rows! {
     GENERATION_CONFIG, "generation_config.json";
     Obeyed ["eos_token_id"] "tokens that end a text";

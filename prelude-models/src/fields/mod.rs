@@ -5,19 +5,6 @@
 //! loaded. A field that has no row is passed over, as transformers does, with a warning that names
 //! it.
 
-/// Declares a table of rows of one file: the effect of fields, their names, and the note.
-macro_rules! rows {
-    ($table:ident, $file:literal; $($effect:ident $(($($allowed:literal),*))? [$($name:literal),+ $(,)?] $note:literal;)*) => {
-        pub(super) const $table: &[$crate::fields::Field] = &[$($crate::fields::Field {
-            file: $file,
-            names: &[$($name),+],
-            effect: $crate::fields::Effect::$effect $((&[$($allowed),*]))?,
-            note: $note,
-        }),*];
-    };
-}
-pub(crate) use rows;
-
 mod config;
 mod encoder;
 mod generation;
@@ -26,42 +13,15 @@ mod tokenizer;
 
 use serde_json::{Map, Value};
 
+pub use crate::field::{Effect, Field};
+
 use crate::{
     Error,
     error::first_few,
     families::FAMILIES,
+    field::ENCODERS,
     json::{self, short},
 };
-
-/// The effect of a field's value on loading and on answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Effect {
-    /// The field decides answers, as the note says.
-    Obeyed,
-    /// Loading refuses every value but null and these, given as JSON.
-    Refused(&'static [&'static str]),
-    /// Loading refuses every value for which the note does not hold.
-    Checked,
-    /// The field changes no answer, whatever its value.
-    NoEffect,
-    /// The field is ignored with a warning.
-    Warned,
-}
-
-/// A row of the table: fields of one file that have the same effect for the same reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Field {
-    /// The file's name, relative to the folder.
-    pub file: &'static str,
-    /// The fields' names.
-    pub names: &'static [&'static str],
-    /// The effect of the fields' values.
-    pub effect: Effect,
-    /// The meaning of the fields, or the reason for the effect.
-    pub note: &'static str,
-}
 
 /// Generation parameters in `config.json`, where they were saved once.
 static IN_CONFIG: Field = Field {
@@ -122,9 +82,6 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>
 pub fn document(file: &str, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     json::object(file, bytes)
 }
-
-/// The name by which the table knows the `config.json` of an encoder.
-pub(crate) const ENCODERS: &str = "config.json of an encoder";
 
 /// Checks fields of a file against the table and returns warnings that name those passed over.
 pub(crate) fn check(file: &str, map: &Map<String, Value>) -> Result<Vec<String>, Error> {

@@ -1,5 +1,7 @@
 //! The files of sentence-transformers 6.2 and older releases.
 
+use crate::field::rows;
+
 rows! {
     MODULES, "modules.json";
     Checked ["type"]

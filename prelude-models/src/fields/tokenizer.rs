@@ -1,6 +1,8 @@
 //! `tokenizer.json`, `tokenizer_config.json` and `special_tokens_map.json`, as transformers 5.23
 //! reads them.
 
+use crate::field::rows;
+
 rows! {
     TOKENIZER, "tokenizer.json";
     Obeyed ["model", "normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens"]
