@@ -3,7 +3,7 @@
 //! Each section runs [`crate::sim`] in the setting of one figure: the server's scheduler and
 //! `prelude-router`, with the published time models of devices that are not the papers'. So what is
 //! compared is the shape of a curve and the ratio of two of its points, not a time.
-//! The papers' figures are in `figures.json`, by number of table or figure.
+//! What is simulated, read off and compared is in a file for each paper (`entry.rs`).
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -11,13 +11,11 @@
     reason = "numbers of requests, and shares"
 )]
 
-mod laps;
+mod claim;
+mod entry;
 mod page;
 mod plot;
-mod preble;
-mod prefill_only;
-mod printed;
-mod textbook;
+mod run;
 
 use std::{
     num::NonZero,
@@ -25,17 +23,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Deserialize;
-
+use entry::Entry;
 pub use page::Page;
 use page::Section;
-use printed::Figures as PrintedFigures;
 
-use crate::sim::{Experiment, Figures, Progress as SimProgress, Source, Spread};
+use crate::sim::Progress as SimProgress;
 
 /// A paper that has sections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Paper {
     /// PrefillOnly (Du et al., SOSP 2025).
     PrefillOnly,
@@ -48,15 +43,6 @@ pub enum Paper {
 }
 
 impl Paper {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::PrefillOnly => "prefill-only",
-            Self::Laps => "laps",
-            Self::Preble => "preble",
-            Self::Textbook => "textbook",
-        }
-    }
-
     /// Returns the name of the paper's system.
     #[must_use]
     pub const fn title(self) -> &'static str {
@@ -69,24 +55,22 @@ impl Paper {
     }
 
     /// Returns its sections, in the order of the paper.
-    fn sections(self) -> &'static [Make] {
-        match self {
-            Self::PrefillOnly => prefill_only::SECTIONS,
-            Self::Laps => laps::SECTIONS,
-            Self::Preble => preble::SECTIONS,
-            Self::Textbook => textbook::SECTIONS,
-        }
+    fn sections(self) -> Result<Vec<Entry>> {
+        entry::read(match self {
+            Self::PrefillOnly => include_str!("prefill_only.toml"),
+            Self::Laps => include_str!("laps.toml"),
+            Self::Preble => include_str!("preble.toml"),
+            Self::Textbook => include_str!("textbook.toml"),
+        })
+        .with_context(|| format!("the file of {}", self.title()))
     }
 }
 
-/// A section's name in the progress bar, and the function that runs it.
-type Make = (&'static str, fn(&Bench<'_>) -> Result<Section>);
-
 /// The progress of [`run`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A section begins: its paper and its name.
-    Section(Paper, &'static str),
+    Section(Paper, String),
     /// A simulation begins, with so many requests.
     Run(usize),
     /// A request of it has ended.
@@ -129,25 +113,27 @@ fn sections(
     threads: usize,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<(Paper, Section)>> {
-    let of_paper = |&paper: &Paper| paper.sections().iter().map(move |make| (paper, make));
-    let todo: Vec<(Paper, &Make)> = papers.iter().flat_map(of_paper).collect();
+    let mut todo: Vec<(Paper, Entry)> = Vec::new();
+    for &paper in papers {
+        todo.extend(paper.sections()?.into_iter().map(|entry| (paper, entry)));
+    }
     let next = AtomicUsize::new(0);
     let work = || {
         let mut made = Vec::new();
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(paper, (name, make))) = todo.get(n) else {
+            let Some((paper, entry)) = todo.get(n) else {
                 return Ok(made);
             };
-            progress(Progress::Section(paper, name));
-            let mut bench = Bench {
+            progress(Progress::Section(*paper, entry.name.clone()));
+            let bench = Bench {
                 seeds,
                 share,
-                printed: PrintedFigures::load()?,
                 progress,
             };
-            let section = make(&mut bench).with_context(|| format!("{}: {name}", paper.title()))?;
-            made.push((n, (paper, section)));
+            let section = entry.make(&bench);
+            let section = section.with_context(|| format!("{}: {}", paper.title(), entry.name))?;
+            made.push((n, (*paper, section)));
         }
     };
     let made: Result<Vec<_>> = std::thread::scope(|scope| {
@@ -168,7 +154,6 @@ struct Bench<'a> {
     seeds: u64,
     /// The part of the papers' numbers of requests that is run.
     share: f64,
-    printed: PrintedFigures,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
@@ -177,15 +162,6 @@ impl Bench<'_> {
     fn count(&self, all: u32) -> u32 {
         ((f64::from(all) * self.share) as u32).max(2)
     }
-
-    /// Runs an experiment with each seed.
-    fn run(&self, mut experiment: Experiment) -> Result<Runs> {
-        if let Source::Seeded { seeds, .. } = &mut experiment.source {
-            *seeds = self.seeds;
-        }
-        let report = experiment.run(|step| (self.progress)(Progress::of(step)))?;
-        Ok(Runs(report.runs))
-    }
 }
 
 impl Progress {
@@ -193,24 +169,6 @@ impl Progress {
         match step {
             SimProgress::Run(requests) => Self::Run(requests),
             SimProgress::Request => Self::Request,
-        }
-    }
-}
-
-/// The figures of a simulation with each seed.
-struct Runs(Vec<Figures>);
-
-impl Runs {
-    /// Returns the median of a figure over the seeds.
-    fn median(&self, figure: fn(&Figures) -> f64) -> f64 {
-        Spread::of(self.0.iter().map(figure).collect()).median
-    }
-
-    /// Returns the median of a figure; NaN if a request fits no engine, whose time is in no figure.
-    fn median_if_all_fit(&self, figure: fn(&Figures) -> f64) -> f64 {
-        match self.0.iter().all(|run| run.refused == 0) {
-            true => self.median(figure),
-            false => f64::NAN,
         }
     }
 }

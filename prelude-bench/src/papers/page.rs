@@ -4,7 +4,7 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{Paper, plot::Plot, printed::Claim};
+use super::{Paper, claim::Claim, plot::Plot};
 
 /// The tables and plots of all sections.
 pub struct Page {
@@ -26,6 +26,7 @@ pub(super) struct Section {
 }
 
 /// A table: its caption, its heads, and its rows of as many cells.
+#[derive(Clone)]
 pub(super) struct Table {
     pub(super) caption: String,
     pub(super) head: Vec<String>,

@@ -33,8 +33,8 @@ pub(super) struct Plot {
 
 /// The name of an axis, with its unit, and its scale.
 pub(super) enum Axis {
-    Linear(&'static str),
-    Log(&'static str),
+    Linear(String),
+    Log(String),
 }
 
 /// A curve: its name and its points.
@@ -44,7 +44,7 @@ pub(super) struct Curve {
 }
 
 impl Axis {
-    const fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
             Self::Linear(name) | Self::Log(name) => name,
         }
@@ -177,8 +177,8 @@ mod tests {
         let plot = Plot {
             name: "test".to_owned(),
             title: "a title".to_owned(),
-            x: Axis::Linear("requests/s"),
-            y: Axis::Log("s"),
+            x: Axis::Linear("requests/s".to_owned()),
+            y: Axis::Log("s".to_owned()),
             curves: vec![
                 curve("one", vec![(1.0, 0.0), (2.0, 10.0), (3.0, 100.0)]),
                 curve("none", vec![(1.0, 0.0)]),
@@ -192,9 +192,12 @@ mod tests {
         }
         // Two of the four points.
         assert_eq!(svg.matches("<circle").count(), 2);
-        let log = Axis::Log("s");
+        let log = Axis::Log("s".to_owned());
         let labels = [2.0, 2.2, 0.2, -1.0].map(|place| log.label(place));
         assert_eq!(labels, ["100", "160", "1.6", "0.10"]);
-        assert_eq!(Axis::Linear("s").range(std::iter::empty()), 0.0..1.0);
+        assert_eq!(
+            Axis::Linear("s".to_owned()).range(std::iter::empty()),
+            0.0..1.0
+        );
     }
 }

@@ -6,11 +6,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use anyhow::Result;
 use prelude_core::Timestamp;
+use serde::Deserialize;
 
 use super::{Arrival, Piece, Preset, Record, Route, Served, Workload, cluster, serves::Serves};
 
 /// The order in which a baseline takes requests up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Batching {
     /// One request after the other.
     One,

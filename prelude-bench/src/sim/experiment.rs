@@ -5,12 +5,12 @@ use prelude_router::{
     CacheAwareConfig, E2Config, E2Load, LapsConfig, PolicyConfig, PrefixHashConfig,
     UserStickyConfig,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{EngineConfig, Figures, Kind, Report, Routed, Served, Setting, Workload, run as serve};
 
 /// A router of requests to engines: a policy of `prelude-router` with its defaults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Router {
     /// Preble's E2: the engine that caches the prompt, or the engine with the lowest cost.

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use prelude_core::{Capacity, ForwardBatch, Profile, ServiceTime, StepWork};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::VOCABULARY;
 
@@ -153,7 +153,7 @@ impl EngineModel {
 const MAX_MEASURED_STEP: u32 = 2048;
 
 /// A model on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// Mistral-7B on one A6000, as the authors of Preble fitted it.

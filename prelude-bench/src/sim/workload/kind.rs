@@ -1,7 +1,7 @@
 //! The kinds of workloads, and their sizes.
 
 use anyhow::{Result, bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Arrival, Builder, Gaps, Order, Workload, agent, conversation,
@@ -11,7 +11,7 @@ use super::{
 };
 
 /// A workload of the papers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Tools: system part, tool, question (Preble).

@@ -1,6 +1,6 @@
 //! The order of requests of different key portions, which matters, and which no paper gives.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Arrival;
 use crate::random::Random;
@@ -10,7 +10,7 @@ const WINDOW: usize = 20;
 
 /// The order of requests with different key portions. Those with one key portion keep theirs, so
 /// that an agent's steps and a conversation's turns never come before what they continue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// One key portion after another: the kindest to a cache.
