@@ -225,7 +225,7 @@ pub(crate) fn normalised_inputs<'a>(
         ("normalize", vectors.normalize),
         ("normalized", vectors.normalized),
     ])?;
-    let normalise = normalise.map_or(model.embeds().normalise, |(_, is_wanted)| is_wanted);
+    let normalise = normalise.map_or_else(|| model.embeds().normalise, |(_, is_wanted)| is_wanted);
     Ok((Inputs::new(call, model, fields)?, normalise))
 }
 
