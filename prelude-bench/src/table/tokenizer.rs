@@ -49,7 +49,8 @@ fn encode(rounds: Rounds, name: &str, text: &str, ours: &Tokenizer) -> Result<Ve
         copied.extend_from_slice(std::hint::black_box(text.as_bytes()));
         std::hint::black_box(&copied);
     };
-    let mut rival = rival(text, &ours.encode(text, true))?;
+    let expected = ours.encode(text, true);
+    let mut rival = rival(text, &expected)?;
     let mut works: Vec<&mut dyn FnMut()> = vec![&mut encode, &mut copy];
     works.extend(rival.as_mut().map(|rival| rival as &mut dyn FnMut()));
     let seconds = in_turns(rounds, &mut works);
