@@ -56,6 +56,9 @@ pub(crate) enum Effect {
     /// A request is refused by this field, unless its value is null or one of these, given as
     /// compact JSON.
     Refused(&'static [&'static str]),
+    /// A request is refused like this by a field of another dialect of the route, which clients of
+    /// that dialect know.
+    Foreign(&'static [&'static str]),
 }
 
 /// Fields that have the same effect for the same reason.

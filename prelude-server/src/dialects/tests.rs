@@ -43,7 +43,7 @@ fn a_request_has_the_fields_that_its_tables_say_it_obeys() {
             assert!(seen.insert(name), "{endpoint:?}: {name} has two rows");
             match row.effect {
                 Effect::Obeyed | Effect::Cut => drop(obeyed.insert(name.to_owned())),
-                Effect::Refused(neutral) => {
+                Effect::Refused(neutral) | Effect::Foreign(neutral) => {
                     for text in neutral {
                         serde_json::from_str::<Value>(text).expect(text);
                     }
@@ -81,7 +81,7 @@ fn every_other_field_is_refused_by_name_or_passed_over() {
             match row.effect {
                 Effect::Obeyed | Effect::Cut => continue,
                 Effect::NoEffect => assert_eq!(ask(name, odd()).0, 200, "{path} {name}"),
-                Effect::Refused(neutral) => {
+                Effect::Refused(neutral) | Effect::Foreign(neutral) => {
                     let (refused, answer) = ask(name, odd());
                     let text = answer.to_string();
                     assert!(matches!(refused, 400 | 422), "{path} {name}: {text}");
@@ -139,8 +139,8 @@ fn section(table: &Table) -> String {
             Effect::Obeyed => "obeyed".to_owned(),
             Effect::Cut => "obeyed: cuts".to_owned(),
             Effect::NoEffect => "no effect".to_owned(),
-            Effect::Refused([]) => "refused".to_owned(),
-            Effect::Refused(neutral) => {
+            Effect::Refused([]) | Effect::Foreign([]) => "refused".to_owned(),
+            Effect::Refused(neutral) | Effect::Foreign(neutral) => {
                 let neutral: Vec<_> = neutral.iter().map(|value| format!("`{value}`")).collect();
                 format!("refused, but for {}", neutral.join(" and "))
             }

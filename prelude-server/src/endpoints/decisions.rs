@@ -1,13 +1,13 @@
 //! `POST /v1/decisions`: typed decisions in OpenAI's dialect.
 
-use std::{borrow::Cow, collections::HashSet, fmt, marker::PhantomData, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, marker::PhantomData, sync::Arc};
 
 use bytes::Bytes;
 use prelude_text::decide::{Answer, ChoiceOption, Criteria, Level, Question};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{SeqAccess, Visitor},
+    de::{Error, SeqAccess},
 };
 use serde_json::{json, value::RawValue};
 
@@ -24,7 +24,7 @@ use crate::{
         messages::Content,
         submit::{Common, CommonFields},
     },
-    wire::{Refused, Text, request, unsupported, wrong_value},
+    wire::{Refused, Shapes, Text, all, by_shape, described, request, unsupported, wrong_value},
 };
 
 /// `POST /v1/decisions`.
@@ -64,48 +64,32 @@ struct Input<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Input<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = Cow<'de, str>;
+        by_shape::<Input<'de>, D>(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of user messages")
-            }
+impl<'de> Shapes<'de> for Input<'de> {
+    const WORDS: &'static str = "a string or a list of user messages";
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Cow::Borrowed(text))
-            }
+    fn text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(text))
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Cow::Owned(text.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(message) = list.next_element::<MessageFields>()? {
-                    texts.push(message.content.0);
-                }
-                match texts.is_empty() {
-                    true => Err(wrong_value("not be an empty list")),
-                    false => Ok(Cow::Owned(texts.join("\n\n"))),
-                }
-            }
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        let messages: Vec<MessageFields> = all(list)?;
+        if messages.is_empty() {
+            return Err(wrong_value("not be an empty list"));
         }
-        deserializer.deserialize_any(Either).map(Self)
+        let texts: Vec<String> = messages.into_iter().map(|m| m.content.0).collect();
+        Ok(Self(Cow::Owned(texts.join("\n\n"))))
     }
 }
 
-impl JsonSchema for Input<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "DecisionInput".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let message = generator.subschema_for::<MessageFields>();
-        let messages = json!({ "type": "array", "minItems": 1, "items": message });
-        json_schema!({ "anyOf": [{ "type": "string" }, messages] })
-    }
-}
+described!(Input<'_>, "DecisionInput", |generator| {
+    let message = generator.subschema_for::<MessageFields>();
+    let messages = json!({ "type": "array", "minItems": 1, "items": message });
+    json_schema!({ "anyOf": [{ "type": "string" }, messages] })
+});
 
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "DecisionMessage")]
@@ -166,27 +150,21 @@ struct PartFields {
 
 impl<'de> Deserialize<'de> for JoinedParts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = String;
+        by_shape(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of parts")
-            }
+impl<'de> Shapes<'de> for JoinedParts {
+    const WORDS: &'static str = "a string or a list of parts";
 
-            fn visit_str<E>(self, text: &str) -> Result<String, E> {
-                Ok(text.to_owned())
-            }
+    fn text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(text.into_owned()))
+    }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<String, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(part) = list.next_element::<PartFields>()? {
-                    texts.push(part.text);
-                }
-                Ok(texts.join("\n"))
-            }
-        }
-        deserializer.deserialize_any(Either).map(Self)
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        let parts: Vec<PartFields> = all(list)?;
+        let texts: Vec<String> = parts.into_iter().map(|part| part.text).collect();
+        Ok(Self(texts.join("\n")))
     }
 }
 
@@ -268,10 +246,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
 async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: DecisionRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let model = call
-        .app
-        .model_for(common.model.as_deref(), Task::Decisions)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Decisions)?;
     let (questions, values) = questions(request.decision.questions)?;
     let options = Options::new(request.options.x_prelude)?;
     if options.forest {

@@ -1,11 +1,11 @@
 //! The routes of text-embeddings-inference (TEI): `/embed`, `/predict`, `/similarity` and `/info`.
 //! Its `/rerank` is a dialect of ours.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use prelude_core::Pooling;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, value::RawValue};
 
@@ -25,7 +25,7 @@ use crate::{
         submit::{Common, CommonFields},
         truncate::CutFields,
     },
-    wire::{Fields, Int, Text, one_of, request, wrong_type},
+    wire::{Fields, Int, Text, described, one_of, request, wrong_type},
 };
 
 /// `POST /embed`.
@@ -108,9 +108,7 @@ request! {
 /// Answers `/embed`.
 async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbedRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let name = common.model.as_deref();
-    let model = call.app.model_for(name, Task::Embeddings)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
     let asked = request.embed;
     let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
     let normalise = asked.normalize.unwrap_or(true);
@@ -150,9 +148,7 @@ request! {
 /// Answers `/embed_all`: the vectors of each text's tokens, as the model computes them.
 async fn token_embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbedAllRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let name = common.model.as_deref();
-    let model = call.app.model_for(name, Task::Embeddings)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
     let asked = request.embed;
     let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
     let fields = VectorFields {
@@ -204,20 +200,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
     }
 }
 
-impl JsonSchema for Sequences<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "TeiSequences".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let text = || json!({ "type": "string" });
-        let list = || json!({ "type": "array", "minItems": 1, "maxItems": 2, "items": text() });
-        json_schema!({
-            "description": "A text, a pair of texts, or several of both, each in a list of its own.",
-            "anyOf": [text(), list(), { "type": "array", "minItems": 1, "items": list() }],
-        })
-    }
-}
+described!(Sequences<'_>, "TeiSequences", |_| {
+    let text = || json!({ "type": "string" });
+    let list = || json!({ "type": "array", "minItems": 1, "maxItems": 2, "items": text() });
+    json_schema!({
+        "description": "A text, a pair of texts, or several of both, each in a list of its own.",
+        "anyOf": [text(), list(), { "type": "array", "minItems": 1, "items": list() }],
+    })
+});
 
 /// Texts to classify.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -355,9 +345,7 @@ request! {
 /// Answers `/similarity` by the cosines of embeddings.
 async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: SimilarityRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let name = common.model.as_deref();
-    let model = call.app.model_for(name, Task::Embeddings)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
     let SimilarityInputs {
         source_sentence,
         sentences,

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use prelude_core::TokenId;
 use prelude_text::shared_prefix::SharedPrompts;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json, value::RawValue};
 
@@ -19,7 +19,7 @@ use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
-    wire::{NO_TEXT, OneOrMany, Text, request, wrong_type, wrong_value},
+    wire::{NO_TEXT, OneOrMany, Text, described, request, wrong_type, wrong_value},
 };
 
 const KINDS: &str =
@@ -57,18 +57,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Prompts<'a> {
     }
 }
 
-impl JsonSchema for Prompts<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "Prompts".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "Text, texts, token ids, or lists of token ids.",
-            "anyOf": prompt_kinds(),
-        })
-    }
-}
+described!(Prompts<'_>, "Prompts", |_| json_schema!({
+    "description": "Text, texts, token ids, or lists of token ids.",
+    "anyOf": prompt_kinds(),
+}));
 
 fn prompt_kinds() -> [Value; 4] {
     let id = || json!({ "type": "integer", "format": "uint32", "minimum": 0 });
@@ -122,21 +114,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
     }
 }
 
-impl JsonSchema for Sequences<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "Sequences".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = generator.subschema_for::<Sequence<'_>>();
-        let many = json!({ "type": "array", "minItems": 1, "items": one });
-        let kinds = prompt_kinds().into_iter().chain([one.to_value(), many]);
-        json_schema!({
-            "description": "Text, texts, token ids, or lists of token ids; of a classifier also pairs.",
-            "anyOf": kinds.collect::<Vec<_>>(),
-        })
-    }
-}
+described!(Sequences<'_>, "Sequences", |generator| {
+    let one = generator.subschema_for::<Sequence<'_>>();
+    let many = json!({ "type": "array", "minItems": 1, "items": one });
+    let kinds = prompt_kinds().into_iter().chain([one.to_value(), many]);
+    json_schema!({
+        "description": "Text, texts, token ids, or lists of token ids; of a classifier also pairs.",
+        "anyOf": kinds.collect::<Vec<_>>(),
+    })
+});
 
 /// A value that is no prompts: "must be" this, or "must" do that.
 #[derive(Debug)]

@@ -1,18 +1,9 @@
 //! Messages of a conversation: checked, and made what templates expect.
 
-use std::fmt;
-
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
-};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, json};
 
-use crate::{
-    error::ApiError,
-    wire::{Json, Text},
-};
+use crate::{error::ApiError, wire::Json};
 
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
@@ -75,69 +66,18 @@ pub(crate) fn has_media(raw: &str) -> bool {
     let may_have = !raw.starts_with('"')
         && raw.contains("\"type\"")
         && MEDIA.iter().any(|kind| raw.contains(kind));
-    may_have && serde_json::from_str(raw).is_ok_and(|HasMedia(has)| has)
+    may_have && serde_json::from_str(raw).is_ok_and(|value: Value| is_media(&value))
 }
 
-/// True if a JSON value has a content part that is not text.
-struct HasMedia(bool);
-
-impl<'de> Deserialize<'de> for HasMedia {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
-            type Value = bool;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON value")
-            }
-
-            fn visit_unit<E>(self) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
-                let mut found = false;
-                while let Some(HasMedia(has)) = list.next_element()? {
-                    found |= has;
-                }
-                Ok(found)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
-                let mut found = false;
-                while let Some(Text(key)) = map.next_key::<Text<'de>>()? {
-                    found |= match &*key {
-                        "type" => {
-                            let kind = map.next_value::<&RawValue>()?.get();
-                            MEDIA.contains(&kind.trim_matches('"'))
-                        }
-                        _ => map.next_value::<HasMedia>()?.0,
-                    };
-                }
-                Ok(found)
-            }
-        }
-        deserializer.deserialize_any(Any).map(Self)
+/// Returns true if there is a content part that is not text in a value.
+fn is_media(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.iter().any(is_media),
+        Value::Object(members) => members.iter().any(|(name, value)| match name.as_str() {
+            "type" => value.as_str().is_some_and(|kind| MEDIA.contains(&kind)),
+            _ => is_media(value),
+        }),
+        _ => false,
     }
 }
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     admission::{Cost, Stage, time_for},
-    endpoint::Call,
+    endpoint::{Call, Reply, unix_seconds},
     error::ApiError,
     log, reject,
-    served_model::ServedModel,
+    served_model::{ServedModel, Task},
     wire::{Int, Text},
 };
 
@@ -88,6 +88,20 @@ impl<'a> Common<'a> {
                 (a, b) => a.or(b),
             },
         })
+    }
+
+    /// Checks the common fields, as [`Common::new`] does, and finds the model that serves a task.
+    ///
+    /// # Errors
+    /// 400 naming the field; 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
+    pub(crate) fn with_model<'c>(
+        call: &'c Call,
+        fields: CommonFields<'a>,
+        task: Task,
+    ) -> Result<(Self, &'c Arc<ServedModel>), ApiError> {
+        let common = Self::new(call, fields)?;
+        let model = call.app.model_for(common.model.as_deref(), task)?;
+        Ok((common, model))
     }
 }
 
@@ -285,5 +299,37 @@ impl UsageBody {
                 cached_tokens: usage.map_or(0, |u| u.cached_tokens.min(prompt_tokens)),
             },
         }
+    }
+}
+
+/// A list of results as OpenAI's clients read it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ListOf{T}")]
+pub(crate) struct ListBody<'a, T> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    data: Vec<T>,
+    usage: UsageBody,
+}
+
+impl<'a, T: Serialize> ListBody<'a, T> {
+    /// Writes the answer of a model under an id that begins with `prefix`.
+    pub(crate) fn reply(
+        call: &Call,
+        prefix: &str,
+        model: &'a ServedModel,
+        data: Vec<T>,
+        usage: UsageBody,
+    ) -> Reply {
+        Reply::json(&Self {
+            id: call.app.ids.next(prefix),
+            object: "list",
+            created: unix_seconds(),
+            model: &model.name,
+            data,
+            usage,
+        })
     }
 }

@@ -10,13 +10,9 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
 use serde_json::{error::Category, value::RawValue};
 
-use super::{Json, Text, fault::cut, from_raw};
+use super::{Json, Members, fault::cut, from_raw};
 use crate::{
     dialects::{self, Effect, Table},
     error::ApiError,
@@ -170,7 +166,7 @@ impl<'a> Fields<'a> {
             let message = "the body is empty; a JSON object is required";
             return Err(ApiError::invalid_json(message));
         }
-        let RawEntries(entries) = serde_json::from_str(text).map_err(|e| {
+        let Members(entries) = serde_json::from_str(text).map_err(|e| {
             // The only data error of a map of raw values is that the text is not a map.
             match e.is_data() && !text.trim_start().starts_with('{') {
                 true => ApiError::new(400, "invalid_type", "the body must be a JSON object"),
@@ -199,7 +195,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Takes a field as raw JSON text; `null` is `None`.
-    pub(super) fn take(&mut self, name: &str) -> Option<&'a str> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'a str> {
         let entry = self.entries.iter_mut().find(|e| e.name == name)?;
         entry.raw.take().filter(|raw| *raw != "null")
     }
@@ -240,11 +236,15 @@ impl<'a> Fields<'a> {
             let Some(field) = dialects::row(tables, &entry.name) else {
                 continue;
             };
+            let is_given = |neutral: &[&str]| raw != "null" && !neutral.contains(&raw);
             match field.effect {
-                Effect::Refused(neutral) if raw != "null" && !neutral.contains(&raw) => {
+                Effect::Refused(neutral) if is_given(neutral) => {
                     return Err(ApiError::refused_field(entry.name.to_string(), field.note));
                 }
-                Effect::Refused(_) | Effect::NoEffect => entry.raw = None,
+                Effect::Foreign(neutral) if is_given(neutral) => {
+                    return Err(ApiError::unsupported_parameter(entry.name.to_string()));
+                }
+                Effect::Refused(_) | Effect::Foreign(_) | Effect::NoEffect => entry.raw = None,
                 // Left behind by a request that was not read to its end.
                 Effect::Obeyed | Effect::Cut => {}
             }
@@ -287,30 +287,6 @@ fn not_json(error: &serde_json::Error, what: &str) -> ApiError {
         Category::Syntax => format!("{what} is not JSON: {} at {at}", cut(&said)),
         Category::Data | Category::Io => format!("{what} is not JSON: error at {at}"),
     })
-}
-
-struct RawEntries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for RawEntries<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = RawEntries<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some((name, raw)) = map.next_entry::<Text<'de>, &RawValue>()? {
-                    entries.push((name.0, raw));
-                }
-                Ok(RawEntries(entries))
-            }
-        }
-        deserializer.deserialize_map(Entries)
-    }
 }
 
 #[cfg(test)]

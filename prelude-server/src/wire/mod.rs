@@ -11,13 +11,15 @@
 mod fault;
 mod fields;
 mod group;
+mod shape;
 mod value;
 
 pub(crate) use fault::{NO_TEXT, unsupported, wrong_type, wrong_value};
 pub(crate) use fields::{Fields, Room, Unknown, check_text, parse_text};
 pub(crate) use group::{escaped, from_raw};
+pub(crate) use shape::{Shapes, all, by_shape, described};
 pub(crate) use value::{
-    Count, CountOrAll, Entries, Int, Json, OneOrMany, Refused, Text, TextOrJson,
+    Count, CountOrAll, Entries, Int, Json, Members, OneOrMany, Refused, Text, TextOrJson,
 };
 
 use serde::Deserialize;

@@ -1,16 +1,19 @@
 //! Types of single values in requests.
 
-use std::{borrow::Cow, collections::HashSet, marker::PhantomData};
+use std::{borrow::Cow, marker::PhantomData};
 
 use prelude_text::decide::compact_json;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use super::fault::{DUPLICATE, NO_TEXT, unsupported, wrong_type, wrong_value};
+use super::{
+    fault::{DUPLICATE, NO_TEXT, unsupported, wrong_type, wrong_value},
+    shape::{Shapes, all, by_shape, described},
+};
 
 /// A string, borrowed from the body where it has no escapes.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -97,36 +100,21 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// The words for a value of [`OneOrMany`] texts.
-const TEXTS: &str = "a string or a list of strings";
-
 impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<Text<'a>> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = OneOrMany<Text<'de>>;
+        by_shape::<OneOrMany<Text<'de>>, D>(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(TEXTS)
-            }
+impl<'de> Shapes<'de> for OneOrMany<Text<'de>> {
+    const WORDS: &'static str = "a string or a list of strings";
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(OneOrMany::One(Text(Cow::Borrowed(text))))
-            }
+    fn text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self::One(Text(text)))
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(OneOrMany::One(Text(Cow::Owned(text.to_owned()))))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(text) = list.next_element()? {
-                    texts.push(text);
-                }
-                Ok(OneOrMany::Many(texts))
-            }
-        }
-        deserializer.deserialize_any(Texts)
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        all(list).map(Self::Many)
     }
 }
 
@@ -148,24 +136,16 @@ impl<'de> Deserialize<'de> for TextOrJson {
     }
 }
 
-impl JsonSchema for TextOrJson {
-    fn schema_name() -> Cow<'static, str> {
-        "TextOrJson".into()
-    }
+described!(TextOrJson, "TextOrJson", |_| json_schema!({
+    "description": "Text, or JSON that is shown as it came.",
+    "anyOf": [{ "type": "string" }, { "type": "object" }, { "type": "array" }],
+}));
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "Text, or JSON that is shown as it came.",
-            "anyOf": [{ "type": "string" }, { "type": "object" }, { "type": "array" }],
-        })
-    }
-}
-
-/// An object whose keys are the client's own, in order and each once.
+/// The members of an object in their order, also those whose names come twice.
 #[derive(Clone, Debug)]
-pub(crate) struct Entries<'a, T>(pub(crate) Vec<(Cow<'a, str>, T)>);
+pub(crate) struct Members<'a, T>(pub(crate) Vec<(Cow<'a, str>, T)>);
 
-impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Entries<'a, T> {
+impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Members<'a, T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
@@ -176,18 +156,36 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Entries<'a, T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries: Self::Value = Vec::new();
-                let mut names = HashSet::new();
-                while let Some(Text(name)) = map.next_key::<Text<'de>>()? {
-                    if !names.insert(name.clone()) {
-                        return Err(serde::de::Error::custom(DUPLICATE));
-                    }
-                    entries.push((name, map.next_value()?));
+                let mut members = Vec::new();
+                while let Some((name, value)) = map.next_entry::<Text<'de>, T>()? {
+                    members.push((name.0, value));
                 }
-                Ok(entries)
+                Ok(members)
             }
         }
         deserializer.deserialize_map(Object(PhantomData)).map(Self)
+    }
+}
+
+/// An object whose keys are the client's own, in order and each once.
+#[derive(Clone, Debug)]
+pub(crate) struct Entries<'a, T>(pub(crate) Vec<(Cow<'a, str>, T)>);
+
+impl<T: Serialize> Serialize for Entries<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Entries<'a, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Members(entries) = Members::deserialize(deserializer)?;
+        let mut names: Vec<&str> = entries.iter().map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        match names.windows(2).any(|two| two[0] == two[1]) {
+            true => Err(Error::custom(DUPLICATE)),
+            false => Ok(Self(entries)),
+        }
     }
 }
 
@@ -272,7 +270,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
         let mut object = Map::new();
         while let Some((name, value)) = map.next_entry::<String, Json>()? {
             if object.insert(name, value.0).is_some() {
-                return Err(serde::de::Error::custom(DUPLICATE));
+                return Err(Error::custom(DUPLICATE));
             }
         }
         Ok(Value::Object(object))

@@ -1,14 +1,14 @@
 //! One side of pairs of texts.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::{
     Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, MapAccess, SeqAccess, value::MapAccessDeserializer},
 };
 
-use crate::wire::{Text, unsupported, wrong_value};
+use crate::wire::{Shapes, Text, all, by_shape, described, unsupported, wrong_value};
 
 /// A string, a list of strings, or `{"content": [{"type": "text", "text": ..}]}`: at least one.
 #[derive(Debug)]
@@ -47,57 +47,44 @@ impl<'de> Deserialize<'de> for TextType {
 
 impl<'de: 'a, 'a> Deserialize<'de> for PairSide<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = Vec<Cow<'de, str>>;
+        by_shape::<PairSide<'de>, D>(deserializer)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string, a list of strings or an object with `content`")
-            }
+impl<'de> Shapes<'de> for PairSide<'de> {
+    const WORDS: &'static str = "a string, a list of strings or an object with `content`";
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(vec![Cow::Borrowed(text)])
-            }
+    fn text<E: Error>(text: Cow<'de, str>) -> Result<Self, E> {
+        Ok(Self(vec![text]))
+    }
 
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(vec![Cow::Owned(text.to_owned())])
-            }
+    fn list<A: SeqAccess<'de>>(list: A) -> Result<Self, A::Error> {
+        Self::some(all(list)?.into_iter().map(|text: Text<'de>| text.0))
+    }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(Text(text)) = list.next_element()? {
-                    texts.push(text);
-                }
-                Ok(texts)
-            }
+    fn object<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        let parts = Parts::deserialize(MapAccessDeserializer::new(map))?;
+        Self::some(parts.content.into_iter().map(|part| part.text.0))
+    }
+}
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                let parts = Parts::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(parts.content.into_iter().map(|part| part.text.0).collect())
-            }
-        }
-        let texts = deserializer.deserialize_any(Texts)?;
-        match texts.is_empty() {
-            true => Err(wrong_value("not be an empty list")),
-            false => Ok(Self(texts)),
+impl<'a> PairSide<'a> {
+    fn some<E: Error>(texts: impl ExactSizeIterator<Item = Cow<'a, str>>) -> Result<Self, E> {
+        match texts.len() {
+            0 => Err(wrong_value("not be an empty list")),
+            _ => Ok(Self(texts.collect())),
         }
     }
 }
 
-impl JsonSchema for PairSide<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "PairSide".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let parts = generator.subschema_for::<Parts<'_>>();
-        json_schema!({
-            "description": "A text, texts, or parts of one.",
-            "anyOf": [
-                { "type": "string" },
-                { "type": "array", "items": { "type": "string" } },
-                parts,
-            ],
-        })
-    }
-}
+described!(PairSide<'_>, "PairSide", |generator| {
+    let parts = generator.subschema_for::<Parts<'_>>();
+    json_schema!({
+        "description": "A text, texts, or parts of one.",
+        "anyOf": [
+            { "type": "string" },
+            { "type": "array", "items": { "type": "string" } },
+            parts,
+        ],
+    })
+});

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use prelude_text::decide::{Answer, ChoiceOption, Criteria, Level, PROMPT_FORMAT, Question};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         DecideFields, Decided, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options, QUESTIONS_MAX,
         Questionnaire,
     },
-    wire::{self, TextOrJson, Unknown, escaped, from_raw},
+    wire::{Entries, TextOrJson, Unknown, escaped, from_raw},
 };
 
 /// A state and questions about it, as clients write them.
@@ -24,7 +24,7 @@ pub(crate) struct StateFields<'a> {
     state: TextOrJson,
     /// 1 to 256 questions by ids of the caller's.
     #[serde(borrow)]
-    questions: wire::Entries<'a, QuestionFields<'a>>,
+    questions: Entries<'a, QuestionFields<'a>>,
     instructions: Option<TextOrJson>,
 }
 
@@ -119,7 +119,7 @@ fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, 
             })
         }
         Kind::Choice => {
-            type Options<'a> = wire::Entries<'a, Option<TextOrJson>>;
+            type Options<'a> = Entries<'a, Option<TextOrJson>>;
             let options: Options<'_> = from_raw(required()?.get(), path, none)?;
             if !(2..=OPTIONS_MAX).contains(&options.0.len()) {
                 let must = format!("have 2 to {OPTIONS_MAX} options");
@@ -224,33 +224,6 @@ enum AnswerBody<'a> {
         probabilities: Entries<'a, f64>,
         confidence: f64,
     },
-}
-
-/// An object whose keys keep their order.
-struct Entries<'a, T>(Vec<(Cow<'a, str>, T)>);
-
-impl<T: JsonSchema> JsonSchema for Entries<'_, T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        BTreeMap::<String, T>::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        BTreeMap::<String, T>::json_schema(generator)
-    }
-}
-
-impl<T: Serialize> Serialize for Entries<'_, T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, value) in &self.0 {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
-    }
 }
 
 /// Returns the answers in the order of the questions.

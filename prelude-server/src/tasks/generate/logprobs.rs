@@ -8,14 +8,14 @@ use std::{
 };
 
 use prelude_core::{PositionLogprobs, SampledToken, TokenId, TokenLogprob};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::{
     Serialize, Serializer,
     ser::{SerializeMap, SerializeSeq, SerializeStruct},
 };
 
 use super::choice::TokenRecord;
-use crate::served_model::ServedModel;
+use crate::{served_model::ServedModel, wire::described};
 
 /// JSON has no infinity; this stands for the log-probability of the impossible.
 const FLOOR: f32 = -9999.0;
@@ -282,19 +282,11 @@ impl Serialize for ChatLogprobs<'_> {
     }
 }
 
-impl JsonSchema for ChatLogprobs<'_> {
-    fn schema_name() -> Cow<'static, str> {
-        "ChatLogprobs".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "object",
-            "properties": { "content": generator.subschema_for::<Vec<ChatTokenBody<'_>>>() },
-            "required": ["content"],
-        })
-    }
-}
+described!(ChatLogprobs<'_>, "ChatLogprobs", |generator| json_schema!({
+    "type": "object",
+    "properties": { "content": generator.subschema_for::<Vec<ChatTokenBody<'_>>>() },
+    "required": ["content"],
+}));
 
 /// A token of an answer and the likeliest ones in its place.
 #[derive(Serialize, JsonSchema)]

@@ -1,19 +1,16 @@
 //! Fields that say how a token is chosen.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use prelude_core::{SamplingParams, TokenId};
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer};
 
 use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::{SamplingDefaults, ServedModel},
-    wire::{Count, Int, wrong_value},
+    wire::{Count, Int, Members, wrong_value},
 };
 
 const STOP_IDS_MAX: usize = 128;
@@ -215,32 +212,20 @@ struct Bias(Vec<(TokenId, f32)>);
 
 impl<'de> Deserialize<'de> for Bias {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Vec<(TokenId, f32)>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut bias = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, f32>()? {
-                    let id = key.parse();
-                    let id = id.map_err(|_| wrong_value("have token ids as keys"))?;
-                    if !(-100.0..=100.0).contains(&value) {
-                        return Err(wrong_value("have values from -100 to 100"));
-                    }
-                    bias.push((id, value));
-                    if bias.len() > LOGIT_BIAS_MAX {
-                        let must = format_args!("have at most {LOGIT_BIAS_MAX} entries");
-                        return Err(wrong_value(must));
-                    }
-                }
-                Ok(bias)
-            }
+        let Members(entries) = Members::<'_, f32>::deserialize(deserializer)?;
+        if entries.len() > LOGIT_BIAS_MAX {
+            let must = format_args!("have at most {LOGIT_BIAS_MAX} entries");
+            return Err(wrong_value(must));
         }
-        let mut bias = deserializer.deserialize_map(Entries)?;
+        let mut bias = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            let id = key.parse();
+            let id: TokenId = id.map_err(|_| wrong_value("have token ids as keys"))?;
+            if !(-100.0..=100.0).contains(&value) {
+                return Err(wrong_value("have values from -100 to 100"));
+            }
+            bias.push((id, value));
+        }
         // "1" and "01" are one id; a bias for each would apply twice.
         bias.sort_unstable_by_key(|&(id, _)| id);
         if bias.windows(2).any(|w| w[0].0 == w[1].0) {
