@@ -1,6 +1,7 @@
-//! The probabilities of a few fixed answers behind many prompts: what guards are asked for.
+//! The probabilities of a few answers behind many prompts: what guards are asked for, and the labels of
+//! classes.
 
-use std::iter;
+use std::{fmt::Display, iter};
 
 use prelude_text::label_trie::{LabelTrie, RowScores, rows_behind};
 
@@ -15,23 +16,26 @@ use super::{
 use crate::{endpoint::Call, error::ApiError};
 
 /// Answers and the texts that they are about.
-pub(crate) struct Answers<'a, 'm> {
+pub(crate) struct Answers<'a, 'm, L> {
     pub(crate) escaping: Escaping<'m>,
     /// The field in which people's texts came, for errors.
     pub(crate) field: &'static str,
     /// The texts of the field, if each has one prompt; else 1.
     pub(crate) texts: usize,
     /// The answers as they stand behind a prompt.
-    pub(crate) answers: &'a [&'a str],
+    pub(crate) answers: &'a [L],
     /// True if an answer may go on behind these words.
     pub(crate) open: bool,
     /// Number of prompts, at least one.
     pub(crate) prompts: usize,
     /// About how many bytes of people's texts all prompts hold together.
     pub(crate) bytes: usize,
+    /// True if the client is told of the distinct tokens of all prompts, rather than of the sum of the
+    /// prompts' lengths.
+    pub(crate) distinct: bool,
 }
 
-impl Answers<'_, '_> {
+impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
     /// Returns for each prompt what `read` makes of the scores of the answers.
     ///
     /// # Errors
@@ -40,14 +44,18 @@ impl Answers<'_, '_> {
         &self,
         call: &Call,
         common: &Common<'_>,
-        rendered: impl FnOnce() -> I,
+        rendered: impl FnOnce(&Budget<'_>) -> Result<I, ApiError>,
         read: impl Fn(&LabelTrie, &[RowScores]) -> T,
     ) -> Result<Computed<T>, ApiError>
     where
         I: Iterator<Item = Result<String, ApiError>>,
     {
         let (escaping, model) = (&self.escaping, self.escaping.model);
-        let answer_bytes = self.answers.iter().map(|answer| answer.len()).sum();
+        let answer_bytes = self
+            .answers
+            .iter()
+            .map(|answer| answer.as_ref().len())
+            .sum();
         let rows = rows_behind(self.answers.len(), answer_bytes);
         let expected = Expected {
             prompts: self.prompts,
@@ -56,7 +64,7 @@ impl Answers<'_, '_> {
         };
         let prepare = |budget: &Budget<'_>| {
             let mut first = None;
-            let rendered = rendered().map(|prompt| {
+            let rendered = rendered(budget)?.map(|prompt| {
                 let prompt = prompt?;
                 first.get_or_insert_with(|| prompt.clone());
                 Ok(prompt)
@@ -72,7 +80,11 @@ impl Answers<'_, '_> {
             budget.numbers(self.prompts * self.answers.len())?;
             let tries = iter::repeat(&trie);
             let prepared = Prepared::with_labels(model, texts, encoded, tries)?;
-            Ok((prepared.counting_distinct_tokens(), trie))
+            let prepared = match self.distinct {
+                true => prepared.counting_distinct_tokens(),
+                false => prepared,
+            };
+            Ok((prepared, trie))
         };
         let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
         let scores = computed.outputs.chunks(trie.num_rows());

@@ -1,22 +1,23 @@
 //! The task of `/classify`, `/pooling` and `/v1/moderations`: classes of texts, from a classification
 //! head, or from a language model and a list of labels.
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use prelude_core::{Head, TokenHead};
 use prelude_engine::Usage;
 use prelude_models::ClassActivation;
-use prelude_text::label_trie::{rows_behind, softmax};
+use prelude_text::label_trie::{LabelTrie, RowScores, softmax};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
+    answers::Answers,
     budget::Budget,
     embed::Unit,
     escaping::Escaping,
-    input::{Inputs, InputsFields, check_length, place},
+    input::{Inputs, InputsFields},
     labels::{TEXT, label_trie, normalised, split_template, user_turn},
-    prepared::{Expected, Prepared, compute, trie_scores, vectors},
+    prepared::{Prepared, compute, vectors},
     submit::{Common, UsageBody},
 };
 use crate::{
@@ -258,59 +259,46 @@ async fn by_labels<'m>(
     let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
     let turn = |text: &str| user_turn(model, &[before, &escaping.text(text), after].concat());
 
-    let label_bytes = labels.iter().map(String::len).sum();
-    let bytes: usize = texts.iter().map(|t| t.len() + template.len()).sum();
-    let expected = Expected {
-        prompts: texts.len(),
-        rows: rows_behind(labels.len(), label_bytes).saturating_mul(texts.len() as u64),
-        bytes,
-    };
-    let prepare = |budget: &Budget<'_>| {
-        let trie_behind = |prompt| label_trie(&escaping, budget, prompt, &named, false);
+    let count = |text: &str| Ok(escaping.count(&turn(text)?));
+    let (turn, count) = (&turn, &count);
+    let rendered = |budget: &Budget<'_>| -> Result<_, ApiError> {
         let truncation = match truncation {
             None => None,
             Some(truncation) => {
                 // Where a text is cut is learned from the whole prompt, for each text anew.
                 budget.read_again(template.len(), texts.len() - 1)?;
                 // The context also holds the labels behind each text.
-                let depth = trie_behind(turn("")?)?.depth();
+                let trie = label_trie(&escaping, budget, turn("")?, &named, false)?;
                 let limit = model.max_model_len as usize;
-                Some(truncation.within(limit.saturating_sub(depth)))
+                Some(truncation.within(limit.saturating_sub(trie.depth())))
             }
         };
-        let mut first = None;
-        let count = |text: &str| Ok(escaping.count(&turn(text)?));
-        let turns = texts.iter().map(|text| {
-            let turn = match &truncation {
-                None => turn(text)?,
-                Some(truncation) => {
-                    let cut = truncation.fit(model, "input", text, count)?;
-                    call.note_cut(matches!(cut, Cow::Owned(_)));
-                    turn(&cut)?
-                }
-            };
-            first.get_or_insert_with(|| turn.clone());
-            Ok(turn)
-        });
-        let places = ("input", texts.len());
-        let prompts = escaping.encode_all(places, turns, budget)?;
-        // A text that is too long is refused before labels are put behind it.
-        for (index, len) in prompts.lens().enumerate() {
-            check_length(place("input", index, texts.len()), len, 0, model)?;
-        }
-        let trie = trie_behind(first.expect("a request has at least one text"))?;
-        budget.rows(texts.len() * trie.num_rows())?;
-        budget.numbers(texts.len() * labels.len())?;
-        let tries = iter::repeat(&trie);
-        Ok((Prepared::with_labels(model, places, prompts, tries)?, trie))
+        Ok(texts.iter().map(move |text| match &truncation {
+            None => turn(text),
+            Some(truncation) => {
+                let cut = truncation.fit(model, "input", text, count)?;
+                call.note_cut(matches!(cut, Cow::Owned(_)));
+                turn(&cut)
+            }
+        }))
     };
-    let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
-    let probs = computed.outputs.chunks(trie.num_rows()).map(|scores| {
+    let asked = Answers {
+        escaping,
+        field: "input",
+        texts: texts.len(),
+        answers: &named,
+        open: false,
+        prompts: texts.len(),
+        bytes: texts.iter().map(|t| t.len() + template.len()).sum(),
+        distinct: false,
+    };
+    let probs = |trie: &LabelTrie, scores: &[RowScores]| {
         let log = trie.log_probabilities(scores);
         vec![if activation { normalised(&log) } else { log }]
-    });
+    };
+    let computed = asked.behind(call, common, rendered, probs).await?;
     Ok(Classified {
-        probs: probs.collect(),
+        probs: computed.outputs,
         labels: Cow::Owned(labels),
         tokens: computed.tokens,
         cost: computed.cost,

@@ -5,6 +5,7 @@ use prelude_text::label_trie::{LabelTrie, RowScores};
 
 use super::{
     answers::Answers,
+    budget::Budget,
     escaping::Escaping,
     guidelines::Form,
     judged::Judged,
@@ -101,7 +102,7 @@ pub(crate) async fn by_categories(
     common: &Common<'_>,
     judged: &Judged<'_>,
     codes: &[String],
-) -> Result<Vec<(f64, Vec<f64>)>, ApiError> {
+) -> Result<Vec<Vec<f64>>, ApiError> {
     let unsafe_answers: Vec<String> = codes
         .iter()
         .map(|code| format!("{UNSAFE}\n{code}"))
@@ -113,9 +114,11 @@ pub(crate) async fn by_categories(
     // Other categories may follow the first one.
     let open = codes_are_told_apart(model, codes);
     let read = |trie: &LabelTrie, scores: &[RowScores]| trie.probabilities(scores, 1.0);
-    let found = answers_about(call, model, common, judged, (&answers, open), read).await?;
-    let split = |of: Vec<f64>| (1.0 - of[0], of[1..].to_vec());
-    Ok(found.into_iter().map(split).collect())
+    let mut found = answers_about(call, model, common, judged, (&answers, open), read).await?;
+    for of_text in &mut found {
+        of_text[0] = 1.0 - of_text[0];
+    }
+    Ok(found)
 }
 
 /// Returns for each text the probabilities of the verdicts of [`QWEN3_GUARD`].
@@ -155,10 +158,11 @@ async fn answers_about(
         open,
         prompts: judged.prompts(),
         bytes: judged.bytes() + around * judged.prompts(),
+        distinct: true,
     };
-    let rendered = || {
+    let rendered = |_: &Budget<'_>| {
         let turns = judged.turns(escaping);
-        turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns))
+        Ok(turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns)))
     };
     Ok(asked.behind(call, common, rendered, read).await?.outputs)
 }

@@ -12,8 +12,8 @@ use prelude_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::Answers, escaping::Escaping, judged::Judged, labels::normalised, prepared::Computed,
-    submit::Common,
+    answers::Answers, budget::Budget, escaping::Escaping, judged::Judged, labels::normalised,
+    prepared::Computed, submit::Common,
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 
@@ -223,14 +223,15 @@ impl Form {
             bytes: { judged.bytes() }
                 .saturating_mul(marked.len())
                 .saturating_add(guideline_bytes.saturating_mul(judged.prompts())),
+            distinct: true,
         };
-        let rendered = || {
-            judged.turns(escaping).flat_map(|turns| {
+        let rendered = |_: &Budget<'_>| {
+            Ok(judged.turns(escaping).flat_map(|turns| {
                 marked.iter().map(move |guideline| {
                     let prompt = self.prompt(escaping.model, &turns, guideline)?;
                     judged.printed(prompt, &turns)
                 })
-            })
+            }))
         };
         asked.behind(call, common, rendered, read).await
     }

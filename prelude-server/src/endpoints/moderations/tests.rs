@@ -1,4 +1,4 @@
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{answer, asking, demos, refused};
@@ -44,7 +44,12 @@ fn categories_of_a_classifier_are_its_classes() {
 fn a_harmless_class_is_no_category() {
     let result = |probs: &[f64], many| {
         let names = ["Non_Toxic", "hate", "violence"];
-        serde_json::to_value(Moderation::new(&names, probs, many)).unwrap()
+        let found = Found {
+            names: names.map(|name| harmful(name.into())).to_vec(),
+            scores: vec![probs.to_vec()],
+            flags: if many { Flags::Half } else { Flags::Likeliest },
+        };
+        serde_json::to_value(found.result(&found.scores[0])).unwrap()
     };
     let safe = result(&[0.8, 0.15, 0.05], false);
     assert_eq!(safe["flagged"], false);
