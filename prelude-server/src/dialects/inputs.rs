@@ -86,12 +86,6 @@ table! {
 }
 
 table! {
-    /// The side on which TEI's dialect cuts.
-    DIRECTION "Long texts, by a side";
-    Cut ["truncation_direction"] "TEI" "the side that is cut, the right one by default";
-}
-
-table! {
     /// The parameters of a pipeline behind an inference endpoint.
     PIPELINE "Pipelines";
     Refused("{}") ["parameters"] "Hugging Face" "parameters stand beside `inputs` here";

@@ -42,19 +42,39 @@ table! {
 }
 
 table! {
-    /// The fields of the rerank routes.
+    /// The fields of the rerank routes, in every dialect.
     RERANK "Ranking";
-    Obeyed ["query", "documents"] "vLLM, Cohere, Jina, Voyage, SGLang" "a query, and what is ranked for it";
+    Obeyed ["query"] "vLLM, Cohere, Jina, Voyage, SGLang, TEI" "the query that documents are ranked for";
+    Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
+    Refused("[]") ["rank_fields"] "Cohere, older" "a document is a string, or an object with `text`";
+    Refused() ["max_chunks_per_doc"] "Cohere, older" "`max_tokens_per_doc` has taken its place";
+    Refused("false") ["return_embeddings"] "Jina" "ranking answers with scores alone";
+}
+
+table! {
+    /// The fields of requests that rank `documents`.
+    RERANK_DOCUMENTS "Ranking documents";
+    Obeyed ["documents"] "vLLM, Cohere, Jina, Voyage, SGLang" "what is ranked";
     Obeyed ["top_n", "return_documents"] "vLLM, Cohere, Jina" "how much is answered";
     Obeyed ["top_k", "rid"] "SGLang" "`top_n`, and what chooses SGLang's form of the answer; `top_k` without it is refused";
     Obeyed ["instruction", "instruct"] "Prelude, SGLang" "the meaning of relevance";
     Obeyed ["use_activation", "activation"] "vLLM" "false gives raw differences";
-    Obeyed ["escape_special_tokens"] "Prelude" "special tokens in people's texts are plain text";
-    Obeyed ["texts", "raw_scores", "return_text"] "TEI" "its dialect, which `texts` chooses";
     Cut ["max_tokens_per_query", "max_tokens_per_doc"] "vLLM, Cohere" "tokens of the query and of a document that are read";
-    Refused("[]") ["rank_fields"] "Cohere, older" "a document is a string, or an object with `text`";
-    Refused() ["max_chunks_per_doc"] "Cohere, older" "`max_tokens_per_doc` has taken its place";
-    Refused("false") ["return_embeddings"] "Jina" "ranking answers with scores alone";
+    Foreign("false") ["raw_scores", "return_text"] "TEI" "fields of the dialect that `texts` chooses";
+    Foreign() ["truncation_direction"] "TEI" "a field of the dialect that `texts` chooses";
+}
+
+table! {
+    /// The fields of requests that rank `texts`.
+    RERANK_TEXTS "Ranking texts, in TEI's dialect";
+    Obeyed ["texts"] "TEI" "what is ranked; chooses this dialect";
+    Obeyed ["raw_scores", "return_text"] "TEI" "false gives probabilities; true repeats each text";
+    NoEffect ["top_k", "rid"] "SGLang" "all texts are answered, in TEI's form";
+    Foreign("0") ["top_n", "max_tokens_per_query", "max_tokens_per_doc"] "Cohere" "fields of the dialects that `documents` chooses";
+    Foreign("false") ["return_documents"] "Jina" "`return_text` is its name in this dialect";
+    Foreign("true") ["use_activation", "activation"] "vLLM" "`raw_scores` is its name in this dialect";
+    Foreign() ["instruction", "instruct"] "Prelude, SGLang" "a field of the dialects that `documents` chooses";
+    Foreign() ["truncation", "truncate_prompt_tokens", "truncation_side"] "Voyage, vLLM" "`truncate` and `truncation_direction` cut in this dialect";
 }
 
 table! {

@@ -18,7 +18,7 @@ use self::{
 };
 use crate::{
     dialects::{self, COMMON, MEDIA, ONE_PIECE, TRUNCATION},
-    endpoint::{Call, Endpoint, Reply, asked, either, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, asked, either},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
@@ -26,11 +26,11 @@ use crate::{
         classify::activated,
         input::{Prompts, check_ids},
         prepared::{Expected, Prepared, compute},
-        rank::{self, Judged, PairOptions},
-        submit::{Common, CommonFields, UsageBody},
+        rank::{self, JudgeFields, Judged},
+        submit::{Common, CommonFields, ListBody, UsageBody},
         truncate::{Side, Truncation, TruncationFields},
     },
-    wire::{Count, Int, Text, one_of, request},
+    wire::request,
 };
 
 /// `POST /score`.
@@ -38,7 +38,7 @@ pub(crate) const SCORE: Endpoint = Endpoint {
     group: "decisions",
     summary: "Score labels, or pairs of texts",
     requests: &[asked::<ScoreRequest<'static>>()],
-    responses: either::<Response<'static>, ListResponse<'static>>,
+    responses: either::<Response<'static>, ListBody<'static, ListItem>>,
     ..Endpoint::post(&["/score", "/v1/score"], |call, body| {
         Box::pin(handle(call, body))
     })
@@ -54,18 +54,6 @@ pub(crate) struct Response<'a> {
     model: &'a str,
     usage: UsageBody,
     object: &'static str,
-}
-
-/// One score for each item or pair.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Scores")]
-pub(crate) struct ListResponse<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    data: Vec<ListItem>,
-    usage: UsageBody,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -124,24 +112,6 @@ pub(crate) struct PairFields<'a> {
     documents: Option<PairSide<'a>>,
     text_1: Option<PairSide<'a>>,
     text_2: Option<PairSide<'a>>,
-}
-
-/// The options by which pairs are judged.
-#[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct JudgeFields<'a> {
-    /// The meaning of relevance (pairs).
-    #[serde(borrow)]
-    instruction: Option<Text<'a>>,
-    /// 0 is no limit (pairs).
-    max_tokens_per_query: Option<Count>,
-    /// 0 is no limit (pairs).
-    max_tokens_per_doc: Option<Count>,
-    /// False: raw differences (pairs).
-    use_activation: Option<bool>,
-    /// Older vLLM's name of `use_activation` (pairs).
-    activation: Option<bool>,
-    /// Special tokens in texts are plain text (pairs judged behind a prompt).
-    escape_special_tokens: Option<bool>,
 }
 
 request! {
@@ -228,28 +198,9 @@ async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiE
     Ok(respond(model, computed.outputs, usage))
 }
 
-impl JudgeFields<'_> {
-    /// Refuses what says how pairs are judged where labels are scored; `activated` is true where
-    /// the scores have an activation.
-    fn check_unused(&self, activated: bool) -> Result<(), ApiError> {
-        let is_limit = |limit: Option<Count>| limit.is_some_and(|limit| limit.count() > 0);
-        if self.escape_special_tokens == Some(true) {
-            return Err(ApiError::special_tokens_not_kept_apart());
-        }
-        ApiError::refuse_given(&[
-            ("use_activation", self.use_activation == Some(!activated)),
-            ("activation", self.activation == Some(!activated)),
-            ("instruction", self.instruction.is_some()),
-            ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
-            ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
-        ])
-    }
-}
-
 /// Scores pairs of texts: vLLM's dialect.
 async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
-    let common = Common::new(call, request.common)?;
-    let model = call.app.model_for(common.model.as_deref(), Task::Pairs)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Pairs)?;
     ApiError::refuse_given(&[
         ("items", request.labels.items.is_some()),
         ("item_first", request.labels.item_first == Some(true)),
@@ -257,21 +208,9 @@ async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError
     ])?;
     let ((left, queries), (right, documents)) = request.pairs.sides()?;
     let (queries, documents) = (queries.0, documents.0);
-    let judge = request.judge;
-    let activation = one_of([
-        ("use_activation", judge.use_activation),
-        ("activation", judge.activation),
-    ])?;
-    let activation = activation.is_none_or(|(_, is_wanted)| is_wanted);
-    let options = PairOptions {
-        instruction: judge.instruction.map(|text| text.0),
-        max_tokens_per_query: judge.max_tokens_per_query.map_or(0, Int::count),
-        max_tokens_per_doc: judge.max_tokens_per_doc.map_or(0, Int::count),
-        truncation: Truncation::of_texts(request.truncation, None, model, (Side::Right, false))?,
-        escapes: judge.escape_special_tokens,
-        field: right,
-        query_field: left,
-    };
+    let (mut options, activation) = request.judge.options((left, right))?;
+    options.truncation =
+        Truncation::of_texts(request.truncation, None, model, (Side::Right, false))?;
     let pairs: Vec<(&str, &str)> = match (queries.len(), documents.len()) {
         (1, _) => documents.iter().map(|d| (&*queries[0], &**d)).collect(),
         (n, m) if n == m => {
@@ -337,14 +276,13 @@ fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: b
         score,
     };
     let scores = judged.scores(activation).into_iter().enumerate();
-    Reply::json(&ListResponse {
-        id: call.app.ids.next("score-"),
-        object: "list",
-        created: unix_seconds(),
-        model: &model.name,
-        data: scores.map(item).collect(),
-        usage: judged.usage,
-    })
+    ListBody::reply(
+        call,
+        "score-",
+        model,
+        scores.map(item).collect(),
+        judged.usage,
+    )
 }
 
 /// Returns the probabilities over the labels, or over the vocabulary; of a classification head what

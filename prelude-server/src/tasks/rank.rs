@@ -6,6 +6,8 @@ use std::{borrow::Cow, collections::HashMap, ptr};
 use prelude_core::{Head, Normalise, RowOutput};
 use prelude_models::ClassActivation;
 use prelude_text::shared_prefix::SharedPrompts;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::{
     budget::Budget,
@@ -21,7 +23,72 @@ use crate::{
     endpoint::Call,
     error::ApiError,
     served_model::{Judge, ServedModel},
+    wire::{Count, Int, Text, one_of},
 };
+
+/// The options by which pairs are judged, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct JudgeFields<'a> {
+    /// The meaning of relevance (pairs).
+    #[serde(borrow)]
+    pub(crate) instruction: Option<Text<'a>>,
+    /// 0 is no limit (pairs).
+    max_tokens_per_query: Option<Count>,
+    /// 0 is no limit (pairs).
+    pub(crate) max_tokens_per_doc: Option<Count>,
+    /// False: raw differences (pairs).
+    use_activation: Option<bool>,
+    /// Older vLLM's name of `use_activation` (pairs).
+    activation: Option<bool>,
+    /// Special tokens in texts are plain text (pairs judged behind a prompt).
+    escape_special_tokens: Option<bool>,
+}
+
+impl<'a> JudgeFields<'a> {
+    /// Returns the options for the texts of these two fields, the query's and the documents', without a
+    /// cut; and true if scores are probabilities.
+    ///
+    /// # Errors
+    /// 400 if the activation is named twice.
+    pub(crate) fn options(
+        self,
+        (query_field, field): (&'static str, &'static str),
+    ) -> Result<(PairOptions<'a>, bool), ApiError> {
+        let activation = one_of([
+            ("use_activation", self.use_activation),
+            ("activation", self.activation),
+        ])?;
+        let options = PairOptions {
+            instruction: self.instruction.map(|text| text.0),
+            max_tokens_per_query: self.max_tokens_per_query.map_or(0, Int::count),
+            max_tokens_per_doc: self.max_tokens_per_doc.map_or(0, Int::count),
+            truncation: None,
+            escapes: self.escape_special_tokens,
+            field,
+            query_field,
+        };
+        Ok((options, activation.is_none_or(|(_, is_wanted)| is_wanted)))
+    }
+
+    /// Refuses what says how pairs are judged where labels are scored; `activated` is true where
+    /// the scores have an activation.
+    ///
+    /// # Errors
+    /// 400 `unsupported_parameter`.
+    pub(crate) fn check_unused(&self, activated: bool) -> Result<(), ApiError> {
+        let is_limit = |limit: Option<Count>| limit.is_some_and(|limit| limit.count() > 0);
+        if self.escape_special_tokens == Some(true) {
+            return Err(ApiError::special_tokens_not_kept_apart());
+        }
+        ApiError::refuse_given(&[
+            ("use_activation", self.use_activation == Some(!activated)),
+            ("activation", self.activation == Some(!activated)),
+            ("instruction", self.instruction.is_some()),
+            ("max_tokens_per_query", is_limit(self.max_tokens_per_query)),
+            ("max_tokens_per_doc", is_limit(self.max_tokens_per_doc)),
+        ])
+    }
+}
 
 /// The options by which pairs are judged.
 #[derive(Debug, Default)]

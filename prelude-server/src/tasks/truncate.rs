@@ -22,17 +22,6 @@ pub(crate) struct TruncationFields {
     truncation_side: Option<Side>,
 }
 
-impl TruncationFields {
-    /// Returns the name of a field that is given, if any is.
-    pub(crate) fn given(&self) -> Option<&'static str> {
-        match (self.truncate_prompt_tokens, self.truncation_side) {
-            (Some(_), _) => Some("truncate_prompt_tokens"),
-            (None, Some(_)) => Some("truncation_side"),
-            (None, None) => None,
-        }
-    }
-}
-
 /// The switch by which hosted services cut texts to the context. Without it the model's setting
 /// `auto_truncate` decides.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -78,14 +67,6 @@ pub(crate) enum Side {
 pub(crate) struct CutFields {
     /// True cuts texts that are too long, false refuses them.
     pub(crate) truncate: Option<bool>,
-    /// The side that is cut, the right one by default (TEI's dialect).
-    pub(crate) truncation_direction: Option<Direction>,
-}
-
-/// The side that is cut where the switch is another group's.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "TeiDirectionField")]
-pub(crate) struct DirectionFields {
     /// The side that is cut, the right one by default (TEI's dialect).
     pub(crate) truncation_direction: Option<Direction>,
 }
