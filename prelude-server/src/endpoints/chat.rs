@@ -80,8 +80,7 @@ request! {
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: ChatRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let model = call.app.model_for(common.model.as_deref(), Task::Chat)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Chat)?;
     let conversation = Conversation::new(call, model, request.conversation, true)?;
     let answer = request.answer;
     let max_tokens = { answer.max_completion_tokens.or(answer.max_tokens) }.map(Int::count);

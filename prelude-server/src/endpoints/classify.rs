@@ -12,14 +12,14 @@ use crate::{
         self, ACTIVATION, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, SWITCH,
         TRUNCATION,
     },
-    endpoint::{Call, Endpoint, Reply, asked, either, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, asked, either},
     endpoints::tei::{self, PredictRequest, Predictions},
     error::{ApiError, Dialect},
     tasks::{
         classify::{ActivationFields, LabelFields, activated_inputs, classify, model},
         embed::Unit,
         input::InputsFields,
-        submit::{Common, CommonFields, UsageBody},
+        submit::{Common, CommonFields, ListBody},
     },
     wire::{Int, request},
 };
@@ -32,7 +32,7 @@ pub(crate) const CLASSIFY: Endpoint = Endpoint {
         asked::<ClassifyRequest<'static>>(),
         asked::<PredictRequest<'static>>(),
     ],
-    responses: either::<Response<'static>, Predictions<'static>>,
+    responses: either::<ListBody<'static, Item<'static>>, Predictions<'static>>,
     other_dialect: Some(Dialect::Tei),
     ..Endpoint::post(&["/classify", "/v1/classify"], |call, body| {
         Box::pin(handle(call, body))
@@ -68,17 +68,6 @@ request! {
         common: CommonFields<'a>,
     }
     fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, SWITCH, TRUNCATION, LABELS, ACTIVATION, dialects::CLASSIFY];
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Classification")]
-pub(crate) struct Response<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    data: Vec<Item<'a>>,
-    usage: UsageBody,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -136,14 +125,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let usage = classified.usage();
         let probs = classified.probs.into_iter().enumerate();
         let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
-        Reply::json(&Response {
-            id: call.app.ids.next("classify-"),
-            object: "list",
-            created: unix_seconds(),
-            model: &model.name,
-            data: data.collect(),
-            usage,
-        })
+        ListBody::reply(call, "classify-", model, data.collect(), usage)
     };
     Ok(call.write(0, write).await)
 }

@@ -159,9 +159,7 @@ struct BilledUnits {
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: CohereEmbedRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let name = common.model.as_deref();
-    let model = call.app.model_for(name, Task::Embeddings)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
     let asked = request.texts;
     if asked.texts.is_empty() {
         return Err(ApiError::invalid_value("texts", "not be an empty list"));

@@ -79,10 +79,7 @@ struct Options {
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: CompletionRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let model = call
-        .app
-        .model_for(common.model.as_deref(), Task::Completions)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Completions)?;
     let PromptFields {
         prompt: Prompts(prompts),
         max_tokens,

@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::{
     dialects::{self, COMMON, CONVERSATION, INPUTS, MEDIA, ONE_PIECE, SWITCH, TRUNCATION, VECTORS},
-    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::ApiError,
     served_model::Task,
     tasks::{
         embed::{Unit, Vector, VectorFields, embed, normalised_inputs},
         input::InputsFields,
-        submit::{Common, CommonFields, UsageBody},
+        submit::{Common, CommonFields, ListBody},
     },
     wire::request,
 };
@@ -24,22 +24,11 @@ pub(crate) const EMBEDDINGS: Endpoint = Endpoint {
     group: "vectors",
     summary: "Embed texts",
     requests: &[asked::<EmbeddingRequest<'static>>()],
-    responses: json::<Response<'static>>,
+    responses: json::<ListBody<'static, Item>>,
     ..Endpoint::post(&["/v1/embeddings", "/embeddings"], |call, body| {
         Box::pin(handle(call, body))
     })
 };
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Embeddings")]
-pub(crate) struct Response<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    data: Vec<Item>,
-    usage: UsageBody,
-}
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Embedding")]
@@ -62,10 +51,7 @@ request! {
 /// Answers `/v1/embeddings`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbeddingRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let model = call
-        .app
-        .model_for(common.model.as_deref(), Task::Embeddings)?;
+    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
     let vectors = request.vectors;
     let inputs = normalised_inputs(call, model, request.inputs, &vectors)?;
     let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
@@ -75,14 +61,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             object: "embedding",
             embedding: Vector::new(floats.concat(), embedded.form),
         };
-        Reply::json(&Response {
-            id: call.app.ids.next("embd-"),
-            object: "list",
-            created: unix_seconds(),
-            model: &model.name,
-            data: embedded.vectors.into_iter().enumerate().map(item).collect(),
-            usage: embedded.usage,
-        })
+        let data = embedded.vectors.into_iter().enumerate().map(item);
+        ListBody::reply(call, "embd-", model, data.collect(), embedded.usage)
     };
     Ok(call.write(0, write).await)
 }

@@ -12,14 +12,14 @@ use crate::{
         self, ACTIVATION, COMMON, CONVERSATION, INPUTS, LABELS, MEDIA, ONE_PIECE, SWITCH,
         TRUNCATION, VECTORS,
     },
-    endpoint::{Call, Endpoint, Reply, asked, json, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::ApiError,
     served_model::{ModelKind, ServedModel, Task},
     tasks::{
         classify::{self, ActivationFields, LabelFields},
         embed::{self, Embedded, Unit, Vector, VectorFields},
         input::InputsFields,
-        submit::{Common, CommonFields, UsageBody},
+        submit::{Common, CommonFields, ListBody},
     },
     wire::{Text, request},
 };
@@ -29,7 +29,7 @@ pub(crate) const POOLING: Endpoint = Endpoint {
     group: "vectors",
     summary: "Vectors or classes, by what the model is",
     requests: &[asked::<PoolingRequest<'static>>()],
-    responses: json::<Response<'static>>,
+    responses: json::<ListBody<'static, Item>>,
     ..Endpoint::post(&["/pooling"], |call, body| Box::pin(handle(call, body)))
 };
 
@@ -53,17 +53,6 @@ request! {
         common: CommonFields<'a>,
     }
     fields [COMMON, ONE_PIECE, MEDIA, INPUTS, CONVERSATION, SWITCH, TRUNCATION, VECTORS, LABELS, ACTIVATION, dialects::POOLING];
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Pooling")]
-pub(crate) struct Response<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    data: Vec<Item>,
-    usage: UsageBody,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -138,15 +127,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
                 ),
             },
         };
-        let data: Vec<Item> = vectors.into_iter().enumerate().map(item).collect();
-        Reply::json(&Response {
-            id: call.app.ids.next("pool-"),
-            object: "list",
-            created: unix_seconds(),
-            model: &model.name,
-            data,
-            usage,
-        })
+        let data = vectors.into_iter().enumerate().map(item);
+        ListBody::reply(call, "pool-", model, data.collect(), usage)
     };
     Ok(call.write(0, write).await)
 }
