@@ -199,20 +199,23 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             Value::from(replaced(text, &old, &new, count)?)
         }
         "zfill" | "ljust" | "rjust" | "center" => padded(text, method, args)?,
-        "join" => {
-            let list = Args::new(args, &["iterable"])?.need("iterable")?;
-            let texts: Result<Vec<String>, Error> =
-                list.try_iter()?.map(|item| python_str(&item)).collect();
-            let texts = texts?;
-            let between = text.len().saturating_mul(texts.len().saturating_sub(1));
-            let bytes: usize = texts.iter().map(String::len).sum();
-            check_size("join", bytes.saturating_add(between))?;
-            Value::from(texts.join(text))
-        }
+        "join" => joined(text, args)?,
         "format" => formatted(text, args)?,
         _ => return Ok(None),
     };
     Ok(Some(found))
+}
+
+/// Returns the texts of a list with `between` between them: the method `join`.
+fn joined(between: &str, args: &[Value]) -> Result<Value, Error> {
+    let list = Args::new(args, &["iterable"])?.need("iterable")?;
+    let texts: Result<Vec<String>, Error> =
+        list.try_iter()?.map(|item| python_str(&item)).collect();
+    let texts = texts?;
+    let gaps = between.len().saturating_mul(texts.len().saturating_sub(1));
+    let bytes: usize = texts.iter().map(String::len).sum();
+    check_size("join", bytes.saturating_add(gaps))?;
+    Ok(Value::from(texts.join(between)))
 }
 
 /// Returns the text with `new` in the place of `old`, in the first `count` places.
