@@ -95,7 +95,6 @@ impl ChatTemplate {
         special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, TemplateError> {
         let mut env = environment(FUEL);
-        jinja::extend(&mut env);
         for (name, token) in special_tokens {
             env.add_global(name.to_owned(), Value::from(token));
         }
@@ -159,14 +158,15 @@ impl ChatTemplate {
     }
 }
 
-/// Creates an environment with the block trimming of published templates, without HTML escapes, in
-/// which a rendering may execute `fuel` instructions.
+/// Creates an environment with the block trimming of published templates and what they expect of
+/// transformers' Jinja2, without HTML escapes, in which a rendering may execute `fuel` instructions.
 pub(crate) fn environment(fuel: u64) -> Environment<'static> {
     let mut env = Environment::new();
     env.set_trim_blocks(true);
     env.set_lstrip_blocks(true);
     env.set_fuel(Some(fuel));
     env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    jinja::extend(&mut env);
     env
 }
 

@@ -8,7 +8,7 @@ use minijinja::{
 use super::{
     Raised, methods, percent,
     python::{self, Args, Tuple, fail, python_repr, python_str},
-    rewrite::{MOD, TUPLE},
+    rewrite::{MOD, SLICE, TUPLE},
 };
 
 /// Puts everything that templates expect of transformers' Jinja2 into an environment.
@@ -53,6 +53,7 @@ pub(super) fn extend(env: &mut Environment<'static>) {
         Ok::<_, Error>(out)
     });
     env.add_filter(MOD, percent::modulo);
+    env.add_filter(SLICE, sliced);
     env.add_test("sequence", is_sequence);
     env.add_test("iterable", |value: &Value| is_sequence(value));
     env.add_test("number", |value: &Value| {
@@ -137,6 +138,56 @@ fn join(values: &Value, args: Rest<Value>) -> Result<String, Error> {
         python::check_size("join", out.len())?;
     }
     Ok(out)
+}
+
+/// Returns Python's `value[start:stop:step]` of a text, a list or a tuple.
+fn sliced(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
+    let int = |value: &Value| match value.is_none() {
+        true => Ok(None),
+        false => i64::try_from(value.clone())
+            .map(Some)
+            .map_err(|_| fail("a place in a slice is no integer")),
+    };
+    let (start, stop, step) = (int(start)?, int(stop)?, int(step)?.unwrap_or(1));
+    if step == 0 {
+        return Err(fail("the step of a slice is 0"));
+    }
+    let places = |count: usize| {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let (low, high) = if step > 0 {
+            (0, count)
+        } else {
+            (-1, count - 1)
+        };
+        let bounded = |at: Option<i64>, missing: i64| match at {
+            None => missing,
+            Some(at) if at < 0 => at.saturating_add(count).clamp(low, high),
+            Some(at) => at.min(high),
+        };
+        let (first, end) = match step > 0 {
+            true => (bounded(start, low), bounded(stop, high)),
+            false => (bounded(start, high), bounded(stop, low)),
+        };
+        let next = move |at: &i64| at.checked_add(step);
+        std::iter::successors(Some(first), next)
+            .take_while(move |at| if step > 0 { *at < end } else { *at > end })
+            .filter_map(|at| usize::try_from(at).ok())
+    };
+    if let Some(text) = value.as_str() {
+        let letters: Vec<char> = text.chars().collect();
+        let taken = places(letters.len()).map(|at| letters[at]);
+        return Ok(Value::from(taken.collect::<String>()));
+    }
+    let items: Vec<Value> = match value.kind() {
+        ValueKind::Undefined | ValueKind::None => Vec::new(),
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
+        kind => return Err(fail(format!("a value of type {kind} cannot be sliced"))),
+    };
+    let taken: Vec<Value> = places(items.len()).map(|at| items[at].clone()).collect();
+    Ok(match value.downcast_object_ref::<Tuple>() {
+        Some(_) => Value::from_object(Tuple(taken)),
+        None => Value::from(taken),
+    })
 }
 
 fn sum(values: &Value, args: Rest<Value>) -> Result<Value, Error> {

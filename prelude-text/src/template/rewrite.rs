@@ -5,6 +5,7 @@
 //! - `a ~ b` joins texts as `str()` gives them: `a|string ~ b|string`.
 //! - `a % b` formats where `a` is a text: the filter [`MOD`].
 //! - `(a, b)` prints as a tuple: the function [`TUPLE`].
+//! - `a[b:c:d]`, with a step: the filter [`SLICE`], since the engine's panics where `a` is empty.
 //!
 //! A source that this does not understand stays as it is, and the engine says what is wrong.
 
@@ -14,6 +15,8 @@ use std::{borrow::Cow, ops::Range};
 pub(super) const MOD: &str = "__mod";
 /// Name of the function that makes a tuple.
 pub(super) const TUPLE: &str = "__tuple";
+/// Name of the filter that takes every so many items of a list or letters of a text.
+pub(super) const SLICE: &str = "__slice";
 
 /// Words that are operators or begin something: no operand ends with them.
 const KEYWORDS: &[&str] = &[
@@ -201,6 +204,7 @@ enum Order {
     CloseMod,
     CloseText,
     OpenText,
+    OpenSlice,
     Word,
 }
 
@@ -258,8 +262,45 @@ impl<'a> Tag<'a> {
                 self.edit_mod(at, edits);
             } else if token.is("~") {
                 self.edit_concat(at, edits);
+            } else if token.is("[") {
+                self.edit_slice(at, edits);
             }
         }
+    }
+
+    fn edit_slice(&self, open: usize, edits: &mut Vec<Edit>) {
+        let tokens = &self.tokens;
+        let Some(start) = self.start_of_operand(open) else {
+            return;
+        };
+        let close = self.pairs[open];
+        let mut colons = Vec::new();
+        let mut at = open + 1;
+        while at < close {
+            match &tokens[at] {
+                token if token.opens() => at = self.pairs[at],
+                token if token.is(":") => colons.push(at),
+                _ => {}
+            }
+            at += 1;
+        }
+        let [first, second] = colons[..] else {
+            return;
+        };
+        let begin = tokens[start].at;
+        edits.push((begin..begin, Order::OpenSlice, "(".into()));
+        // A place without a number is none.
+        let mut put = |at: usize, is_empty: bool, word: &str| {
+            let none = if is_empty { "none" } else { "" };
+            let range = tokens[at].at..tokens[at].end();
+            edits.push((range, Order::Word, format!("{none}{word}").into()));
+        };
+        let name = format!("|{SLICE}(");
+        let range = tokens[open].at..tokens[open].end();
+        put(first, first == open + 1, ",");
+        put(second, second == first + 1, ",");
+        put(close, close == second + 1, "))");
+        edits.push((range, Order::Word, name.into()));
     }
 
     fn edit_tuple(&self, open: usize, edits: &mut Vec<Edit>) {
