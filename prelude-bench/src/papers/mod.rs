@@ -66,7 +66,7 @@ impl Paper {
     }
 }
 
-/// The progress of [`run`].
+/// The progress of [`run()`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A section begins: its paper and its name.
