@@ -1,4 +1,4 @@
-//! The tensors that a model is loaded from: one answer for whoever looks at a checkpoint, be it to
+//! The tensors that a model is loaded from: one answer for all who look at a checkpoint, be it to
 //! check, to plan memory, to pack, or to name what was served.
 //!
 //! They are those that the model's definition asks for. A file may hold more: buffers of integers that
