@@ -1,6 +1,7 @@
 //! The state that all requests share: models, limits, counters, the phase of the process.
 
 use std::{
+    any::Any,
     sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
     thread,
     time::SystemTime,
@@ -35,6 +36,9 @@ pub struct App {
     pub(crate) traces: Traces,
     /// The time at which the state was made, as the process started.
     pub(crate) started: SystemTime,
+    /// The endpoints that the program has added to those of the server. Their type, `Endpoint`, is
+    /// not named here, since it is made of this one.
+    pub(crate) own: RwLock<Vec<&'static (dyn Any + Send + Sync)>>,
     keys: RwLock<Arc<ApiKeys>>,
     models: OnceLock<Vec<Arc<ServedModel>>>,
     /// The progress of the download that loading waits for.
@@ -65,6 +69,7 @@ impl App {
             in_flight: InFlight::default(),
             traces,
             started: SystemTime::now(),
+            own: RwLock::default(),
             keys: RwLock::new(Arc::new(keys)),
             models: OnceLock::new(),
             download: Mutex::new(None),

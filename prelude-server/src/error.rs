@@ -204,7 +204,8 @@ impl std::error::Error for ApiError {}
 /// 400: the request is wrong.
 impl ApiError {
     /// Returns the error for a body that is not JSON.
-    pub(crate) fn invalid_json(message: impl Into<Cow<'static, str>>) -> Self {
+    #[must_use]
+    pub fn invalid_json(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(400, "invalid_json", message)
     }
 
@@ -221,10 +222,8 @@ impl ApiError {
 
     /// Returns the error for a field whose value is out of range or contradicts another; `must`
     /// completes "field `x` must ...".
-    pub(crate) fn invalid_value(
-        param: impl Into<Cow<'static, str>>,
-        must: impl fmt::Display,
-    ) -> Self {
+    #[must_use]
+    pub fn invalid_value(param: impl Into<Cow<'static, str>>, must: impl fmt::Display) -> Self {
         let param = param.into();
         Self::new(400, "invalid_value", format!("field `{param}` must {must}")).with_param(param)
     }

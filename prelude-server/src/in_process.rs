@@ -54,7 +54,7 @@ impl App {
         body: impl Into<Bytes>,
     ) -> Answered {
         let dialect =
-            routes::named(path).map_or_else(Default::default, |endpoint| endpoint.dialect);
+            routes::named(self, path).map_or_else(Default::default, |endpoint| endpoint.dialect);
         let request_id = self.ids.next("req-");
         let id = (request_id.clone(), asking);
         match self.try_answer(method, path, body.into(), id).await {
@@ -76,7 +76,8 @@ impl App {
     /// Returns true if this path is an inference route, which makes an engine work.
     #[must_use]
     pub fn infers(path: &str) -> bool {
-        routes::named(path).is_some_and(|endpoint| endpoint.needs == Needs::Queue)
+        routes::among(routes::ENDPOINTS, path)
+            .is_some_and(|(endpoint, _)| endpoint.needs == Needs::Queue)
     }
 
     /// Returns an id that no other answer has: `prefix` and 128 random bits in hex.
@@ -92,7 +93,7 @@ impl App {
         body: Bytes,
         (request_id, asking): (String, Asking),
     ) -> Result<Bytes, ApiError> {
-        let (endpoint, tail) = routes::find(method, path)?;
+        let (endpoint, tail) = routes::find(self, method, path)?;
         let max_bytes = self.config.limits.body_bytes;
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
@@ -102,13 +103,13 @@ impl App {
         {
             return Err(error);
         }
-        let call = Call::in_process(self, endpoint, tail, request_id, asking)?;
+        let call = Arc::new(Call::new(self, endpoint, tail, request_id, asking)?);
         catch_panic(&call.request_id, Box::pin(whole(&call, body))).await
     }
 }
 
 /// Returns the answer's bytes; of a stream, all there are, or the first ones if it has no end.
-async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
+pub(crate) async fn whole(call: &Arc<Call>, body: Bytes) -> Result<Bytes, ApiError> {
     match (call.endpoint.handle)(call, body).await? {
         Reply::Json(body) | Reply::Text { body, .. } | Reply::Page { body, .. } => Ok(body),
         Reply::Empty => Ok(Bytes::new()),
@@ -158,7 +159,7 @@ mod tests {
         check("/classify", "invalid_json").await;
         let id = "first".to_owned();
         let asking = Asking::default();
-        let first = Call::in_process(&app, &classify::CLASSIFY, None, id, asking).unwrap();
+        let first = Call::new(&app, &classify::CLASSIFY, None, id, asking).unwrap();
         check("/classify", "class_quota").await;
         // It may be no one-shot request: that is known once it is read.
         check("/v1/completions", "invalid_json").await;

@@ -47,6 +47,7 @@ mod log;
 pub mod memory;
 mod metrics;
 mod openapi;
+mod own;
 mod panics;
 mod process;
 pub mod profile;
@@ -66,6 +67,7 @@ mod commands;
 mod variables;
 
 pub use app::App;
+pub use bytes::Bytes;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
 pub use endpoint::Asking;
 pub use error::ApiError;
@@ -74,6 +76,7 @@ pub use http::{Ended, Server};
 pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use log::report_panic;
+pub use own::{OwnCall, OwnEndpoint};
 pub use served_model::{
     Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,
     Task, Vectors, Words,

@@ -1,6 +1,9 @@
 //! Paths to endpoints: the whole surface on one page.
 
+use std::sync::PoisonError;
+
 use crate::{
+    app::App,
     endpoint::{Access, Endpoint, Reply},
     endpoints::{
         chat, classify, cohere, completions, decisions, embeddings, health, metrics, models,
@@ -53,8 +56,8 @@ const OPENAPI: Endpoint = Endpoint {
     group: "state",
     summary: "This document",
     responses: openapi::of_itself,
-    ..Endpoint::get(&["/openapi.json"], |_, _| {
-        Box::pin(async { Ok(Reply::json(&openapi::document(ENDPOINTS))) })
+    ..Endpoint::get(&["/openapi.json"], |call, _| {
+        Box::pin(async { Ok(Reply::json(&openapi::document(&all(&call.app)))) })
     })
 };
 
@@ -64,28 +67,44 @@ const DOCS: Endpoint = Endpoint {
     summary: "The routes on a page",
     responses: |_| vec![("text/html", schemars::json_schema!({ "type": "string" }))],
     access: Access::Open,
-    ..Endpoint::get(&["/docs"], |_, _| {
+    ..Endpoint::get(&["/docs"], |call, _| {
         Box::pin(async {
             Ok(Reply::Page {
                 content_type: "text/html; charset=utf-8",
-                body: openapi::page(ENDPOINTS).into(),
+                body: openapi::page(&all(&call.app)).into(),
             })
         })
     })
 };
 
+/// Returns the endpoints of the server, and those that its program has added.
+fn all(app: &App) -> Vec<&'static Endpoint> {
+    [ENDPOINTS, &own(app)].concat()
+}
+
+fn own(app: &App) -> Vec<&'static Endpoint> {
+    let own = app.own.read().unwrap_or_else(PoisonError::into_inner);
+    own.iter().filter_map(|any| any.downcast_ref()).collect()
+}
+
 /// Returns the endpoint of a path, whatever the method.
-pub(crate) fn named(path: &str) -> Option<&'static Endpoint> {
-    let (endpoint, _) = found(path)?;
+pub(crate) fn named(app: &App, path: &str) -> Option<&'static Endpoint> {
+    let (endpoint, _) = found(app, path)?;
     Some(endpoint)
 }
 
-fn found(path: &str) -> Option<(&'static Endpoint, Option<&str>)> {
-    ENDPOINTS.iter().find_map(|endpoint| {
-        let tail = endpoint
-            .paths
-            .iter()
-            .find_map(|pattern| matches(pattern, path))?;
+fn found<'p>(app: &App, path: &'p str) -> Option<(&'static Endpoint, Option<&'p str>)> {
+    among(ENDPOINTS, path).or_else(|| among(&own(app), path))
+}
+
+/// Finds the endpoint of a path among these, and the rest that a `*` matched.
+pub(crate) fn among<'p>(
+    endpoints: &[&'static Endpoint],
+    path: &'p str,
+) -> Option<(&'static Endpoint, Option<&'p str>)> {
+    endpoints.iter().find_map(|endpoint| {
+        let mut paths = endpoint.paths.iter();
+        let tail = paths.find_map(|pattern| matches(pattern, path))?;
         Some((*endpoint, tail))
     })
 }
@@ -95,10 +114,11 @@ fn found(path: &str) -> Option<(&'static Endpoint, Option<&str>)> {
 /// # Errors
 /// 404, or 405 with the methods the path has.
 pub(crate) fn find<'p>(
+    app: &App,
     method: &str,
     path: &'p str,
 ) -> Result<(&'static Endpoint, Option<&'p str>), ApiError> {
-    let (endpoint, tail) = found(path).ok_or_else(ApiError::not_found)?;
+    let (endpoint, tail) = found(app, path).ok_or_else(ApiError::not_found)?;
     match (method, endpoint.method) {
         ("HEAD" | "GET", "GET") | ("POST", "POST") => Ok((endpoint, tail)),
         (_, "GET") => Err(ApiError::method_not_allowed("GET, HEAD")),
@@ -121,9 +141,11 @@ fn matches<'p>(pattern: &str, path: &'p str) -> Option<Option<&'p str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ApiKeys, ServerConfig};
 
     fn check(method: &str, path: &str, expected: Result<(&str, Option<&str>), u16>) {
-        let found = find(method, path);
+        let app = App::new(ServerConfig::default(), ApiKeys::default());
+        let found = find(&app, method, path);
         let found = found
             .map(|(endpoint, tail)| (endpoint.route(), tail))
             .map_err(|e| e.status());

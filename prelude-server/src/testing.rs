@@ -134,8 +134,9 @@ pub(crate) fn embedder() -> Option<&'static Arc<App>> {
 
 /// Returns a call of an endpoint that has not been answered.
 pub(crate) fn call(app: &Arc<App>, path: &str) -> Arc<Call> {
-    let (endpoint, tail) = routes::find("POST", path).unwrap();
-    Call::in_process(app, endpoint, tail, app.ids.next("req-"), Asking::default()).unwrap()
+    let (endpoint, tail) = routes::find(app, "POST", path).unwrap();
+    let call = Call::new(app, endpoint, tail, app.ids.next("req-"), Asking::default());
+    Arc::new(call.unwrap())
 }
 
 /// Asks and returns status, body and what is known of the request.

@@ -86,15 +86,15 @@ impl Call {
     ///
     /// # Errors
     /// 429 if the queue is full.
-    pub(crate) fn in_process(
+    pub(crate) fn new(
         app: &Arc<App>,
         endpoint: &'static Endpoint,
         tail: Option<&str>,
         request_id: String,
         asking: Asking,
-    ) -> Result<Arc<Self>, ApiError> {
+    ) -> Result<Self, ApiError> {
         let reservation = enter(app, endpoint, 0)?;
-        Ok(Arc::new(Self {
+        Ok(Self {
             endpoint,
             tail: tail.map(str::to_owned),
             request_id,
@@ -107,7 +107,7 @@ impl Call {
             reservation,
             seen: Mutex::default(),
             app: Arc::clone(app),
-        }))
+        })
     }
 
     /// Checks UTF-8, nesting and the number of values, takes room for the values, and splits the body

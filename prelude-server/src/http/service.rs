@@ -79,8 +79,8 @@ async fn admit(
     let path = parts.uri.path();
     check_head(app, parts)?;
     foreign::check(app, parts)?;
-    let found = routes::find(parts.method.as_str(), path);
-    if let Some(endpoint) = routes::named(path) {
+    let found = routes::find(app, parts.method.as_str(), path);
+    if let Some(endpoint) = routes::named(app, path) {
         *dialect = endpoint.dialect;
         log.routed(endpoint);
     }
@@ -187,7 +187,7 @@ fn check_head(app: &App, parts: &hyper::http::request::Parts) -> Result<(), ApiE
 /// 401.
 fn client(app: &App, path: &str, headers: &HeaderMap) -> Result<Client, ApiError> {
     let protect_metrics = app.config.protect_metrics;
-    if routes::named(path).is_some_and(|endpoint| endpoint.is_open(protect_metrics)) {
+    if routes::named(app, path).is_some_and(|endpoint| endpoint.is_open(protect_metrics)) {
         return Ok(Client::default());
     }
     let client = app.keys().client(presented_key(headers));
