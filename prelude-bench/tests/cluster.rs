@@ -67,7 +67,7 @@ fn missing_programs_are_named() {
     check(&["--envoy", "no/envoy"], &["no/envoy", "--envoy"]);
     check(
         &["--envoy", BENCH, "--prelude", "no/prelude"],
-        &["no/prelude", "-p prelude-server", "--prelude"],
+        &["no/prelude", "-p prelude-cli", "--prelude"],
     );
     check(
         &["--envoy", BENCH, "--prelude", BENCH, "--picker", "no/epp"],

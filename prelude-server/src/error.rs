@@ -5,7 +5,6 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use indicatif::DecimalBytes;
 use prelude_hub::Progress;
 use serde_json::{Value, json};
 
@@ -588,10 +587,14 @@ impl ApiError {
             bytes,
             bytes_total,
         } = *progress;
+        let decimal = |bytes: u64| match bytes as f64 {
+            bytes if bytes < 1e9 => format!("{:.2} MB", bytes / 1e6),
+            bytes => format!("{:.2} GB", bytes / 1e9),
+        };
         let message = format!(
             "the model is being downloaded: {files} of {files_total} files, {} of {}",
-            DecimalBytes(bytes),
-            DecimalBytes(bytes_total)
+            decimal(bytes),
+            decimal(bytes_total)
         );
         Self::new(503, "loading", message).with_retry_after(Duration::from_secs(5))
     }

@@ -27,7 +27,6 @@
 mod admission;
 mod app;
 pub mod assets;
-pub mod cli;
 mod config;
 mod constrain;
 pub mod demo;
@@ -43,7 +42,7 @@ mod identity;
 mod in_process;
 mod lifecycle;
 pub mod load;
-mod log;
+pub mod log;
 pub mod memory;
 mod metrics;
 mod openapi;
@@ -61,11 +60,6 @@ mod testing;
 mod traces;
 mod wire;
 
-// The command line: what `cli` runs.
-mod args;
-mod commands;
-mod variables;
-
 pub use app::App;
 pub use bytes::Bytes;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
@@ -75,7 +69,6 @@ pub use host::resolve_host;
 pub use http::{Ended, Server};
 pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
-pub use log::report_panic;
 pub use own::{OwnCall, OwnEndpoint};
 pub use served_model::{
     Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,

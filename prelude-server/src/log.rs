@@ -49,7 +49,7 @@ enum Entry {
 
 /// Writes one line at once, so that lines of concurrent requests do not mix; through the queue once
 /// there is one.
-pub(crate) fn line(text: fmt::Arguments<'_>) {
+pub fn line(text: fmt::Arguments<'_>) {
     let line = format!("{text}\n");
     match QUEUE.get() {
         Some(queue) => queue.put(line),
@@ -62,7 +62,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
 ///
 /// # Errors
 /// If the system gives no thread.
-pub(crate) fn start() -> io::Result<()> {
+pub fn start() -> io::Result<()> {
     if QUEUE.get().is_none() {
         // A second call loses: its thread ends when its queue is dropped.
         let _ = QUEUE.set(Queue::start(io::stderr())?);
@@ -79,7 +79,7 @@ pub(crate) fn dropped() -> u64 {
 
 /// Waits as it is dropped until all lines have been written, for half a second at most.
 #[derive(Debug)]
-pub(crate) struct Flush;
+pub struct Flush;
 
 impl Drop for Flush {
     fn drop(&mut self) {

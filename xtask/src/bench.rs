@@ -39,9 +39,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     }
     match args.split_first() {
         Some((first, rest)) if first == "tokenizer" => tokenizer(rest),
-        Some((first, rest)) if first == "server" => beside(&["prelude-server"], first, rest),
+        Some((first, rest)) if first == "server" => beside(&["prelude-cli"], first, rest),
         Some((first, rest)) if first == "cluster" => {
-            beside(&["prelude-server", "prelude-epp"], first, rest)
+            beside(&["prelude-cli", "prelude-epp"], first, rest)
         }
         Some((first, rest)) if ["cpu", "sim", "papers", "replay"].contains(&first.as_str()) => {
             command(None, first, rest)

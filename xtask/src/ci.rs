@@ -109,6 +109,7 @@ fn features() -> Result<()> {
         ("prelude-exec-cuda", &["emu", "measure"]),
         ("prelude-text", &["hf-fallback"]),
         ("prelude-server", &["cuda", "hf-fallback", "otlp"]),
+        ("prelude-cli", &["cuda", "hf-fallback", "otlp"]),
     ] {
         let check = || cargo(["check", "-p", package, "--no-default-features"]);
         check().run()?;

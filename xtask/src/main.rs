@@ -199,7 +199,7 @@ fn main() -> Result<()> {
 /// The features that tests need beyond the default ones: the tokenizer's command, the reference
 /// behind the server, and its traces. One list, so that no crate is built twice.
 pub(crate) const TEST_FEATURES: &str =
-    "fasttoken/reference,prelude-server/hf-fallback,prelude-server/otlp,prelude-text/hf-fallback";
+    "fasttoken/reference,prelude-cli/hf-fallback,prelude-cli/otlp,prelude-text/hf-fallback";
 
 /// Runs all tests.
 fn test(args: &[String]) -> Result<()> {

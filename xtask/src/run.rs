@@ -36,7 +36,7 @@ where
 pub(crate) fn build_programs() -> Result<()> {
     cargo(["build", "--release"])
         .args(["prelude", "prelude-bench", "gpu-check"].map(|name| format!("--bin={name}")))
-        .args(["--features", "prelude-server/cuda"])
+        .args(["--features", "prelude-cli/cuda"])
         .run()
 }
 

@@ -43,7 +43,7 @@ impl Programs {
             envoy.display()
         );
         self.envoy = Some(envoy);
-        ours(&mut self.prelude, "prelude", "prelude-server", "--prelude")?;
+        ours(&mut self.prelude, "prelude", "prelude-cli", "--prelude")?;
         ours(&mut self.picker, "prelude-epp", "prelude-epp", "--picker")
     }
 

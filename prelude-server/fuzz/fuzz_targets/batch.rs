@@ -5,8 +5,6 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-// What `args` and `commands` find at the root of the library.
-use prelude_server::*;
 use prelude_server_fuzz::{Asked, World};
 use serde_json::{Value, json};
 
@@ -15,7 +13,7 @@ use serde_json::{Value, json};
     unused_imports,
     reason = "the program's, of which this is a part"
 )]
-#[path = "../../src/args.rs"]
+#[path = "../../../prelude-cli/src/args.rs"]
 mod args;
 #[allow(
     dead_code,
@@ -23,7 +21,7 @@ mod args;
     unfulfilled_lint_expectations,
     reason = "the program's, of which this is a part"
 )]
-#[path = "../../src/commands/mod.rs"]
+#[path = "../../../prelude-cli/src/commands/mod.rs"]
 mod commands;
 
 static WORLD: LazyLock<World> = LazyLock::new(World::open);

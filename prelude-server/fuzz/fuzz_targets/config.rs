@@ -5,8 +5,7 @@
 use std::{fs, path::PathBuf, sync::LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-// What `args` and `commands` find at the root of the library.
-use prelude_server::*;
+use prelude_server::Server;
 use prelude_server_fuzz::World;
 
 #[allow(
@@ -14,7 +13,7 @@ use prelude_server_fuzz::World;
     unused_imports,
     reason = "the program's, of which this is a part"
 )]
-#[path = "../../src/args.rs"]
+#[path = "../../../prelude-cli/src/args.rs"]
 mod args;
 #[allow(
     dead_code,
@@ -22,7 +21,7 @@ mod args;
     unfulfilled_lint_expectations,
     reason = "the program's, of which this is a part"
 )]
-#[path = "../../src/commands/mod.rs"]
+#[path = "../../../prelude-cli/src/commands/mod.rs"]
 mod commands;
 
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {

@@ -6,7 +6,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use prelude_server::cli;
 use pyo3::prelude::*;
 
 /// The exit code of a Rust program that panicked.
@@ -16,7 +15,7 @@ const PANICKED: u8 = 101;
 #[pyfunction]
 pub(crate) fn run(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     let arguments = iter::once("prelude".into()).chain(arguments);
-    let run = AssertUnwindSafe(|| cli::run(arguments));
+    let run = AssertUnwindSafe(|| prelude_cli::run(arguments));
     // The panic hook has said where it happened. An exception would print the message, which may quote
     // a request.
     py.detach(|| catch_unwind(run).unwrap_or(PANICKED))

@@ -115,7 +115,7 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
 
 /// Returns what is wrong with a model that has a file by which its authors' code decides: `None` if it
 /// has no such file.
-pub(crate) fn decision_file(has: impl Fn(&str) -> bool) -> Option<String> {
+pub fn decision_file(has: impl Fn(&str) -> bool) -> Option<String> {
     let (file, meaning) = DECISION_FILES.iter().find(|(file, _)| has(file))?;
     Some(format!(
         "has {file}, {meaning}, which is not served: without it the model would answer as another \

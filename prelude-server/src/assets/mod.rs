@@ -15,7 +15,7 @@ use prelude_text::{
     template::{ChatTemplate, TemplateError},
 };
 
-pub(crate) use self::folder::decision_file;
+pub use self::folder::decision_file;
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
 
 /// The most bytes of a `tokenizer.json`: ten times the largest that is published.

@@ -41,7 +41,7 @@ pub(super) fn build(carried: bool) -> Result<PathBuf> {
     if carried {
         cargo(["build", "--profile", profile, "-p", "gpu-check"]).run()?;
         // Without grammars, 2 MB that no part uses.
-        cargo(["build", "--profile", profile, "-p", "prelude-server"])
+        cargo(["build", "--profile", profile, "-p", "prelude-cli"])
             .args(["--no-default-features", "--features", "cuda"])
             .run()?;
     } else {

@@ -23,7 +23,7 @@ use crate::{
 /// The programs of a release, their packages, and the features of these. The wheel has the first
 /// program as a function.
 const PROGRAMS: [(&str, &str, &str); 2] = [
-    ("prelude", "prelude-server", FEATURES),
+    ("prelude", "prelude-cli", FEATURES),
     ("prelude-epp", "prelude-epp", ""),
 ];
 

@@ -9,19 +9,20 @@ use std::{
 use prelude_engine::{EngineError, SchedulerConfig};
 use prelude_hub::Progress;
 use prelude_models::{Checkpoint, file};
-use serde::{Deserialize, Serialize};
-
-use crate::{
+use prelude_server::{
     DecideConfig, Limits, ServerConfig,
-    args::ModelArgs,
     assets::{Assets, EmbeddedModel, LoadError},
     demo,
     executor::{
-        CudaConfig, Device, DeviceChoice, Devices, ExecutorConfig, ExecutorDtype, automatic_device,
+        CudaConfig, CudaPlaces, Device, DeviceChoice, Devices, ExecutorConfig, ExecutorDtype,
+        automatic_device,
     },
     load::{KvSettings, LoadOptions, Loaded},
     log,
 };
+use serde::{Deserialize, Serialize};
+
+use crate::args::ModelArgs;
 
 pub(crate) mod cuda;
 pub(crate) mod hub;
@@ -247,7 +248,7 @@ impl Settings {
         ChosenDevice { device, is_named }: ChosenDevice,
     ) -> Result<Devices, Failure> {
         let places = match device {
-            Device::Cpu => cuda::CudaPlaces::default(),
+            Device::Cpu => CudaPlaces::default(),
             Device::Cuda(_) => cuda::places(),
         };
         let devices = others.beside(device, &self.cuda, &places)?;

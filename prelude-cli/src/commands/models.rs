@@ -5,19 +5,18 @@ use std::{collections::BTreeMap, path::Path};
 
 use indexmap::IndexMap;
 use prelude_core::Profile;
+use prelude_server::{
+    ReasoningParser, ToolParser, demo,
+    executor::{Device, DeviceChoice, Devices},
+    load::LoadOptions,
+    profile,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::PathBuf;
 use toml::Table;
 
 use super::{Code, Failure, Settings, Source, host_alone};
-use crate::{
-    ReasoningParser, ToolParser,
-    args::{GenerationConfig, Kind, ModelArgs, PoolingArg},
-    demo,
-    executor::{Device, DeviceChoice, Devices},
-    load::LoadOptions,
-    profile,
-};
+use crate::args::{GenerationConfig, Kind, ModelArgs, PoolingArg};
 
 /// The tables `[models.NAME]`, in the order in which they were given. The first model answers requests
 /// that name none, as far as it serves what they ask for.
@@ -596,7 +595,10 @@ mod tests {
             "{refusal}"
         );
         let one = chosen(&["a=demo-lm"], "[models.a.kv]\nnum_blocks = 5", &model).unwrap();
-        assert_eq!(one[0].options.kind, Some(crate::ModelKind::Reranker));
+        assert_eq!(
+            one[0].options.kind,
+            Some(prelude_server::ModelKind::Reranker)
+        );
         // Flags win over the settings of a model too.
         assert_eq!(one[0].options.executor.num_blocks, Some(77));
     }

@@ -12,10 +12,11 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_core::{Fitted, Profile, Sample, ServiceTime, StepWork};
+use prelude_server::{demo, load, profile};
 
 use self::measure::{Measured, measure};
 use super::{Code, Environment, Failure, Source, print, say};
-use crate::{args::ProfileArgs, demo, load, profile};
+use crate::args::ProfileArgs;
 
 /// Measures, prints what was found, and writes the file.
 pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), Failure> {

@@ -39,7 +39,7 @@ impl Drop for World {
 impl World {
     fn new(name: &str) -> Self {
         let hub = StandIn::start();
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("demo/demo-lm");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prelude-server/demo/demo-lm");
         let read = |file: &str| (file.to_owned(), fs::read(folder.join(file)).unwrap());
         hub.serve(Model {
             name: "bank/demo-lm".to_owned(),
@@ -339,7 +339,7 @@ fn a_model_that_is_not_served_is_refused_before_its_weights() {
         assert!(said.contains("bank/demo-lm is not downloaded"), "{said}");
         assert!(said.contains(expected), "{said}");
     };
-    let llama = include_str!("../../demo/demo-lm/config.json");
+    let llama = include_str!("../../../prelude-server/demo/demo-lm/config.json");
     serve(llama, "readout.safetensors");
     refused("has readout.safetensors, the head of a decision model");
     let t5 = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}"#;

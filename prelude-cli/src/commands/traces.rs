@@ -1,8 +1,9 @@
 //! Traces as the standard variables of OpenTelemetry ask for them. Its library reads the variables
 //! too; what it would pass over in silence is refused here.
 
+use prelude_server::Traces;
+
 use super::{Code, Failure, say};
-use crate::Traces;
 
 /// The variables that name a collector. Without one there are no traces.
 const ENDPOINTS: [&str; 2] = [

@@ -2,9 +2,9 @@
 
 use std::{env, fs, path::PathBuf, process::Command};
 
+use prelude_server::executor::{CudaConfig, CudaPlaces, cuda_info};
+
 use super::{Failure, print};
-pub(crate) use crate::executor::CudaPlaces;
-use crate::executor::{CudaConfig, cuda_info};
 
 /// Prints driver, GPU, libraries with their paths, and kernels.
 pub(crate) fn info(device: u32) -> Result<(), Failure> {

@@ -10,20 +10,17 @@ use std::{
 
 use prelude_engine::ScheduledEngine;
 use prelude_models::file;
+use prelude_server::{ApiKeys, App, Ended, ServedModel, Server, ServerConfig, executor, log};
 
 use super::{
     Code, Environment, Failure, Settings, Source, kv_events, loading, models, on_terminal, print,
     say, signals, supervisor, traces,
 };
-use crate::{
-    ApiKeys, App, Ended, ServedModel, Server, ServerConfig,
-    args::{LogLevel, ServeArgs},
-    executor, log, report_panic,
-};
+use crate::args::{LogLevel, ServeArgs};
 
 /// Runs until told to stop.
 pub(crate) fn run(args: &ServeArgs, environment: &Environment) -> Result<(), Failure> {
-    std::panic::set_hook(Box::new(report_panic));
+    std::panic::set_hook(Box::new(log::report_panic));
     signals::outlive_users()?;
     let settings = settings(args, environment)?;
     let keys = keys(args)?;

@@ -1,14 +1,19 @@
 //! The program `prelude` as a function: the command line, the environment and exit codes. `main.rs`
 //! runs it, and so do the commands that the Python package installs.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod variables;
 
 use std::{env, ffi::OsString};
 
 use clap::{Parser as _, ValueEnum as _};
+use prelude_server::log;
 
 use crate::{
     args::{Cli, Command, CudaCommand, LogLevel, ServeArgs},
     commands::{Code, Failure, cuda, hub, manuals, one_shot, profile, run_batch, say, serve},
-    log, variables,
 };
 
 /// Runs the program `prelude` and returns its exit code. The first of `args` is the program's name.

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
+use prelude_server::App;
 use signal_hook::{
     consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     flag,
@@ -13,7 +14,6 @@ use signal_hook::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Code, Failure, say, serve::read_keys, supervisor};
-use crate::App;
 
 fn failure(error: io::Error) -> Failure {
     Failure::new(Code::Failed, format_args!("cannot watch signals: {error}"))

@@ -12,9 +12,10 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_hub::{BadName, Check, Error, Hub, HubConfig, Progress, Repo, Revision, Snapshot};
 use prelude_models::ModelConfig;
+use prelude_server::assets::decision_file;
 
 use super::{Code, Failure, print, say};
-use crate::{args::PullArgs, assets::decision_file};
+use crate::args::PullArgs;
 
 /// A method of the Hub: [`Hub::open`] or [`Hub::pull`].
 type Get = fn(&Hub, &Repo, &Revision, &dyn Fn(Progress)) -> Result<Snapshot, Error>;

@@ -12,13 +12,14 @@ use std::{
 };
 
 use prelude_engine::ScheduledEngine;
+use prelude_server::{Answered, ApiKeys, App};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
 use self::files::{Done, OutputFile, open_input};
 use super::{Code, Environment, Failure, loading, models, say};
-use crate::{Answered, ApiKeys, App, args::RunBatchArgs};
+use crate::args::RunBatchArgs;
 
 mod files;
 

@@ -105,7 +105,10 @@ fn one_answer_without_a_server() {
         "card_arrival\n",
         "",
     );
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    let demo = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-lm"
+    );
     check(
         &["complete", demo, "--chat", "-p", "Where is my card?"],
         "",
@@ -170,7 +173,10 @@ fn examples_of_the_help_work() {
     std::fs::write(folder.join("messages.txt"), "Where is my card?\nA refund\n").unwrap();
     let line = r#"{"custom_id": "a", "url": "/classify", "body": {"input": "a"}}"#;
     std::fs::write(folder.join("requests.jsonl"), line).unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    let model = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-lm"
+    );
     std::os::unix::fs::symlink(model, folder.join("Qwen3-0.6B")).unwrap();
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_prelude"));
     let path = format!(
@@ -238,7 +244,10 @@ fn exit_codes() {
         "",
         "has no tokenizer.json",
     );
-    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier");
+    let demo = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-classifier"
+    );
     for command in ["classify", "embed", "tokenize", "complete"] {
         check(&[command, demo, "x"], "", 2, "", "name the model with -m");
     }
@@ -250,7 +259,10 @@ fn exit_codes() {
             "--kind",
             "lm",
             "-m",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier"),
+            concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../prelude-server/demo/demo-classifier"
+            ),
             "x",
         ],
         "",
@@ -353,7 +365,10 @@ fn keys_protect() {
     std::fs::create_dir_all(&folder).unwrap();
     let keys = folder.join("keys");
     std::fs::write(&keys, "# mine\nsecret\n").unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-classifier");
+    let model = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-classifier"
+    );
     let server = Served::start(&[
         "serve",
         model,
@@ -553,7 +568,10 @@ fn unknown_variables_are_refused_with_the_nearest_known_one() {
 /// A setting that no scheduler can run with is the user's mistake, and not the model's.
 #[test]
 fn a_setting_out_of_range_is_a_wrong_usage() {
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm");
+    let model = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../prelude-server/demo/demo-lm"
+    );
     let output = run(&["serve", model, "--max-num-seqs", "0", "--port", "0"], "");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -643,7 +661,12 @@ fn a_profile_is_measured_and_obeyed() {
     std::fs::create_dir_all(&folder).unwrap();
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let file = path("profile.json");
-    let demo = |name: &str| format!("{}/demo/{name}", env!("CARGO_MANIFEST_DIR"));
+    let demo = |name: &str| {
+        format!(
+            "{}/../prelude-server/demo/{name}",
+            env!("CARGO_MANIFEST_DIR")
+        )
+    };
     let classifier = demo("demo-classifier");
     let profile = ["profile", &classifier, "--seconds", "2", "-o", &file];
     check(&profile, "", 0, "per_token_ms", "prelude serve --profile");

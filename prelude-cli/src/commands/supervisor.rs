@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use prelude_server::App;
 use sd_notify::NotifyState;
 
 use super::say;
-use crate::App;
 
 /// Says that requests are answered from now on, and gives signs of life from now on if they are
 /// asked for (`WATCHDOG_USEC`).

@@ -3,17 +3,13 @@
 use std::{fmt::Write as _, io::Read as _, sync::Arc};
 
 use prelude_engine::ScheduledEngine;
+use prelude_server::{ApiKeys, App, assets::EmbeddedModel, demo};
 use serde_json::{Value, json};
 
 use super::{Code, Environment, Failure, Source, print, texts};
-use crate::{
-    ApiKeys, App,
-    args::{
-        ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, Kind, OneShotArgs, PoolingArg,
-        RerankArgs, TokenizeArgs,
-    },
-    assets::EmbeddedModel,
-    demo,
+use crate::args::{
+    ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, Kind, OneShotArgs, PoolingArg,
+    RerankArgs, TokenizeArgs,
 };
 
 /// Inputs of one request: enough to fill steps, few enough to show results as they come.

@@ -4,13 +4,12 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
-
-use crate::{
+use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
     executor::{DeviceChoice, ExecutorDtype, Quantization},
     resolve_host,
 };
+use serde::{Deserialize, Serialize};
 
 const EXAMPLES: &str = "\
 Try it, nothing to download (the program carries two small demo models):

@@ -5,19 +5,19 @@ use indicatif::ProgressBar;
 use prelude_core::Profile;
 use prelude_engine::ScheduledEngine;
 use prelude_hub::Progress;
+use prelude_server::{
+    ServedModel,
+    assets::Assets,
+    executor::{Devices, HostMemory},
+    load::{LoadOptions, Loaded, load, plan},
+    memory,
+};
 use std::time::Duration;
 
 use super::{
     Code, Failure,
     models::{ToServe, check_names},
     say,
-};
-use crate::{
-    ServedModel,
-    assets::Assets,
-    executor::{Devices, HostMemory},
-    load::{LoadOptions, Loaded, load, plan},
-    memory,
 };
 
 /// Loads models in their order, after all of their files are here and their memory was planned
