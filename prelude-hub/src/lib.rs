@@ -36,8 +36,6 @@ mod name;
 mod progress;
 mod proxy;
 mod selection;
-#[cfg(feature = "stand-in")]
-pub mod stand_in;
 mod tls;
 
 pub use config::{HubConfig, Proxies, Timing};

@@ -37,24 +37,6 @@ pub(crate) fn client(config: &HubConfig) -> Result<ClientConfig, Error> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Returns the configuration of a server of the stand-in, by a certificate and its key in PEM.
-///
-/// # Panics
-/// If they are not.
-#[cfg(feature = "stand-in")]
-pub(crate) fn server(certificate: &[u8], key: &[u8]) -> rustls::ServerConfig {
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
-    let provider = Arc::new(provider().expect("a processor with the instructions"));
-    let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_slice(key).expect("a key");
-    rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has them")
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .expect("the key is that of the certificate")
-}
-
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn provider() -> Result<CryptoProvider, Error> {
     match missing_feature() {

@@ -6,14 +6,21 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use prelude_hub::{
-    Error, Hub, HubConfig, Progress, Proxies, Repo, Revision, Snapshot, Timing,
-    stand_in::{Fault, Model, StandIn, checksum},
+use prelude_hub::{Error, Hub, HubConfig, Progress, Proxies, Repo, Revision, Snapshot, Timing};
+use rustls::{
+    ServerConnection, StreamOwned,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
+use stand_in::{Fault, Model, StandIn, checksum};
+
+mod stand_in;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const WEIGHTS: &str = "/o/m/resolve/0123456789abcdef0123456789abcdef01234567/model.safetensors";
@@ -92,7 +99,7 @@ impl World {
 
     /// Returns the requests so far, each with its range.
     fn asked(&self) -> Vec<String> {
-        let text = |asked: prelude_hub::stand_in::Asked| match asked.range {
+        let text = |asked: stand_in::Asked| match asked.range {
             Some(range) => format!("{} {range}", asked.what),
             None => asked.what,
         };
@@ -636,7 +643,16 @@ fn encrypted_connections_need_a_known_authority() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let read = |name: &str| fs::read(data.join(name)).unwrap();
     let mut world = World::new();
-    world.stand_in = StandIn::start_encrypted(&read("cert.pem"), &read("key.pem"));
+    let certificate = CertificateDer::from_pem_slice(&read("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(&read("key.pem")).unwrap();
+    let config =
+        rustls::ServerConfig::builder_with_provider(Arc::new(rustls_graviola::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key).unwrap());
+    world.stand_in = StandIn::start_encrypted(move |stream| {
+        StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream)
+    });
     world.serve(None);
     let open = |authorities: &str| {
         let hub = world.hub(|c| c.authorities = Some(data.join(authorities)));

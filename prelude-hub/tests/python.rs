@@ -9,10 +9,10 @@ use std::{
     process::Command,
 };
 
-use prelude_hub::{
-    Hub, HubConfig, Repo, Revision,
-    stand_in::{Model, StandIn},
-};
+use prelude_hub::{Hub, HubConfig, Repo, Revision};
+use stand_in::{Model, StandIn};
+
+mod stand_in;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const FILES: [&str; 3] = ["config.json", "1_Pooling/config.json", "model.safetensors"];

@@ -116,7 +116,7 @@ fn check_unpacked(folder: &Path) -> Result<()> {
         .run()?;
     there("test")
         .args(SELF_CONTAINED.iter().flat_map(|name| ["-p", name]))
-        .args(["--features", "prelude-kernels/emu,prelude-hub/stand-in"])
+        .args(["--features", "prelude-kernels/emu"])
         .run()
 }
 

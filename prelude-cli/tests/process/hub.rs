@@ -7,10 +7,12 @@ use std::{
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
 
-use prelude_hub::stand_in::{Fault, Model, StandIn};
 use serde_json::Value;
 
-use crate::support::{Answer, connect, request, wait_for};
+use crate::{
+    stand_in::{Fault, Model, StandIn},
+    support::{Answer, connect, request, wait_for},
+};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const WEIGHTS: &str =
@@ -339,8 +341,9 @@ fn a_model_that_is_not_served_is_refused_before_its_weights() {
         assert!(said.contains("bank/demo-lm is not downloaded"), "{said}");
         assert!(said.contains(expected), "{said}");
     };
-    let llama = include_str!("../../../prelude-server/demo/demo-lm/config.json");
-    serve(llama, "readout.safetensors");
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../prelude-server/demo/demo-lm");
+    let llama = fs::read_to_string(demo.join("config.json")).unwrap();
+    serve(&llama, "readout.safetensors");
     refused("has readout.safetensors, the head of a decision model");
     let t5 = r#"{"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"}"#;
     serve(t5, "README.md");

@@ -10,6 +10,7 @@ mod logs;
 mod many;
 mod salts;
 mod service_manager;
+mod stand_in;
 mod support;
 mod swollen;
 #[cfg(feature = "otlp")]

@@ -1,10 +1,13 @@
 //! A server on this machine that answers as the Hub does, or fails as it is told, and logs what it
-//! was asked. For tests: it stops a test that cannot go on by a panic.
+//! was asked. It stops a test that cannot go on by a panic.
+//!
+//! The tests of programs that pull have this file too, by a link.
+#![allow(dead_code, reason = "no test has a use for all of it")]
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     io::{BufRead as _, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -12,16 +15,12 @@ use std::{
     thread,
 };
 
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-use crate::{
-    checksum::{Checksum, Hasher},
-    tls,
-};
+use sha1::{Digest as _, Sha1};
+use sha2::Sha256;
 
 /// A failure of one answer.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The connection ends after this many bytes of the body.
     Cut(usize),
     /// The answer is this status with these header lines, each with its line end.
@@ -44,31 +43,31 @@ pub enum Fault {
 
 /// A request as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// The method and the path with its query: `GET /a/b`.
-    pub what: String,
+    pub(crate) what: String,
     /// The header `Range`.
-    pub range: Option<String>,
+    pub(crate) range: Option<String>,
     /// The header `Authorization`.
-    pub authorization: Option<String>,
+    pub(crate) authorization: Option<String>,
 }
 
 /// A model as the stand-in serves it.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub(crate) struct Model {
     /// The name: `owner/model`.
-    pub name: String,
+    pub(crate) name: String,
     /// The commit that `main` points to.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Contents by path.
-    pub files: BTreeMap<String, Vec<u8>>,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
     /// The token that a gated model asks for.
-    pub token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// The running server. Its threads end with the process.
 #[derive(Clone, Debug)]
-pub struct StandIn {
+pub(crate) struct StandIn {
     address: SocketAddr,
     is_encrypted: bool,
     shared: Arc<Shared>,
@@ -100,51 +99,42 @@ impl Default for StandIn {
 
 impl StandIn {
     /// Starts a server on a free port.
-    ///
-    /// # Panics
-    /// If the system has no port.
-    #[must_use]
-    pub fn start() -> Self {
-        Self::start_by(None)
+    pub(crate) fn start() -> Self {
+        Self::start_by(false, |stream| stream)
     }
 
-    /// Starts a server with encryption, by a certificate for `localhost` and its key in PEM.
-    ///
-    /// # Panics
-    /// If the system has no port, or these are not a certificate and its key.
-    #[must_use]
-    pub fn start_encrypted(certificate: &[u8], key: &[u8]) -> Self {
-        Self::start_by(Some(Arc::new(tls::server(certificate, key))))
+    /// Starts a server for `localhost` whose connections are those that `encrypt` makes of the
+    /// plain ones.
+    pub(crate) fn start_encrypted<S: Read + Write>(
+        encrypt: impl Fn(TcpStream) -> S + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_by(true, encrypt)
     }
 
-    fn start_by(encryption: Option<Arc<ServerConfig>>) -> Self {
+    fn start_by<S: Read + Write>(
+        is_encrypted: bool,
+        open: impl Fn(TcpStream) -> S + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let stand_in = Self {
             address: listener.local_addr().expect("a bound port"),
-            is_encrypted: encryption.is_some(),
+            is_encrypted,
             shared: Arc::default(),
         };
-        let shared = Arc::clone(&stand_in.shared);
+        let (shared, open) = (Arc::clone(&stand_in.shared), Arc::new(open));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                let (shared, encryption) = (Arc::clone(&shared), encryption.clone());
+                let (shared, open) = (Arc::clone(&shared), Arc::clone(&open));
                 // A client that is gone is none of the test's faults.
-                thread::spawn(move || match encryption {
-                    None => drop(shared.talk(stream)),
-                    Some(config) => {
-                        let session = ServerConnection::new(config).expect("a valid configuration");
-                        drop(shared.talk(StreamOwned::new(session, stream)));
-                    }
-                });
+                thread::spawn(move || drop(shared.talk(open(stream))));
             }
         });
         stand_in
     }
 
     /// Returns the address, as `HF_ENDPOINT` takes it.
-    #[must_use]
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         match self.is_encrypted {
             true => format!("https://localhost:{}", self.address.port()),
             false => format!("http://{}", self.address),
@@ -152,20 +142,20 @@ impl StandIn {
     }
 
     /// Serves a model, in place of one of the same name.
-    pub fn serve(&self, model: Model) {
+    pub(crate) fn serve(&self, model: Model) {
         let mut state = self.shared.state();
         state.models.retain(|other| other.name != model.name);
         state.models.push(model);
     }
 
     /// Serves bytes at a path that belongs to no model.
-    pub fn put(&self, path: &str, bytes: &[u8]) {
+    pub(crate) fn put(&self, path: &str, bytes: &[u8]) {
         let others = &mut self.shared.state().others;
         others.insert(path.to_owned(), bytes.to_vec());
     }
 
     /// Makes the next answers to `GET path` fail, one after the other.
-    pub fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
+    pub(crate) fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
         let mut state = self.shared.state();
         state
             .faults
@@ -175,20 +165,18 @@ impl StandIn {
     }
 
     /// Lets bodies go on that a [`Fault::Hold`] stopped.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.shared.state().is_released = true;
         self.shared.released.notify_all();
     }
 
     /// Returns the requests so far.
-    #[must_use]
-    pub fn log(&self) -> Vec<Asked> {
+    pub(crate) fn log(&self) -> Vec<Asked> {
         self.shared.state().log.clone()
     }
 
     /// Returns the number of connections so far.
-    #[must_use]
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 }
@@ -420,7 +408,7 @@ impl Model {
     /// Returns the description of the model as the Hub's API gives it with `blobs=true`.
     fn description(&self) -> String {
         let sibling = |(path, bytes): (&String, &Vec<u8>)| {
-            let git = hash(&Checksum::Git(String::new()), bytes);
+            let git = git_hash(bytes);
             let size = bytes.len();
             let lfs = match path.ends_with(".safetensors") {
                 true => format!(
@@ -441,16 +429,20 @@ impl Model {
 }
 
 /// Returns the published hash of a file: SHA-256 of weights, git's hash of others.
-#[must_use]
-pub fn checksum(path: &str, bytes: &[u8]) -> String {
+pub(crate) fn checksum(path: &str, bytes: &[u8]) -> String {
     match path.ends_with(".safetensors") {
-        true => hash(&Checksum::Sha256(String::new()), bytes),
-        false => hash(&Checksum::Git(String::new()), bytes),
+        true => hex(&Sha256::digest(bytes)),
+        false => git_hash(bytes),
     }
 }
 
-fn hash(kind: &Checksum, bytes: &[u8]) -> String {
-    let mut hasher = Hasher::new(kind, bytes.len() as u64);
-    hasher.update(bytes);
-    hasher.finish()
+/// Returns the hash of `blob SIZE\0` and the content.
+fn git_hash(bytes: &[u8]) -> String {
+    let mut hash = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+    hash.update(bytes);
+    hex(&hash.finalize())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

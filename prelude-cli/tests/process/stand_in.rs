@@ -1,0 +1,1 @@
+../../../prelude-hub/tests/stand_in/mod.rs
