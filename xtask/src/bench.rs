@@ -74,21 +74,18 @@ fn command(feature: Option<&str>, command: &str, args: &[String]) -> Result<()> 
 }
 
 /// Runs the race against the rivals, with `--python` the one of their Python packages, or with
-/// `--ablation` the program that leaves out fasttoken's fast paths one by one.
+/// `--ablation` the race of fasttoken without each of its fast paths.
 fn tokenizer(args: &[String]) -> Result<()> {
     if let Some((first, rest)) = args.split_first()
         && first == "--python"
     {
         return python::race(rest);
     }
-    let (ablation, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--ablation");
-    let program: &[&str] = match ablation.is_empty() {
-        true => &[],
-        false => &["--features", "ablation", "--bin", "ablation"],
-    };
+    // Only a build with the feature can leave fast paths out.
+    let has_ablation = args.iter().any(|arg| arg == "--ablation");
     let run = "run --release --manifest-path bench/tokenizer/Cargo.toml --target-dir target/bench-tokenizer";
     cargo(run.split(' '))
-        .args(program)
+        .args(has_ablation.then_some("--features=ablation"))
         .args(["--"])
         .args(args)
         .run()

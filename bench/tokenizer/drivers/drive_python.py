@@ -8,10 +8,8 @@ import base64
 import gc
 import importlib
 import json
-import struct
 import sys
 import time
-from array import array
 
 
 class Gigatoken:
@@ -24,12 +22,11 @@ class Gigatoken:
         self.encode, self.decode = backend.encode, backend.decode
         self.batch = lambda texts: backend.encode_batch_list(texts, parallel=THREADS > 1)
 
-    def text(self, data):
-        return data
+    def text(self, text):
+        return text.encode()
 
-    def ids(self, data):
-        numpy = importlib.import_module("numpy")
-        return numpy.frombuffer(data, dtype="<u4")
+    def ids(self, ids):
+        return importlib.import_module("numpy").array(ids, dtype="uint32")
 
 
 class SentencePiece:
@@ -41,11 +38,11 @@ class SentencePiece:
         self.encode, self.decode = processor.encode_as_ids, processor.decode_ids
         self.batch = lambda texts: processor.encode(texts, num_threads=THREADS)
 
-    def text(self, data):
-        return str(data, "utf-8")
+    def text(self, text):
+        return text
 
-    def ids(self, data):
-        return list(struct.unpack(f"<{len(data) // 4}I", data))
+    def ids(self, ids):
+        return ids
 
 
 class Tiktoken(SentencePiece):
@@ -104,16 +101,9 @@ texts = []
 ids = None
 
 
-def records(path, width):
-    with open(path, "rb") as file:
-        data = file.read()
-    at, found = 0, []
-    while at < len(data):
-        (count,) = struct.unpack_from("<I", data, at)
-        at += 4
-        found.append(data[at : at + count * width])
-        at += count * width
-    return found
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 def resident():
@@ -145,103 +135,59 @@ def load(path):
     return cost | {"rss_before": before, "rss_after": resident()}
 
 
-def encode(passes):
-    call = tokenizer.encode
+def repeat(work, passes):
+    call = {"encode": tokenizer.encode, "batch": tokenizer.batch}.get(work, tokenizer.decode)
+    each = [ids[n : n + 1] for n in range(len(ids))] if work == "each" else []
+    given = {"encode": texts, "batch": [texts], "decode": [ids], "each": each}[work]
 
-    def work():
+    def calls():
         for _ in range(passes):
-            for text in texts:
-                call(text)
+            for one in given:
+                call(one)
 
-    return measured(work)
-
-
-def batch(passes):
-    call = tokenizer.batch
-
-    def work():
+    def decoding_each():
         for _ in range(passes):
-            call(texts)
+            for one in given:
+                as_text(call(one)).encode()
 
-    return measured(work)
-
-
-def decode(passes):
-    call = tokenizer.decode
-
-    def work():
-        for _ in range(passes):
-            call(ids)
-
-    return measured(work)
+    return measured(decoding_each if work == "each" else calls)
 
 
-def each(passes):
-    call, lists = tokenizer.decode, [ids[n : n + 1] for n in range(len(ids))]
-
-    def work():
-        for _ in range(passes):
-            for one in lists:
-                as_bytes(call(one))
-
-    return measured(work)
+def as_text(text):
+    """Decoded text; half a character becomes a replacement character."""
+    return text if isinstance(text, str) else str(text, "utf-8", "replace")
 
 
-def as_bytes(text):
-    """Decoded text as UTF-8; half a character becomes a replacement character."""
-    text = text if isinstance(text, str) else str(text, "utf-8", "replace")
-    return text.encode()
-
-
-def decoded(how, path):
-    if how == "whole":
-        text = as_bytes(tokenizer.decode(ids))
-    else:
-        lines = [as_bytes(tokenizer.decode(ids[n : n + 1])) for n in range(len(ids))]
-        text = b"\n".join(lines)
-    with open(path, "wb") as file:
-        file.write(text)
-    return {"cpu_s": 0.0, "wall_s": 0.0}
-
-
-def dump(path):
-    with open(path, "wb") as file:
-        for text in texts:
-            found = array("I", map(int, tokenizer.encode(text)))
-            file.write(struct.pack("<I", len(found)) + found.tobytes())
-    return {"cpu_s": 0.0, "wall_s": 0.0}
+def answer(work):
+    if work == "decode":
+        return [as_text(tokenizer.decode(ids))]
+    if work == "each":
+        return [as_text(tokenizer.decode(ids[n : n + 1])) for n in range(len(ids))]
+    return [list(map(int, tokenizer.encode(text))) for text in texts]
 
 
 def obey(order):
     global texts, ids
-    op, nothing = order["op"], {"cpu_s": 0.0, "wall_s": 0.0}
+    op, work = order["op"], order.get("work")
+    if op in ("share", "crowd") or work == "stream":
+        raise NotImplementedError(f"{ENGINE} has no {work or op} in Python")
     if op == "load":
         return load(order["path"])
+    if op == "repeat":
+        return repeat(work, order["passes"])
     if op == "texts":
-        texts = [tokenizer.text(text) for text in records(order["path"], 1)]
-        return nothing
+        texts = [tokenizer.text(text) for text in read(order["path"])]
     if op == "ids":
-        ids = tokenizer.ids(records(order["path"], 4)[-1])
-        return nothing
-    if op == "encode":
-        return encode(order["passes"])
-    if op == "batch":
-        return batch(order["passes"])
-    how = order.get("how")
-    if op == "decode" and how == "whole":
-        return decode(order["passes"])
-    if op == "decode" and how == "each":
-        return each(order["passes"])
-    if op == "decoded" and how != "stream":
-        return decoded(how, order["path"])
-    if op == "dump":
-        return dump(order["path"])
-    raise NotImplementedError(f"{ENGINE} has no {how or op} in Python")
+        ids = tokenizer.ids(read(order["path"]))
+    if op == "answer":
+        with open(order["path"], "w", encoding="utf-8") as file:
+            json.dump(answer(work), file)
+    return {"cpu_s": 0.0, "wall_s": 0.0}
 
 
 for line in sys.stdin:
     try:
-        reply = {"cost": obey(json.loads(line)), "error": None}
+        reply = {"Ok": obey(json.loads(line))}
     except Exception as error:
-        reply = {"cost": None, "error": f"{type(error).__name__}: {error}"}
+        reply = {"Err": f"{type(error).__name__}: {error}"}
     print(json.dumps(reply), flush=True)

@@ -18,6 +18,8 @@ pub(crate) struct Also {
     title: &'static str,
     engine: Who,
     program: PathBuf,
+    /// The fast path of fasttoken that is left out.
+    left_out: Option<String>,
 }
 
 impl Also {
@@ -71,7 +73,21 @@ impl Also {
             title,
             engine,
             program,
+            left_out: None,
         })
+    }
+
+    /// Returns fasttoken without each of its fast paths, as processes of this program; nothing in a
+    /// build without the feature.
+    pub(crate) fn ablations() -> Result<Vec<Self>> {
+        let program = std::env::current_exe()?;
+        let without = |path: String| Self {
+            title: Box::leak(format!("without {path}").into_boxed_str()),
+            engine: Who::Fasttoken,
+            program: program.clone(),
+            left_out: Some(path),
+        };
+        Ok(fast_paths().into_iter().map(without).collect())
     }
 
     pub(crate) fn who(&self) -> Who {
@@ -80,13 +96,40 @@ impl Also {
 
     /// Starts the other build as an engine's process.
     pub(crate) fn worker(&self, threads: usize) -> Command {
-        worker(&self.program, self.engine, threads)
+        let mut command = worker(&self.program, self.engine, threads);
+        if let Some(path) = &self.left_out {
+            command.args(["--leave-out", path]);
+        }
+        command
     }
 
     /// Returns the given value without the path.
     pub(crate) fn text(&self) -> String {
         format!("{}={}:…", self.title, self.engine.key())
     }
+}
+
+/// Returns the names of fasttoken's fast paths.
+fn fast_paths() -> Vec<String> {
+    #[cfg(feature = "ablation")]
+    return fasttoken::FastPath::ALL
+        .map(|path| format!("{path:?}"))
+        .into();
+    #[cfg(not(feature = "ablation"))]
+    Vec::new()
+}
+
+/// Leaves a fast path out in the whole process.
+///
+/// # Errors
+/// There is none of that name, or this build leaves none out.
+pub(crate) fn leave_out(name: &str) -> Result<()> {
+    let at = fast_paths().iter().position(|path| path == name);
+    let at = at.with_context(|| format!("no fast path is called {name}"))?;
+    #[cfg(feature = "ablation")]
+    fasttoken::FastPath::leave_out(Some(fasttoken::FastPath::ALL[at]));
+    let _ = at;
+    Ok(())
 }
 
 /// Returns the command that starts an engine's process in a build of this bench.

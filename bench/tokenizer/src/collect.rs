@@ -2,7 +2,7 @@
 //! `apt-get` and `dpkg-deb` are at hand. None of it may enter the repository.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fs,
     io::Read as _,
     path::{Path, PathBuf},
@@ -18,79 +18,25 @@ const BYTES_MAX: usize = 24_000_000;
 /// Files larger than this are data, not prose or code.
 const FILE_BYTES_MAX: u64 = 2_000_000;
 
-/// Returns the Debian packages with text of a kind, and the folder in each that holds nothing else.
-fn packages(kind: Kind) -> &'static [(&'static str, &'static str)] {
-    match kind {
-        Kind::English => &[
-            ("libreoffice-help-en-us", ""),
-            ("debian-reference-en", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/en-US",
-            ),
-            ("git-doc", ""),
-            ("gnome-user-docs", "usr/share/help/C"),
-            ("erlang-doc", ""),
-        ],
-        Kind::Code => &[],
-        Kind::Chinese => &[
-            ("libreoffice-help-zh-cn", ""),
-            ("debian-reference-zh-cn", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/zh-CN",
-            ),
-            ("gnome-user-docs", "usr/share/help/zh_CN"),
-        ],
-        Kind::Japanese => &[
-            ("libreoffice-help-ja", ""),
-            ("debian-reference-ja", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/ja-JP",
-            ),
-            ("gnome-user-docs", "usr/share/help/ja"),
-        ],
-        Kind::Arabic => &[
-            ("libreoffice-l10n-ar", ""),
-            ("iso-codes", ""),
-            ("digikam-data", ""),
-            ("evolution-common", ""),
-            ("gimp-data", ""),
-            ("gnucash-common", ""),
-            ("kdenlive-data", ""),
-            ("vlc-l10n", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/ar-MA",
-            ),
-        ],
-        Kind::Russian => &[
-            ("libreoffice-help-ru", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/ru-RU",
-            ),
-            ("gnome-user-docs", "usr/share/help/ru"),
-        ],
-        Kind::Korean => &[
-            ("libreoffice-help-ko", ""),
-            (
-                "debian-handbook",
-                "usr/share/doc/debian-handbook/html/ko-KR",
-            ),
-            ("gnome-user-docs", "usr/share/help/ko"),
-        ],
-    }
-}
+/// The Debian packages with text of a kind, each with the folder in it that holds nothing else.
+const PACKAGES: &str = r#"
+English = ["libreoffice-help-en-us", "debian-reference-en", "debian-handbook usr/share/doc/debian-handbook/html/en-US", "git-doc", "gnome-user-docs usr/share/help/C", "erlang-doc"]
+Chinese = ["libreoffice-help-zh-cn", "debian-reference-zh-cn", "debian-handbook usr/share/doc/debian-handbook/html/zh-CN", "gnome-user-docs usr/share/help/zh_CN"]
+Japanese = ["libreoffice-help-ja", "debian-reference-ja", "debian-handbook usr/share/doc/debian-handbook/html/ja-JP", "gnome-user-docs usr/share/help/ja"]
+Arabic = ["libreoffice-l10n-ar", "iso-codes", "digikam-data", "evolution-common", "gimp-data", "gnucash-common", "kdenlive-data", "vlc-l10n", "debian-handbook usr/share/doc/debian-handbook/html/ar-MA"]
+Russian = ["libreoffice-help-ru", "debian-handbook usr/share/doc/debian-handbook/html/ru-RU", "gnome-user-docs usr/share/help/ru"]
+Korean = ["libreoffice-help-ko", "debian-handbook usr/share/doc/debian-handbook/html/ko-KR", "gnome-user-docs usr/share/help/ko"]
+"#;
 
 /// Writes one file per kind into `folder`; says what it got and what it did not.
 pub(crate) fn collect(folder: &Path, mut say: impl FnMut(String)) -> Result<()> {
     let scratch = folder.join("packages");
     fs::create_dir_all(&scratch)?;
+    let packages: BTreeMap<String, Vec<String>> = toml::from_str(PACKAGES)?;
     for kind in Kind::ALL {
         let mut files = local_files(kind);
-        for (package, under) in packages(kind) {
+        for package in packages.get(kind.name()).into_iter().flatten() {
+            let (package, under) = package.split_once(' ').unwrap_or((package, ""));
             match unpack(&scratch, package) {
                 Ok(folder) => files.extend(files_under(&folder.join(under))),
                 Err(error) => say(format!("SKIP  package {package}: {error:#}")),

@@ -3,11 +3,9 @@
 use std::{ffi::OsStr, fs, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use serde::Serialize;
 
 /// A measured engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Fasttoken,
     Fastokens,
@@ -18,7 +16,7 @@ pub(crate) enum Who {
     Sentencepiece,
     /// The library for files of ranks, the reference of their rows.
     Tiktoken,
-    /// An engine of another build, by its title: see `--also`.
+    /// An engine of another process, by its title: see `--also` and `--ablation`.
     Also(&'static str),
 }
 
@@ -44,32 +42,28 @@ impl Who {
         self == reference || !own.contains(&self)
     }
 
+    /// Returns the engine's name and version, and the value of `--engine`.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Fasttoken => ("fasttoken", "fasttoken"),
+            Self::Fastokens => ("fastokens 0.3.5", "fastokens"),
+            Self::Gigatoken => ("gigatoken 0.10.0", "gigatoken"),
+            Self::TokenizersRc => ("tokenizers 1.0.0-rc.3", "tokenizers-rc"),
+            Self::Tokenizers => ("tokenizers 0.23", "tokenizers"),
+            Self::Sentencepiece => ("sentencepiece 0.2.3", "sentencepiece"),
+            Self::Tiktoken => ("tiktoken 0.12.0", "tiktoken"),
+            Self::Also(title) => (title, "also"),
+        }
+    }
+
     /// Returns the engine's name and version.
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Fasttoken => "fasttoken",
-            Self::Fastokens => "fastokens 0.3.5",
-            Self::Gigatoken => "gigatoken 0.10.0",
-            Self::TokenizersRc => "tokenizers 1.0.0-rc.3",
-            Self::Tokenizers => "tokenizers 0.23",
-            Self::Sentencepiece => "sentencepiece 0.2.3",
-            Self::Tiktoken => "tiktoken 0.12.0",
-            Self::Also(title) => title,
-        }
+        self.names().0
     }
 
     /// Returns the value of `--engine`.
     pub(crate) fn key(self) -> &'static str {
-        match self {
-            Self::Fasttoken => "fasttoken",
-            Self::Fastokens => "fastokens",
-            Self::Gigatoken => "gigatoken",
-            Self::TokenizersRc => "tokenizers-rc",
-            Self::Tokenizers => "tokenizers",
-            Self::Sentencepiece => "sentencepiece",
-            Self::Tiktoken => "tiktoken",
-            Self::Also(_) => "also",
-        }
+        self.names().1
     }
 
     /// Returns true if targets are set against the engine. Targets name published rivals, not

@@ -1,10 +1,7 @@
 //! The kinds of text.
 
-use serde::{Deserialize, Serialize};
-
 /// A language or a kind of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     English,
     Code,
@@ -27,15 +24,10 @@ impl Kind {
     ];
 
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::English => "English",
-            Self::Code => "code",
-            Self::Chinese => "Chinese",
-            Self::Japanese => "Japanese",
-            Self::Arabic => "Arabic",
-            Self::Russian => "Russian",
-            Self::Korean => "Korean",
-        }
+        let names = [
+            "English", "code", "Chinese", "Japanese", "Arabic", "Russian", "Korean",
+        ];
+        names[self as usize]
     }
 
     /// Returns the file of collected text.

@@ -9,19 +9,18 @@ mod corpus;
 mod engines;
 mod judge;
 mod kind;
-mod paper;
-mod plot;
+mod papers_tokenizer;
 mod process;
 mod protocol;
 mod race;
 mod report;
 mod synth;
-mod texts;
 mod vocabularies;
 mod worker;
 mod workloads;
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -30,6 +29,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use prelude_measure::record::Record;
 
 use crate::{
     also::Also,
@@ -40,7 +40,7 @@ use crate::{
     race::Race,
     report::About,
     vocabularies::{Given, Vocabulary},
-    workloads::{Row, Unit},
+    workloads::{Row, rows},
 };
 
 #[derive(Parser)]
@@ -51,26 +51,8 @@ struct Args {
     /// The tokenizer.json to use; by default Qwen 3's beside the checkout, or the demo model's.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// The tokenizer.json of a SentencePiece-style model for the rows about these; by default
-    /// one beside the checkout or in the output folder.
-    #[arg(long)]
-    sentencepiece: Option<PathBuf>,
-    /// The tokenizer.json of a WordPiece model for the rows about these; by default the small one
-    /// of fasttoken's tests.
-    #[arg(long)]
-    wordpiece: Option<PathBuf>,
-    /// The tokenizer.json of a Unigram model for the rows about these; by default the small one of
-    /// fasttoken's tests.
-    #[arg(long)]
-    unigram: Option<PathBuf>,
-    /// The SentencePiece .model file for the rows about these; by default two small ones of
-    /// fasttoken's tests.
-    #[arg(long)]
-    model: Option<PathBuf>,
-    /// The file of ranks for the rows about these: a *.tiktoken file, which gets the pattern of
-    /// cl100k, or a tekken.json; by default small ones of fasttoken's tests.
-    #[arg(long)]
-    ranks: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
     /// Rounds of each measurement; the median counts.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
@@ -86,6 +68,9 @@ struct Args {
     /// times.
     #[arg(long, value_name = "TITLE=ENGINE:PROGRAM", value_parser = Also::parse)]
     also: Vec<Also>,
+    /// Race fasttoken without each of its fast paths, in place of rivals.
+    #[arg(long)]
+    ablation: bool,
     /// First gather real text from this machine and from Debian packages into the output folder.
     /// Without it, text that was gathered before is used, and generated text where there is none.
     #[arg(long)]
@@ -102,11 +87,10 @@ struct Args {
     /// any text.
     #[arg(long)]
     paper: Option<PathBuf>,
-    /// Also write the results into the repository, as RESULTS.md and its plots in
-    /// bench/results/tokenizer.
+    /// Also write the results into the repository, as RESULTS.md in bench/results/tokenizer.
     #[arg(long)]
     page: bool,
-    /// Folder for texts, results and plots; git ignores the default.
+    /// Folder for texts and results; git ignores the default.
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -123,6 +107,8 @@ enum Hidden {
         engine: String,
         #[arg(long)]
         threads: usize,
+        #[arg(long)]
+        leave_out: Option<String>,
     },
 }
 
@@ -137,7 +123,7 @@ fn has_chat_tokens(tokenizer: &Path) -> Result<bool> {
 fn install_rivals(environment: &Path, out: &Path) {
     let installed = [
         ("a rival of Python", install_python(environment)),
-        ("the paper's tokenizer", paper::tokenizer::install(out)),
+        ("the paper's tokenizer", papers_tokenizer::install(out)),
     ];
     for (name, result) in installed {
         if let Err(error) = result {
@@ -149,40 +135,18 @@ fn install_rivals(environment: &Path, out: &Path) {
 /// Runs the hidden command of the arguments, if there is one.
 fn run_hidden(hidden: Option<&Hidden>) -> Result<bool> {
     match hidden {
-        Some(Hidden::Worker { engine, threads }) => {
+        Some(Hidden::Worker {
+            engine,
+            threads,
+            leave_out,
+        }) => {
+            leave_out.as_deref().map(also::leave_out).transpose()?;
             worker::serve(Who::from_key(engine)?, *threads)?;
         }
         Some(Hidden::Protocol) => println!("{}", protocol::version()),
         None => return Ok(false),
     }
     Ok(true)
-}
-
-/// Returns the description of a run, without its load average, vocabularies and paper.
-fn about(args: &Args, race: &Race) -> About {
-    About {
-        machine: machine(),
-        date: jiff::Timestamp::now()
-            .strftime("%Y-%m-%d %H:%M UTC")
-            .to_string(),
-        command: command(args),
-        commit: commit(),
-        texts: race.corpus.notes(),
-        remarks: race.remarks.clone(),
-        rounds: race.rounds,
-        ..About::default()
-    }
-}
-
-/// Returns the vocabularies that the command line names.
-fn given(args: &Args) -> Given {
-    Given {
-        sentencepiece: args.sentencepiece.clone(),
-        wordpiece: args.wordpiece.clone(),
-        unigram: args.unigram.clone(),
-        model: args.model.clone(),
-        ranks: args.ranks.clone(),
-    }
 }
 
 fn main() -> Result<()> {
@@ -192,8 +156,10 @@ fn main() -> Result<()> {
     }
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| repository().join("bench/out/tokenizer"));
-    let texts = out.join("texts");
-    fs::create_dir_all(&texts).with_context(|| format!("cannot make {}", texts.display()))?;
+    let (texts, scratch) = (out.join("texts"), out.join("scratch"));
+    for folder in [&texts, &scratch] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     if args.collect {
         collect::collect(&texts, |line| println!("{line}"))?;
     }
@@ -202,66 +168,60 @@ fn main() -> Result<()> {
         install_rivals(&environment, &out);
     }
     let python = (args.python.clone()).unwrap_or_else(|| environment.join("bin/python"));
-    let also = other_builds(&args, &out);
-    let mut engines = engines(&args, &python)?;
+    let (mut engines, also) = match args.ablation {
+        true => (vec![Who::Fasttoken], Also::ablations()?),
+        false => (engines(&args, &python)?, other_builds(&args, &out)),
+    };
     engines.extend(also.iter().map(Also::who));
     let tokenizer = tokenizer(args.tokenizer.clone())?;
-    let chats = has_chat_tokens(&tokenizer)?;
-    let scratch = out.join("scratch");
-    fs::create_dir_all(&scratch)?;
-    let families = vocabularies::families(&repository(), &out, given(&args))?;
     let only = args.only.as_deref();
     let patterns = vocabularies::patterns(&repository(), &tokenizer, &scratch, only)?;
-    let named = |family: &Vocabulary| vocabulary_name(&family.path);
-    let family_names = families.iter().map(named).collect();
-    let paper = args.paper.as_deref().map(paper::figures).transpose()?;
-    let launcher = Launcher {
-        python: Some(python),
-        also,
+    let families = vocabularies::families(&repository(), &out, &args.given)?;
+    let family_names = families.iter().map(|f| vocabulary_name(&f.path)).collect();
+    let paper = args.paper.as_deref().map(report::figures).transpose()?;
+    // Fast paths change no id: with and without them they are those of fasttoken.
+    let right = |reference| match args.ablation {
+        true => Who::Fasttoken,
+        false => reference,
     };
-    let mut race = Race::new(
-        launcher,
-        tokenizer.clone(),
-        engines.clone(),
-        Corpus::open(&texts)?,
-        args.rounds.max(1),
+    let mut race = Race {
+        launcher: Launcher { python, also },
+        tokenizer: tokenizer.clone(),
+        engines,
+        reference: right(Who::Tokenizers),
+        corpus: Corpus::open(&texts)?,
+        rounds: args.rounds.max(1),
         scratch,
-        chats,
-    );
+        chat_markers: has_chat_tokens(&tokenizer)?,
+        running: BTreeMap::new(),
+        remarks: Vec::new(),
+        title: String::new(),
+    };
     println!("vocabulary: {}", tokenizer.display());
     let loads = load_average();
-    let rows = workloads::rows().into_iter().chain(paper::rows()).collect();
-    let mut lines = measure(&mut race, rows, only)?;
-    for vocabulary in patterns.into_iter().chain(families) {
-        let Vocabulary {
-            title,
-            path,
-            reference,
-            rows,
-        } = vocabulary;
-        if only.is_some_and(|only| !rows.iter().any(|row| row.name.contains(only))) {
-            continue;
-        }
-        println!("{title}: {}", path.display());
-        race.change_vocabulary(&title, path, reference);
-        lines.extend(measure(&mut race, rows, only)?);
-    }
+    let others = patterns.into_iter().chain(families);
+    let lines = measure_all(&mut race, others, only, right)?;
     ensure!(!lines.is_empty(), "no row is called like that");
     let about = About {
+        record: Record::new("tokenizer", lines.iter().flat_map(Line::records).collect()),
         load_average: format!("{loads} before, {} after", load_average()),
+        command: command(&args),
         tokenizer: vocabulary_name(&tokenizer),
         families: family_names,
+        texts: race.corpus.notes(),
+        remarks: race.remarks,
+        rounds: race.rounds,
         paper: paper.unwrap_or_default(),
-        ..about(&args, &race)
     };
-    publish(&out, &lines, &engines, &about)?;
-    if args.page {
-        write_page(
-            &repository().join("bench/results/tokenizer"),
-            &lines,
-            &engines,
-            &about,
-        )?;
+    let page = args
+        .page
+        .then(|| repository().join("bench/results/tokenizer"));
+    publish(&out, page.as_deref(), &lines, &race.engines, &about)?;
+    if args.ablation {
+        print!(
+            "\nwithout a fast path, longer on one row by\n{}",
+            report::most(&lines, &race.engines)
+        );
     }
     Ok(())
 }
@@ -269,7 +229,7 @@ fn main() -> Result<()> {
 /// Returns the engines of this build that can take part, ours first, and prints those that cannot.
 fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
     let keys = args.without.iter();
-    let keys = keys.filter(|key| *key != paper::tokenizer::KEY);
+    let keys = keys.filter(|key| *key != papers_tokenizer::KEY);
     let without = keys
         .map(|key| Who::from_key(key))
         .collect::<Result<Vec<Who>>>()?;
@@ -303,8 +263,8 @@ fn engines(args: &Args, python: &Path) -> Result<Vec<Who>> {
 /// former does not take part.
 fn other_builds(args: &Args, out: &Path) -> Vec<Also> {
     let mut builds = Vec::new();
-    if !args.without.iter().any(|key| key == paper::tokenizer::KEY) {
-        match paper::tokenizer::installed(out) {
+    if !args.without.iter().any(|key| key == papers_tokenizer::KEY) {
+        match papers_tokenizer::installed(out) {
             Some(Ok(also)) => builds.push(also),
             Some(Err(error)) => println!("SKIP  {error:#}; --install-rivals does that"),
             None => {
@@ -331,11 +291,8 @@ fn install_python(environment: &Path) -> Result<()> {
         run(Path::new("python3"), &["-m", "venv", &folder])?;
     }
     let pip = ["-m", "pip", "install", "-q"];
-    let rivals = [
-        "gigatoken==0.10.0",
-        "sentencepiece==0.2.3",
-        "tiktoken==0.12.0",
-    ];
+    let rivals = Who::OF_PYTHON.map(|who| who.title().replace(' ', "=="));
+    let rivals = rivals.each_ref().map(String::as_str);
     run(
         &environment.join("bin/python"),
         &[&pip[..], &rivals].concat(),
@@ -358,57 +315,76 @@ fn tokenizer(given: Option<PathBuf>) -> Result<PathBuf> {
     }
 }
 
-fn measure(race: &mut Race, rows: Vec<Row>, only: Option<&str>) -> Result<Vec<Line>> {
-    let rows: Vec<_> = rows
-        .into_iter()
-        .filter(|row| only.is_none_or(|part| row.name.contains(part)))
-        .collect();
-    let bar = ProgressBar::new(rows.iter().map(|row| race.steps(row)).sum());
+/// Measures the rows of the first vocabulary, then those of the others.
+fn measure_all(
+    race: &mut Race,
+    others: impl Iterator<Item = Vocabulary>,
+    only: Option<&str>,
+    right: impl Fn(Who) -> Who,
+) -> Result<Vec<Line>> {
+    let mut lines = measure(race, "Targets", rows("targets", ""), only)?;
+    let title = "The rows of the paper's table, all warm: its 17 texts encoded and decoded, then \
+                 batches, one id at a time, eight threads, loading";
+    lines.extend(measure(race, title, rows("paper", ""), only)?);
+    for vocabulary in others {
+        let Vocabulary {
+            title,
+            path,
+            part,
+            reference,
+            rows,
+        } = vocabulary;
+        if only.is_some_and(|only| !rows.iter().any(|row| row.name.contains(only))) {
+            continue;
+        }
+        println!("{title}: {}", path.display());
+        race.change_vocabulary(&title, path, right(reference));
+        lines.extend(measure(race, part, rows, only)?);
+    }
+    Ok(lines)
+}
+
+fn measure(
+    race: &mut Race,
+    part: &'static str,
+    mut rows: Vec<Row>,
+    only: Option<&str>,
+) -> Result<Vec<Line>> {
+    rows.retain(|row| only.is_none_or(|part| row.name.contains(part)));
+    let steps = rows.iter().map(|row| race.rounds_of(row) as u64 + 1).sum();
+    let bar = ProgressBar::new(steps);
     bar.set_style(ProgressStyle::with_template(
         "{bar:30} {percent:>3} % {elapsed_precise} {msg}",
     )?);
     let mut lines = Vec::new();
     for row in &rows {
         bar.set_message(row.name.clone());
-        lines.push(judge::judge(row, race.run(row, &bar)?));
+        lines.push(judge::judge(part, row, race.run(row, &bar)?)?);
     }
     bar.finish_and_clear();
     Ok(lines)
 }
 
-fn publish(out: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
+/// Prints the results and writes them to `out`, and the page to `page` too.
+fn publish(
+    out: &Path,
+    page: Option<&Path>,
+    lines: &[Line],
+    engines: &[Who],
+    about: &About,
+) -> Result<()> {
     print!("{}", report::terminal(lines, engines, &about.paper));
     for line in about.texts.iter().chain(&about.remarks) {
         println!("- {line}");
     }
-    let json = serde_json::json!({ "about": about, "lines": lines });
-    fs::write(
-        out.join("results.json"),
-        serde_json::to_string_pretty(&json)?,
-    )?;
-    write_page(out, lines, engines, about)?;
-    println!(
-        "\nresults.json, RESULTS.md and plots are in {}",
-        out.display()
-    );
-    Ok(())
-}
-
-fn write_page(folder: &Path, lines: &[Line], engines: &[Who], about: &About) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let plots = [
-        ("rates.svg", Unit::MegabytesPerSecond),
-        ("times.svg", Unit::Microseconds),
-    ];
-    let mut text =
-        "# Results\n\nWritten by the command below; bench/tokenizer/README.md says how to read it.\n\n".to_owned();
-    text.push_str(&report::markdown(lines, engines, about));
-    text.push('\n');
-    for (file, unit) in plots {
-        plot::bars(&folder.join(file), lines, unit, engines)?;
-        text.push_str(&format!("![{}]({file})\n", unit.text()));
+    let record = about.record.write(out)?;
+    let text = report::markdown(lines, engines, about);
+    for folder in [Some(out), page].into_iter().flatten() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::write(folder.join("RESULTS.md"), &text).context("cannot write RESULTS.md")?;
     }
-    fs::write(folder.join("RESULTS.md"), text).context("cannot write RESULTS.md")
+    println!("\n{} and RESULTS.md beside it", record.display());
+    Ok(())
 }
 
 fn repository() -> PathBuf {
@@ -436,36 +412,7 @@ fn vocabulary_name(path: &Path) -> String {
     format!("{}/{}", folder.to_string_lossy(), file.to_string_lossy())
 }
 
-fn machine() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let model = model
-        .and_then(|line| line.split(": ").nth(1))
-        .unwrap_or("unknown processor");
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!("{model}, {cores} cores, {}", std::env::consts::OS)
-}
-
 fn load_average() -> String {
     let loads = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     loads.split(' ').next().unwrap_or("unknown").to_owned()
-}
-
-/// Returns the commit that was measured, and whether anything differs from it.
-fn commit() -> String {
-    let mut git = Command::new("git");
-    git.args([
-        "describe",
-        "--always",
-        "--dirty= with changes",
-        "--exclude=*",
-    ])
-    .current_dir(repository());
-    let output = git.output().ok().filter(|output| output.status.success());
-    output.map_or_else(
-        || "unknown".to_owned(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
 }

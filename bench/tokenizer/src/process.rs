@@ -1,13 +1,12 @@
 //! The parent's side of an engine's process.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{ChildStdin, ChildStdout, Command},
+    process::Command,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use prelude_measure::process::{self, GONE_WITHIN, Output};
+use anyhow::{Context as _, Result, anyhow};
+use prelude_measure::driver::Driver;
 
 use crate::{
     also::{Also, worker},
@@ -16,10 +15,9 @@ use crate::{
 };
 
 /// The programs that engines are started with.
-#[derive(Clone)]
 pub(crate) struct Launcher {
     /// A Python that can import the engines that run in it.
-    pub(crate) python: Option<PathBuf>,
+    pub(crate) python: PathBuf,
     /// Engines of other builds.
     pub(crate) also: Vec<Also>,
 }
@@ -27,10 +25,9 @@ pub(crate) struct Launcher {
 /// A running engine.
 pub(crate) struct Process {
     pub(crate) who: Who,
-    // Before the keeper: the end of its orders ends the process.
-    orders: ChildStdin,
-    replies: BufReader<ChildStdout>,
-    keeper: process::Process,
+    /// The number of times that the work of a row is repeated in a turn.
+    pub(crate) passes: u32,
+    driver: Driver,
 }
 
 impl Launcher {
@@ -38,8 +35,7 @@ impl Launcher {
     pub(crate) fn start(&self, who: Who, threads: usize) -> Result<Process> {
         let mut command = match who {
             _ if Who::OF_PYTHON.contains(&who) => {
-                let python = self.python.as_ref().context("no Python for an engine")?;
-                let mut command = Command::new(python);
+                let mut command = Command::new(&self.python);
                 let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/drive_python.py");
                 command.arg(driver).args([who.key(), &threads.to_string()]);
                 command
@@ -54,14 +50,10 @@ impl Launcher {
             .env("RAYON_NUM_THREADS", threads.to_string())
             .env("FASTOKENS_BPE_THREADS", threads.to_string())
             .env("TOKENIZERS_PARALLELISM", (threads > 1).to_string());
-        let mut keeper = process::Process::start(&mut command, Output::Piped(None))
-            .with_context(|| format!("cannot start {}", who.title()))?;
-        let (orders, replies) = keeper.pipes().context("its pipes are taken once")?;
         Ok(Process {
             who,
-            orders,
-            replies: BufReader::new(replies),
-            keeper,
+            passes: 1,
+            driver: Driver::start(who.title(), &mut command, None)?,
         })
     }
 }
@@ -69,25 +61,10 @@ impl Launcher {
 impl Process {
     /// Sends an order and waits for its cost. An engine that refuses or has ended is an error.
     pub(crate) fn obey(&mut self, order: &Order) -> Result<Cost> {
-        // Writing to a process that has ended fails; the missing reply says more.
-        let _ = writeln!(self.orders, "{}", serde_json::to_string(order)?);
-        let _ = self.orders.flush();
-        let mut line = String::new();
-        self.replies.read_line(&mut line)?;
-        if line.is_empty() {
-            let ended = self.keeper.wait(GONE_WITHIN, |_| Ok(true))?;
-            bail!("{} ended: {ended:?}", self.who.title());
-        }
-        let reply: Reply = serde_json::from_str(&line).with_context(|| {
-            format!(
-                "{} does not serve orders: {}",
-                self.who.title(),
-                line.trim()
-            )
-        })?;
-        reply.cost.ok_or_else(|| {
-            let error = reply.error.unwrap_or_default();
-            anyhow!("{}: {error}", self.who.title())
-        })
+        let title = self.who.title();
+        let line = self.driver.ask(serde_json::to_string(order)?)?;
+        let reply: Reply = serde_json::from_str(&line)
+            .with_context(|| format!("{title} does not serve orders: {line}"))?;
+        reply.map_err(|error| anyhow!("{title}: {error}"))
     }
 }

@@ -1,12 +1,10 @@
-//! The protocol between the parent and an engine's process: one JSON object per line.
-//!
-//! Bulk data goes through files. A file of texts or of id lists is a sequence of records, each a
-//! little-endian `u32` count followed by that many bytes of UTF-8, or by that many `u32` ids.
+//! The protocol between the parent and an engine's process: one JSON object per line. Bulk data goes
+//! through files of JSON.
 
-use std::{fs, path::Path};
+use std::{fs, io::BufReader, path::Path};
 
-use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Differs where this file or what serves its orders does: two builds of the bench understand
 /// each other if it is the same.
@@ -27,35 +25,58 @@ pub(crate) enum Order {
     Load { path: String },
     /// Read texts, instead of the ones read before.
     Texts { path: String },
-    /// Encode each text in a call of its own, `passes` times over.
-    Encode { passes: u32 },
-    /// Encode all texts in one call for batches, on the threads that the process was given.
-    Batch { passes: u32 },
+    /// Read ids to decode, instead of the ones read before.
+    Ids { path: String },
+    /// Do the work so many times.
+    Repeat { work: Work, passes: u32 },
     /// Start `threads` threads that share the tokenizer; each encodes all texts once, and then
     /// `passes` times for the clock.
     Share { threads: usize, passes: u32 },
     /// Start `threads` threads that encode all texts once; measure the memory they have then.
     Crowd { threads: usize },
-    /// Write the ids of all texts to a file.
-    Dump { path: String },
-    /// Read one list of ids.
-    Ids { path: String },
-    /// Decode the list of ids, `passes` times over.
-    Decode { how: How, passes: u32 },
-    /// Write the text of the list of ids to a file; of ids decoded each for itself, a line each.
-    Decoded { how: How, path: String },
+    /// Write what the work makes to a file: lists of ids, or texts.
+    Answer { work: Work, path: String },
 }
 
-/// The way to decode.
+/// The measured work of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum How {
-    /// The list in one call.
-    Whole,
-    /// Id by id, as a model generates text, by a decoder that keeps unfinished characters.
+pub(crate) enum Work {
+    /// A call for each text.
+    Encode,
+    /// A call for each text, the first calls of a new process.
+    First,
+    /// One call for all texts, on the threads that the process was given.
+    Batch,
+    /// Two threads that share one tokenizer, against one thread: how many times the work.
+    Share,
+    /// The same against two processes, which share nothing.
+    Apart,
+    /// Some threads that share one tokenizer, per text.
+    Together,
+    /// A list of ids to text, in one call.
+    Decode,
+    /// Id by id, as a model generates text, by a decoder that keeps unfinished characters: per id.
     Stream,
-    /// Each id in a call of its own; the cost is per id.
+    /// Each id in a call of its own: per id.
     Each,
+    /// A file to a tokenizer, in a new process: processor time.
+    Load,
+    /// Loading a compiled tokenizer, likewise.
+    LoadCompiled,
+    /// Resident memory that loading added.
+    Memory,
+    /// Resident memory that loading and some threads added which have encoded the texts.
+    Crowd,
+    /// What each thread after the first added.
+    Further,
+}
+
+impl Work {
+    /// Returns true for work on ids.
+    pub(crate) fn decodes(self) -> bool {
+        matches!(self, Self::Decode | Self::Stream | Self::Each)
+    }
 }
 
 /// The cost of an order; all zero for orders that measure nothing.
@@ -71,84 +92,17 @@ pub(crate) struct Cost {
     pub(crate) rss_after: u64,
 }
 
-/// The answer to an order.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Reply {
-    pub(crate) cost: Option<Cost>,
-    /// The reason why there is no cost: what went wrong, or that the engine has no such thing.
-    pub(crate) error: Option<String>,
-}
+/// The answer to an order, or the reason why there is no cost: what went wrong, or that the engine has
+/// no such thing.
+pub(crate) type Reply = Result<Cost, String>;
 
-pub(crate) fn write_texts(path: &Path, texts: &[String]) -> Result<()> {
-    let mut bytes = Vec::new();
-    for text in texts {
-        bytes.extend(u32::try_from(text.len())?.to_le_bytes());
-        bytes.extend(text.as_bytes());
-    }
+pub(crate) fn write(path: &Path, value: &impl Serialize) -> Result<()> {
+    let bytes = serde_json::to_vec(value)?;
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-pub(crate) fn read_texts(path: &Path) -> Result<Vec<String>> {
-    let bytes = read(path)?;
-    let mut rest = &*bytes;
-    let mut texts = Vec::new();
-    while let Some((count, after)) = rest.split_first_chunk() {
-        let count = u32::from_le_bytes(*count) as usize;
-        let Some((text, after)) = after.split_at_checked(count) else {
-            bail!("{} ends inside a text", path.display());
-        };
-        texts.push(String::from_utf8(text.to_vec())?);
-        rest = after;
-    }
-    Ok(texts)
-}
-
-pub(crate) fn write_ids(path: &Path, lists: &[Vec<u32>]) -> Result<()> {
-    let mut bytes = Vec::new();
-    for list in lists {
-        bytes.extend(u32::try_from(list.len())?.to_le_bytes());
-        bytes.extend(list.iter().flat_map(|id| id.to_le_bytes()));
-    }
-    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
-}
-
-pub(crate) fn read_ids(path: &Path) -> Result<Vec<Vec<u32>>> {
-    let bytes = read(path)?;
-    let mut words = bytes
-        .chunks_exact(4)
-        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-    let mut lists = Vec::new();
-    while let Some(count) = words.next() {
-        let list: Vec<u32> = words.by_ref().take(count as usize).collect();
-        if list.len() != count as usize {
-            bail!("{} ends inside a list", path.display());
-        }
-        lists.push(list);
-    }
-    Ok(lists)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_read_as_written() {
-        let folder = std::env::temp_dir().join(format!("bench-tokenizer-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a temporary folder");
-        let (texts, ids) = (folder.join("texts"), folder.join("ids"));
-        let some = vec!["a".to_owned(), String::new(), "é漢".to_owned()];
-        write_texts(&texts, &some).expect("written");
-        assert_eq!(read_texts(&texts).expect("read"), some);
-        let lists = vec![vec![1, u32::MAX], vec![], vec![7]];
-        write_ids(&ids, &lists).expect("written");
-        assert_eq!(read_ids(&ids).expect("read"), lists);
-        fs::write(&ids, [2, 0, 0, 0, 9, 0, 0, 0]).expect("written");
-        assert!(read_ids(&ids).is_err());
-        fs::remove_dir_all(&folder).expect("removed");
-    }
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_reader(BufReader::new(file))
+        .with_context(|| format!("{} is no such JSON", path.display()))
 }

@@ -1,27 +1,28 @@
 //! Judged rows as a table that says who won, on the terminal and as Markdown.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
-use prelude_measure::table::Table;
-use serde::Serialize;
+use anyhow::{Context as _, Result, bail};
+use prelude_measure::{
+    record::{Record, Verdict},
+    table::Table,
+};
 
 use crate::{
     engines::Who,
     judge::{Cell, Line},
-    workloads::Part,
+    workloads::rows,
 };
 
 /// The description of a run as a whole.
-#[derive(Debug, Default, Serialize)]
 pub(crate) struct About {
-    pub(crate) machine: String,
+    /// The machine, the day and the commit, with all values.
+    pub(crate) record: Record,
     pub(crate) load_average: String,
-    pub(crate) date: String,
     pub(crate) command: String,
     pub(crate) tokenizer: String,
     /// The vocabularies of the other families.
     pub(crate) families: Vec<String>,
-    pub(crate) commit: String,
     pub(crate) texts: Vec<String>,
     pub(crate) remarks: Vec<String>,
     pub(crate) rounds: usize,
@@ -31,6 +32,23 @@ pub(crate) struct About {
 
 /// Texts for rows, by their names.
 pub(crate) type Figures = BTreeMap<String, String>;
+
+/// Reads the paper's figures of some rows, by their names.
+pub(crate) fn figures(path: &Path) -> Result<Figures> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let figures: Figures = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no JSON object of texts", path.display()))?;
+    let names: Vec<String> = rows("paper", "").into_iter().map(|row| row.name).collect();
+    if let Some(name) = figures.keys().find(|name| !names.contains(name)) {
+        bail!(
+            "{}: no row of the paper is called {name:?}; there are {}",
+            path.display(),
+            names.join("; ")
+        );
+    }
+    Ok(figures)
+}
 
 /// Writes a number with three digits, as many as these measurements can bear.
 fn digits(value: f64) -> String {
@@ -42,97 +60,112 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// Returns the lines as a table. The last column is the paper's, if its figures are there.
-fn columns(lines: &[&Line], engines: &[Who], spreads: bool, paper: &Figures) -> Table {
-    let mut header = vec!["workload".to_owned(), "unit".to_owned()];
-    header.extend(engines.iter().map(|who| who.title().to_owned()));
-    header.extend(["to best rival", "must", ""].map(str::to_owned));
-    let paper = lines
-        .iter()
-        .any(|line| line.part == Part::Paper)
-        .then_some(paper)
-        .filter(|figures| !figures.is_empty());
-    header.extend(paper.map(|_| "paper".to_owned()));
-    let mut table = Table::new(header);
-    for line in lines {
-        let mut cells = vec![line.name.clone(), line.unit.text().to_owned()];
-        for who in engines {
-            let found = line.entries.iter().find(|cell| cell.who == *who);
-            cells.push(found.map_or_else(|| "–".to_owned(), |cell| cell.text(spreads)));
-        }
-        cells.push(line.against_best.map_or_else(String::new, |(who, ratio)| {
-            format!("{ratio:.2}x {}", who.key())
-        }));
-        cells.push(line.must.clone());
-        cells.push(line.verdict.text().to_owned());
-        cells.extend(paper.map(|figures| figures.get(&line.name).cloned().unwrap_or_default()));
-        table.row(cells);
-    }
-    table
-}
-
 impl Cell {
     fn text(&self, spread: bool) -> String {
         let mark = if self.differing.0 > 0 { "≠ " } else { "" };
-        let mut text = format!("{mark}{}", digits(self.median));
+        let mut text = format!("{mark}{}", digits(self.spread.median));
         if spread {
-            let (least, most) = self.spread;
-            let _ = write!(text, " [{} .. {}]", digits(least), digits(most));
+            let (low, high) = (digits(self.spread.low), digits(self.spread.high));
+            let _ = write!(text, " [{low} .. {high}]");
         }
         text
     }
 }
 
+/// Returns a table for each part, after its title. The last column is the paper's, if its figures are
+/// there.
+fn tables<'a>(
+    lines: &'a [Line],
+    engines: &'a [Who],
+    spreads: bool,
+    paper: &'a Figures,
+) -> impl Iterator<Item = (&'static str, Table)> {
+    lines.chunk_by(|a, b| a.part == b.part).map(move |part| {
+        let has_figures = part.iter().any(|line| paper.contains_key(&line.row.name));
+        let figures = has_figures.then_some("paper");
+        let header = ["workload", "unit"].into_iter();
+        let header = header.chain(engines.iter().map(|who| who.title()));
+        let mut table = Table::new(header.chain(["to best rival", "must", ""]).chain(figures));
+        for line in part {
+            let mut cells = vec![line.row.name.clone(), line.row.unit.clone()];
+            for who in engines {
+                let found = line.entries.iter().find(|cell| cell.who == *who);
+                cells.push(found.map_or_else(|| "–".to_owned(), |cell| cell.text(spreads)));
+            }
+            let best =
+                { line.against_best }.map(|(who, ratio)| format!("{ratio:.2}x {}", who.key()));
+            cells.extend([best.unwrap_or_default(), line.row.must.clone()]);
+            cells.push(match line.verdict {
+                Verdict::Note => String::new(),
+                verdict => verdict.word().to_owned(),
+            });
+            let figure = figures.map(|_| paper.get(&line.row.name).cloned().unwrap_or_default());
+            table.row(cells.into_iter().chain(figure));
+        }
+        (part[0].part, table)
+    })
+}
+
 /// Returns the table for a terminal.
 pub(crate) fn terminal(lines: &[Line], engines: &[Who], paper: &Figures) -> String {
-    let mut text = String::new();
-    for kind in Part::ALL {
-        let title = kind.title();
-        let part: Vec<&Line> = lines.iter().filter(|l| l.part == kind).collect();
-        if part.is_empty() {
-            continue;
-        }
-        let table = columns(&part, engines, false, paper);
-        let _ = write!(text, "\n{title}\n{}", table.text());
-    }
-    text
+    let tables = tables(lines, engines, false, paper);
+    tables
+        .map(|(title, table)| format!("\n{title}\n{}", table.text()))
+        .collect()
 }
 
 /// Returns the page: what was measured, where, when and how.
 pub(crate) fn markdown(lines: &[Line], engines: &[Who], about: &About) -> String {
-    let mut text = String::new();
-    let _ = writeln!(text, "Command: `{}`\n", about.command);
-    let _ = writeln!(
-        text,
-        "Machine: {}; load average {}.\nDate: {}, commit {}.\nVocabulary: {}; Other families: {}.\nRounds: {}.\n",
-        about.machine,
+    let list =
+        |items: &[String]| -> String { items.iter().map(|item| format!("- {item}\n")).collect() };
+    let Record {
+        machine,
+        date,
+        commit,
+        ..
+    } = &about.record;
+    let mut text = format!(
+        "# Results\n\nWritten by the command below; bench/tokenizer/README.md says how to read it.\n\n\
+         Command: `{}`\n\nMachine: {machine}; load average {}.\nDate: {date}, commit {commit}.\n\
+         Vocabulary: {}; Other families: {}.\nRounds: {}.\n\nTexts:\n\n{}",
+        about.command,
         about.load_average,
-        about.date,
-        about.commit,
         about.tokenizer,
         about.families.join(", "),
-        about.rounds
+        about.rounds,
+        list(&about.texts)
     );
-    text.push_str("Texts:\n\n");
-    for note in &about.texts {
-        let _ = writeln!(text, "- {note}");
-    }
-    for kind in Part::ALL {
-        let title = kind.title();
-        let part: Vec<&Line> = lines.iter().filter(|l| l.part == kind).collect();
-        if part.is_empty() {
-            continue;
-        }
-        let table = columns(&part, engines, true, &about.paper);
+    for (title, table) in tables(lines, engines, true, &about.paper) {
         let _ = write!(text, "\n### {title}\n\n{}", table.markdown());
     }
     if !about.remarks.is_empty() {
-        text.push_str("\n### Remarks of this run\n\n");
-        for remark in &about.remarks {
-            let _ = writeln!(text, "- {remark}");
-        }
+        let _ = write!(
+            text,
+            "\n### Remarks of this run\n\n{}",
+            list(&about.remarks)
+        );
     }
     text
+}
+
+/// Returns for each engine but ours the most that we are faster than it on any row, and the row.
+pub(crate) fn most(lines: &[Line], engines: &[Who]) -> String {
+    let worth = |who: &Who| {
+        let of = |line: &Line| {
+            let cell = line.entries.iter().find(|cell| cell.who == *who)?;
+            Some((cell.ratio?, line.row.name.clone()))
+        };
+        let (ratio, row) = lines
+            .iter()
+            .filter_map(of)
+            .max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(format!(
+            "{:<24} {:>6.1} %  {row}\n",
+            who.title(),
+            (ratio - 1.0) * 100.0
+        ))
+    };
+    engines.iter().skip(1).filter_map(worth).collect()
 }
 
 #[cfg(test)]
@@ -141,19 +174,19 @@ mod tests {
     use crate::{
         judge::{
             judge,
-            tests::{entry, row},
+            tests::{entry, judged, row},
         },
-        workloads::{Must, Row, Unit},
+        workloads::Row,
     };
 
     #[test]
     fn values_of_other_ids_are_marked() {
-        let row = row(Unit::MegabytesPerSecond, Must::Nothing);
-        let line = judge(&row, vec![entry(Who::Gigatoken, &[900.0], 3)]);
+        let row = row("MB/s", "");
+        let line = judged(&row, vec![entry(Who::Gigatoken, &[900.0], 3)]);
         let text = terminal(&[line], &[Who::Gigatoken], &Figures::new());
         assert!(text.contains("≠ 900") && !text.contains("paper"));
         let fork = Who::Also("a fork");
-        let line = judge(&row, vec![entry(fork, &[80.0], 1)]);
+        let line = judged(&row, vec![entry(fork, &[80.0], 1)]);
         let text = terminal(&[line], &[fork], &Figures::new());
         assert!(text.contains("a fork") && text.contains("≠ 80.0"), "{text}");
     }
@@ -163,12 +196,12 @@ mod tests {
         let line = |part, name: &str| {
             let row = Row {
                 name: name.to_owned(),
-                part,
-                ..row(Unit::Microseconds, Must::Nothing)
+                ..row("µs", "")
             };
-            judge(&row, vec![entry(Who::Fasttoken, &[2.0], 0)])
+            let entries = vec![entry(Who::Fasttoken, &[2.0], 0)];
+            judge(part, &row, entries).expect("its target is one")
         };
-        let lines = [line(Part::Targets, "ours"), line(Part::Paper, "theirs")];
+        let lines = [line("Targets", "ours"), line("Paper", "theirs")];
         let figures = Figures::from([("theirs".to_owned(), "1.5 µs, 7x".to_owned())]);
         let text = terminal(&lines, &[Who::Fasttoken], &figures);
         let of = |name: &str| {
@@ -182,6 +215,18 @@ mod tests {
         );
         assert!(
             of("ours").is_some_and(|line| !line.contains("7x")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_most_that_an_engine_loses_is_told_with_its_row() {
+        let row = row("µs", "");
+        let without = Who::Also("without Runs");
+        let entries = vec![entry(Who::Fasttoken, &[2.0], 0), entry(without, &[3.0], 0)];
+        let text = most(&[judged(&row, entries)], &[Who::Fasttoken, without]);
+        assert!(
+            text.starts_with("without Runs") && text.ends_with("50.0 %  a row\n"),
             "{text}"
         );
     }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     engines::Who,
-    workloads::{self, Part, Row},
+    workloads::{self, Row},
 };
 
 /// A vocabulary and the rows that are measured with it.
@@ -21,6 +21,8 @@ pub(crate) struct Vocabulary {
     /// The name in remarks and on the terminal.
     pub(crate) title: String,
     pub(crate) path: PathBuf,
+    /// The title of the part of the table.
+    pub(crate) part: &'static str,
     /// The engine whose ids are right.
     pub(crate) reference: Who,
     pub(crate) rows: Vec<Row>,
@@ -30,61 +32,76 @@ pub(crate) struct Vocabulary {
 const PATTERNS: &str = "fasttoken/tests/data/patterns.json";
 
 /// The files of the other families that the user gave.
+#[derive(clap::Args)]
 pub(crate) struct Given {
-    pub(crate) sentencepiece: Option<PathBuf>,
-    pub(crate) wordpiece: Option<PathBuf>,
-    pub(crate) unigram: Option<PathBuf>,
-    /// A SentencePiece `.model` file.
-    pub(crate) model: Option<PathBuf>,
-    /// A `*.tiktoken` file, which gets the pattern of cl100k, or a `tekken.json`.
-    pub(crate) ranks: Option<PathBuf>,
+    /// The tokenizer.json of a SentencePiece-style model for the rows about these; by default
+    /// one beside the checkout or in the output folder.
+    #[arg(long)]
+    sentencepiece: Option<PathBuf>,
+    /// The tokenizer.json of a WordPiece model for the rows about these; by default the small one
+    /// of fasttoken's tests.
+    #[arg(long)]
+    wordpiece: Option<PathBuf>,
+    /// The tokenizer.json of a Unigram model for the rows about these; by default the small one of
+    /// fasttoken's tests.
+    #[arg(long)]
+    unigram: Option<PathBuf>,
+    /// The SentencePiece .model file for the rows about these; by default two small ones of
+    /// fasttoken's tests.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// The file of ranks for the rows about these: a *.tiktoken file, which gets the pattern of
+    /// cl100k, or a tekken.json; by default small ones of fasttoken's tests.
+    #[arg(long)]
+    ranks: Option<PathBuf>,
 }
 
 /// Returns the vocabularies of the other families and formats.
-pub(crate) fn families(root: &Path, out: &Path, given: Given) -> Result<Vec<Vocabulary>> {
+pub(crate) fn families(root: &Path, out: &Path, given: &Given) -> Result<Vec<Vocabulary>> {
+    const MODELS: &str = "SentencePiece `.model` files";
+    const RANKS: &str = "Files of ranks: tiktoken and tekken";
     let own = |name: &str| Some(root.join("fasttoken/tests/data").join(name));
-    let sentencepiece = find_sentencepiece(root, given.sentencepiece, out);
+    let or = |given: &Option<PathBuf>, name: &str| given.clone().or_else(|| own(name));
+    let spm = find_sentencepiece(root, given.sentencepiece.clone(), out);
+    let byte_fallback = "SentencePiece-style BPE with byte fallback";
     let mut found = vec![
-        ("SentencePiece", Part::SentencePiece, sentencepiece),
+        ("SentencePiece", byte_fallback, spm),
         (
             "WordPiece",
-            Part::WordPiece,
-            given.wordpiece.or_else(|| own("wordpiece.json")),
+            "WordPiece",
+            or(&given.wordpiece, "wordpiece.json"),
         ),
-        (
-            "Unigram",
-            Part::Unigram,
-            given.unigram.or_else(|| own("unigram.json")),
-        ),
+        ("Unigram", "Unigram", or(&given.unigram, "unigram.json")),
     ];
-    found.extend(match given.model {
+    found.extend(match &given.model {
         None => vec![
-            (".model BPE", Part::Models, own("spm/bpe-bytes.model")),
-            (".model Unigram", Part::Models, own("spm/unigram.model")),
+            (".model BPE", MODELS, own("spm/bpe-bytes.model")),
+            (".model Unigram", MODELS, own("spm/unigram.model")),
         ],
-        some => vec![(".model", Part::Models, some)],
+        some => vec![(".model", MODELS, some.clone())],
     });
-    found.extend(match given.ranks {
+    found.extend(match &given.ranks {
         None => vec![
-            ("tiktoken", Part::Ranks, own("small.tiktoken")),
-            ("tekken", Part::Ranks, own("tekken.json")),
+            ("tiktoken", RANKS, own("small.tiktoken")),
+            ("tekken", RANKS, own("tekken.json")),
         ],
-        some => vec![("ranks", Part::Ranks, some)],
+        some => vec![("ranks", RANKS, some.clone())],
     });
     let mut all = Vec::new();
     for (title, part, path) in found {
         let Some(path) = path else { continue };
         ensure!(path.exists(), "{} is not there", path.display());
-        let reference = match part {
-            Part::Models => Who::Sentencepiece,
-            Part::Ranks => Who::Tiktoken,
-            _ => Who::Tokenizers,
+        let (reference, rows) = match part {
+            MODELS => (Who::Sentencepiece, "models"),
+            RANKS => (Who::Tiktoken, "ranks"),
+            _ => (Who::Tokenizers, "family"),
         };
         all.push(Vocabulary {
             title: title.to_owned(),
             path,
+            part,
             reference,
-            rows: workloads::family_rows(title, part, reference),
+            rows: workloads::rows(rows, title),
         });
     }
     Ok(all)
@@ -124,7 +141,8 @@ pub(crate) fn patterns(
     let mut file = None;
     let mut all = Vec::new();
     for (name, pattern) in &patterns {
-        let rows = workloads::pattern_rows(name);
+        let title = format!("pattern {name}");
+        let rows = workloads::rows("patterns", &title);
         if only.is_some_and(|only| !rows.iter().any(|row| row.name.contains(only))) {
             continue;
         }
@@ -139,8 +157,9 @@ pub(crate) fn patterns(
         let path = scratch.join(format!("pattern-{name}.json"));
         fs::write(&path, serde_json::to_vec(file)?)?;
         all.push(Vocabulary {
-            title: format!("pattern {name}"),
+            title,
             path,
+            part: "Split patterns of other models, with the first vocabulary",
             reference: Who::Tokenizers,
             rows,
         });

@@ -13,12 +13,13 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use cpu_time::ProcessTime;
+use serde_json::{Value, json};
 
 use crate::{
     engines::{Engine, Who, load},
-    protocol::{Cost, How, Order, Reply, read_ids, read_texts, write_ids},
+    protocol::{Cost, Order, Reply, Work, read, write},
 };
 
 /// The state of the process between orders.
@@ -41,16 +42,7 @@ pub(crate) fn serve(who: Who, threads: usize) -> Result<()> {
     };
     for line in stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        let reply = match worker.obey(order) {
-            Ok(cost) => Reply {
-                cost: Some(cost),
-                error: None,
-            },
-            Err(error) => Reply {
-                cost: None,
-                error: Some(format!("{error:#}")),
-            },
-        };
+        let reply: Reply = worker.obey(order).map_err(|error| format!("{error:#}"));
         let mut out = stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&reply)?)?;
         out.flush()?;
@@ -66,48 +58,22 @@ impl Worker {
 
     fn obey(&mut self, order: Order) -> Result<Cost> {
         match order {
-            Order::Load { path } => self.load(Path::new(&path)),
-            Order::Texts { path } => {
-                self.texts = read_texts(Path::new(&path))?;
-                Ok(Cost::default())
-            }
-            Order::Ids { path } => {
-                self.ids = read_ids(Path::new(&path))?.pop().unwrap_or_default();
-                Ok(Cost::default())
-            }
-            Order::Encode { passes } => {
+            Order::Load { path } => return self.load(Path::new(&path)),
+            Order::Texts { path } => self.texts = read(Path::new(&path))?,
+            Order::Ids { path } => self.ids = read(Path::new(&path))?,
+            Order::Repeat { work, passes } => {
                 let engine = self.engine()?;
-                measured(|| encode_all(engine, &self.texts, passes))
-            }
-            Order::Batch { passes } => {
-                let engine = self.engine()?;
-                measured(|| {
-                    for _ in 0..passes {
-                        hint::black_box(engine.batch(&self.texts, self.threads)?);
-                    }
-                    Ok(())
-                })
+                return measured(|| self.repeat(engine, work, passes));
             }
             Order::Share { threads, passes } => {
-                let engine = self.engine()?;
-                share(engine, &self.texts, threads, passes)
+                return share(self.engine()?, &self.texts, threads, passes);
             }
-            Order::Crowd { threads } => crowd(self.engine()?, &self.texts, threads),
-            Order::Dump { path } => {
-                let engine = self.engine()?;
-                let mut lists = vec![Vec::new(); self.texts.len()];
-                for (text, ids) in self.texts.iter().zip(&mut lists) {
-                    engine.encode(text, ids)?;
-                }
-                write_ids(Path::new(&path), &lists).map(|()| Cost::default())
-            }
-            Order::Decode { how, passes } => decode_all(self.engine()?, &self.ids, how, passes),
-            Order::Decoded { how, path } => {
-                let text = decoded(self.engine()?, &self.ids, how)?;
-                fs::write(&path, text).context("cannot write the decoded text")?;
-                Ok(Cost::default())
+            Order::Crowd { threads } => return crowd(self.engine()?, &self.texts, threads),
+            Order::Answer { work, path } => {
+                write(Path::new(&path), &self.answer(self.engine()?, work)?)?;
             }
         }
+        Ok(Cost::default())
     }
 
     fn load(&mut self, path: &Path) -> Result<Cost> {
@@ -126,6 +92,58 @@ impl Worker {
             ..cost
         })
     }
+
+    fn repeat(&self, engine: &dyn Engine, work: Work, passes: u32) -> Result<()> {
+        if !work.decodes() && work != Work::Batch {
+            return encode_all(engine, &self.texts, passes);
+        }
+        let mut text = String::new();
+        for _ in 0..passes {
+            match work {
+                Work::Batch => {
+                    hint::black_box(engine.batch(&self.texts, self.threads)?);
+                }
+                Work::Decode => {
+                    hint::black_box(engine.decode(&self.ids)?);
+                }
+                Work::Stream => {
+                    text.clear();
+                    engine.stream(&self.ids, &mut text)?;
+                    hint::black_box(&text);
+                }
+                Work::Each => {
+                    for id in &self.ids {
+                        hint::black_box(engine.decode(slice::from_ref(id))?);
+                    }
+                }
+                other => bail!("{other:?} is not repeated"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a list of what the work makes of each text, or of the ids.
+    fn answer(&self, engine: &dyn Engine, work: Work) -> Result<Value> {
+        Ok(match work {
+            Work::Decode => json!([engine.decode(&self.ids)?]),
+            Work::Stream => {
+                let mut text = String::new();
+                engine.stream(&self.ids, &mut text)?;
+                json!([text])
+            }
+            Work::Each => {
+                let each = self.ids.iter().map(|id| engine.decode(slice::from_ref(id)));
+                json!(each.collect::<Result<Vec<_>>>()?)
+            }
+            _ => {
+                let mut lists = vec![Vec::new(); self.texts.len()];
+                for (text, ids) in self.texts.iter().zip(&mut lists) {
+                    engine.encode(text, ids)?;
+                }
+                json!(lists)
+            }
+        })
+    }
 }
 
 fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> {
@@ -137,45 +155,6 @@ fn encode_all(engine: &dyn Engine, texts: &[String], passes: u32) -> Result<()> 
         }
     }
     Ok(())
-}
-
-fn decode_all(engine: &dyn Engine, ids: &[u32], how: How, passes: u32) -> Result<Cost> {
-    let mut text = String::new();
-    measured(|| {
-        for _ in 0..passes {
-            match how {
-                How::Whole => {
-                    hint::black_box(engine.decode(ids)?);
-                }
-                How::Stream => {
-                    text.clear();
-                    engine.stream(ids, &mut text)?;
-                    hint::black_box(&text);
-                }
-                How::Each => {
-                    for id in ids {
-                        hint::black_box(engine.decode(slice::from_ref(id))?);
-                    }
-                }
-            }
-        }
-        Ok(())
-    })
-}
-
-fn decoded(engine: &dyn Engine, ids: &[u32], how: How) -> Result<String> {
-    match how {
-        How::Whole => engine.decode(ids),
-        How::Stream => {
-            let mut text = String::new();
-            engine.stream(ids, &mut text)?;
-            Ok(text)
-        }
-        How::Each => {
-            let each = ids.iter().map(|id| engine.decode(slice::from_ref(id)));
-            Ok(each.collect::<Result<Vec<_>>>()?.join("\n"))
-        }
-    }
 }
 
 /// Returns the time of `threads` threads that share the tokenizer. All threads are new, and have

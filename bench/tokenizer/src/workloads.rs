@@ -1,411 +1,276 @@
-//! The rows of the table: what is done, what must be reached.
+//! The rows of the table, from `rows.toml`: what is done, with which texts, what must be reached.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, sync::LazyLock, thread};
 
-use serde::Serialize;
+use anyhow::{Context as _, Result, bail};
+use prelude_measure::record::Better;
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use serde::Deserialize;
 
-pub(crate) use crate::texts::{Pattern, Texts, What};
-use crate::{engines::Who, kind::Kind, protocol::How};
+use crate::{corpus::Corpus, engines::Who, kind::Kind, protocol::Work};
 
 /// A row of the table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    pub(crate) unit: Unit,
+    /// `MB/s`, `x`, or a unit of time or memory.
+    pub(crate) unit: String,
     pub(crate) work: Work,
-    pub(crate) must: Must,
-    pub(crate) part: Part,
+    /// A kind of text, `chat`, `base64`, or a name in `texts.json`.
+    #[serde(default)]
+    pub(crate) text: String,
+    #[serde(default)]
+    pub(crate) bytes: usize,
+    /// The number of texts.
+    #[serde(default = "one")]
+    pub(crate) count: usize,
+    /// The number of threads; in the file, 0 for as many as the machine has.
+    #[serde(default = "one")]
+    pub(crate) threads: usize,
+    /// New texts in every round, or the same ones again and again.
+    #[serde(default)]
+    pub(crate) fresh: bool,
+    /// The number of ids to decode: the first of the text's, or those from `first_id` on; all of the
+    /// text's if it is 0.
+    #[serde(default)]
+    pub(crate) ids: usize,
+    #[serde(default)]
+    pub(crate) first_id: Option<u32>,
+    /// The target of fasttoken's value as the table shows it, see [`Must::read`].
+    #[serde(default)]
+    pub(crate) must: String,
 }
 
-/// The part of the table that a row is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Part {
-    /// The target table and the degenerate inputs.
-    Targets,
-    /// The rows of the paper's table; they set no target here.
-    Paper,
-    /// A row of the SentencePiece-style vocabulary.
-    SentencePiece,
-    /// A row of the WordPiece vocabulary.
-    WordPiece,
-    /// A row of the Unigram vocabulary.
-    Unigram,
-    /// A row of the first vocabulary with the split pattern of some model.
-    Patterns,
-    /// A row of a SentencePiece `.model` file.
-    Models,
-    /// A row of a file of ranks: tiktoken's, or a `tekken.json`.
-    Ranks,
-}
-
-impl Part {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Targets,
-        Self::Patterns,
-        Self::SentencePiece,
-        Self::WordPiece,
-        Self::Unigram,
-        Self::Models,
-        Self::Ranks,
-        Self::Paper,
-    ];
-
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Targets => "Targets",
-            Self::Paper => {
-                "The rows of the paper's table, all warm: its 17 texts encoded and decoded, then batches, one id at a time, eight threads, loading"
-            }
-            Self::SentencePiece => "SentencePiece-style BPE with byte fallback",
-            Self::WordPiece => "WordPiece",
-            Self::Unigram => "Unigram",
-            Self::Patterns => "Split patterns of other models, with the first vocabulary",
-            Self::Models => "SentencePiece `.model` files",
-            Self::Ranks => "Files of ranks: tiktoken and tekken",
-        }
-    }
-}
-
-/// The unit of a value. Except for rates and scaling, less is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Unit {
-    #[serde(rename = "MB/s")]
-    MegabytesPerSecond,
-    #[serde(rename = "µs")]
-    Microseconds,
-    #[serde(rename = "ns")]
-    Nanoseconds,
-    #[serde(rename = "ms")]
-    Milliseconds,
-    #[serde(rename = "MB")]
-    Megabytes,
-    #[serde(rename = "x")]
-    Times,
-}
-
-impl Unit {
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::MegabytesPerSecond => "MB/s",
-            Self::Microseconds => "µs",
-            Self::Nanoseconds => "ns",
-            Self::Milliseconds => "ms",
-            Self::Megabytes => "MB",
-            Self::Times => "x",
-        }
-    }
-
-    pub(crate) fn more_is_better(self) -> bool {
-        matches!(self, Self::MegabytesPerSecond | Self::Times)
-    }
-}
-
-/// The measured work.
-pub(crate) enum Work {
-    /// A call for each text.
-    Encode {
-        texts: Texts,
-        /// New texts in every round, or the same ones again and again.
-        fresh: bool,
-    },
-    /// A call for each text, the first calls of a new process.
-    FirstCall { texts: Texts },
-    /// A batch call for all texts.
-    Batch {
-        texts: Texts,
-        threads: usize,
-        /// True if every round has new texts.
-        fresh: bool,
-    },
-    /// Two threads that share one tokenizer, against one thread: how many times the work. Or
-    /// against two processes, which share nothing.
-    Share { texts: Texts, apart: bool },
-    /// Some threads that share one tokenizer, each encoding the texts so many times: per text.
-    Together {
-        texts: Texts,
-        threads: usize,
-        passes: u32,
-    },
-    /// A list of ids to text.
-    Decode { ids: Ids, how: How },
-    /// A file to a tokenizer, in a new process: processor time.
-    Load,
-    /// Loading a compiled tokenizer, likewise.
-    LoadImage,
-    /// Resident memory that loading added.
-    Memory,
-    /// Resident memory that loading and some threads added which have encoded the texts; or
-    /// what each thread after the first did.
-    Threads {
-        texts: Texts,
-        threads: usize,
-        each: bool,
-    },
-}
-
-/// The ids to decode.
-pub(crate) enum Ids {
-    /// The given number of ids of new English text.
-    English(usize),
-    /// The ids of the last of these texts.
-    Of(Texts),
-    Range(Range<u32>),
+fn one() -> usize {
+    1
 }
 
 /// The target of fasttoken's value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Must {
-    /// The given factor better than this rival.
-    Beat(Who, f64),
-    /// The given factor better than the best rival.
-    BeatBest(f64),
+    /// The given factor better than a rival, or than the best one.
+    Beat(Option<Who>, f64),
     /// A bound in the row's unit: an upper bound, or a lower bound where more is better.
     Reach(f64),
     Nothing,
 }
 
 impl Must {
-    pub(crate) fn text(self, unit: Unit) -> String {
-        match self {
-            Self::Beat(who, ratio) => format!("{ratio:.2}x {}", who.key()),
-            Self::BeatBest(ratio) => format!("{ratio:.2}x best"),
-            Self::Reach(value) if unit.more_is_better() => format!("≥ {value} {}", unit.text()),
-            Self::Reach(value) => format!("≤ {value} {}", unit.text()),
-            Self::Nothing => String::new(),
+    /// Reads `1.30x best`, `2.00x fastokens`, `≥ 10 MB/s`, `≤ 20 ns` or nothing.
+    pub(crate) fn read(text: &str) -> Result<Self> {
+        let Some((first, rest)) = text.split_once(' ') else {
+            return Ok(Self::Nothing);
+        };
+        let number = |text: &str| {
+            text.parse()
+                .with_context(|| format!("`{text}` in a target"))
+        };
+        match first.strip_suffix('x') {
+            Some(factor) if rest == "best" => Ok(Self::Beat(None, number(factor)?)),
+            Some(factor) => Ok(Self::Beat(Some(Who::from_key(rest)?), number(factor)?)),
+            None => Ok(Self::Reach(number(rest.split(' ').next().unwrap_or(rest))?)),
         }
     }
 }
 
-/// Returns the rows of the target table, then those of degenerate inputs.
-pub(crate) fn rows() -> Vec<Row> {
-    let mut rows = bulk_rows();
-    rows.extend(call_rows());
-    rows.extend(decode_rows());
-    rows.extend(thread_rows());
-    rows.extend(load_rows());
-    rows.extend(patterns().map(|(name, pattern)| {
-        let texts = Texts::new(What::Pattern(pattern), 1_000_000, 1);
-        let name = format!("first call: 1 MB of {name}");
-        rate(name, Work::FirstCall { texts }, Must::Reach(10.0))
-    }));
+static ROWS: LazyLock<BTreeMap<String, Vec<Row>>> =
+    LazyLock::new(|| toml::from_str(include_str!("rows.toml")).expect("a test reads the file"));
+
+/// Texts as pieces that follow each other again and again.
+static PIECES: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("texts.json")).expect("a test reads the file")
+});
+
+/// Returns the rows of a part of the file, with `title` before their names if there is one.
+pub(crate) fn rows(part: &str, title: &str) -> Vec<Row> {
+    let mut rows = ROWS.get(part).cloned().unwrap_or_default();
+    for row in &mut rows {
+        if !title.is_empty() {
+            row.name = format!("{title}: {}", row.name);
+        }
+        if row.threads == 0 {
+            row.threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        }
+    }
     rows
 }
 
-fn target(name: impl Into<String>, unit: Unit, work: Work, must: Must) -> Row {
-    Row {
-        name: name.into(),
-        unit,
-        work,
-        must,
-        part: Part::Targets,
+impl Row {
+    pub(crate) fn better(&self) -> Better {
+        match &*self.unit {
+            "MB/s" | "x" => Better::Higher,
+            _ => Better::Lower,
+        }
+    }
+
+    /// Returns how many of the unit of time a second has.
+    pub(crate) fn per_second(&self) -> f64 {
+        match &*self.unit {
+            "ns" => 1e9,
+            "µs" => 1e6,
+            _ => 1e3,
+        }
+    }
+
+    /// Returns the texts of the next round: text of a kind is new to every engine.
+    pub(crate) fn texts(&self, corpus: &mut Corpus, chat_markers: bool) -> Result<Vec<String>> {
+        let mut one = || {
+            if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == self.text) {
+                return Ok(corpus.take(kind, self.bytes));
+            }
+            match &*self.text {
+                "chat" => Ok(chat(corpus, self.bytes, chat_markers)),
+                "base64" => Ok(base64(self.bytes)),
+                name => in_turn(name, self.bytes),
+            }
+        };
+        (0..self.count).map(|_| one()).collect()
     }
 }
 
-fn rate(name: impl Into<String>, work: Work, must: Must) -> Row {
-    target(name, Unit::MegabytesPerSecond, work, must)
-}
-
-fn plain(kind: Kind, bytes: usize, count: usize) -> Texts {
-    Texts::new(What::Plain(kind), bytes, count)
-}
-
-fn fresh(texts: Texts) -> Work {
-    Work::Encode { texts, fresh: true }
-}
-
-/// Rounds of fresh text are as long as five of them have new lines: of text whose words all came
-/// before, an engine that remembers them all looks twice as fast.
-fn bulk_rows() -> Vec<Row> {
-    let warm = |kind: Kind| {
-        let texts = plain(kind, 1_000_000, 1);
-        let work = Work::Encode {
-            texts,
-            fresh: false,
-        };
-        let name = format!("warm bulk {}, 1 MB", kind.name());
-        rate(name, work, Must::Beat(Who::Gigatoken, 1.0))
+/// Returns the pieces of a text in turn, cut at `bytes` or before the character there.
+fn in_turn(name: &str, bytes: usize) -> Result<String> {
+    let Some(pieces) = PIECES.get(name) else {
+        bail!("texts.json has no text `{name}`");
     };
-    let new = |kind: Kind, count, must| {
-        let name = format!("fresh {}, 8 KB each", kind.name());
-        rate(name, fresh(plain(kind, 8192, count)), must)
-    };
-    let [english, code, others @ ..] = Kind::ALL;
-    let best = Must::BeatBest(1.3);
-    let chats = fresh(Texts::new(What::Chat, 8192, 40));
-    let mut rows = vec![
-        warm(english),
-        warm(code),
-        new(english, 48, best),
-        new(code, 48, best),
-        rate("fresh chat, 8 KB each", chats, best),
-    ];
-    rows.extend(others.map(|kind| new(kind, 24, Must::Beat(Who::Fastokens, 2.0))));
-    rows
-}
-
-fn call_rows() -> Vec<Row> {
-    let call = |(bytes, count)| {
-        let name = format!("fresh call of {bytes} B, English");
-        let work = fresh(plain(Kind::English, bytes, count));
-        target(name, Unit::Microseconds, work, Must::BeatBest(1.0))
-    };
-    let chat = |(bytes, count, ratio)| {
-        let name = format!("fresh chat of {} KB", bytes / 1000);
-        let work = fresh(Texts::new(What::Chat, bytes, count));
-        let must = Must::Beat(Who::Fastokens, ratio);
-        target(name, Unit::Microseconds, work, must)
-    };
-    let mut rows: Vec<Row> = [(5, 10_000), (51, 3000), (674, 240)].map(call).into();
-    // 131 / 90 and 378 / 260 µs in the target table.
-    rows.extend([(21_000, 8, 131.0 / 90.0), (85_000, 2, 378.0 / 260.0)].map(chat));
-    rows
-}
-
-fn decode_rows() -> [Row; 2] {
-    let decode = |name, unit, how, must| {
-        let ids = Ids::English(1245);
-        target(name, unit, Work::Decode { ids, how }, must)
-    };
-    // 7.6 / 3 µs.
-    let must = Must::Beat(Who::TokenizersRc, 7.6 / 3.0);
-    let (whole, stream) = ("decode 1,245 ids", "streaming decode, per id");
-    [
-        decode(whole, Unit::Microseconds, How::Whole, must),
-        decode(stream, Unit::Nanoseconds, How::Stream, Must::Reach(20.0)),
-    ]
-}
-
-fn thread_rows() -> [Row; 3] {
-    let batch = Work::Batch {
-        texts: plain(Kind::English, 900, 64),
-        threads: 2,
-        fresh: true,
-    };
-    let share = |name, apart, must| {
-        let texts = plain(Kind::English, 900, 512);
-        target(name, Unit::Times, Work::Share { texts, apart }, must)
-    };
-    let name = "batch 64 × 900 B, two threads (wall)";
-    let (together, against) = (
-        "two threads share one tokenizer (wall)",
-        "the same, against two processes that share nothing",
-    );
-    [
-        target(name, Unit::Microseconds, batch, Must::BeatBest(1.5)),
-        share(together, false, Must::Reach(1.9)),
-        share(against, true, Must::Nothing),
-    ]
-}
-
-fn load_rows() -> [Row; 6] {
-    let time = |name, work, must| target(name, Unit::Milliseconds, work, must);
-    let memory = |name, work, limit| target(name, Unit::Megabytes, work, Must::Reach(limit));
-    let crowd = |threads, each| Work::Threads {
-        texts: plain(Kind::English, 8192, 128),
-        threads,
-        each,
-    };
-    // 20 MB, and 2 for each thread.
-    [
-        time(
-            "load from JSON",
-            Work::Load,
-            Must::Beat(Who::Tokenizers, 3.0),
-        ),
-        time("load compiled", Work::LoadImage, Must::Reach(1.0)),
-        memory("resident memory after load", Work::Memory, 20.0),
-        memory("resident memory with two threads", crowd(2, false), 24.0),
-        memory("resident memory with eight threads", crowd(8, false), 36.0),
-        memory("of which each further thread", crowd(8, true), 2.0),
-    ]
-}
-
-/// Returns the rows of a vocabulary of another family or format. Its reference alone sets their
-/// targets, since no other rival has them all: 10 times the speed of `tokenizers`, and as fast as the
-/// libraries for `.model` files and files of ranks.
-pub(crate) fn family_rows(title: &str, part: Part, reference: Who) -> Vec<Row> {
-    let row = |name: &str, unit, work, must| Row {
-        name: format!("{title}: {name}"),
-        unit,
-        work,
-        must,
-        part,
-    };
-    let fresh = |kind: Kind| {
-        let name = format!("fresh {}, 8 KB each", kind.name());
-        let must = match reference {
-            Who::Tokenizers => Must::Beat(reference, 10.0),
-            other => Must::Beat(other, 1.0),
-        };
-        row(
-            &name,
-            Unit::MegabytesPerSecond,
-            fresh(plain(kind, 8192, 16)),
-            must,
-        )
-    };
-    let mut rows: Vec<Row> = Kind::ALL.into_iter().map(fresh).collect();
-    let load = |name, unit, work| row(name, unit, work, Must::Nothing);
-    let name = match reference {
-        Who::Tokenizers => "load from JSON",
-        _ => "load",
-    };
-    rows.push(load(name, Unit::Milliseconds, Work::Load));
-    if part == Part::Models {
-        rows.push(load("load compiled", Unit::Milliseconds, Work::LoadImage));
+    let mut text = String::with_capacity(bytes);
+    for piece in pieces.iter().cycle() {
+        if text.len() >= bytes {
+            break;
+        }
+        text.push_str(piece);
     }
-    rows.push(load(
-        "resident memory after load",
-        Unit::Megabytes,
-        Work::Memory,
-    ));
-    rows
+    text.truncate(text.floor_char_boundary(bytes));
+    Ok(text)
 }
 
-/// Returns the rows of the split pattern `name`, in two scripts with other rules for words.
-pub(crate) fn pattern_rows(name: &str) -> Vec<Row> {
-    let fresh = |kind: Kind| Row {
-        name: format!("pattern {name}: fresh {}, 8 KB each", kind.name()),
-        unit: Unit::MegabytesPerSecond,
-        work: fresh(plain(kind, 8192, 16)),
-        must: Must::Nothing,
-        part: Part::Patterns,
+/// Returns a conversation of about `bytes` bytes: turns of English and code between the markers of a
+/// chat.
+fn chat(corpus: &mut Corpus, bytes: usize, markers: bool) -> String {
+    let (open, close) = if markers {
+        ("<|im_start|>", "<|im_end|>\n")
+    } else {
+        ("", "\n\n")
     };
-    [Kind::English, Kind::Chinese].map(fresh).into()
+    let mut text = format!("{open}system\nYou are a helpful assistant.{close}");
+    let mut turn = 0;
+    while text.len() < bytes {
+        let role = ["user", "assistant"][turn % 2];
+        // Questions are short, answers longer, and every third one brings code.
+        let prose = corpus.take(Kind::English, [180, 700][turn % 2]);
+        text.push_str(&format!("{open}{role}\n{prose}"));
+        if turn % 6 == 5 {
+            let code = corpus.take(Kind::Code, 500);
+            text.push_str(&format!("\n```\n{code}\n```"));
+        }
+        text.push_str(close);
+        turn += 1;
+    }
+    text
 }
 
-/// Inputs that make a careless tokenizer quadratic.
-fn patterns() -> [(&'static str, Pattern); 11] {
-    [
-        ("`a`", |bytes| "a".repeat(bytes)),
-        ("`ab`", |bytes| "ab".repeat(bytes / 2)),
-        ("blanks", |bytes| " ".repeat(bytes)),
-        ("line ends, CR LF", |bytes| "\r\n".repeat(bytes / 2)),
-        ("a blank and a line end", |bytes| " \n".repeat(bytes / 2)),
-        ("one emoji", |bytes| "🙂".repeat(bytes / 4)),
-        ("one Han character", |bytes| "漢".repeat(bytes / 3)),
-        ("combining marks", |bytes| "\u{301}".repeat(bytes / 2)),
-        ("letters with marks out of order", |bytes| {
-            "a\u{301}\u{323}".repeat(bytes / 5)
-        }),
-        ("base64", base64),
-        ("alternating scripts", |bytes| {
-            "aя漢한ع1 ".repeat(bytes / 13)
-        }),
-    ]
-}
-
-/// Returns text that looks like base64: 64 symbols from a fixed generator, without line ends.
+/// Returns text that looks like base64, always the same, without line ends.
 fn base64(bytes: usize) -> String {
     const SYMBOLS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut state = 1u64;
-    (0..bytes)
-        .map(|_| {
-            // Knuth's MMIX constants; the high bits are the good ones.
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            char::from(SYMBOLS[(state >> 58) as usize])
-        })
-        .collect()
+    let mut rng = StdRng::seed_from_u64(1);
+    let symbols = (0..bytes).map(|_| char::from(SYMBOLS[rng.random_range(0..64)]));
+    symbols.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Path};
+
+    use super::*;
+
+    fn text(name: &str) -> String {
+        let name = format!("paper: encode {name}, ");
+        let rows = rows("paper", "");
+        let row = rows.iter().find(|row| row.name.starts_with(&name));
+        let row = row.expect("a row of that name");
+        let text = in_turn(&row.text, row.bytes).expect("of texts.json");
+        assert!(row.name.ends_with(&format!(", {} B", text.len())), "{name}");
+        text
+    }
+
+    #[test]
+    fn texts_are_as_long_as_the_papers() {
+        let named = rows("paper", "");
+        let names = named.iter().filter_map(|row| {
+            let rest = row.name.strip_prefix("paper: encode ")?;
+            Some(rest.split_once(',')?.0)
+        });
+        let texts: BTreeSet<String> = names.map(text).collect();
+        assert_eq!(texts.len(), 17);
+        for (name, chars) in [
+            ("short Chinese", 30),
+            ("mixed languages", 460),
+            ("long Chinese 32K", 10_844),
+        ] {
+            assert_eq!(text(name).chars().count(), chars, "{name}");
+        }
+        for (name, turns) in [("multi-turn chat 8K", 80), ("multi-turn chat 32K", 320)] {
+            assert_eq!(text(name).matches("<|im_start|>user\n").count(), turns);
+            assert!(text(name).ends_with("<|im_end|>\n"), "{name}");
+        }
+    }
+
+    #[test]
+    fn pieces_differ() {
+        for (name, count) in [
+            ("mixed languages", 9),
+            ("sentences", 15),
+            ("snippets", 6),
+            ("paragraphs", 5),
+            ("turns", 8),
+        ] {
+            let pieces: BTreeSet<&String> = PIECES[name].iter().collect();
+            assert_eq!(pieces.len(), count, "{name}");
+        }
+        let blocks = PIECES["turns"]
+            .iter()
+            .filter(|text| text.contains("```python\n"));
+        assert_eq!(blocks.count(), 2);
+    }
+
+    #[test]
+    fn every_row_has_texts_a_unit_and_a_target() {
+        let mut corpus = Corpus::open(Path::new("/nonexistent")).expect("generated");
+        let mut names = BTreeSet::new();
+        for (part, rows) in &*ROWS {
+            for row in rows {
+                assert!(names.insert((part, &row.name)), "{} twice", row.name);
+                assert!(["MB/s", "x", "µs", "ns", "ms", "MB"].contains(&&*row.unit));
+                assert_eq!(
+                    Must::read(&row.must).expect(&row.name) == Must::Nothing,
+                    row.must.is_empty()
+                );
+                if row.bytes > 0 {
+                    let row = Row {
+                        count: 1,
+                        ..row.clone()
+                    };
+                    let texts = row.texts(&mut corpus, true).expect(&row.name);
+                    let length = texts[0].len() + if row.text == "chat" { 0 } else { 13 };
+                    assert!(length >= row.bytes, "{}", row.name);
+                }
+            }
+        }
+        assert_eq!(rows("paper", "").len(), 41);
+        assert_eq!(rows("targets", "").len(), 37);
+    }
+
+    #[test]
+    fn targets_are_read() {
+        let check = |text: &str, expected: Must| {
+            assert_eq!(Must::read(text).expect(text), expected);
+        };
+        check("", Must::Nothing);
+        check("1.30x best", Must::Beat(None, 1.3));
+        check("2.00x fastokens", Must::Beat(Some(Who::Fastokens), 2.0));
+        check("≥ 10 MB/s", Must::Reach(10.0));
+        assert!(Must::read("2.00x someone").is_err());
+        assert!(Must::read("≤ few MB").is_err());
+    }
 }
