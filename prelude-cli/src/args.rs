@@ -4,6 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use prelude_core::Pooling;
 use prelude_server::{
     ModelKind, ReasoningParser, ToolParser,
     executor::{DeviceChoice, ExecutorDtype, Quantization},
@@ -190,8 +191,8 @@ pub(crate) struct ModelArgs {
     pub(crate) quantization: Option<Quantization>,
     /// Task of the checkpoint, where there is a choice (an lm can be served as embedding
     /// or reranker, a reward model as reranker).
-    #[arg(long, value_enum)]
-    pub(crate) kind: Option<Kind>,
+    #[arg(long, value_parser = named::<ModelKind>, value_name = "lm|reranker|embedding|classifier|reward|token-classifier")]
+    pub(crate) kind: Option<ModelKind>,
     /// Longest sequence served, in tokens; by default the model's own limit.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) max_model_len: Option<u32>,
@@ -213,8 +214,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "qwen3|FILE")]
     pub(crate) rerank_template: Option<PathBuf>,
     /// Pooling of embeddings; makes an lm serve them too.
-    #[arg(long, value_enum)]
-    pub(crate) pooling: Option<PoolingArg>,
+    #[arg(long, value_parser = named::<Pooling>, value_name = "cls|last|mean")]
+    pub(crate) pooling: Option<Pooling>,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -520,50 +521,6 @@ impl Dtype {
 fn named<T: serde::de::DeserializeOwned>(name: &str) -> Result<T, String> {
     let value = serde_json::Value::from(name);
     serde_json::from_value(value).map_err(|e| e.to_string())
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    Lm,
-    Reranker,
-    Embedding,
-    Classifier,
-    Reward,
-    #[serde(rename = "token-classifier")]
-    TokenClassifier,
-}
-
-impl From<Kind> for ModelKind {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Lm => Self::Lm,
-            Kind::Reranker => Self::Reranker,
-            Kind::Embedding => Self::Embedding,
-            Kind::Classifier => Self::Classifier,
-            Kind::Reward => Self::Reward,
-            Kind::TokenClassifier => Self::TokenClassifier,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PoolingArg {
-    /// The first token, as BERT has it.
-    Cls,
-    Last,
-    Mean,
-}
-
-impl From<PoolingArg> for prelude_core::Pooling {
-    fn from(pooling: PoolingArg) -> Self {
-        match pooling {
-            PoolingArg::Cls => Self::First,
-            PoolingArg::Last => Self::Last,
-            PoolingArg::Mean => Self::Mean,
-        }
-    }
 }
 
 /// Parses a time with its unit, and returns milliseconds.

@@ -2,6 +2,7 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{Constraint, NodeIdx, PromptTree, RequestId, SamplingParams, Timestamp, TokenId};
@@ -168,9 +169,11 @@ pub enum Normalise {
 }
 
 /// The rule that combines the hidden states of an embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The hidden state of the first token, which models call CLS.
+    #[serde(rename = "cls")]
     First,
     /// The hidden state of the last token.
     Last,

@@ -12,6 +12,7 @@ use prelude_text::{
     template::ChatTemplate,
     tokenizer::{Escaper, Tokenizer},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     assets::TokenizerConfig,
@@ -21,7 +22,8 @@ use crate::{
 };
 
 /// The use of a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ModelKind {
     /// A language model: a vocabulary head.

@@ -268,11 +268,11 @@ impl Settings {
         executor.num_blocks = args.kv_blocks.or(executor.num_blocks);
         executor.block_size = args.block_size.unwrap_or(executor.block_size);
         LoadOptions {
-            kind: args.kind.map(Into::into),
+            kind: args.kind,
             max_model_len: args.max_model_len,
             auto_truncate: args.auto_truncate,
             chat_template: args.chat_template.clone(),
-            pooling: args.pooling.map(Into::into),
+            pooling: args.pooling,
             rerank_template: args.rerank_template.clone(),
             tokenizer_cache: self.tokenizer.cache.clone(),
             executor,

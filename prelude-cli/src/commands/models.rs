@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, path::Path};
 
 use indexmap::IndexMap;
-use prelude_core::Profile;
+use prelude_core::{Pooling, Profile};
 use prelude_server::{
-    ReasoningParser, ToolParser, demo,
+    ModelKind, ReasoningParser, ToolParser, demo,
     executor::{Device, DeviceChoice, Devices},
     load::LoadOptions,
     profile,
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use toml::Table;
 
 use super::{Code, Failure, Settings, Source, host_alone};
-use crate::args::{GenerationConfig, Kind, ModelArgs, PoolingArg};
+use crate::args::{GenerationConfig, ModelArgs};
 
 /// The tables `[models.NAME]`, in the order in which they were given. The first model answers requests
 /// that name none, as far as it serves what they ask for.
@@ -38,7 +38,7 @@ pub(crate) struct ModelSettings {
     pub(crate) device: Option<DeviceChoice>,
     /// Task of the checkpoint, where there is a choice: `lm`, `reranker`, `embedding`, `classifier` or
     /// `reward`.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<ModelKind>,
     /// Longest sequence served, in tokens (default the model's own limit). Less needs less memory.
     pub(crate) max_model_len: Option<u32>,
     /// True if texts over the context are cut, unless a request says otherwise, where they are
@@ -50,7 +50,7 @@ pub(crate) struct ModelSettings {
     /// model rank documents.
     pub(crate) rerank_template: Option<PathBuf>,
     /// Pooling of embeddings: `cls`, `last` or `mean`. Makes a language model serve them too.
-    pub(crate) pooling: Option<PoolingArg>,
+    pub(crate) pooling: Option<Pooling>,
     /// Source of sampling parameters that requests leave out: `auto` (default) is
     /// `generation_config.json`, `none` leaves them neutral.
     pub(crate) generation_config: Option<GenerationConfig>,
@@ -356,10 +356,10 @@ fn listed(
     let settings = (flags.put)(settings.of_model(name, own)?)?;
     let mut options = settings.load_options(flags.model);
     options.name = Some(name.to_owned());
-    options.kind = options.kind.or_else(|| own.kind.map(Into::into));
+    options.kind = options.kind.or(own.kind);
     options.max_model_len = options.max_model_len.or(own.max_model_len);
     options.auto_truncate |= own.auto_truncate.unwrap_or(false);
-    options.pooling = options.pooling.or_else(|| own.pooling.map(Into::into));
+    options.pooling = options.pooling.or(own.pooling);
     let chat_template = options.chat_template.take();
     options.chat_template = chat_template.or_else(|| own.chat_template.clone());
     let rerank_template = options.rerank_template.take();
@@ -584,7 +584,7 @@ mod tests {
     #[test]
     fn flags_of_one_model_are_refused_for_several() {
         let model = ModelArgs {
-            kind: Some(Kind::Reranker),
+            kind: Some(ModelKind::Reranker),
             kv_blocks: Some(77),
             ..ModelArgs::default()
         };
@@ -595,10 +595,7 @@ mod tests {
             "{refusal}"
         );
         let one = chosen(&["a=demo-lm"], "[models.a.kv]\nnum_blocks = 5", &model).unwrap();
-        assert_eq!(
-            one[0].options.kind,
-            Some(prelude_server::ModelKind::Reranker)
-        );
+        assert_eq!(one[0].options.kind, Some(ModelKind::Reranker));
         // Flags win over the settings of a model too.
         assert_eq!(one[0].options.executor.num_blocks, Some(77));
     }

@@ -2,14 +2,15 @@
 
 use std::{fmt::Write as _, io::Read as _, sync::Arc};
 
+use prelude_core::Pooling;
 use prelude_engine::ScheduledEngine;
-use prelude_server::{ApiKeys, App, assets::EmbeddedModel, demo};
+use prelude_server::{ApiKeys, App, ModelKind, assets::EmbeddedModel, demo};
 use serde_json::{Value, json};
 
 use super::{Code, Environment, Failure, Source, print, texts};
 use crate::args::{
-    ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, Kind, OneShotArgs, PoolingArg,
-    RerankArgs, TokenizeArgs,
+    ClassifyArgs, CompleteArgs, DecideArgs, EmbedArgs, Format, OneShotArgs, RerankArgs,
+    TokenizeArgs,
 };
 
 /// Inputs of one request: enough to fill steps, few enough to show results as they come.
@@ -205,7 +206,7 @@ pub(crate) fn embed(args: &EmbedArgs, environment: &Environment) -> Result<(), F
     if common.model.is_none() {
         // The demo model embeds only if it is told how.
         let pooling = &mut common.model_args.pooling;
-        *pooling = pooling.or(Some(PoolingArg::Last));
+        *pooling = pooling.or(Some(Pooling::Last));
     }
     let asker = Asker::new(&common, environment, demo::LM)?;
     for chunk in texts.chunks(CHUNK) {
@@ -230,7 +231,7 @@ pub(crate) fn rerank(args: &RerankArgs, environment: &Environment) -> Result<(),
     let mut common = args.common.clone();
     if common.model.is_none() {
         let kind = &mut common.model_args.kind;
-        *kind = kind.or(Some(Kind::Reranker));
+        *kind = kind.or(Some(ModelKind::Reranker));
     }
     let asker = Asker::new(&common, environment, demo::LM)?;
     let body = json!({

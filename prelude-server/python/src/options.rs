@@ -11,7 +11,7 @@ use prelude_server::{
     load::{KvSettings, LoadOptions},
     profile,
 };
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 
 use crate::errors::Failure;
 
@@ -26,9 +26,7 @@ pub(crate) struct Options {
     pub(crate) device: Option<Device>,
     dtype: Option<ExecutorDtype>,
     quantization: Option<Quantization>,
-    #[serde(default, deserialize_with = "kind")]
     kind: Option<ModelKind>,
-    #[serde(default, deserialize_with = "pooling")]
     pooling: Option<Pooling>,
     max_model_len: Option<u32>,
     chat_template: Option<PathBuf>,
@@ -94,45 +92,6 @@ struct Places {
     first: Vec<PathBuf>,
     fallback: Vec<PathBuf>,
     cache: Option<PathBuf>,
-}
-
-/// Reads a name that is one of a few.
-fn named<'de, D: Deserializer<'de>, T: Copy>(
-    deserializer: D,
-    known: &[(&str, T)],
-) -> Result<Option<T>, D::Error> {
-    let Some(name) = Option::<String>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    if let Some((_, value)) = known.iter().find(|(known, _)| *known == name) {
-        return Ok(Some(*value));
-    }
-    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let names = names.join(", ");
-    Err(D::Error::custom(format_args!(
-        "{name:?} is none of {names}"
-    )))
-}
-
-fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ModelKind>, D::Error> {
-    let kinds = [
-        ModelKind::Lm,
-        ModelKind::Reranker,
-        ModelKind::Embedding,
-        ModelKind::Classifier,
-        ModelKind::Reward,
-        ModelKind::TokenClassifier,
-    ];
-    named(deserializer, &kinds.map(|kind| (kind.as_str(), kind)))
-}
-
-fn pooling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pooling>, D::Error> {
-    let known = [
-        ("cls", Pooling::First),
-        ("last", Pooling::Last),
-        ("mean", Pooling::Mean),
-    ];
-    named(deserializer, &known)
 }
 
 impl Options {

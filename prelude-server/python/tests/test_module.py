@@ -32,8 +32,8 @@ class Loading(unittest.TestCase):
             LLM(*args, progress=False, **kwargs)
 
     def test_wrong_options_are_named(self):
-        self.fails(ValueError, "kind: \"judge\" is none of lm, reranker", "demo-lm", kind="judge")
-        self.fails(ValueError, "pooling: \"max\" is none of cls, last, mean", "demo-lm", pooling="max")
+        self.fails(ValueError, "kind: unknown variant `judge`, expected one of `lm`, `reranker`", "demo-lm", kind="judge")
+        self.fails(ValueError, "pooling: unknown variant `max`, expected one of `cls`, `last`, `mean`", "demo-lm", pooling="max")
         self.fails(ValueError, "device: must be cpu, cuda or cuda:N", "demo-lm", device="tpu")
         self.fails(ValueError, "max_model_len: .*string", "demo-lm", max_model_len="long")
         self.fails(ValueError, r"settings\.scheduler\S*: unknown field `polcy`", "demo-lm", settings={"scheduler": {"polcy": "fcfs"}})
