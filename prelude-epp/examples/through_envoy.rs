@@ -334,23 +334,17 @@ async fn measure(proxies: &[Proxy], bytes: usize) -> Result<()> {
     let mut ratios: Vec<f64> = { rates[0].iter().zip(&rates[1]) }
         .map(|(a, b)| a / b)
         .collect();
-    println!("{CONNECTIONS} connections, bodies of {bytes} bytes, {ROUNDS} rounds:");
-    for (name, rates) in NAMES.iter().zip(&mut rates) {
-        println!("{name}: {:.0} requests/s", median(rates));
+    for figures in rates.iter_mut().chain([&mut ratios]) {
+        figures.sort_by(f64::total_cmp);
     }
-    let ratio = median(&mut ratios);
-    println!(
-        "ratio {ratio:.2} [{:.2} .. {:.2}]",
-        ratios[0],
-        ratios[ROUNDS - 1]
-    );
+    println!("{CONNECTIONS} connections, bodies of {bytes} bytes, {ROUNDS} rounds:");
+    let middle = ROUNDS / 2;
+    for (name, rates) in NAMES.iter().zip(&rates) {
+        println!("{name}: {:.0} requests/s", rates[middle]);
+    }
+    let (low, high) = (ratios[0], ratios[ROUNDS - 1]);
+    println!("ratio {:.2} [{low:.2} .. {high:.2}]", ratios[middle]);
     Ok(())
-}
-
-/// Sorts the figures and returns the one in the middle.
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }
 
 /// Waits until Envoy passes a request on with a pick.

@@ -338,3 +338,24 @@ pub(crate) fn cost_of(
     };
     (cost, edge)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_waiting_rows_are_as_much_work_as_so_many_of_the_next_one() {
+        let cost = |tokens| Cost {
+            tokens,
+            prefix: None,
+            prompt: PromptSize {
+                tokens: 110,
+                cached: 100,
+            },
+        };
+        let (one, three) = (cost(10).work(), cost(30).work());
+        assert_eq!(one, StepWork::prompt(10, 110));
+        assert_eq!((three.tokens, three.pairs), (30.0, 3.0 * one.pairs));
+        assert_eq!(three.cached, one.cached, "the prefix is shared");
+    }
+}

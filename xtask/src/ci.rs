@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, files, fuzz, gpu, kernels, miri,
-    package, parity, published, python,
-    run::{cargo, program, root},
+    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, fuzz, gpu, kernels, miri, package,
+    parity, published, python,
+    run::{cargo, root},
     tidy, ui,
 };
 
@@ -63,7 +63,6 @@ const STEPS: &[Step] = &[
     step!("smoke", demo::smoke()),
     step!("published", published::run(), or skips),
     step!("ui", ui::run(), or skips),
-    step!("examples", examples()),
     step!("python", python::ci(), or skips),
     step!("kernels", kernels::ci(), or skips),
     step!("gpu", gpu::ci(), or skips),
@@ -77,28 +76,6 @@ const STEPS: &[Step] = &[
     step!("aarch64", aarch64::run(aarch64::Tests::Few), or skips),
     step!(CLIENTS, clients::run(&[]), or skips),
 ];
-
-/// Examples that build something of one's own from the crates; each asserts what it finds. They are
-/// built as the tests were, so that nothing is built for them twice.
-fn examples() -> Result<()> {
-    const MODEL: &str = "prelude-server/demo/demo-lm";
-    cargo(["build", "--workspace", "--examples"])
-        .args(["--features", crate::TEST_FEATURES])
-        .run()?;
-    for (example, args) in [
-        ("in_process", &[][..]),
-        ("own_endpoint", &[]),
-        ("without_http", &[MODEL]),
-        ("own_policy", &[MODEL]),
-        ("classify", &[MODEL, "660", "319", "281"]),
-        ("by_hand", &[]),
-        ("where_prompts_go", &[]),
-    ] {
-        let built = files::target().join("debug/examples").join(example);
-        program(built).args(args).run()?;
-    }
-    Ok(())
-}
 
 /// Libraries build with no features and with each one alone.
 fn features() -> Result<()> {

@@ -36,6 +36,37 @@ const SELF_CONTAINED: &[&str] = &[
 /// which packages cannot have.
 const TEST_FEATURES: &str = "prelude-kernels/emu,prelude-exec-cuda/emu,prelude-exec-cuda/measure";
 
+/// One example of each published library that uses it alone, with its arguments, but for `prelude-hub`,
+/// whose example downloads; [`MODEL`] is a
+/// model's folder. Each asserts what it finds.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    ("count_tokens", &[]),
+    ("one_request", &[]),
+    ("shared_prefix", &[]),
+    ("by_hand", &[]),
+    ("labels", &[]),
+    ("follow", &[]),
+    ("where_prompts_go", &[]),
+    ("two_ways", &[]),
+    ("list", &[]),
+    ("simulate", &[]),
+    ("exchanges", &[]),
+    ("inspect", &[MODEL]),
+    ("step", &[MODEL]),
+    ("this_machine", &[]),
+    ("classify", &[MODEL, "660", "319", "281"]),
+    ("own_policy", &[MODEL]),
+    ("in_process", &[]),
+    ("without_http", &[MODEL]),
+];
+
+/// Stands for the folder of the demo's language model, as the server's package has it.
+const MODEL: &str = "MODEL";
+
+/// The page of the guide with the manifest of a server of one's own, and the file that it shows.
+const OWN_SERVER: &str = "docs/own-server.md";
+const OWN_SERVER_FILE: &str = "examples/own_endpoint.rs";
+
 /// The manifest of the workspace of unpacked crates, up to its list of packages. Dependencies have the
 /// profile that they have in the repository, so that those built there are used again.
 const WORKSPACE: &str = r#"[workspace]
@@ -54,7 +85,8 @@ opt-level = 2
 
 /// Makes the package of every crate that is published, and unpacks all of them into a workspace of
 /// their own, where the repository's files beside a package do not exist. Type-checks libraries,
-/// programs, tests and examples there, and runs the tests of [`SELF_CONTAINED`] crates. Then asks the
+/// programs, tests and examples there, runs the tests of [`SELF_CONTAINED`] crates, the [`EXAMPLES`],
+/// and the guide's server of one's own. Then asks the
 /// registry's index whether the names are free or ours. Returns a line about the names, since that
 /// part is skipped without a network.
 pub(crate) fn publish() -> Result<String> {
@@ -74,6 +106,7 @@ pub(crate) fn publish() -> Result<String> {
     files::remove(&folder)?;
     unpack_all(&published, &folder)?;
     check_unpacked(&folder)?;
+    run_unpacked(&folder)?;
     files::remove(&folder)?;
     check_names(&published)
 }
@@ -92,6 +125,13 @@ fn unpack_all(packages: &[&Package], into: &Path) -> Result<()> {
             .args(["-C".as_ref(), into.as_os_str()])
             .run()?;
         manifest += &format!("{} = {{ path = \"{folder}\" }}\n", package.name);
+    }
+    for package in packages {
+        // What runs for a moment only is sooner built than optimised.
+        let computes = package.name == "prelude-exec-cpu";
+        if !computes && !SELF_CONTAINED.contains(&&*package.name) {
+            manifest += &format!("[profile.dev.package.{}]\nopt-level = 0\n", package.name);
+        }
     }
     let write = |name: &str, text: &[u8]| {
         let path = into.join(name);
@@ -118,6 +158,46 @@ fn check_unpacked(folder: &Path) -> Result<()> {
         .args(SELF_CONTAINED.iter().flat_map(|name| ["-p", name]))
         .args(["--features", "prelude-kernels/emu"])
         .run()
+}
+
+/// Builds and runs the examples of the packages, and the guide's server of one's own as the one file
+/// of a package beside them.
+fn run_unpacked(folder: &Path) -> Result<()> {
+    let page = fs::read_to_string(root().join(OWN_SERVER)).context(OWN_SERVER)?;
+    let manifest = page.split("```manifest\n").nth(1);
+    let manifest = manifest.and_then(|rest| rest.split("```").next());
+    let server = fs::read_dir(folder)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.join(OWN_SERVER_FILE).exists())
+        .context("no package has the guide's server")?;
+    let own = folder.join("own-server");
+    fs::create_dir_all(own.join("src"))?;
+    fs::copy(server.join(OWN_SERVER_FILE), own.join("src/main.rs"))?;
+    let manifest = manifest.with_context(|| format!("{OWN_SERVER} shows no manifest"))?;
+    fs::write(own.join("Cargo.toml"), manifest)?;
+    // Programs and examples that are not run are not linked.
+    let examples = EXAMPLES.iter().flat_map(|(name, _)| ["--example", name]);
+    cargo(["build", "--workspace", "--bin", "desk", "--target-dir"])
+        .args([files::target()])
+        .args([
+            "--manifest-path".as_ref(),
+            folder.join("Cargo.toml").as_os_str(),
+        ])
+        .args(["--features", TEST_FEATURES])
+        .args(examples)
+        .run()?;
+    let model = server.join("demo/demo-lm");
+    let built = files::target().join("debug");
+    for (name, args) in EXAMPLES {
+        let args = args.iter().map(|arg| match *arg {
+            MODEL => model.as_os_str(),
+            arg => arg.as_ref(),
+        });
+        program(built.join("examples").join(name))
+            .args(args)
+            .run()?;
+    }
+    program(built.join("desk")).run()
 }
 
 /// Fails if a package of the registry has the name of one of our crates and is not ours.

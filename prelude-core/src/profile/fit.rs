@@ -103,16 +103,12 @@ fn fit(prefill: &[Sample], decode: &[Sample]) -> Result<ServiceTime, FitError> {
     // time.
     let of_largest = decode.iter().filter(|s| Some(s.batch) == largest);
     let added = of_largest.map(|s| ((s.ms - service.base_ms) / f64::from(s.batch)).max(0.0));
+    let mut added: Vec<f64> = added.collect();
+    added.sort_by(f64::total_cmp);
     Ok(ServiceTime {
-        decode_ms: median(added.collect()).unwrap_or(0.0),
+        decode_ms: added.get(added.len() / 2).copied().unwrap_or(0.0),
         ..service
     })
-}
-
-/// Returns the middle of some numbers; `None` of none.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 /// Returns the fit to steps of prompts.

@@ -189,6 +189,26 @@ fn the_room_for_passes_holds_any_of_them() {
     }
 }
 
+/// A chunk's tokens take what the layer computes of each of them, and what the output positions
+/// attended to is kept if they are at most half of the tokens.
+#[test]
+fn room_is_what_a_step_keeps_and_what_a_chunk_takes() {
+    let room = |rows: usize, width: usize| rows * width;
+    let path = crate::testing::model_folder("rand-qwen3-moe");
+    let checkpoint = crate::Checkpoint::open(&path).unwrap();
+    let model = checkpoint.config();
+    let experts = model.experts.as_ref().unwrap();
+    let mut plain = model.clone();
+    plain.experts = None;
+    let of = |model| slice_room(model, 100, 10, 32, &room);
+    let width = experts.count + 3 * experts.intermediate_size + 3 * model.hidden_size;
+    assert_eq!(of(model) - of(&plain), 32 * width);
+
+    let attended = |outputs| kept_room(model, 10, outputs, &room) - 10 * model.hidden_size;
+    assert_eq!(attended(5), 5 * model.attn_shape().out_width());
+    assert_eq!(attended(6), 0);
+}
+
 #[test]
 fn there_are_as_many_passes_as_there_is_room_for() {
     let model = model();
