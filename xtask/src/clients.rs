@@ -54,10 +54,10 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
     let model = long_model(&work)?;
     let key_file = work.join("keys");
     fs::write(&key_file, KEY)?;
-    let events = KvEventPorts::free()?;
+    let port = free_ports()?;
     let (maps, arrays) = (work.join("maps.toml"), work.join("arrays.toml"));
-    fs::write(&maps, events.settings([0, 1], "maps", "full"))?;
-    fs::write(&arrays, events.settings([2, 4], "arrays", "demo"))?;
+    fs::write(&maps, settings([port, port + 1], "maps", "full"))?;
+    fs::write(&arrays, settings([port + 2, port + 4], "arrays", "demo"))?;
     let demo = demo::start(&["--config".as_ref(), arrays.as_os_str()])?;
     let full = demo::start(&[
         model.as_os_str(),
@@ -82,7 +82,7 @@ pub(crate) fn run(names: &[String]) -> Result<String> {
                 skipped.push(client.name.clone());
                 continue;
             }
-            Ok(home) => match ask(client, &home, [&demo, &full], &model, &events) {
+            Ok(home) => match ask(client, &home, [&demo, &full], &model, port) {
                 Ok(()) => {
                     println!("pass");
                     passed += 1;
@@ -174,42 +174,34 @@ fn install(client: &Client, work: &Path) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Ports for the KV events of the servers, as the first of [`KvEventPorts::COUNT`] in a row.
-struct KvEventPorts(u16);
+/// The number of ports for KV events in a row: one for the full server's model and two for the demo
+/// models, and as many for replay.
+const EVENT_PORTS: u16 = 6;
 
-impl KvEventPorts {
-    /// The number of ports: one for the full server's model and two for the demo models, and as
-    /// many for replay.
-    const COUNT: u16 = 6;
-
-    /// Finds ports that are free.
-    fn free() -> Result<Self> {
-        for _ in 0..1_000 {
-            let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-            let end = first.checked_add(Self::COUNT);
-            if end.is_some_and(|end| (first..end).all(is_free)) {
-                return Ok(Self(first));
-            }
+/// Returns the first of free ports in a row.
+fn free_ports() -> Result<u16> {
+    for _ in 0..1_000 {
+        let first = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        let end = first.checked_add(EVENT_PORTS);
+        if end.is_some_and(|end| (first..end).all(is_free)) {
+            return Ok(first);
         }
-        bail!("no {} free ports in a row", Self::COUNT)
     }
+    bail!("no {EVENT_PORTS} free ports in a row")
+}
 
-    /// Returns the address with the n-th port.
-    fn address(&self, n: u16) -> String {
-        format!("tcp://127.0.0.1:{}", self.0 + n)
-    }
+/// Returns the settings of a server that publishes events from a port on, and replays from another.
+fn settings(ports: [u16; 2], format: &str, server: &str) -> String {
+    let [events, replay] = ports.map(address);
+    format!(
+        "[kv_events]\nendpoint = '{events}'\nreplay_endpoint = '{replay}'\nformat = '{format}'\n\
+         topic = 'kv@{server}@{{model}}'\n",
+    )
+}
 
-    /// Returns the settings of a server that publishes from the n-th port on, and replays from the
-    /// `replay`-th on.
-    fn settings(&self, [n, replay]: [u16; 2], format: &str, server: &str) -> String {
-        format!(
-            "[kv_events]\nendpoint = '{}'\nreplay_endpoint = '{}'\nformat = '{format}'\n\
-             topic = 'kv@{server}@{{model}}'\n",
-            self.address(n),
-            self.address(replay),
-        )
-    }
+fn address(port: u16) -> String {
+    format!("tcp://127.0.0.1:{port}")
 }
 
 fn ask(
@@ -217,7 +209,7 @@ fn ask(
     home: &Path,
     [demo, full]: [&Server; 2],
     model: &Path,
-    events: &KvEventPorts,
+    port: u16,
 ) -> Result<()> {
     let command = if client.is_node {
         // Node looks for packages beside the script.
@@ -237,10 +229,10 @@ fn ask(
         .env("PRELUDE_FULL_URL", format!("http://{}", full.address))
         .env("PRELUDE_KEY", KEY)
         .env("PRELUDE_MODEL_DIR", model)
-        .env("PRELUDE_KV_MAPS", events.address(0))
-        .env("PRELUDE_KV_MAPS_REPLAY", events.address(1))
-        .env("PRELUDE_KV_ARRAYS", events.address(2))
-        .env("PRELUDE_KV_ARRAYS_REPLAY", events.address(4))
+        .env("PRELUDE_KV_MAPS", address(port))
+        .env("PRELUDE_KV_MAPS_REPLAY", address(port + 1))
+        .env("PRELUDE_KV_ARRAYS", address(port + 2))
+        .env("PRELUDE_KV_ARRAYS_REPLAY", address(port + 4))
         .env("PRELUDE_PROGRAM", files::target().join("release/prelude"))
         // Programs of the client's own, before those of the machine.
         .env("PRELUDE_CLIENT_BIN", home.join("bin"))

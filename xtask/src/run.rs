@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -87,6 +88,18 @@ pub(crate) fn test_programs(test: Invocation) -> Result<BTreeMap<String, PathBuf
         ))
     };
     Ok(said.lines().filter_map(program).collect())
+}
+
+/// Does some work in a thread for each.
+pub(crate) fn all_at_once<F>(works: impl Iterator<Item = F>) -> Result<()>
+where
+    F: FnOnce() -> Result<()> + Send,
+{
+    thread::scope(|scope| {
+        let threads: Vec<_> = works.map(|work| scope.spawn(work)).collect();
+        let mut ended = threads.into_iter().map(|thread| thread.join());
+        ended.try_for_each(|result| result.expect("running a program does not panic"))
+    })
 }
 
 /// Returns the name of this machine's kind.

@@ -2,14 +2,14 @@
 //! kernels where no image fits and does not take all that nvcc takes; cuBLASLt, whose numbers and
 //! sizes are compared with ours.
 
-use std::{
-    path::{Path, PathBuf},
-    thread,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::{packages, run::root};
+use crate::{
+    packages,
+    run::{self, root},
+};
 
 /// The wheels of NVRTC (90 MB each) and their folders: for today's drivers, and for those of CUDA 12.
 const NVRTC: [(&str, &[&str]); 2] = [
@@ -46,14 +46,9 @@ fn wheels(name: &str, wheels: &[&str]) -> Result<PathBuf> {
 
 /// Compiles what has changed since the last time, by all of them at once: each uses one core.
 pub(super) fn run(folders: &[PathBuf]) -> Result<()> {
-    let compile = |folder| test("nvrtc_compiles_every_family", "PRELUDE_TEST_NVRTC", folder);
-    thread::scope(|scope| {
-        let tests: Vec<_> = { folders.iter() }
-            .map(|folder| scope.spawn(move || compile(folder)))
-            .collect();
-        let mut ended = tests.into_iter().map(|test| test.join());
-        ended.try_for_each(|test| test.expect("running a program does not panic"))
-    })
+    let compile =
+        |folder| move || test("nvrtc_compiles_every_family", "PRELUDE_TEST_NVRTC", folder);
+    run::all_at_once(folders.iter().map(|folder| compile(folder)))
 }
 
 /// Compares numbers with the header, and makes every description by the library.
