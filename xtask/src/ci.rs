@@ -13,8 +13,8 @@ use prelude_measure::process::{Ended, Output, Process};
 use serde::Deserialize;
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, fuzz, gpu, kernels, miri, package,
-    parity, published, python,
+    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, files, fuzz, gpu, kernels, miri,
+    package, parity, published, python,
     run::{cargo, root},
     tidy, ui,
 };
