@@ -1,5 +1,6 @@
 //! A server with an endpoint and a dialect of its own: `POST /triage` says which desk a customer's
 //! message goes to. Every other path is Prelude's.
+#![expect(clippy::print_stdout, reason = "an example")]
 
 use prelude_server::{
     ApiError, ApiKeys, App, Bytes, OwnCall, OwnEndpoint, Server, ServerConfig,
