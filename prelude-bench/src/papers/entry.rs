@@ -207,7 +207,7 @@ impl Entry {
         table.insert("rate".to_owned(), AT_ONCE.into());
         table.remove("seeds");
         let keys: Keys = table.try_into()?;
-        let median = Outcome::median(&keys.run(bench)?, "answers_per_s");
+        let median = Outcome::over_seeds(&keys.run(bench)?, "answers_per_s");
         median.context("no figure has the name answers_per_s")
     }
 
@@ -311,7 +311,7 @@ impl Grid<'_> {
             Some(Value::Float(key)) => Some(*key),
             _ => None,
         };
-        let found = Outcome::median(&point.runs, name).or_else(key);
+        let found = Outcome::over_seeds(&point.runs, name).or_else(key);
         found.with_context(|| format!("there is no figure and no number \"{name}\""))
     }
 

@@ -108,7 +108,7 @@ const FIGURES: &[(&str, Figure)] = &[
 impl Outcome {
     /// Returns the figure of this name over all seeds, or `None` if no figure has it: its median,
     /// NaN if a request fits no engine, whose time is in no figure.
-    pub(super) fn median(runs: &[Self], name: &str) -> Option<f64> {
+    pub(super) fn over_seeds(runs: &[Self], name: &str) -> Option<f64> {
         let (_, figure) = FIGURES.iter().find(|(known, _)| *known == name)?;
         let all_fit = runs.iter().all(|run| run.figures.refused == 0);
         let values: Vec<f64> = runs.iter().map(figure).collect();
