@@ -267,6 +267,24 @@ fn stop_strings_end_the_text_and_the_work() {
     server.settle();
 }
 
+/// The bytes of a character that never ends are a replacement character, which stop strings may be.
+#[test]
+fn a_stop_string_may_be_the_end_of_an_unfinished_character() {
+    let server = TestServer::fake(config(), &Fake::default());
+    let first_byte_of_two = 127;
+    let body = |stop: &str| {
+        json!({"prompt": [9], "max_tokens": 1, "allowed_token_ids": [first_byte_of_two],
+            "stop": stop})
+    };
+    let unstopped = complete(&server, &body("a"));
+    assert_eq!(texts(&unstopped), ["\u{fffd}"]);
+    let stopped = complete(&server, &body("\u{fffd}"));
+    assert_eq!(texts(&stopped), [""]);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    assert_eq!(stopped["choices"][0]["stop_reason"], "\u{fffd}");
+    server.settle();
+}
+
 #[test]
 fn streams_say_what_whole_answers_say() {
     let server = TestServer::fake(config(), &Fake::default());
