@@ -13,7 +13,7 @@ use crate::{
         TRUNCATION,
     },
     endpoint::{Call, Endpoint, Reply, asked, either},
-    endpoints::tei::{self, PredictRequest, Predictions},
+    endpoints::tei::predict::{self, PredictRequest, Predictions},
     error::{ApiError, Dialect},
     tasks::{
         classify::{ActivationFields, LabelFields, activated_inputs, classify, model},
@@ -104,7 +104,7 @@ impl<'a> Item<'a> {
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let fields = call.fields(&body).await?;
     if fields.has("inputs") {
-        let classes = tei::classes(call, fields).await;
+        let classes = predict::classes(call, fields).await;
         return classes.map_err(|e| e.in_dialect(Dialect::Tei));
     }
     let request: ClassifyRequest<'_> = call.read_fields(fields).await?;
