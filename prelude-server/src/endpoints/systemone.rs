@@ -1,14 +1,14 @@
 //! `POST /v1/systemone`: typed decisions in System One's dialect.
 
-mod wire;
-
-pub(crate) use wire::Response;
+mod answers;
+mod questions;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::json;
 
+use self::{answers::Response, questions::StateFields};
 use crate::{
     dialects::{self, COMMON, DECIDE, MEDIA, ONE_PIECE, SERVICE},
     endpoint::{Call, Endpoint, Reply, asked, json},
@@ -37,7 +37,7 @@ pub(crate) const SYSTEM_ONE: Endpoint = Endpoint {
 request! {
     /// `POST /v1/systemone`.
     struct SystemOneRequest<'a> {
-        state: wire::StateFields<'a>,
+        state: StateFields<'a>,
         options: DecideFields<'a>,
         common: CommonFields<'a>,
     }
@@ -63,9 +63,9 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
         .as_deref()
         .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
-    let questionnaire = wire::questionnaire(request.state, request.options)?;
+    let questionnaire = questions::questionnaire(request.state, request.options)?;
     let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;
-    Ok(wire::reply(&model.name, &questionnaire, &decided))
+    Ok(answers::reply(&model.name, &questionnaire, &decided))
 }
 
 /// Turns the status of a malformed request, 400 elsewhere, into 422 with a list of details, and that

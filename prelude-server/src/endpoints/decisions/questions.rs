@@ -1,0 +1,188 @@
+//! Typed questions as OpenAI's clients write them.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use prelude_text::decide::{ChoiceOption, Criteria, Level, Question};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    error::ApiError,
+    tasks::decide::{LEVELS_MAX, NamedQuestion, OPTIONS_MAX, QUESTIONS_MAX},
+    wire::{Refused, Text},
+};
+
+/// A question. `choices` are a choice's, `levels` a score's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionQuestion")]
+pub(super) struct QuestionFields<'a> {
+    r#type: Kind,
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    instructions: Text<'a>,
+    #[schemars(length(min = 2, max = 255))]
+    choices: Option<Vec<ChoiceFields<'a>>>,
+    #[schemars(length(min = 2, max = 10))]
+    levels: Option<Vec<LevelFields<'a>>>,
+    // Another server's dialect of this route, which would otherwise be asked about nothing.
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    id: Option<Refused>,
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    question: Option<Refused>,
+    #[schemars(skip)]
+    #[expect(dead_code, reason = "any value is refused")]
+    options: Option<Refused>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "DecisionType")]
+enum Kind {
+    Predicate,
+    Choice,
+    Score,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionChoice")]
+struct ChoiceFields<'a> {
+    #[serde(borrow)]
+    #[schemars(with = "StringOrBool")]
+    value: &'a RawValue,
+    description: Option<Text<'a>>,
+}
+
+/// A value that a caller gives its own meaning, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(
+    dead_code,
+    reason = "values stay JSON, so that they are answered as they are spelled"
+)]
+pub(super) enum StringOrBool {
+    String(String),
+    Bool(bool),
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DecisionLevel")]
+struct LevelFields<'a> {
+    #[serde(borrow)]
+    label: Text<'a>,
+    description: Option<Text<'a>>,
+}
+
+/// Returns the questions, and what each one's answers are called.
+pub(super) fn questions(
+    list: Vec<QuestionFields<'_>>,
+) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
+    if !(1..=QUESTIONS_MAX).contains(&list.len()) {
+        let must = format!("have 1 to {QUESTIONS_MAX} questions");
+        return Err(ApiError::invalid_value("questions", must));
+    }
+    let read = list.into_iter().enumerate();
+    let read = read.map(|(i, fields)| question(&format!("/questions/{i}"), fields));
+    let read: Vec<_> = read.collect::<Result<_, ApiError>>()?;
+    Ok(read.into_iter().unzip())
+}
+
+/// The names of answers, as the client spelled them.
+pub(super) enum Values<'a> {
+    None,
+    /// A string or a boolean each.
+    Choices(Vec<&'a RawValue>),
+    Labels(Vec<Cow<'a, str>>),
+}
+
+fn question<'a>(
+    path: &str,
+    fields: QuestionFields<'a>,
+) -> Result<(NamedQuestion<'a>, Values<'a>), ApiError> {
+    let (list, criteria, values) = match fields.r#type {
+        Kind::Predicate => {
+            let criteria = Criteria::Noul {
+                yes: None,
+                no: None,
+            };
+            ("type", criteria, Values::None)
+        }
+        Kind::Choice => {
+            let list = listed(fields.choices, format!("{path}/choices"), OPTIONS_MAX)?;
+            let (options, values) = choices(&format!("{path}/choices"), list)?;
+            let criteria = Criteria::Choice(options);
+            ("choices", criteria, Values::Choices(values))
+        }
+        Kind::Score => {
+            let list = listed(fields.levels, format!("{path}/levels"), LEVELS_MAX)?;
+            let (levels, labels) = levels(list);
+            ("levels", Criteria::Score(levels), Values::Labels(labels))
+        }
+    };
+    let named = NamedQuestion {
+        name: fields.name.map(|name| name.0),
+        pointer: format!("{path}/{list}"),
+        question: Question {
+            instructions: Some(fields.instructions.0.into_owned()),
+            criteria,
+        },
+    };
+    Ok((named, values))
+}
+
+/// Checks that a list has 2 to `max` entries, and returns it.
+fn listed<T>(list: Option<Vec<T>>, path: String, max: usize) -> Result<Vec<T>, ApiError> {
+    match list {
+        None => Err(ApiError::missing_field(path)),
+        Some(list) if (2..=max).contains(&list.len()) => Ok(list),
+        Some(_) => {
+            let must = format!("have 2 to {max} entries");
+            Err(ApiError::invalid_value(path, must))
+        }
+    }
+}
+
+fn choices<'a>(
+    path: &str,
+    list: Vec<ChoiceFields<'a>>,
+) -> Result<(Vec<ChoiceOption>, Vec<&'a RawValue>), ApiError> {
+    let mut options = Vec::with_capacity(list.len());
+    let mut values = Vec::with_capacity(list.len());
+    let mut seen = HashSet::new();
+    for (index, ChoiceFields { value, description }) in list.into_iter().enumerate() {
+        // `true` and `"true"` read alike to the model and are two values to the caller.
+        let name = match value.get() {
+            text @ ("true" | "false") => text.to_owned(),
+            raw => serde_json::from_str(raw).map_err(|_| {
+                let path = format!("{path}/{index}/value");
+                ApiError::invalid_type(path, "a string, true or false")
+            })?,
+        };
+        if !seen.insert((value.get().starts_with('"'), name.clone())) {
+            let must = "have distinct values";
+            return Err(ApiError::invalid_value(path.to_owned(), must));
+        }
+        let description = description.map(|text| text.0.into_owned());
+        options.push(ChoiceOption { name, description });
+        values.push(value);
+    }
+    Ok((options, values))
+}
+
+fn levels(list: Vec<LevelFields<'_>>) -> (Vec<Level>, Vec<Cow<'_, str>>) {
+    let level = |LevelFields { label, description }| {
+        let Text(label) = label;
+        let description = match description {
+            Some(Text(description)) => format!("{label} - {description}"),
+            None => label.clone().into_owned(),
+        };
+        let level = Level {
+            description,
+            json: String::new(),
+        };
+        (level, label)
+    };
+    list.into_iter().map(level).unzip()
+}

@@ -1,0 +1,152 @@
+//! System One's state and questions.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use prelude_text::decide::{ChoiceOption, Criteria, Level, Question};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    error::ApiError,
+    tasks::decide::{
+        DecideFields, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options, QUESTIONS_MAX, Questionnaire,
+    },
+    wire::{Entries, TextOrJson, Unknown, escaped, from_raw},
+};
+
+/// A state and questions about it, as clients write them.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct StateFields<'a> {
+    /// The subject of the questions.
+    state: TextOrJson,
+    /// 1 to 256 questions by ids of the caller's.
+    #[serde(borrow)]
+    questions: Entries<'a, QuestionFields<'a>>,
+    instructions: Option<TextOrJson>,
+}
+
+/// `noul`: criteria for true and false, if any. `choice`: 2 to 255 options and what they mean.
+/// `score`: 2 to 10 levels in order.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "Question")]
+struct QuestionFields<'a> {
+    r#type: Kind,
+    instructions: Option<TextOrJson>,
+    #[serde(borrow)]
+    #[schemars(with = "Option<CriteriaFields>")]
+    criteria: Option<&'a RawValue>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "QuestionType")]
+enum Kind {
+    Noul,
+    Choice,
+    Score,
+}
+
+/// The possible answers, as described.
+#[derive(JsonSchema)]
+#[schemars(untagged, rename = "Criteria")]
+#[expect(dead_code, reason = "criteria are read by the question's type")]
+enum CriteriaFields {
+    Options(BTreeMap<String, Option<TextOrJson>>),
+    Levels(Vec<TextOrJson>),
+}
+
+/// The criteria of a noul.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sides {
+    r#true: Option<TextOrJson>,
+    r#false: Option<TextOrJson>,
+}
+
+/// Checks the endpoint's own fields.
+///
+/// # Errors
+/// 400 naming the field; the endpoint makes it 422.
+pub(super) fn questionnaire<'a>(
+    fields: StateFields<'a>,
+    options: DecideFields<'_>,
+) -> Result<Questionnaire<'a>, ApiError> {
+    let questions = fields.questions.0.into_iter().map(|(id, question)| {
+        if id.is_empty() {
+            let must = "have no empty question id";
+            return Err(ApiError::invalid_value("questions", must));
+        }
+        let pointer = format!("/questions/{}/criteria", escaped(&id));
+        Ok(NamedQuestion {
+            question: Question {
+                instructions: question.instructions.map(|text| text.0),
+                criteria: criteria(question.r#type, question.criteria, &pointer)?,
+            },
+            pointer,
+            name: Some(id),
+        })
+    });
+    let questions = questions.collect::<Result<Vec<_>, _>>()?;
+    if !(1..=QUESTIONS_MAX).contains(&questions.len()) {
+        let must = format!("have 1 to {QUESTIONS_MAX} questions");
+        return Err(ApiError::invalid_value("questions", must));
+    }
+    Ok(Questionnaire {
+        state_field: "state",
+        state: fields.state.0.into(),
+        instructions: fields.instructions.map(|text| text.0),
+        questions,
+        options: Options::new(options.x_prelude)?,
+        escapes: options.escape_special_tokens,
+    })
+}
+
+/// Reads the criteria of a question at `path`.
+fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, ApiError> {
+    // Unknown fields inside criteria are errors.
+    let none = &mut Unknown::default();
+    let required = || raw.ok_or_else(|| ApiError::missing_field(path.to_owned()));
+    match kind {
+        Kind::Noul => {
+            let sides = raw.map(|raw| from_raw(raw.get(), path, none)).transpose()?;
+            let Sides { r#true, r#false } = sides.unwrap_or_default();
+            Ok(Criteria::Noul {
+                yes: r#true.map(|text| text.0),
+                no: r#false.map(|text| text.0),
+            })
+        }
+        Kind::Choice => {
+            type Options<'a> = Entries<'a, Option<TextOrJson>>;
+            let options: Options<'_> = from_raw(required()?.get(), path, none)?;
+            if !(2..=OPTIONS_MAX).contains(&options.0.len()) {
+                let must = format!("have 2 to {OPTIONS_MAX} options");
+                return Err(ApiError::invalid_value(path.to_owned(), must));
+            }
+            let option = |(name, description): (Cow<'_, str>, Option<TextOrJson>)| ChoiceOption {
+                name: name.into_owned(),
+                description: description.map(|text| text.0),
+            };
+            Ok(Criteria::Choice(
+                options.0.into_iter().map(option).collect(),
+            ))
+        }
+        Kind::Score => {
+            let levels: Vec<&RawValue> = from_raw(required()?.get(), path, none)?;
+            if !(2..=LEVELS_MAX).contains(&levels.len()) {
+                let must = format!("have 2 to {LEVELS_MAX} levels");
+                return Err(ApiError::invalid_value(path.to_owned(), must));
+            }
+            let level = |(index, raw): (usize, &RawValue)| {
+                let path = format!("{path}/{index}");
+                let TextOrJson(description) = from_raw(raw.get(), &path, &mut Unknown::default())?;
+                Ok(Level {
+                    description,
+                    json: raw.get().to_owned(),
+                })
+            };
+            let levels = levels.into_iter().enumerate().map(level);
+            Ok(Criteria::Score(levels.collect::<Result<_, ApiError>>()?))
+        }
+    }
+}
