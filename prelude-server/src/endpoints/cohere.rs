@@ -1,16 +1,17 @@
 //! `POST /v2/embed`: vectors of texts in Cohere's dialect. Its `/v2/rerank` is a dialect of ours.
 
+mod answers;
+
 use std::{borrow::Cow, sync::Arc};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
+use self::answers::{Response, Room, VectorType};
 use crate::{
-    admission::Growth,
     dialects::{COHERE_EMBED, COMMON, MEDIA, ONE_PIECE},
-    endpoint::{Call, Endpoint, Printed, Reply, asked, json},
+    endpoint::{Call, Endpoint, Reply, asked, json},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
@@ -86,20 +87,6 @@ impl InputType {
     }
 }
 
-/// The form of a vector's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "CohereVectorType")]
-enum VectorType {
-    Float,
-    /// Little-endian float32.
-    Base64,
-    /// A bit for each number, 1 if it is above 0; the first is the highest of its byte, less 128.
-    Binary,
-    /// A bit for each number as in `Binary`; the bytes are numbers from 0 to 255.
-    Ubinary,
-}
-
 /// The side of a text that is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
@@ -108,49 +95,6 @@ enum Cut {
     None,
     Start,
     End,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "CohereEmbeddings")]
-pub(crate) struct Response<'a> {
-    id: String,
-    embeddings: Vectors,
-    texts: Vec<Cow<'a, str>>,
-    meta: Meta,
-    response_type: &'static str,
-}
-
-/// The vectors of the texts, in each form that was asked for.
-#[derive(Default, Serialize, JsonSchema)]
-#[schemars(rename = "CohereVectors")]
-struct Vectors {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    float: Option<Vec<Vec<f32>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base64: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    binary: Option<Vec<Vec<i8>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ubinary: Option<Vec<Vec<u8>>>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "CohereEmbeddingsMeta")]
-struct Meta {
-    api_version: ApiVersion,
-    billed_units: BilledUnits,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "CohereEmbeddingsVersion")]
-struct ApiVersion {
-    version: &'static str,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "CohereEmbeddingsUnits")]
-struct BilledUnits {
-    input_tokens: u64,
 }
 
 /// Answers `/v2/embed`.
@@ -205,18 +149,9 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let embedded = embed(call, model, &common, fields, inputs, Unit::Texts).await?;
     let write = move || {
         let vectors = embedded.vectors.into_iter().map(|v| v.concat());
-        Reply::json(&Response {
-            id: call.app.ids.next("embd-"),
-            embeddings: Vectors::new(&vectors.collect::<Vec<_>>(), &types),
-            texts,
-            meta: Meta {
-                api_version: ApiVersion { version: "2" },
-                billed_units: BilledUnits {
-                    input_tokens: embedded.usage.prompt_tokens,
-                },
-            },
-            response_type: "embeddings_by_type",
-        })
+        let id = call.app.ids.next("embd-");
+        let vectors: Vec<_> = vectors.collect();
+        answers::reply(id, &vectors, &types, texts, embedded.usage.prompt_tokens)
     };
     Ok(call.write(room.bytes, write).await)
 }
@@ -244,75 +179,11 @@ fn truncation(
     }
 }
 
-/// The size of an answer.
-#[derive(Clone, Copy)]
-struct Room {
-    numbers: u64,
-    /// Bytes of the texts, which the answer repeats.
-    bytes: u64,
-}
-
-impl Room {
-    /// Takes room for the forms of vectors beside the one whose room is taken as it is computed.
-    fn take(self, call: &Call, types: &[VectorType]) -> Result<(), ApiError> {
-        let has = |wanted: VectorType| types.contains(&wanted);
-        if has(VectorType::Float) && has(VectorType::Base64) {
-            call.expect(self.numbers, Printed::Base64)?;
-        }
-        for packed in [VectorType::Binary, VectorType::Ubinary] {
-            if has(packed) {
-                call.expect(self.numbers / 8, Printed::Decimal)?;
-            }
-        }
-        call.reservation.grow(Growth::Answer(self.bytes))
-    }
-}
-
-impl Vectors {
-    fn new(vectors: &[Vec<f32>], types: &[VectorType]) -> Self {
-        fn each<T>(vectors: &[Vec<f32>], one: impl Fn(&Vec<f32>) -> T) -> Option<Vec<T>> {
-            Some(vectors.iter().map(one).collect())
-        }
-        let mut made = Self::default();
-        for kind in types {
-            match kind {
-                VectorType::Float => made.float = Some(vectors.to_vec()),
-                VectorType::Base64 => made.base64 = each(vectors, |v| in_base64(v)),
-                VectorType::Ubinary => made.ubinary = each(vectors, |v| bits(v)),
-                VectorType::Binary => {
-                    let signed = |v: &Vec<f32>| {
-                        let bytes = bits(v).into_iter();
-                        bytes.map(|byte| (byte ^ 0x80).cast_signed()).collect()
-                    };
-                    made.binary = each(vectors, signed);
-                }
-            }
-        }
-        made
-    }
-}
-
-fn in_base64(vector: &[f32]) -> String {
-    let bytes: Vec<u8> = vector.iter().flat_map(|f| f.to_le_bytes()).collect();
-    STANDARD.encode(bytes)
-}
-
-/// Returns a bit for each number, eight to a byte, the first of them the highest.
-fn bits(vector: &[f32]) -> Vec<u8> {
-    let (bytes, rest) = vector.as_chunks::<8>();
-    debug_assert!(rest.is_empty(), "the request's dimensions are checked");
-    let byte = |eight: &[f32; 8]| {
-        let bit = |byte: u8, number: &f32| byte << 1 | u8::from(*number > 0.0);
-        eight.iter().fold(0, bit)
-    };
-    bytes.iter().map(byte).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
+    use super::answers::{VectorType, Vectors, bits};
     use crate::testing::{answer, demos, embedder, refused};
 
     const PATH: &str = "/v2/embed";

@@ -1,34 +1,27 @@
 //! `POST /score`: probabilities of given next tokens behind each item, or the relevance of pairs.
 
 mod joined;
+mod labels;
+mod pairs;
 mod side;
+mod wanted;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prelude_core::{Head, Normalise, RowOutput, TokenId};
-use prelude_text::label_trie::softmax;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use self::{
-    joined::{Joined, Joining},
-    side::PairSide,
+    labels::{LabelFields, Response},
+    pairs::{ListItem, PairFields},
 };
 use crate::{
     dialects::{self, COMMON, MEDIA, ONE_PIECE, TRUNCATION},
     endpoint::{Call, Endpoint, Reply, asked, either},
     error::ApiError,
-    served_model::{ServedModel, Task},
     tasks::{
-        budget::Budget,
-        classify::activated,
-        input::{Prompts, check_ids},
-        prepared::{Expected, Prepared, compute},
-        rank::{self, JudgeFields, Judged},
-        submit::{Common, CommonFields, ListBody, UsageBody},
-        truncate::{Side, Truncation, TruncationFields},
+        rank::JudgeFields,
+        submit::{CommonFields, ListBody},
+        truncate::TruncationFields,
     },
     wire::request,
 };
@@ -43,76 +36,6 @@ pub(crate) const SCORE: Endpoint = Endpoint {
         Box::pin(handle(call, body))
     })
 };
-
-/// Most label tokens of a request.
-const LABELS_MAX: usize = 1_024;
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "LabelScoring")]
-pub(crate) struct Response<'a> {
-    scores: Vec<Vec<f64>>,
-    model: &'a str,
-    usage: UsageBody,
-    object: &'static str,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Score")]
-struct ListItem {
-    index: usize,
-    object: &'static str,
-    score: f64,
-}
-
-/// Tokens or classes that are scored behind each item.
-#[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct LabelFields<'a> {
-    /// A text or token ids.
-    #[serde(borrow)]
-    #[schemars(with = "Option<TextOrIds>")]
-    query: Option<Prompts<'a>>,
-    /// Texts, or token ids where the query is one.
-    #[schemars(with = "Option<Items>")]
-    items: Option<&'a RawValue>,
-    /// 1 to 1,024 ids. A model that has classes passes over them.
-    label_token_ids: Option<Vec<TokenId>>,
-    /// Strings of one token each, in place of ids; of a model that has classes some of their names,
-    /// all if absent.
-    labels: Option<Vec<String>>,
-    /// Probabilities over the labels, not over the vocabulary.
-    apply_softmax: Option<bool>,
-    /// Items precede the query.
-    item_first: Option<bool>,
-}
-
-/// A text or token ids, as described.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[expect(dead_code, reason = "prompts are read by a type of their own")]
-enum TextOrIds {
-    Text(String),
-    Ids(Vec<TokenId>),
-}
-
-/// Items as texts or as token ids, as described.
-#[derive(JsonSchema)]
-#[schemars(untagged)]
-#[expect(dead_code, reason = "items are read by what the request is about")]
-enum Items {
-    Text(String),
-    Texts(Vec<String>),
-    IdLists(Vec<Vec<TokenId>>),
-}
-
-/// Two sides of pairs, in one of two spellings.
-#[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct PairFields<'a> {
-    #[serde(borrow)]
-    queries: Option<PairSide<'a>>,
-    documents: Option<PairSide<'a>>,
-    text_1: Option<PairSide<'a>>,
-    text_2: Option<PairSide<'a>>,
-}
 
 request! {
     /// `POST /score`: `query` with `items` scores labels; two sides of pairs are judged.
@@ -144,8 +67,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             let must = format!("not be combined with `{labels}`: they are two dialects");
             Err(ApiError::invalid_value(pairs, must))
         }
-        (Some(_), None) => pairs(call, request).await,
-        (None, Some(_)) => by_labels(call, request).await,
+        (Some(_), None) => pairs::pairs(call, request).await,
+        (None, Some(_)) => labels::by_labels(call, request).await,
         (None, None) => {
             let message = "give `query` and `items`, with `label_token_ids` or `labels` of a \
                            language model, or pairs as `queries` and `documents` or as `text_1` \
@@ -153,257 +76,6 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             Err(ApiError::new(400, "missing_field", message))
         }
     }
-}
-
-/// Scores tokens or classes behind each item.
-async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
-    let common = Common::new(call, request.common)?;
-    let fields = request.labels;
-    // Labels are for language models; without a model's name, the one that can use them is meant.
-    let labelled = fields.labels.is_some() || fields.label_token_ids.is_some();
-    let can = |model: &ServedModel| !labelled || model.has_vocabulary();
-    let name = common.model.as_deref();
-    let model = call.app.model_of(name, Task::Score, can)?;
-    let apply_softmax = fields.apply_softmax.unwrap_or(false);
-    // Only a classification head without softmax gives logits.
-    let activated = model.has_vocabulary() || apply_softmax;
-    request.judge.check_unused(activated)?;
-    let wanted = match model.has_vocabulary() {
-        true => ScoredLabels::Tokens(labels(fields.label_token_ids, fields.labels, model)?),
-        false => ScoredLabels::Classes(classes(fields.labels, model)?),
-    };
-    let joining = Joining {
-        item_first: fields.item_first.unwrap_or(false),
-        truncation: Truncation::of_texts(request.truncation, None, model, (Side::Left, false))?,
-    };
-    let joined = Joined::new(fields.query, fields.items)?;
-    let items = joined.len();
-    if items == 0 {
-        return Ok(respond(model, Vec::new(), UsageBody::new(0, 0, None)));
-    }
-    let expected = Expected {
-        prompts: items,
-        rows: 0,
-        bytes: joined.bytes(),
-    };
-    let prepare = |budget: &Budget<'_>| {
-        budget.numbers(items * wanted.width(model))?;
-        let prompts = joined.encode(budget, model, joining)?;
-        let head = wanted.head(apply_softmax);
-        Ok((Prepared::with_head(model, "items", prompts, &head)?, ()))
-    };
-    let scores = |output| Some(wanted.choose(scores(model, output, apply_softmax)?));
-    let (computed, ()) = compute(call, model, &common, expected, prepare, scores).await?;
-    let usage = computed.usage();
-    Ok(respond(model, computed.outputs, usage))
-}
-
-/// Scores pairs of texts: vLLM's dialect.
-async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
-    let (common, model) = Common::with_model(call, request.common, Task::Pairs)?;
-    ApiError::refuse_given(&[
-        ("items", request.labels.items.is_some()),
-        ("item_first", request.labels.item_first == Some(true)),
-        ("apply_softmax", request.labels.apply_softmax == Some(true)),
-    ])?;
-    let ((left, queries), (right, documents)) = request.pairs.sides()?;
-    let (queries, documents) = (queries.0, documents.0);
-    let (mut options, activation) = request.judge.options((left, right))?;
-    options.truncation =
-        Truncation::of_texts(request.truncation, None, model, (Side::Right, false))?;
-    let pairs: Vec<(&str, &str)> = match (queries.len(), documents.len()) {
-        (1, _) => documents.iter().map(|d| (&*queries[0], &**d)).collect(),
-        (n, m) if n == m => {
-            let zipped = queries.iter().zip(&documents);
-            zipped.map(|(q, d)| (&**q, &**d)).collect()
-        }
-        (n, m) => {
-            let must = format!("have as many entries as `{right}` ({m}), or one; it has {n}");
-            return Err(ApiError::invalid_value(left, must));
-        }
-    };
-    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
-    Ok(respond_list(call, model, &judged, activation))
-}
-
-/// One side of pairs, and the field that it came in.
-type NamedSide<'a> = (&'static str, PairSide<'a>);
-
-impl<'a> PairFields<'a> {
-    /// Returns the name of the first field that is given, if any is.
-    fn first(&self) -> Option<&'static str> {
-        let given = [
-            ("queries", self.queries.is_some()),
-            ("documents", self.documents.is_some()),
-            ("text_1", self.text_1.is_some()),
-            ("text_2", self.text_2.is_some()),
-        ];
-        let first = given.into_iter().find(|(_, is_given)| *is_given);
-        first.map(|(name, _)| name)
-    }
-
-    /// Returns the two sides of the one spelling that is given.
-    fn sides(self) -> Result<(NamedSide<'a>, NamedSide<'a>), ApiError> {
-        match (self.queries, self.documents, self.text_1, self.text_2) {
-            (Some(a), Some(b), None, None) => Ok((("queries", a), ("documents", b))),
-            (None, None, Some(a), Some(b)) => Ok((("text_1", a), ("text_2", b))),
-            (Some(_), Some(_), ..) | (.., Some(_), Some(_)) => {
-                let must = "not be combined with another spelling of pairs";
-                Err(ApiError::invalid_value("queries", must))
-            }
-            _ => {
-                let message =
-                    "give pairs as `queries` and `documents`, or as `text_1` and `text_2`";
-                Err(ApiError::new(400, "missing_field", message))
-            }
-        }
-    }
-}
-
-fn respond(model: &ServedModel, scores: Vec<Vec<f64>>, usage: UsageBody) -> Reply {
-    Reply::json(&Response {
-        scores,
-        model: &model.name,
-        usage,
-        object: "scoring",
-    })
-}
-
-fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: bool) -> Reply {
-    let item = |(index, score)| ListItem {
-        index,
-        object: "score",
-        score,
-    };
-    let scores = judged.scores(activation).into_iter().enumerate();
-    ListBody::reply(
-        call,
-        "score-",
-        model,
-        scores.map(item).collect(),
-        judged.usage,
-    )
-}
-
-/// Returns the probabilities over the labels, or over the vocabulary; of a classification head what
-/// its activation makes of its logits, or the logits.
-fn scores(model: &ServedModel, output: RowOutput, apply_softmax: bool) -> Option<Vec<f64>> {
-    match output {
-        RowOutput::LabelScores(scores) if apply_softmax => Some(softmax(&scores.logits)),
-        RowOutput::LabelScores(scores) => {
-            let norm = f64::from(scores.log_sum_exp?);
-            let probability = |logit: &f32| (f64::from(*logit) - norm).exp();
-            Some(scores.logits.iter().map(probability).collect())
-        }
-        RowOutput::Classes(logits) if apply_softmax => {
-            Some(activated(model.class_activation(), &logits))
-        }
-        RowOutput::Classes(logits) => Some(logits.into_iter().map(f64::from).collect()),
-        _ => None,
-    }
-}
-
-/// The tokens or classes that are scored.
-enum ScoredLabels {
-    /// Tokens that may come next.
-    Tokens(Arc<[TokenId]>),
-    /// Classes of a classification head by their places, or all of them.
-    Classes(Option<Vec<usize>>),
-}
-
-impl ScoredLabels {
-    /// Returns the number of scores of one item.
-    fn width(&self, model: &ServedModel) -> usize {
-        match self {
-            Self::Tokens(labels) => labels.len(),
-            Self::Classes(Some(places)) => places.len(),
-            Self::Classes(None) => model.class_names().len(),
-        }
-    }
-
-    /// Returns the output at the end of each item's prompt.
-    fn head(&self, apply_softmax: bool) -> Head {
-        match self {
-            Self::Tokens(labels) => Head::LabelScores {
-                labels: Arc::clone(labels),
-                normalise: match apply_softmax {
-                    true => Normalise::OverLabels,
-                    false => Normalise::OverVocab,
-                },
-            },
-            Self::Classes(_) => Head::Classify,
-        }
-    }
-
-    /// Returns the scores that are wanted of all that the output has.
-    fn choose(&self, scores: Vec<f64>) -> Vec<f64> {
-        match self {
-            Self::Classes(Some(places)) => places.iter().map(|&place| scores[place]).collect(),
-            _ => scores,
-        }
-    }
-}
-
-/// Returns which classes `labels` name, of a model that has classes; `None` if all are to be
-/// scored. Token ids name no class; clients that send them to every model get all classes.
-fn classes(
-    names: Option<Vec<String>>,
-    model: &ServedModel,
-) -> Result<Option<Vec<usize>>, ApiError> {
-    let Some(names) = names else {
-        return Ok(None);
-    };
-    if !(1..=LABELS_MAX).contains(&names.len()) {
-        let must = format!("have 1 to {LABELS_MAX} entries");
-        return Err(ApiError::invalid_value("labels", must));
-    }
-    let place = |(index, name): (usize, &String)| {
-        let place = model.class_names().iter().position(|label| label == name);
-        place.ok_or_else(|| {
-            let must = "be the name of one of this model's classes";
-            ApiError::invalid_value(format!("/labels/{index}"), must)
-        })
-    };
-    let places = names.iter().enumerate().map(place);
-    Ok(Some(places.collect::<Result<_, _>>()?))
-}
-
-/// Returns the ids of `label_token_ids`, or of `labels` of one token each.
-fn labels(
-    ids: Option<Vec<TokenId>>,
-    texts: Option<Vec<String>>,
-    model: &ServedModel,
-) -> Result<Arc<[TokenId]>, ApiError> {
-    let (name, ids) = match (ids, texts) {
-        (Some(ids), None) => ("label_token_ids", ids),
-        (None, Some(texts)) => ("labels", single_tokens(model, &texts)?),
-        (None, None) => {
-            let message = "give `label_token_ids` or `labels`: what a language model may say next";
-            let error = ApiError::new(400, "missing_field", message);
-            return Err(error.with_param("label_token_ids"));
-        }
-        (Some(_), Some(_)) => {
-            let must = "not be combined with label_token_ids";
-            return Err(ApiError::invalid_value("labels", must));
-        }
-    };
-    if !(1..=LABELS_MAX).contains(&ids.len()) {
-        let must = format!("have 1 to {LABELS_MAX} entries");
-        return Err(ApiError::invalid_value(name, must));
-    }
-    check_ids(name, &ids, model)?;
-    Ok(ids.into())
-}
-
-fn single_tokens(model: &ServedModel, labels: &[String]) -> Result<Vec<TokenId>, ApiError> {
-    let single = |(index, label): (usize, &String)| match model.tokenizer.encode(label, false)[..] {
-        [token] => Ok(token),
-        ref tokens => {
-            let must = format!("be one token, it is {}", tokens.len());
-            Err(ApiError::invalid_value(format!("/labels/{index}"), must))
-        }
-    };
-    labels.iter().enumerate().map(single).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,12 @@
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
-use super::*;
-use crate::testing::{answer, asking, demos, refused};
+use super::answers::{Flags, Found, harmful};
+use crate::{
+    tasks::guards::QWEN3_GUARD,
+    testing::{answer, asking, demos, refused},
+};
 
 const PATH: &str = "/v1/moderations";
 

@@ -47,11 +47,9 @@ impl<'a> Joined<'a> {
         query: Option<Prompts<'a>>,
         items: Option<&'a RawValue>,
     ) -> Result<Self, ApiError> {
-        let Prompts(mut query) = query.ok_or_else(|| ApiError::missing_field("query"))?;
-        let query = match query.len() {
-            1 => query.swap_remove(0),
-            _ => return Err(ApiError::invalid_type("query", QUERY)),
-        };
+        let Prompts(query) = query.ok_or_else(|| ApiError::missing_field("query"))?;
+        let [query] = <[Prompt<'a>; 1]>::try_from(query)
+            .map_err(|_| ApiError::invalid_type("query", QUERY))?;
         let raw = items.ok_or_else(|| ApiError::missing_field("items"))?.get();
         // No items are no error: the answer has no scores.
         let items = match raw.strip_prefix('[').map(str::trim_start) {
@@ -68,10 +66,8 @@ impl<'a> Joined<'a> {
                     Prompt::Text(text) => Ok(text),
                     Prompt::Ids(_) | Prompt::Pair(..) => Err(mixed()),
                 };
-                Ok(Self::Texts {
-                    query,
-                    items: items.into_iter().map(text).collect::<Result<_, _>>()?,
-                })
+                let items = items.into_iter().map(text).collect::<Result<_, _>>()?;
+                Ok(Self::Texts { query, items })
             }
             Prompt::Pair(..) => Err(ApiError::invalid_type("query", QUERY)),
             Prompt::Ids(query) => {
@@ -79,10 +75,8 @@ impl<'a> Joined<'a> {
                     Prompt::Ids(ids) => Ok(ids),
                     Prompt::Text(_) | Prompt::Pair(..) => Err(mixed()),
                 };
-                Ok(Self::Ids {
-                    query,
-                    items: items.into_iter().map(ids).collect::<Result<_, _>>()?,
-                })
+                let items = items.into_iter().map(ids).collect::<Result<_, _>>()?;
+                Ok(Self::Ids { query, items })
             }
         }
     }
@@ -201,8 +195,6 @@ fn join_ids(
         }
         joined
     };
-    Ok(SharedPrompts::after(
-        Vec::new(),
-        items.into_iter().map(join).collect(),
-    ))
+    let joined = items.into_iter().map(join).collect();
+    Ok(SharedPrompts::after(Vec::new(), joined))
 }
