@@ -21,7 +21,7 @@ use crate::{
     tasks::{
         conversation::{Conversation, ConversationFields},
         generate::{GenerationFields, Job, Params, Report, Run, Speaker, entries, logprobs},
-        input,
+        place,
         submit::{Common, CommonFields},
         tools::Mind,
         truncate::{Side, Truncation, TruncationFields},
@@ -106,9 +106,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         Some(true) => (rendered.ids.clone(), Some(rendered.into_text(model))),
         _ => (rendered.ids, None),
     };
-    input::check_ids("messages", &ids, model)?;
+    place::check_ids("messages", &ids, model)?;
     // Without a limit the answer may fill the context, of which at least one token is left.
-    input::check_length("messages", ids.len(), u64::from(output), model)?;
+    place::check_length("messages", ids.len(), u64::from(output), model)?;
     params.check_prompt(ids.len())?;
     let left = model.max_model_len
         - u32::try_from(ids.len()).expect("`check_length` bounds the prompt by the context");

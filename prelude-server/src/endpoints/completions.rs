@@ -18,6 +18,7 @@ use crate::{
     tasks::{
         generate::{GenerationFields, Job, Params, Report, Run, Speaker, entries, logprobs},
         input::{self, Encoding, Prompt, Prompts},
+        place,
         submit::{Common, CommonFields},
         truncate::{Side, Truncation, TruncationFields},
     },
@@ -108,8 +109,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let mut echoes = echo_texts(&options, &prompts);
     let prompts = input::encode(call, model, prompts, encoding(None)).await?;
     for (index, ids) in prompts.iter().enumerate() {
-        let place = input::place("prompt", index, prompts.len());
-        input::check_length(place, ids.len(), u64::from(max_tokens), model)?;
+        let place = place::place("prompt", index, prompts.len());
+        place::check_length(place, ids.len(), u64::from(max_tokens), model)?;
         params.check_prompt(ids.len())?;
         if let Some(echo) = echoes.get_mut(index)
             && echo.is_none()

@@ -8,8 +8,8 @@ use prelude_text::label_trie::{LabelTrie, RowScores, rows_behind};
 use super::{
     budget::Budget,
     escaping::Escaping,
-    input::{check_length, place},
     labels::label_trie,
+    place::{check_length, place},
     prepared::{Computed, Expected, Prepared, compute, trie_scores},
     submit::Common,
 };

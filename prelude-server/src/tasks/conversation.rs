@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::{
     escaping::cannot_escape,
-    input::check_bytes,
     messages::{self, Message, text_bytes},
+    place::check_bytes,
     tools::Tools,
     truncate::Truncation,
 };

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     budget::Budget,
-    input::{Place, check_bytes, check_length, place},
+    place::{Place, check_bytes, check_length, place},
 };
 use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
 

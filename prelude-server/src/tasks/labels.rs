@@ -10,7 +10,7 @@ use prelude_text::{
 };
 use serde_json::{Value, json};
 
-use super::{budget::Budget, escaping::Escaping, input::check_length};
+use super::{budget::Budget, escaping::Escaping, place::check_length};
 use crate::{error::ApiError, served_model::ServedModel};
 
 /// The place of the text in a request's template, which may name it once and use nothing else of

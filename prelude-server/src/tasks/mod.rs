@@ -17,6 +17,7 @@ pub(crate) mod judged;
 pub(crate) mod labels;
 pub(crate) mod messages;
 pub(crate) mod pair;
+pub(crate) mod place;
 pub(crate) mod prepared;
 pub(crate) mod rank;
 pub(crate) mod submit;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use prelude_core::TokenId;
 
 use super::{
-    input::{Place, check_bytes, check_ids, check_length},
+    place::{Place, check_bytes, check_ids, check_length},
     truncate::{Truncation, nothing_left},
 };
 use crate::{error::ApiError, served_model::ServedModel};

@@ -21,7 +21,7 @@ use prelude_text::{
 
 use super::{
     budget::Budget,
-    input::{check_length, place},
+    place::{check_length, place},
     submit::{Common, UsageBody, collect, submit},
 };
 use crate::{admission::Cost, endpoint::Call, error::ApiError, served_model::ServedModel};

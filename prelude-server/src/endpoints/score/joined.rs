@@ -11,7 +11,8 @@ use crate::{
     served_model::ServedModel,
     tasks::{
         budget::Budget,
-        input::{Prompt, Prompts, check_bytes, check_ids, check_length, parse_prompts, place},
+        input::{Prompt, Prompts, parse_prompts},
+        place::{check_bytes, check_ids, check_length, place},
         truncate::Truncation,
     },
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prelude_core::{Head, Normalise, TokenId};
 
-use crate::{error::ApiError, served_model::ServedModel, tasks::input::check_ids};
+use crate::{error::ApiError, served_model::ServedModel, tasks::place::check_ids};
 
 /// Most label tokens of a request.
 const LABELS_MAX: usize = 1_024;
