@@ -16,9 +16,9 @@ use crate::{
     endpoints::tei::predict::{self, PredictRequest, Predictions},
     error::{ApiError, Dialect},
     tasks::{
-        classify::{ActivationFields, LabelFields, activated_inputs, classify, model},
-        embed::Unit,
-        input::InputsFields,
+        classify::{ActivationFields, LabelFields, classify, model},
+        input::{Given, InputsFields},
+        prepared::Unit,
         submit::{Common, CommonFields, ListBody},
     },
     wire::{Int, request},
@@ -114,13 +114,16 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         common.model.as_deref(),
         request.labels.labels.is_some(),
     )?;
+    let ask = common.ask(call, model);
     let classes = match &request.labels.labels {
         Some(labels) => labels.len(),
         None => model.class_names().len(),
     };
     request.top.check(classes)?;
-    let inputs = activated_inputs(call, model, request.inputs, request.activation)?;
-    let classified = classify(call, model, &common, request.labels, inputs, Unit::Texts).await?;
+    let use_activation = request.inputs.input.use_activation;
+    let activation = request.activation.wanted(model, use_activation)?;
+    let inputs = (Given::Fields(request.inputs), activation);
+    let classified = classify(&ask, request.labels, inputs, Unit::Texts).await?;
     let write = move || {
         let usage = classified.usage();
         let probs = classified.probs.into_iter().enumerate();

@@ -15,9 +15,10 @@ use crate::{
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
-        embed::{self, Format, Unit, VectorFields, embed},
-        input::{Inputs, Prompt},
-        submit::{Common, CommonFields},
+        embed::{self, Format, VectorFields, embed},
+        input::{Given, Prompt},
+        prepared::Unit,
+        submit::{Ask, CommonFields},
         truncate::{Side, Truncation},
     },
     wire::{Count, Int, Text, request},
@@ -103,7 +104,8 @@ enum Cut {
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: CohereEmbedRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
+    let ask = Ask::new(call, request.common, Task::Embeddings)?;
+    let model = ask.model;
     let asked = request.texts;
     if asked.texts.is_empty() {
         return Err(ApiError::invalid_value("texts", "not be an empty list"));
@@ -136,7 +138,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     };
     room.take(call, &types)?;
     let prompts = { texts.iter() }.map(|text| Prompt::Text(Cow::Borrowed(&**text)));
-    let inputs = Inputs::of_prompts(prompts.collect(), "texts", truncation);
+    let inputs = Given::Prompts(prompts.collect(), "texts", truncation);
     let prompt_name = asked.input_type.and_then(|kind| kind.prompt_name(model));
     let fields = VectorFields {
         encoding_format: Some(format),
@@ -146,7 +148,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         ..VectorFields::default()
     };
     let inputs = (inputs, own.normalise);
-    let embedded = embed(call, model, &common, fields, inputs, Unit::Texts).await?;
+    let embedded = embed(&ask, fields, inputs, Unit::Texts).await?;
     let write = move || {
         let vectors = embedded.vectors.into_iter().map(|v| v.concat());
         let id = call.app.ids.next("embd-");

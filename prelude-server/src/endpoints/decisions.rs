@@ -18,7 +18,7 @@ use crate::{
     served_model::Task,
     tasks::{
         decide::{self, DecideFields, Options, Questionnaire},
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
     },
     wire::request,
 };
@@ -70,7 +70,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 
 async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: DecisionRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Decisions)?;
+    let ask = Ask::new(call, request.common, Task::Decisions)?;
+    let model = ask.model;
     let (questions, values) = questions::questions(request.decision.questions)?;
     let options = Options::new(request.options.x_prelude)?;
     if options.forest {
@@ -85,7 +86,7 @@ async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         options,
         escapes: request.options.escape_special_tokens,
     };
-    let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;
+    let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
     Ok(answers::reply(
         &model.name,
         &questionnaire,

@@ -12,9 +12,10 @@ use crate::{
     error::ApiError,
     served_model::Task,
     tasks::{
-        embed::{Unit, Vector, VectorFields, embed, normalised_inputs},
-        input::InputsFields,
-        submit::{Common, CommonFields, ListBody},
+        embed::{Vector, VectorFields, embed},
+        input::{Given, InputsFields},
+        prepared::Unit,
+        submit::{Ask, CommonFields, ListBody},
     },
     wire::request,
 };
@@ -51,10 +52,12 @@ request! {
 /// Answers `/v1/embeddings`.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbeddingRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
+    let ask = Ask::new(call, request.common, Task::Embeddings)?;
+    let model = ask.model;
     let vectors = request.vectors;
-    let inputs = normalised_inputs(call, model, request.inputs, &vectors)?;
-    let embedded = embed(call, model, &common, vectors, inputs, Unit::Texts).await?;
+    let normalise = vectors.normalise(model, request.inputs.input.use_activation)?;
+    let inputs = (Given::Fields(request.inputs), normalise);
+    let embedded = embed(&ask, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {
             index,

@@ -17,8 +17,9 @@ use crate::{
     served_model::{ModelKind, ServedModel, Task},
     tasks::{
         classify::{self, ActivationFields, LabelFields},
-        embed::{self, Embedded, Unit, Vector, VectorFields},
-        input::InputsFields,
+        embed::{self, Embedded, Vector, VectorFields},
+        input::{Given, InputsFields},
+        prepared::Unit,
         submit::{Common, CommonFields, ListBody},
     },
     wire::{Text, request},
@@ -83,6 +84,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .app
         .model_for(common.model.as_deref(), Task::Pooling)
         .map_err(|e| e.prefixed("Unsupported task: "))?;
+    let ask = common.ask(call, model);
     let (task, unit) = task(request.task.task, model)?;
     let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
     let Embedded {
@@ -92,14 +94,18 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     } = match task {
         Pooled::Embed => {
             request.activation.check_unused()?;
-            let inputs = embed::normalised_inputs(call, model, inputs, &vectors)?;
-            embed::embed(call, model, &common, vectors, inputs, unit).await?
+            let normalise = vectors.normalise(model, inputs.input.use_activation)?;
+            let inputs = (Given::Fields(inputs), normalise);
+            embed::embed(&ask, vectors, inputs, unit).await?
         }
         Pooled::Classify => {
             vectors.check_format_alone()?;
             let form = vectors.form()?;
-            let inputs = classify::activated_inputs(call, model, inputs, request.activation)?;
-            let classified = classify::classify(call, model, &common, labels, inputs, unit).await?;
+            let activation = request
+                .activation
+                .wanted(model, inputs.input.use_activation)?;
+            let inputs = (Given::Fields(inputs), activation);
+            let classified = classify::classify(&ask, labels, inputs, unit).await?;
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "written in f32's precision"

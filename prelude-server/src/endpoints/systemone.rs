@@ -63,8 +63,9 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
         .as_deref()
         .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
+    let ask = common.ask(call, model);
     let questionnaire = questions::questionnaire(request.state, request.options)?;
-    let decided = decide::decide(call, model, &common, &questionnaire, body.len()).await?;
+    let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
     Ok(answers::reply(&model.name, &questionnaire, &decided))
 }
 

@@ -11,9 +11,9 @@ use super::{
     labels::label_trie,
     place::{check_length, place},
     prepared::{Computed, Expected, Prepared, compute, trie_scores},
-    submit::Common,
+    submit::Ask,
 };
-use crate::{endpoint::Call, error::ApiError};
+use crate::error::ApiError;
 
 /// Answers and the texts that they are about.
 pub(crate) struct Answers<'a, 'm, L> {
@@ -42,8 +42,7 @@ impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
     /// 400 for whatever is wrong with the request, 429, 503, 500.
     pub(crate) async fn behind<I, T>(
         &self,
-        call: &Call,
-        common: &Common<'_>,
+        ask: &Ask<'_>,
         rendered: impl FnOnce(&Budget<'_>) -> Result<I, ApiError>,
         read: impl Fn(&LabelTrie, &[RowScores]) -> T,
     ) -> Result<Computed<T>, ApiError>
@@ -86,7 +85,7 @@ impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
             };
             Ok((prepared, trie))
         };
-        let (computed, trie) = compute(call, model, common, expected, prepare, trie_scores).await?;
+        let (computed, trie) = compute(ask, expected, prepare, trie_scores).await?;
         let scores = computed.outputs.chunks(trie.num_rows());
         Ok(Computed {
             outputs: scores.map(|scores| read(&trie, scores)).collect(),

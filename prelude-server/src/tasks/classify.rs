@@ -13,15 +13,14 @@ use serde::Deserialize;
 use super::{
     answers::Answers,
     budget::Budget,
-    embed::Unit,
     escaping::Escaping,
-    input::{Inputs, InputsFields},
+    input::{Given, Inputs, Texts},
     labels::{TEXT, label_trie, normalised, split_template, user_turn},
-    prepared::{Prepared, compute, vectors},
-    submit::{Common, UsageBody},
+    prepared::{Outputs, Unit, vectors},
+    submit::{Ask, UsageBody},
 };
 use crate::{
-    endpoint::Call,
+    endpoint::{Call, Printed},
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Text, one_of},
@@ -91,7 +90,14 @@ impl Function {
 
 impl ActivationFields {
     /// Returns true if classes are probabilities, under whichever name that is asked for.
-    fn wanted(self, model: &ServedModel, use_activation: Option<bool>) -> Result<bool, ApiError> {
+    ///
+    /// # Errors
+    /// 400 if it is asked for twice, or the model has another activation.
+    pub(crate) fn wanted(
+        self,
+        model: &ServedModel,
+        use_activation: Option<bool>,
+    ) -> Result<bool, ApiError> {
         let function = self.function_to_apply.map(|f| f.is_applied(model));
         let wanted = one_of([
             ("use_activation", use_activation),
@@ -146,34 +152,19 @@ impl Classified<'_> {
     }
 }
 
-/// Returns the inputs of a request and true if its classes are probabilities.
-///
-/// # Errors
-/// 400 naming the field.
-pub(crate) fn activated_inputs<'a>(
-    call: &Call,
-    model: &ServedModel,
-    fields: InputsFields<'a>,
-    names: ActivationFields,
-) -> Result<(Inputs<'a>, bool), ApiError> {
-    let activation = names.wanted(model, fields.input.use_activation)?;
-    Ok((Inputs::new(call, model, fields)?, activation))
-}
-
 /// Classifies inputs; to probabilities if the `activation` is true, else to logits.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn classify<'m>(
-    call: &Call,
-    model: &'m ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'m>,
     fields: LabelFields<'_>,
-    (inputs, activation): (Inputs<'_>, bool),
+    (inputs, activation): (Given<'_>, bool),
     unit: Unit,
 ) -> Result<Classified<'m>, ApiError> {
+    let model = ask.model;
     if model.has_vocabulary() {
-        return by_labels(call, model, common, fields, inputs, activation).await;
+        return by_labels(ask, fields, inputs, activation).await;
     }
     let given = [
         ("labels", fields.labels.is_some()),
@@ -183,28 +174,15 @@ pub(crate) async fn classify<'m>(
         let must = "be left out: this model has classes of its own";
         return Err(ApiError::invalid_value(name, must));
     }
-    inputs.check_not_escaped()?;
-    by_head(call, model, common, inputs, activation, unit).await
-}
-
-async fn by_head<'m>(
-    call: &Call,
-    model: &'m ServedModel,
-    common: &Common<'_>,
-    inputs: Inputs<'_>,
-    activation: bool,
-    unit: Unit,
-) -> Result<Classified<'m>, ApiError> {
-    let expected = inputs.expected("");
-    let prepare = |budget: &Budget<'_>| {
-        let field = inputs.field;
-        let prompts = inputs.encode(budget, model, "")?;
-        budget.numbers(unit.count(&prompts) * model.class_names().len())?;
-        let head = match unit {
+    let labels = model.class_names();
+    let outputs = Outputs {
+        head: match unit {
             Unit::Texts => Head::Classify,
             Unit::Tokens => Head::Tokens(TokenHead::Classify),
-        };
-        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
+        },
+        unit,
+        width: u32::try_from(labels.len()).unwrap_or(u32::MAX),
+        printed: Printed::Decimal,
     };
     let activation = match activation {
         true => model.class_activation(),
@@ -214,10 +192,11 @@ async fn by_head<'m>(
         let logits = vectors(output)?.into_iter();
         Some(logits.map(|of| activated(activation, &of)).collect())
     };
-    let (computed, ()) = compute(call, model, common, expected, prepare, probs).await?;
+    let nothing_before = |_: &Inputs<'_>| Ok(String::new());
+    let computed = inputs.compute(ask, nothing_before, outputs, probs).await?;
     Ok(Classified {
         probs: computed.outputs,
-        labels: Cow::Borrowed(model.class_names()),
+        labels: Cow::Borrowed(labels),
         tokens: computed.tokens,
         cost: computed.cost,
     })
@@ -239,15 +218,17 @@ pub(crate) fn sigmoid(x: f64) -> f64 {
 }
 
 async fn by_labels<'m>(
-    call: &Call,
-    model: &'m ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'m>,
     fields: LabelFields<'_>,
-    inputs: Inputs<'_>,
+    inputs: Given<'_>,
     activation: bool,
 ) -> Result<Classified<'m>, ApiError> {
-    let (escapes, truncation) = (inputs.escapes, inputs.truncation);
-    let texts = inputs.into_texts()?;
+    let Ask { call, model, .. } = ask;
+    let Texts {
+        texts,
+        escapes,
+        truncation,
+    } = inputs.texts(ask)?;
     let labels = checked(fields.labels)?;
     let template = fields.template.as_ref().map_or(TEXT, |text| &text.0);
     let (before, after) = split_template(template)?;
@@ -296,7 +277,7 @@ async fn by_labels<'m>(
         let log = trie.log_probabilities(scores);
         vec![if activation { normalised(&log) } else { log }]
     };
-    let computed = asked.behind(call, common, rendered, probs).await?;
+    let computed = asked.behind(ask, rendered, probs).await?;
     Ok(Classified {
         probs: computed.outputs,
         labels: Cow::Owned(labels),

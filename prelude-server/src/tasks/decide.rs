@@ -23,7 +23,7 @@ use super::{
     guards::Guard,
     labels::{label_trie, normalised, prompt, user_turn},
     prepared::{Expected, Prepared, compute, trie_scores},
-    submit::Common,
+    submit::Ask,
 };
 use crate::{
     endpoint::Call,
@@ -211,14 +211,13 @@ impl Forest {
 /// # Errors
 /// The refusals and failures of admission, scheduler and engine.
 pub(crate) async fn decide(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     questionnaire: &Questionnaire<'_>,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
+    let Ask { call, model, .. } = ask;
     if let Some(Guard::Guidelines(form)) = Guard::of(model)? {
-        return guideline::decide(call, model, common, questionnaire, form).await;
+        return guideline::decide(ask, questionnaire, form).await;
     }
     let prompts = || {
         { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options))
@@ -252,8 +251,7 @@ pub(crate) async fn decide(
         };
         Ok((prepared.counting_distinct_tokens(), (plans, forest)))
     };
-    let (computed, (plans, forest)) =
-        compute(call, model, common, expected, prepare, trie_scores).await?;
+    let (computed, (plans, forest)) = compute(ask, expected, prepare, trie_scores).await?;
     let mut scores = computed.outputs.into_iter();
     let answers: Vec<_> = { questionnaire.questions.iter().zip(&plans) }
         .map(|(named, plan)| {

@@ -2,18 +2,16 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use prelude_core::{Head, TokenHead};
-use prelude_text::shared_prefix::SharedPrompts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    budget::Budget,
-    input::{Inputs, InputsFields},
-    prepared::{Prepared, compute, vectors},
-    submit::{Common, UsageBody},
+    input::{Given, Inputs},
+    prepared::{Outputs, Unit, vectors},
+    submit::{Ask, UsageBody},
 };
 use crate::{
-    endpoint::{Call, Printed},
+    endpoint::Printed,
     error::ApiError,
     served_model::{ServedModel, Vectors},
     wire::{Int, Text, one_of},
@@ -158,6 +156,23 @@ impl VectorFields<'_> {
         })
     }
 
+    /// Returns true if vectors are scaled to length 1, under whichever name that is asked for.
+    ///
+    /// # Errors
+    /// 400 `invalid_value` if it is asked for twice.
+    pub(crate) fn normalise(
+        &self,
+        model: &ServedModel,
+        use_activation: Option<bool>,
+    ) -> Result<bool, ApiError> {
+        let wanted = one_of([
+            ("use_activation", use_activation),
+            ("normalize", self.normalize),
+            ("normalized", self.normalized),
+        ])?;
+        Ok(wanted.map_or_else(|| model.embeds().normalise, |(_, is_wanted)| is_wanted))
+    }
+
     /// Refuses what only embeddings have.
     ///
     /// # Errors
@@ -175,33 +190,6 @@ impl VectorFields<'_> {
     }
 }
 
-/// The parts of a text that have a vector, or classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// A result for each text as a whole.
-    Texts,
-    /// A result for each token of each text.
-    Tokens,
-}
-
-impl Unit {
-    /// Returns the number of vectors that these prompts have.
-    pub(crate) fn count(self, prompts: &SharedPrompts) -> usize {
-        match self {
-            Self::Texts => prompts.len(),
-            Self::Tokens => prompts.lens().sum(),
-        }
-    }
-
-    /// Returns the length of a vector before cutting.
-    const fn vector_size(self, vectors: &Vectors) -> u32 {
-        match self {
-            Self::Texts => vectors.embedding_size,
-            Self::Tokens => vectors.hidden_size,
-        }
-    }
-}
-
 /// The vectors of a request's inputs, and what they cost.
 pub(crate) struct Embedded {
     /// The vectors of each input: one, or one for each of its tokens.
@@ -210,83 +198,60 @@ pub(crate) struct Embedded {
     pub(crate) usage: UsageBody,
 }
 
-/// Returns the inputs of a request, and true if their vectors are scaled to length 1.
-///
-/// # Errors
-/// 400 naming the field.
-pub(crate) fn normalised_inputs<'a>(
-    call: &Call,
-    model: &ServedModel,
-    fields: InputsFields<'a>,
-    vectors: &VectorFields<'_>,
-) -> Result<(Inputs<'a>, bool), ApiError> {
-    let normalise = one_of([
-        ("use_activation", fields.input.use_activation),
-        ("normalize", vectors.normalize),
-        ("normalized", vectors.normalized),
-    ])?;
-    let normalise = normalise.map_or_else(|| model.embeds().normalise, |(_, is_wanted)| is_wanted);
-    Ok((Inputs::new(call, model, fields)?, normalise))
-}
-
 /// Embeds inputs; to vectors of length 1 if `normalise` is true.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn embed(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     fields: VectorFields<'_>,
-    (inputs, normalise): (Inputs<'_>, bool),
+    (inputs, normalise): (Given<'_>, bool),
     unit: Unit,
 ) -> Result<Embedded, ApiError> {
-    let own = model.embeds();
-    inputs.check_not_escaped()?;
-    inputs.check_no_pairs()?;
-    let longest = unit.vector_size(own);
+    let own = ask.model.embeds();
+    let (longest, usual) = match unit {
+        Unit::Texts => (own.embedding_size, own.truncate_dim),
+        Unit::Tokens => (own.hidden_size, None),
+    };
     let asked = one_of([
         ("dimensions", fields.dimensions),
         ("output_dimension", fields.output_dimension),
     ])?;
     let dimensions = match asked {
         Some((name, asked)) => dimensions(name, Some(asked), (longest, own))?,
-        None => match unit {
-            Unit::Texts => own.truncate_dim,
-            Unit::Tokens => None,
-        },
+        None => usual,
     };
     let asked = prefix(&fields, own)?;
-    let field = inputs.field;
-    if field == "messages" && asked.as_ref().is_some_and(|before| !before.is_empty()) {
-        let must = "not be combined with an instruction or a named prompt";
-        return Err(ApiError::invalid_value("messages", must));
-    }
-    let before = asked.unwrap_or_else(|| match inputs.are_texts() && !fields.as_they_are {
-        true => own.default_prompt.clone(),
-        false => String::new(),
-    });
+    let before = |inputs: &Inputs<'_>| {
+        inputs.check_no_pairs()?;
+        match asked {
+            Some(before) if !before.is_empty() && inputs.encoding.field == "messages" => {
+                let must = "not be combined with an instruction or a named prompt";
+                Err(ApiError::invalid_value("messages", must))
+            }
+            Some(before) => Ok(before),
+            None if inputs.are_texts() && !fields.as_they_are => Ok(own.default_prompt.clone()),
+            None => Ok(String::new()),
+        }
+    };
     let form = fields.form()?;
-    let head = match unit {
-        Unit::Texts => Head::Embed {
-            pooling: own.pooling,
-            normalise,
-            dimensions,
+    let outputs = Outputs {
+        head: match unit {
+            Unit::Texts => Head::Embed {
+                pooling: own.pooling,
+                normalise,
+                dimensions,
+            },
+            Unit::Tokens => Head::Tokens(TokenHead::Embed {
+                normalise,
+                dimensions,
+            }),
         },
-        Unit::Tokens => Head::Tokens(TokenHead::Embed {
-            normalise,
-            dimensions,
-        }),
+        unit,
+        width: dimensions.unwrap_or(longest),
+        printed: form.format.printed(),
     };
-    let expected = inputs.expected(&before);
-    let prepare = |budget: &Budget<'_>| {
-        let prompts = inputs.encode(budget, model, &before)?;
-        let width = dimensions.unwrap_or(longest);
-        let numbers = unit.count(&prompts) as u64 * u64::from(width);
-        call.expect(numbers, form.format.printed())?;
-        Ok((Prepared::with_head(model, field, prompts, &head)?, ()))
-    };
-    let (computed, ()) = compute(call, model, common, expected, prepare, vectors).await?;
+    let computed = inputs.compute(ask, before, outputs, vectors).await?;
     Ok(Embedded {
         usage: computed.usage(),
         vectors: computed.outputs,

@@ -10,9 +10,9 @@ use super::{
     guidelines::Form,
     judged::Judged,
     labels::{normalised, prompt, user_turn},
-    submit::Common,
+    submit::Ask,
 };
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// The verdicts of Qwen3Guard-Gen, each with the name of its category. Its chat template asks for
 /// these answers by name.
@@ -97,12 +97,11 @@ fn codes(prompt: &str) -> Vec<String> {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn by_categories(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     judged: &Judged<'_>,
     codes: &[String],
 ) -> Result<Vec<Vec<f64>>, ApiError> {
+    let model = ask.model;
     let unsafe_answers: Vec<String> = codes
         .iter()
         .map(|code| format!("{UNSAFE}\n{code}"))
@@ -114,7 +113,7 @@ pub(crate) async fn by_categories(
     // Other categories may follow the first one.
     let open = codes_are_told_apart(model, codes);
     let read = |trie: &LabelTrie, scores: &[RowScores]| trie.probabilities(scores, 1.0);
-    let mut found = answers_about(call, model, common, judged, (&answers, open), read).await?;
+    let mut found = answers_about(ask, judged, (&answers, open), read).await?;
     for of_text in &mut found {
         of_text[0] = 1.0 - of_text[0];
     }
@@ -126,27 +125,24 @@ pub(crate) async fn by_categories(
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn by_verdicts(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     judged: &Judged<'_>,
 ) -> Result<Vec<Vec<f64>>, ApiError> {
     let answers = QWEN3_GUARD.map(|(answer, _)| answer);
     let read = |trie: &LabelTrie, scores: &[RowScores]| normalised(&trie.log_probabilities(scores));
     // A guard goes on with the categories of harm.
-    answers_about(call, model, common, judged, (&answers, true), read).await
+    answers_about(ask, judged, (&answers, true), read).await
 }
 
 /// Returns for each text what `read` makes of the scores of the answers behind its prompt. True beside
 /// them says that an answer may go on behind these words.
 async fn answers_about(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     judged: &Judged<'_>,
     (answers, open): (&[&str], bool),
     read: impl Fn(&LabelTrie, &[RowScores]) -> Vec<f64>,
 ) -> Result<Vec<Vec<f64>>, ApiError> {
+    let Ask { call, model, .. } = ask;
     let escaping = Escaping::new(call, model, None, || judged.all())?;
     // Rendered without texts, so that the room for them is known.
     let around = user_turn(model, "")?.len();
@@ -164,7 +160,7 @@ async fn answers_about(
         let turns = judged.turns(escaping);
         Ok(turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns)))
     };
-    Ok(asked.behind(call, common, rendered, read).await?.outputs)
+    Ok(asked.behind(ask, rendered, read).await?.outputs)
 }
 
 /// Returns true if no code is the beginning of another one to the model: `S1` of `S10` where each

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answers::Answers, budget::Budget, escaping::Escaping, judged::Judged, labels::normalised,
-    prepared::Computed, submit::Common,
+    prepared::Computed, submit::Ask,
 };
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// Most guidelines of a request.
 pub(crate) const GUIDELINES_MAX: usize = 64;
@@ -156,12 +156,11 @@ impl Form {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn judge(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     judged: &Judged<'_>,
     (form, guidelines): (&Form, &[Guideline<'_>]),
 ) -> Result<Vec<Vec<f64>>, ApiError> {
+    let Ask { call, model, .. } = ask;
     let words = guidelines.iter().filter_map(|of| of.text.as_deref());
     let about = About {
         escaping: Escaping::new(call, model, None, || {
@@ -172,7 +171,7 @@ pub(crate) async fn judge(
         guidelines,
     };
     let violated = form
-        .ask(call, common, about, |trie, scores| {
+        .ask(ask, about, |trie, scores| {
             normalised(&trie.log_probabilities(scores))[0]
         })
         .await?;
@@ -197,8 +196,7 @@ impl Form {
     /// 400 for whatever is wrong with the request, 429, 503, 500.
     pub(crate) async fn ask<T>(
         &self,
-        call: &Call,
-        common: &Common<'_>,
+        ask: &Ask<'_>,
         about: About<'_, '_>,
         read: impl Fn(&LabelTrie, &[RowScores]) -> T,
     ) -> Result<Computed<T>, ApiError> {
@@ -233,6 +231,6 @@ impl Form {
                 })
             }))
         };
-        asked.behind(call, common, rendered, read).await
+        asked.behind(ask, rendered, read).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use prelude_core::TokenId;
+use prelude_core::{RowOutput, TokenId};
 use prelude_text::shared_prefix::SharedPrompts;
 use schemars::{JsonSchema, json_schema};
 use serde::{Deserialize, Deserializer};
@@ -13,7 +13,8 @@ use super::{
     conversation::{Conversation, ConversationFields},
     pair::encode_pair,
     place::{Place, check_bytes, check_ids, check_length, place},
-    prepared::Expected,
+    prepared::{Computed, Expected, Outputs, Prepared, compute},
+    submit::Ask,
     truncate::{Side, SwitchFields, Truncation, TruncationFields},
 };
 use crate::{
@@ -221,198 +222,69 @@ pub(crate) struct Encoding {
     pub(crate) truncation: Option<Truncation>,
 }
 
-/// Prompts to read: `input`, or `messages` as a template renders them.
-pub(crate) struct Inputs<'a> {
-    source: Source<'a>,
-    /// The field that holds the prompts.
-    pub(crate) field: &'static str,
-    /// True if texts get the tokenizer's special tokens. A rendered template has its own.
-    add_special_tokens: bool,
-    /// The cut of prompts that are too long.
-    pub(crate) truncation: Option<Truncation>,
-    /// The request's `escape_special_tokens`; a conversation has obeyed it already.
+/// Prompts to read, as a dialect found them in a request.
+pub(crate) enum Given<'a> {
+    /// `input`, or `messages` as a template renders them.
+    Fields(InputsFields<'a>),
+    /// Prompts of the field of this name, and the cut of those that are too long.
+    Prompts(Vec<Prompt<'a>>, &'static str, Option<Truncation>),
+}
+
+/// Texts of one turn each, and what the request says of them.
+pub(crate) struct Texts<'a> {
+    pub(crate) texts: Vec<Cow<'a, str>>,
+    /// The request's `escape_special_tokens`.
     pub(crate) escapes: Option<bool>,
+    /// The cut of texts that are too long.
+    pub(crate) truncation: Option<Truncation>,
 }
 
-enum Source<'a> {
-    Input(Vec<Prompt<'a>>),
-    Messages(Box<Conversation>),
-}
-
-impl<'a> Inputs<'a> {
-    /// Takes `input` or `messages`.
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    pub(crate) fn new(
-        call: &Call,
-        model: &ServedModel,
-        fields: InputsFields<'a>,
-    ) -> Result<Self, ApiError> {
-        let special = fields.input.add_special_tokens;
-        let how = (Side::Right, false);
-        let truncation = Truncation::of_texts(fields.truncation, Some(fields.switch), model, how)?;
-        let chat = fields.conversation;
-        match (fields.input.input, chat.messages.is_some()) {
-            (Some(_), true) => {
-                let must = "not be combined with `input`";
-                Err(ApiError::invalid_value("messages", must))
-            }
-            (None, true) if fields.input.text_pair.is_some() => {
-                let must = "be left out beside `messages`: it goes with `input`";
-                Err(ApiError::invalid_value("text_pair", must))
-            }
-            (None, false) => Err(ApiError::missing_field("input")),
-            (Some(prompts), false) => Ok(Self {
-                source: Source::Input(paired(prompts.0, fields.input.text_pair)?),
-                field: "input",
-                add_special_tokens: special.unwrap_or(true),
-                truncation,
-                escapes: chat.escape_special_tokens,
-            }),
-            (None, true) => Ok(Self {
-                source: Source::Messages(Box::new(Conversation::new(call, model, chat, false)?)),
-                field: "messages",
-                add_special_tokens: special.unwrap_or(false),
-                truncation,
-                escapes: None,
-            }),
-        }
-    }
-
-    /// Returns prompts of a field of another name than `input`.
-    pub(crate) fn of_prompts(
-        prompts: Vec<Prompt<'a>>,
-        field: &'static str,
-        truncation: Option<Truncation>,
-    ) -> Self {
-        Self {
-            source: Source::Input(prompts),
-            field,
-            add_special_tokens: true,
-            truncation,
-            escapes: None,
-        }
-    }
-
-    /// Returns texts of another field than these, as `input` would hold them.
-    pub(crate) fn of_texts(model: &ServedModel, texts: Vec<Cow<'a, str>>) -> Self {
-        let cut = { model.auto_truncate }.then(|| Truncation::to_context(model, Side::Right));
-        Self {
-            source: Source::Input(texts.into_iter().map(Prompt::Text).collect()),
-            field: "input",
-            add_special_tokens: true,
-            truncation: cut,
-            escapes: None,
-        }
-    }
-
-    /// Refuses pairs, which only a classification head reads.
-    ///
-    /// # Errors
-    /// 400 `invalid_type`.
-    pub(crate) fn check_no_pairs(&self) -> Result<(), ApiError> {
-        let is_pair = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Pair(..));
-        match &self.source {
-            Source::Input(prompts) if prompts.iter().any(is_pair) => {
-                Err(ApiError::invalid_type(self.field, KINDS))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses to keep special tokens of texts apart, which are encoded as they are.
-    ///
-    /// # Errors
-    /// 400 `unsupported_parameter`.
-    pub(crate) fn check_not_escaped(&self) -> Result<(), ApiError> {
-        match self.escapes {
-            Some(true) => Err(ApiError::special_tokens_not_kept_apart()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the size of the request, with `before` put before each text.
-    pub(crate) fn expected(&self, before: &str) -> Expected {
-        let (prompts, bytes) = match &self.source {
-            Source::Input(prompts) => (prompts.len(), bytes(prompts, before)),
-            Source::Messages(chat) => (1, chat.bytes()),
-        };
-        Expected {
-            prompts,
-            rows: 0,
-            bytes,
-        }
-    }
-
-    /// Returns true if the inputs are texts, before which others can be put: neither ids nor a
-    /// conversation.
-    pub(crate) fn are_texts(&self) -> bool {
-        let is_text = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Text(_));
-        matches!(&self.source, Source::Input(prompts) if prompts.iter().all(is_text))
-    }
-
-    /// Encodes the inputs within the budget, with `before` put before every text. A text is put
-    /// behind it when its turn comes, and the first prompt that is too long ends the work: a long
-    /// `before` and many short texts cost no more than one of them.
+impl<'a> Given<'a> {
+    /// Computes an output behind each prompt. `before` says what is put before every text: a text is
+    /// put behind it when its turn comes, and the first prompt that is too long ends the work, so a
+    /// long beginning and many short texts cost no more than one of them.
     ///
     /// # Errors
     /// 400 naming the field; 400 `context_length_exceeded`; 400 `invalid_value` for ids where
-    /// `before` is not empty.
-    pub(crate) fn encode(
+    /// something is put before texts; the refusals and failures of [`compute`].
+    pub(crate) async fn compute<T>(
         self,
-        budget: &Budget<'_>,
-        model: &ServedModel,
-        before: &str,
-    ) -> Result<SharedPrompts, ApiError> {
-        let (prompts, encoding) = self.into_prompts(budget, model)?;
-        let is_ids = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Ids(_));
-        if !before.is_empty() && prompts.iter().any(is_ids) {
-            let must = "be text where an instruction or prompt is to precede it";
-            return Err(ApiError::invalid_value(encoding.field, must));
+        ask: &Ask<'_>,
+        before: impl FnOnce(&Inputs<'_>) -> Result<String, ApiError>,
+        outputs: Outputs,
+        read: impl Fn(RowOutput) -> Option<T>,
+    ) -> Result<Computed<T>, ApiError> {
+        let inputs = self.read(ask)?;
+        if inputs.escapes == Some(true) {
+            // The texts are encoded as they are.
+            return Err(ApiError::special_tokens_not_kept_apart());
         }
-        let fits = |place: Place, len| {
-            check_length(place, len, 0, model)?;
-            budget.add_tokens(len)
+        let before = before(&inputs)?;
+        let expected = inputs.expected(&before);
+        let field = inputs.encoding.field;
+        let prepare = |budget: &Budget<'_>| {
+            let prompts = inputs.encode(budget, ask.model, &before)?;
+            let numbers = outputs.unit.count(&prompts) as u64 * u64::from(outputs.width);
+            ask.call.expect(numbers, outputs.printed)?;
+            let prepared = Prepared::with_head(ask.model, field, prompts, &outputs.head)?;
+            Ok((prepared, ()))
         };
-        let prompts = encode_each(budget.call, model, prompts, encoding, before, fits)?;
-        Ok(SharedPrompts::after(Vec::new(), prompts))
-    }
-
-    /// Renders a conversation; returns the prompts, and how those of them that are texts become
-    /// ids.
-    ///
-    /// # Errors
-    /// 400 naming the field.
-    fn into_prompts(
-        self,
-        budget: &Budget<'_>,
-        model: &ServedModel,
-    ) -> Result<(Vec<Prompt<'a>>, Encoding), ApiError> {
-        let (special, truncation) = (self.add_special_tokens, self.truncation);
-        let prompts = match self.source {
-            Source::Input(prompts) => prompts,
-            Source::Messages(chat) => {
-                let rendered = chat.encode(budget.call, model, special, truncation)?;
-                vec![Prompt::Ids(rendered.ids)]
-            }
-        };
-        let encoding = Encoding {
-            field: self.field,
-            add_special_tokens: special,
-            truncation,
-        };
-        Ok((prompts, encoding))
+        Ok(compute(ask, expected, prepare, read).await?.0)
     }
 
     /// Returns the inputs as texts of one turn each.
     ///
     /// # Errors
     /// 400 naming what cannot be put into a turn.
-    pub(crate) fn into_texts(self) -> Result<Vec<Cow<'a, str>>, ApiError> {
-        let prompts = match self.source {
+    pub(crate) fn texts(self, ask: &Ask<'_>) -> Result<Texts<'a>, ApiError> {
+        let Inputs {
+            source,
+            encoding,
+            escapes,
+        } = self.read(ask)?;
+        let prompts = match source {
             Source::Messages(_) => return Err(ApiError::unsupported_parameter("messages")),
-            Source::Input(_) if !self.add_special_tokens => {
+            Source::Input(_) if !encoding.add_special_tokens => {
                 return Err(ApiError::unsupported_parameter("add_special_tokens"));
             }
             Source::Input(prompts) => prompts,
@@ -424,7 +296,143 @@ impl<'a> Inputs<'a> {
                 Err(ApiError::invalid_type("input", must_be))
             }
         };
-        prompts.into_iter().map(text).collect()
+        Ok(Texts {
+            texts: prompts.into_iter().map(text).collect::<Result<_, _>>()?,
+            escapes,
+            truncation: encoding.truncation,
+        })
+    }
+
+    /// Takes `input` or `messages`.
+    fn read(self, ask: &Ask<'_>) -> Result<Inputs<'a>, ApiError> {
+        let (call, model) = (ask.call, ask.model);
+        let fields = match self {
+            Self::Fields(fields) => fields,
+            Self::Prompts(prompts, field, truncation) => {
+                return Ok(Inputs {
+                    source: Source::Input(prompts),
+                    encoding: Encoding {
+                        field,
+                        add_special_tokens: true,
+                        truncation,
+                    },
+                    escapes: None,
+                });
+            }
+        };
+        let how = (Side::Right, false);
+        let truncation = Truncation::of_texts(fields.truncation, Some(fields.switch), model, how)?;
+        let chat = fields.conversation;
+        let escapes = chat.escape_special_tokens;
+        let (source, field, escapes) = match (fields.input.input, chat.messages.is_some()) {
+            (Some(_), true) => {
+                let must = "not be combined with `input`";
+                return Err(ApiError::invalid_value("messages", must));
+            }
+            (None, true) if fields.input.text_pair.is_some() => {
+                let must = "be left out beside `messages`: it goes with `input`";
+                return Err(ApiError::invalid_value("text_pair", must));
+            }
+            (None, false) => return Err(ApiError::missing_field("input")),
+            (Some(prompts), false) => {
+                let prompts = paired(prompts.0, fields.input.text_pair)?;
+                (Source::Input(prompts), "input", escapes)
+            }
+            (None, true) => {
+                let chat = Conversation::new(call, model, chat, false)?;
+                // The conversation obeys `escape_special_tokens`.
+                (Source::Messages(Box::new(chat)), "messages", None)
+            }
+        };
+        let special = fields.input.add_special_tokens;
+        Ok(Inputs {
+            encoding: Encoding {
+                field,
+                // A rendered template has its own.
+                add_special_tokens: special.unwrap_or(field == "input"),
+                truncation,
+            },
+            source,
+            escapes,
+        })
+    }
+}
+
+/// Prompts to read, and the way in which those of them that are texts become ids.
+pub(crate) struct Inputs<'a> {
+    source: Source<'a>,
+    pub(crate) encoding: Encoding,
+    /// The request's `escape_special_tokens`.
+    escapes: Option<bool>,
+}
+
+enum Source<'a> {
+    Input(Vec<Prompt<'a>>),
+    Messages(Box<Conversation>),
+}
+
+impl Inputs<'_> {
+    /// Refuses pairs, which only a classification head reads.
+    ///
+    /// # Errors
+    /// 400 `invalid_type`.
+    pub(crate) fn check_no_pairs(&self) -> Result<(), ApiError> {
+        let is_pair = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Pair(..));
+        match &self.source {
+            Source::Input(prompts) if prompts.iter().any(is_pair) => {
+                Err(ApiError::invalid_type(self.encoding.field, KINDS))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if the inputs are texts, before which others can be put: neither ids nor a
+    /// conversation.
+    pub(crate) fn are_texts(&self) -> bool {
+        let is_text = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Text(_));
+        matches!(&self.source, Source::Input(prompts) if prompts.iter().all(is_text))
+    }
+
+    /// Returns the size of the request, with `before` put before each text.
+    fn expected(&self, before: &str) -> Expected {
+        let (prompts, bytes) = match &self.source {
+            Source::Input(prompts) => (prompts.len(), bytes(prompts, before)),
+            Source::Messages(chat) => (1, chat.bytes()),
+        };
+        Expected {
+            prompts,
+            rows: 0,
+            bytes,
+        }
+    }
+
+    /// Encodes the inputs within the budget, with `before` put before every text.
+    fn encode(
+        self,
+        budget: &Budget<'_>,
+        model: &ServedModel,
+        before: &str,
+    ) -> Result<SharedPrompts, ApiError> {
+        let encoding = self.encoding;
+        let (special, truncation) = (encoding.add_special_tokens, encoding.truncation);
+        let prompts = match self.source {
+            Source::Input(prompts) => prompts,
+            Source::Messages(chat) => {
+                let rendered = chat.encode(budget.call, model, special, truncation)?;
+                vec![Prompt::Ids(rendered.ids)]
+            }
+        };
+        let is_ids = |prompt: &Prompt<'_>| matches!(prompt, Prompt::Ids(_));
+        if !before.is_empty() && prompts.iter().any(is_ids) {
+            let must = "be text where an instruction or prompt is to precede it";
+            return Err(ApiError::invalid_value(encoding.field, must));
+        }
+        let fits = |place: Place, len| {
+            check_length(place, len, 0, model)?;
+            budget.add_tokens(len)
+        };
+        let prompts = encode_each(budget.call, model, prompts, encoding, before, fits)?;
+        Ok(SharedPrompts::after(Vec::new(), prompts))
     }
 }
 

@@ -22,9 +22,9 @@ use prelude_text::{
 use super::{
     budget::Budget,
     place::{check_length, place},
-    submit::{Common, UsageBody, collect, submit},
+    submit::{Ask, UsageBody, collect, submit},
 };
-use crate::{admission::Cost, endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{admission::Cost, endpoint::Printed, error::ApiError, served_model::ServedModel};
 
 /// The size of a request as far as it is known before its texts are tokenised.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,34 @@ pub(crate) struct Expected {
     pub(crate) rows: u64,
     /// About how many bytes of text there are to encode.
     pub(crate) bytes: usize,
+}
+
+/// The parts of a text that have a vector, or classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A result for each text as a whole.
+    Texts,
+    /// A result for each token of each text.
+    Tokens,
+}
+
+impl Unit {
+    /// Returns the number of vectors that these prompts have.
+    pub(crate) fn count(self, prompts: &SharedPrompts) -> usize {
+        match self {
+            Self::Texts => prompts.len(),
+            Self::Tokens => prompts.lens().sum(),
+        }
+    }
+}
+
+/// The outputs that are computed behind prompts, and the numbers that an answer prints of them.
+pub(crate) struct Outputs {
+    pub(crate) head: Head,
+    pub(crate) unit: Unit,
+    /// The numbers of one vector, or the classes.
+    pub(crate) width: u32,
+    pub(crate) printed: Printed,
 }
 
 /// An output that is computed at the end of a prompt.
@@ -162,13 +190,12 @@ impl<T> Computed<T> {
 /// The refusals of `prepare`; 400 and 429 if there is no room for the request; what the engine
 /// refuses or fails with; 500 if an output is not what `read` expects.
 pub(crate) async fn compute<T, K>(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     expected: Expected,
     prepare: impl FnOnce(&Budget<'_>) -> Result<(Prepared, K), ApiError>,
     read: impl Fn(RowOutput) -> Option<T>,
 ) -> Result<(Computed<T>, K), ApiError> {
+    let call = ask.call;
     let limits = &call.app.config.limits;
     let cost = Cost::of_prompts(expected.prompts as u64, expected.rows, limits);
     call.reservation.admit(cost)?;
@@ -179,7 +206,7 @@ pub(crate) async fn compute<T, K>(
         rows,
         prompt_tokens: tokens,
     } = prepared;
-    let answer = submit(call, model, common, tree, rows, tokens).await?;
+    let answer = submit(call, ask.model, &ask.common, tree, rows, tokens).await?;
     let collected = collect(call, answer).await?;
     let read_row = |row| match row {
         CollectedRow::Output(output) => read(output),

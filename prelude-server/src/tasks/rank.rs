@@ -16,11 +16,10 @@ use super::{
     pair::encode_pair,
     place::{check_bytes, check_length, place},
     prepared::{Expected, Prepared, compute},
-    submit::{Common, UsageBody},
+    submit::{Ask, UsageBody},
     truncate::{Side, Truncation, cut_text},
 };
 use crate::{
-    endpoint::Call,
     error::ApiError,
     served_model::{Judge, ServedModel},
     wire::{Count, Int, Text, one_of},
@@ -136,12 +135,11 @@ impl Judged {
 /// # Errors
 /// 400 for texts that cannot be ranked; the refusals and failures of admission, scheduler and engine.
 pub(crate) async fn judge(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
+    let model = ask.model;
     match model.judge().expect("a model that ranks has a judge") {
         Judge::Cosine if options.escapes == Some(true) => {
             let message = "this model embeds the texts as they are: special tokens in them cannot \
@@ -149,16 +147,16 @@ pub(crate) async fn judge(
             let error = ApiError::new(400, "unsupported_parameter", message);
             Err(error.with_param("escape_special_tokens"))
         }
-        Judge::Pair => by_pair(call, model, common, pairs, options).await,
-        Judge::Cosine => by_cosine(call, model, common, pairs, options).await,
+        Judge::Pair => by_pair(ask, pairs, options).await,
+        Judge::Cosine => by_cosine(ask, pairs, options).await,
         Judge::YesNo { yes, no } => {
             let head = Head::LabelScores {
                 labels: [yes, no].into(),
                 normalise: Normalise::OverLabels,
             };
-            by_prompt(call, model, common, pairs, options, head).await
+            by_prompt(ask, pairs, options, head).await
         }
-        Judge::Class => by_prompt(call, model, common, pairs, options, Head::Classify).await,
+        Judge::Class => by_prompt(ask, pairs, options, Head::Classify).await,
     }
 }
 
@@ -173,13 +171,12 @@ fn expected(pairs: &[(&str, &str)], more_bytes: usize) -> Expected {
 
 /// Judges by an output at the end of a prompt about both texts.
 async fn by_prompt(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
     head: Head,
 ) -> Result<Judged, ApiError> {
+    let model = ask.model;
     let judging = model.judges();
     let template = judging.template.as_ref();
     let default = template.and_then(|template| template.default_instruction());
@@ -200,7 +197,7 @@ async fn by_prompt(
         },
         output => one_class(output),
     };
-    let (computed, ()) = compute(call, model, common, expected, prepare, score).await?;
+    let (computed, ()) = compute(ask, expected, prepare, score).await?;
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
@@ -211,12 +208,11 @@ async fn by_prompt(
 
 /// Judges by the class of both texts, read as a pair.
 async fn by_pair(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
+    let Ask { call, model, .. } = ask;
     let refuse = |field, why: &str| {
         let message = format!("this model reads a query and a document as they are: {why}");
         Err(ApiError::new(400, "unsupported_parameter", message).with_param(field))
@@ -250,8 +246,7 @@ async fn by_pair(
         let prepared = Prepared::with_head(model, options.field, prompts, &Head::Classify)?;
         Ok((prepared, ()))
     };
-    let (computed, ()) =
-        compute(call, model, common, expected(pairs, 0), prepare, one_class).await?;
+    let (computed, ()) = compute(ask, expected(pairs, 0), prepare, one_class).await?;
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
@@ -353,12 +348,11 @@ fn prompts(
 /// # Errors
 /// As [`judge`].
 pub(crate) async fn by_cosine(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<Judged, ApiError> {
+    let Ask { call, model, .. } = ask;
     let own = model.embeds();
     let default = own.default_prompt.as_str();
     let before = match &options.instruction {
@@ -413,7 +407,7 @@ pub(crate) async fn by_cosine(
         RowOutput::Embedding(vector) => Some(vector),
         _ => None,
     };
-    let (computed, of_pair) = compute(call, model, common, expected, prepare, vector).await?;
+    let (computed, of_pair) = compute(ask, expected, prepare, vector).await?;
     let vectors = &computed.outputs;
     let dot = |(a, b): (usize, usize)| -> f64 {
         let products = vectors[a].iter().zip(&vectors[b]);

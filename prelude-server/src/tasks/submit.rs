@@ -103,6 +103,38 @@ impl<'a> Common<'a> {
         let model = call.app.model_for(common.model.as_deref(), task)?;
         Ok((common, model))
     }
+
+    /// Returns the request that these fields and a model make.
+    pub(crate) const fn ask(self, call: &'a Call, model: &'a ServedModel) -> Ask<'a> {
+        Ask {
+            call,
+            model,
+            common: self,
+        }
+    }
+}
+
+/// A request for a model's work: what every task that generates nothing is given beside its own
+/// fields.
+pub(crate) struct Ask<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) model: &'a ServedModel,
+    pub(crate) common: Common<'a>,
+}
+
+impl<'a> Ask<'a> {
+    /// Checks the common fields and finds the model that serves a task.
+    ///
+    /// # Errors
+    /// As [`Common::with_model`].
+    pub(crate) fn new(
+        call: &'a Call,
+        fields: CommonFields<'a>,
+        task: Task,
+    ) -> Result<Self, ApiError> {
+        let (common, model) = Common::with_model(call, fields, task)?;
+        Ok(common.ask(call, model))
+    }
 }
 
 /// Returns the priority of a request: as asked, or the one nearest to 0 that its client may name.

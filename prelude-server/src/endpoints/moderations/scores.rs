@@ -6,17 +6,17 @@ use prelude_models::ClassActivation;
 
 use super::answers::{Flags, Found, harmful};
 use crate::{
-    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     tasks::{
         classify::{LabelFields, classify},
-        embed::Unit,
         guards::{Guard, QWEN3_GUARD, UNSAFE, by_categories, by_verdicts},
         guidelines::{Form, GUIDELINES_MAX, Guideline, judge},
-        input::Inputs,
+        input::{Given, Prompt},
         judged::Judged,
-        submit::Common,
+        prepared::Unit,
+        submit::Ask,
+        truncate::{Side, Truncation},
     },
 };
 
@@ -25,12 +25,11 @@ pub(super) type Guidelines = BTreeMap<String, Option<String>>;
 
 /// Scores texts by the means that the model has: a guard's, labels, or classes of its own.
 pub(super) async fn found<'m>(
-    call: &Call,
-    model: &'m ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'m>,
     judged: Judged<'_>,
     (labels, guidelines): (LabelFields<'_>, Option<Guidelines>),
 ) -> Result<Found<'m>, ApiError> {
+    let model = ask.model;
     let has_own_labels = labels.labels.is_some();
     let guard = match has_own_labels {
         true => None,
@@ -45,7 +44,7 @@ pub(super) async fn found<'m>(
                     text: text.as_deref().map(Cow::Borrowed),
                 });
                 let wanted: Vec<Guideline<'_>> = wanted.collect();
-                judge(call, model, common, &judged, (form, &wanted)).await?
+                judge(ask, &judged, (form, &wanted)).await?
             };
             Ok(Found {
                 scores,
@@ -59,7 +58,7 @@ pub(super) async fn found<'m>(
             Err(ApiError::invalid_value("guidelines", must))
         }
         (Some(Guard::Categories(codes)), judged) => Ok(Found {
-            scores: by_categories(call, model, common, &judged, &codes).await?,
+            scores: by_categories(ask, &judged, &codes).await?,
             names: [Cow::Borrowed(UNSAFE)]
                 .into_iter()
                 .chain(codes.into_iter().map(Cow::Owned))
@@ -68,7 +67,7 @@ pub(super) async fn found<'m>(
             flags: Flags::First,
         }),
         (Some(Guard::Verdicts), judged) => Ok(Found {
-            scores: by_verdicts(call, model, common, &judged).await?,
+            scores: by_verdicts(ask, &judged).await?,
             names: { QWEN3_GUARD.iter() }
                 .map(|(_, name)| harmful((*name).into()))
                 .collect(),
@@ -80,8 +79,10 @@ pub(super) async fn found<'m>(
         }
         (None, Judged::Texts(_)) if model.has_vocabulary() && !has_own_labels => Err(not_a_guard()),
         (None, Judged::Texts(texts)) => {
-            let inputs = (Inputs::of_texts(model, texts), true);
-            let classified = classify(call, model, common, labels, inputs, Unit::Texts).await?;
+            let cut = { model.auto_truncate }.then(|| Truncation::to_context(model, Side::Right));
+            let prompts = texts.into_iter().map(Prompt::Text).collect();
+            let inputs = (Given::Prompts(prompts, "input", cut), true);
+            let classified = classify(ask, labels, inputs, Unit::Texts).await?;
             let many =
                 model.class_activation() == ClassActivation::Sigmoid && !model.has_vocabulary();
             let names: Vec<Cow<'_, str>> = match classified.labels {

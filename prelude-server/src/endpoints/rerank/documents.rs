@@ -20,7 +20,7 @@ use crate::{
     served_model::Task,
     tasks::{
         rank::{JudgeFields, judge},
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         truncate::{Side, SwitchFields, Truncation, TruncationFields},
     },
     wire::{Fields, Int, Shapes, Text, by_shape, described, request},
@@ -119,7 +119,8 @@ pub(super) async fn rank(
     if asked.top_k.is_some() && answered != Answered::Sglang {
         return Err(ApiError::unsupported_parameter("top_k"));
     }
-    let (common, model) = Common::with_model(call, request.common, Task::Rerank)?;
+    let ask = Ask::new(call, request.common, Task::Rerank)?;
+    let model = ask.model;
     let query = asked.query.0;
     let documents = asked.documents;
     let documents = documents.ok_or_else(|| ApiError::missing_field("documents"))?;
@@ -142,7 +143,7 @@ pub(super) async fn rank(
     options.truncation =
         Truncation::of_texts(request.truncation, Some(request.switch), model, cut)?;
     let pairs: Vec<(&str, &str)> = documents.iter().map(|d| (&*query, &*d.0)).collect();
-    let judged = judge(call, model, &common, &pairs, &options).await?;
+    let judged = judge(&ask, &pairs, &options).await?;
     let ranked = ranked(&judged, activation, top_n);
     let text = |index: usize| return_documents.then(|| &*documents[index].0);
     if answered == Answered::Sglang {

@@ -11,7 +11,7 @@ use crate::{
     served_model::Task,
     tasks::{
         rank::{PairOptions, judge},
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         truncate::CutFields,
     },
     wire::{Fields, Text, request},
@@ -48,7 +48,8 @@ request! {
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(super) async fn rank(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: TeiRerankRequest<'_> = call.read_fields(fields).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Rerank)?;
+    let ask = Ask::new(call, request.common, Task::Rerank)?;
+    let model = ask.model;
     let asked = request.rerank;
     if asked.texts.is_empty() {
         return Err(ApiError::invalid_value("texts", "not be an empty list"));
@@ -62,7 +63,7 @@ pub(super) async fn rank(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiEr
     };
     let pairs = asked.texts.iter().map(|t| (&*asked.query.0, &*t.0));
     let pairs: Vec<(&str, &str)> = pairs.collect();
-    let judged = judge(call, model, &common, &pairs, &options).await?;
+    let judged = judge(&ask, &pairs, &options).await?;
     let ranked = ranked(&judged, asked.raw_scores != Some(true), None);
     let return_text = asked.return_text == Some(true);
     let results = ranked.into_iter().map(|(index, score)| ListedBody {

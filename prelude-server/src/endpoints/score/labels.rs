@@ -83,6 +83,7 @@ pub(super) async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<
     let can = |model: &ServedModel| !labelled || model.has_vocabulary();
     let name = common.model.as_deref();
     let model = call.app.model_of(name, Task::Score, can)?;
+    let ask = common.ask(call, model);
     let apply_softmax = fields.apply_softmax.unwrap_or(false);
     // Only a classification head without softmax gives logits.
     let activated = model.has_vocabulary() || apply_softmax;
@@ -112,7 +113,7 @@ pub(super) async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<
         Ok((Prepared::with_head(model, "items", prompts, &head)?, ()))
     };
     let scores = |output| Some(wanted.choose(scores(model, output, apply_softmax)?));
-    let (computed, ()) = compute(call, model, &common, expected, prepare, scores).await?;
+    let (computed, ()) = compute(&ask, expected, prepare, scores).await?;
     let usage = computed.usage();
     Ok(respond(model, computed.outputs, usage))
 }

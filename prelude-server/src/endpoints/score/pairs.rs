@@ -10,7 +10,7 @@ use crate::{
     served_model::{ServedModel, Task},
     tasks::{
         rank::{self, Judged},
-        submit::{Common, ListBody},
+        submit::{Ask, ListBody},
         truncate::{Side, Truncation},
     },
 };
@@ -35,7 +35,8 @@ pub(crate) struct PairFields<'a> {
 
 /// Scores pairs of texts: vLLM's dialect.
 pub(super) async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
-    let (common, model) = Common::with_model(call, request.common, Task::Pairs)?;
+    let ask = Ask::new(call, request.common, Task::Pairs)?;
+    let model = ask.model;
     ApiError::refuse_given(&[
         ("items", request.labels.items.is_some()),
         ("item_first", request.labels.item_first == Some(true)),
@@ -57,7 +58,7 @@ pub(super) async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Repl
             return Err(ApiError::invalid_value(left, must));
         }
     };
-    let judged = rank::judge(call, model, &common, &pairs, &options).await?;
+    let judged = rank::judge(&ask, &pairs, &options).await?;
     Ok(respond_list(call, model, &judged, activation))
 }
 

@@ -12,9 +12,10 @@ use crate::{
     error::{ApiError, Dialect},
     served_model::Task,
     tasks::{
-        embed::{Unit, VectorFields, embed},
-        input::{Inputs, Prompts},
-        submit::{Common, CommonFields},
+        embed::{VectorFields, embed},
+        input::{Given, Prompts},
+        prepared::Unit,
+        submit::{Ask, CommonFields},
         truncate::CutFields,
     },
     wire::{Int, Text, request},
@@ -68,9 +69,10 @@ request! {
 /// Answers `/embed`.
 async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbedRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
+    let ask = Ask::new(call, request.common, Task::Embeddings)?;
+    let model = ask.model;
     let asked = request.embed;
-    let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
+    let inputs = Given::Prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
     let normalise = asked.normalize.unwrap_or(true);
     let fields = VectorFields {
         dimensions: asked.dimensions,
@@ -78,7 +80,7 @@ async fn embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         ..VectorFields::default()
     };
     let inputs = (inputs, normalise);
-    let embedded = embed(call, model, &common, fields, inputs, Unit::Texts).await?;
+    let embedded = embed(&ask, fields, inputs, Unit::Texts).await?;
     let write = move || {
         let vectors: Vec<_> = embedded.vectors.into_iter().map(|v| v.concat()).collect();
         Reply::json(&vectors)
@@ -108,14 +110,15 @@ request! {
 /// Answers `/embed_all`: the vectors of each text's tokens, as the model computes them.
 async fn token_embeddings(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: EmbedAllRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
+    let ask = Ask::new(call, request.common, Task::Embeddings)?;
+    let model = ask.model;
     let asked = request.embed;
-    let inputs = Inputs::of_prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
+    let inputs = Given::Prompts(asked.inputs.0, "inputs", request.cut.truncation(model));
     let fields = VectorFields {
         prompt_name: asked.prompt_name,
         ..VectorFields::default()
     };
-    let embedded = embed(call, model, &common, fields, (inputs, false), Unit::Tokens).await?;
+    let embedded = embed(&ask, fields, (inputs, false), Unit::Tokens).await?;
     let write = move || Reply::json(&embedded.vectors);
     Ok(call.write(0, write).await)
 }

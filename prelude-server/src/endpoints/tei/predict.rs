@@ -13,8 +13,8 @@ use crate::{
     error::{ApiError, Dialect},
     tasks::{
         classify::{self, Classified, Function, LabelFields, classify},
-        embed::Unit,
-        input::{Inputs, Prompt},
+        input::{Given, Prompt},
+        prepared::Unit,
         submit::{Common, CommonFields},
         truncate::CutFields,
     },
@@ -133,12 +133,13 @@ pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, Ap
     let request: PredictRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
     let model = classify::model(call, common.model.as_deref(), false)?;
+    let ask = common.ask(call, model);
     if model.has_vocabulary() {
         let message = "the model has no classes of its own; ask /classify with `labels`";
         return Err(ApiError::new(400, "unsupported_task", message));
     }
     let Sequences { prompts, is_batch } = request.predict.inputs;
-    let inputs = Inputs::of_prompts(prompts, "inputs", request.cut.truncation(model));
+    let inputs = Given::Prompts(prompts, "inputs", request.cut.truncation(model));
     let function = request.predict.function_to_apply;
     let function = function.map(|f| f.is_applied(model)).transpose()?;
     let activation = one_of([
@@ -149,7 +150,7 @@ pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, Ap
     let top_k = request.predict.top_k;
     let top_k = top_k.and_then(|k| usize::try_from(k.get()).ok());
     let (labels, inputs) = (LabelFields::default(), (inputs, activation));
-    let classified = classify(call, model, &common, labels, inputs, Unit::Texts).await?;
+    let classified = classify(&ask, labels, inputs, Unit::Texts).await?;
     let write = move || {
         let mut each = predictions(&classified);
         for classes in &mut each {

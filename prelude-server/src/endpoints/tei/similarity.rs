@@ -13,7 +13,7 @@ use crate::{
     served_model::Task,
     tasks::{
         rank::{self, PairOptions},
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         truncate::CutFields,
     },
     wire::{Text, request},
@@ -62,7 +62,8 @@ request! {
 /// Answers `/similarity` by the cosines of embeddings.
 async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: SimilarityRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Embeddings)?;
+    let ask = Ask::new(call, request.common, Task::Embeddings)?;
+    let model = ask.model;
     let SimilarityInputs {
         source_sentence,
         sentences,
@@ -80,7 +81,7 @@ async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     };
     let pairs = sentences.iter().map(|text| (&*source_sentence.0, &*text.0));
     let pairs: Vec<_> = pairs.collect();
-    let judged = rank::by_cosine(call, model, &common, &pairs, &options).await?;
+    let judged = rank::by_cosine(&ask, &pairs, &options).await?;
     #[expect(
         clippy::cast_possible_truncation,
         reason = "written in f32's precision"

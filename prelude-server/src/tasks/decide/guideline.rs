@@ -10,14 +10,12 @@ use prelude_text::{
 
 use super::{Decided, NamedQuestion, Questionnaire};
 use crate::{
-    endpoint::Call,
     error::ApiError,
-    served_model::ServedModel,
     tasks::{
         guidelines::{About, Form, Guideline},
         judged::Judged,
         labels::normalised,
-        submit::Common,
+        submit::Ask,
     },
 };
 
@@ -26,12 +24,11 @@ use crate::{
 /// # Errors
 /// 400 for what a guard cannot be asked; the refusals and failures of admission, scheduler and engine.
 pub(super) async fn decide(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     questionnaire: &Questionnaire<'_>,
     form: &Form,
 ) -> Result<Decided, ApiError> {
+    let Ask { call, model, .. } = ask;
     if questionnaire.instructions.is_some() {
         let must = "be left out: this guard reads a text and a guideline alone";
         return Err(ApiError::invalid_value("instructions", must));
@@ -57,7 +54,7 @@ pub(super) async fn decide(
         guidelines: &guidelines,
     };
     let asked = form
-        .ask(call, common, about, |trie, scores| {
+        .ask(ask, about, |trie, scores| {
             let log = trie.log_probabilities(scores);
             let said: f64 = log.iter().map(|l| l.exp()).sum();
             let probabilities = normalised(&below_max(&log, temperature));
