@@ -16,7 +16,7 @@ use crate::{
     endpoints::tei::predict::{self, PredictRequest, Predictions},
     error::{ApiError, Dialect},
     tasks::{
-        classify::{ActivationFields, LabelFields, classify, model},
+        classify::{ActivationFields, LabelFields, classify, in_f32, model},
         input::{Given, InputsFields},
         prepared::Unit,
         submit::{Common, CommonFields, ListBody},
@@ -91,11 +91,7 @@ impl<'a> Item<'a> {
             index,
             label: labels.get(best).map(String::as_str),
             num_classes: probs.len(),
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "written in f32's precision"
-            )]
-            probs: probs.into_iter().map(|p| p as f32).collect(),
+            probs: in_f32(&probs),
         }
     }
 }

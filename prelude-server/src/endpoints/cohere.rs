@@ -21,7 +21,7 @@ use crate::{
         submit::{Ask, CommonFields},
         truncate::{Side, Truncation},
     },
-    wire::{Count, Int, Text, request},
+    wire::{Count, Int, Text, check_some, request},
 };
 
 /// `POST /v2/embed`.
@@ -107,15 +107,10 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let ask = Ask::new(call, request.common, Task::Embeddings)?;
     let model = ask.model;
     let asked = request.texts;
-    if asked.texts.is_empty() {
-        return Err(ApiError::invalid_value("texts", "not be an empty list"));
-    }
+    check_some("texts", &asked.texts)?;
     let types = asked.embedding_types;
     let types = types.unwrap_or_else(|| vec![VectorType::Float]);
-    if types.is_empty() {
-        let must = "not be an empty list";
-        return Err(ApiError::invalid_value("embedding_types", must));
-    }
+    check_some("embedding_types", &types)?;
     let own = model.embeds();
     let dimensions = asked.output_dimension;
     let width = embed::dimensions("output_dimension", dimensions, (own.embedding_size, own))?;

@@ -106,12 +106,10 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
                 .wanted(model, inputs.input.use_activation)?;
             let inputs = (Given::Fields(inputs), activation);
             let classified = classify::classify(&ask, labels, inputs, unit).await?;
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "written in f32's precision"
-            )]
-            let narrow = |probs: &Vec<f64>| probs.iter().map(|&p| p as f32).collect();
-            let each = |of_input: &Vec<Vec<f64>>| of_input.iter().map(narrow).collect();
+            let each = |of_input: &Vec<Vec<f64>>| {
+                let each = of_input.iter().map(|probs| classify::in_f32(probs));
+                each.collect()
+            };
             Embedded {
                 vectors: classified.probs.iter().map(each).collect(),
                 form,

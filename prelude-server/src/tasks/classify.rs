@@ -23,7 +23,7 @@ use crate::{
     endpoint::{Call, Printed},
     error::ApiError,
     served_model::{ServedModel, Task},
-    wire::{Text, one_of},
+    wire::{Text, check_count, one_of},
 };
 
 /// Most labels a language model is asked to choose from.
@@ -212,6 +212,15 @@ pub(crate) fn activated(activation: ClassActivation, logits: &[f32]) -> Vec<f64>
     }
 }
 
+/// Returns numbers in the precision in which answers print classes and cosines.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "written in f32's precision"
+)]
+pub(crate) fn in_f32(numbers: &[f64]) -> Vec<f32> {
+    numbers.iter().map(|&number| number as f32).collect()
+}
+
 /// Returns the logistic function of `x`.
 pub(crate) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
@@ -288,10 +297,7 @@ async fn by_labels<'m>(
 
 fn checked(labels: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {
     let labels = labels.ok_or_else(|| ApiError::missing_field("labels"))?;
-    if !(2..=LABELS_MAX).contains(&labels.len()) {
-        let must = format!("have 2 to {LABELS_MAX} entries");
-        return Err(ApiError::invalid_value("labels", must));
-    }
+    check_count("labels", labels.len(), 2..=LABELS_MAX, "entries")?;
     let mut sorted: Vec<&String> = labels.iter().collect();
     sorted.sort_unstable();
     if sorted[0].is_empty() || sorted.windows(2).any(|w| w[0] == w[1]) {

@@ -55,7 +55,7 @@ pub(crate) struct Prompts<'a>(pub(crate) Vec<Prompt<'a>>);
 impl<'de: 'a, 'a> Deserialize<'de> for Prompts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&'de RawValue>::deserialize(deserializer)?;
-        parse_prompts(raw.get()).map(Self).map_err(Wrong::in_serde)
+        parse_prompts(raw.get()).map(Self)
     }
 }
 
@@ -112,7 +112,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Sequences<'a> {
             let all: Vec<Sequence<'a>> = serde_json::from_str(raw).map_err(wrong)?;
             return Ok(Self(all.into_iter().map(Into::into).collect()));
         }
-        parse_prompts(raw).map(Self).map_err(Wrong::in_serde)
+        parse_prompts(raw).map(Self)
     }
 }
 
@@ -126,65 +126,39 @@ described!(Sequences<'_>, "Sequences", |generator| {
     })
 });
 
-/// A value that is no prompts: "must be" this, or "must" do that.
-#[derive(Debug)]
-pub(crate) enum Wrong {
-    Type(&'static str),
-    Value(&'static str),
-}
-
-impl Wrong {
-    /// Returns the error for the field that serde reads.
-    fn in_serde<E: serde::de::Error>(self) -> E {
-        match self {
-            Self::Type(be) => wrong_type(be),
-            Self::Value(must) => wrong_value(must),
-        }
-    }
-
-    /// Returns the error for the field at `path`.
-    pub(crate) fn at(self, path: &'static str) -> ApiError {
-        match self {
-            Self::Type(be) => ApiError::invalid_type(path, be),
-            Self::Value(must) => ApiError::invalid_value(path, must),
-        }
-    }
-}
-
 /// Parses a JSON value as prompts.
 ///
 /// # Errors
-/// [`Wrong`] for a value of another type, or an empty list.
-pub(crate) fn parse_prompts(raw: &str) -> Result<Vec<Prompt<'_>>, Wrong> {
+/// A value of another type, or an empty list.
+fn parse_prompts<E: serde::de::Error>(raw: &str) -> Result<Vec<Prompt<'_>>, E> {
     let ids = |raw: &str| {
         serde_json::from_str::<Vec<TokenId>>(raw)
-            .map_err(|_| Wrong::Type("a list of token ids: integers of at least 0"))
+            .map_err(|_| wrong_type("a list of token ids: integers of at least 0"))
     };
     // The text is JSON already, so its first bytes tell what it is.
     let first = raw.as_bytes()[0];
     let second = raw[1..].trim_start().bytes().next();
     match (first, second) {
         (b'"', _) => {
-            let text: Text<'_> = serde_json::from_str(raw).map_err(|_| Wrong::Value(NO_TEXT))?;
+            let text: Text<'_> = serde_json::from_str(raw).map_err(|_| wrong_value(NO_TEXT))?;
             Ok(vec![Prompt::Text(text.0)])
         }
-        (b'[', Some(b']')) => Err(Wrong::Value("not be an empty list")),
+        (b'[', Some(b']')) => Err(wrong_value("not be an empty list")),
         (b'[', Some(b'"')) => {
             let texts: Result<Vec<Text<'_>>, _> = serde_json::from_str(raw);
             let texts = texts.map_err(|e| match e.is_data() {
-                true => Wrong::Type("a list of strings alone"),
-                false => Wrong::Value(NO_TEXT),
+                true => wrong_type("a list of strings alone"),
+                false => wrong_value(NO_TEXT),
             })?;
             Ok(texts.into_iter().map(|t| Prompt::Text(t.0)).collect())
         }
         (b'[', Some(b'[')) => {
-            let lists: Vec<&RawValue> =
-                serde_json::from_str(raw).map_err(|_| Wrong::Type(KINDS))?;
+            let lists: Vec<&RawValue> = serde_json::from_str(raw).map_err(|_| wrong_type(KINDS))?;
             let prompt = |list: &RawValue| Ok(Prompt::Ids(ids(list.get())?));
             lists.into_iter().map(prompt).collect()
         }
         (b'[', Some(b'-' | b'0'..=b'9')) => Ok(vec![Prompt::Ids(ids(raw)?)]),
-        _ => Err(Wrong::Type(KINDS)),
+        _ => Err(wrong_type(KINDS)),
     }
 }
 
@@ -598,9 +572,11 @@ fn cut_one<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Unknown, from_raw};
 
     fn check(raw: &str, expected: Result<Vec<Prompt<'_>>, &str>) {
-        let found = parse_prompts(raw).map_err(|wrong| wrong.at("prompt"));
+        let found: Result<Prompts<'_>, _> = from_raw(raw, "prompt", &mut Unknown::default());
+        let found = found.map(|prompts| prompts.0);
         match expected {
             Ok(prompts) => assert_eq!(found.unwrap(), prompts, "{raw}"),
             Err(part) => {

@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use crate::{error::ApiError, wire::Json};
+use crate::{
+    error::ApiError,
+    wire::{Json, check_some},
+};
 
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
@@ -98,9 +101,7 @@ pub(crate) fn checked(value: Option<Json>, reads_parts: bool) -> Result<Vec<Valu
     let Value::Array(mut messages) = value.0 else {
         return Err(ApiError::invalid_type("messages", "a list of objects"));
     };
-    if messages.is_empty() {
-        return Err(ApiError::invalid_value("messages", "not be an empty list"));
-    }
+    check_some("messages", &messages)?;
     check_all(&mut messages, "messages", reads_parts)?;
     Ok(messages)
 }

@@ -22,6 +22,8 @@ pub(crate) use value::{
     Count, CountOrAll, Entries, Int, Json, Members, OneOrMany, Refused, Text, TextOrJson,
 };
 
+use std::{borrow::Cow, ops::RangeInclusive};
+
 use serde::Deserialize;
 
 use crate::{dialects::Table, error::ApiError};
@@ -64,6 +66,37 @@ pub(crate) fn one_of<T: Copy, const N: usize>(
             Err(ApiError::invalid_value(second, must))
         }
         _ => Ok(first),
+    }
+}
+
+/// Checks how many of what a list has: `of` is the word for its entries.
+///
+/// # Errors
+/// 400 `invalid_value` naming the list's field or pointer.
+pub(crate) fn check_count(
+    path: impl Into<Cow<'static, str>>,
+    count: usize,
+    allowed: RangeInclusive<usize>,
+    of: &str,
+) -> Result<(), ApiError> {
+    let (least, most) = (allowed.start(), allowed.end());
+    match allowed.contains(&count) {
+        true => Ok(()),
+        false => Err(ApiError::invalid_value(
+            path,
+            format!("have {least} to {most} {of}"),
+        )),
+    }
+}
+
+/// Checks that a list is not empty.
+///
+/// # Errors
+/// 400 `invalid_value` naming the list's field.
+pub(crate) fn check_some<T>(field: &'static str, list: &[T]) -> Result<(), ApiError> {
+    match list.is_empty() {
+        true => Err(ApiError::invalid_value(field, "not be an empty list")),
+        false => Ok(()),
     }
 }
 

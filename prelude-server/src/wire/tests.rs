@@ -54,7 +54,7 @@ fn a_group_takes_its_fields_and_leaves_the_rest() {
     let (group, fields) = read(body).unwrap();
     assert!(matches!(
         group.s,
-        Some(Text(std::borrow::Cow::Borrowed("a")))
+        Some(Text(Cow::Borrowed("a")))
     ));
     assert_eq!(group.raw.unwrap().get(), r#"{"x": 1.50}"#);
     assert_eq!(group.i.unwrap().count(), 3);

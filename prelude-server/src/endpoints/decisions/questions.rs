@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::{
     error::ApiError,
     tasks::decide::{LEVELS_MAX, NamedQuestion, OPTIONS_MAX, QUESTIONS_MAX},
-    wire::{Refused, Text},
+    wire::{Refused, Text, check_count},
 };
 
 /// A question. `choices` are a choice's, `levels` a score's.
@@ -79,10 +79,7 @@ struct LevelFields<'a> {
 pub(super) fn questions(
     list: Vec<QuestionFields<'_>>,
 ) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
-    if !(1..=QUESTIONS_MAX).contains(&list.len()) {
-        let must = format!("have 1 to {QUESTIONS_MAX} questions");
-        return Err(ApiError::invalid_value("questions", must));
-    }
+    check_count("questions", list.len(), 1..=QUESTIONS_MAX, "questions")?;
     let read = list.into_iter().enumerate();
     let read = read.map(|(i, fields)| question(&format!("/questions/{i}"), fields));
     let read: Vec<_> = read.collect::<Result<_, ApiError>>()?;
@@ -110,13 +107,13 @@ fn question<'a>(
             ("type", criteria, Values::None)
         }
         Kind::Choice => {
-            let list = listed(fields.choices, format!("{path}/choices"), OPTIONS_MAX)?;
+            let list = listed(fields.choices, &format!("{path}/choices"), OPTIONS_MAX)?;
             let (options, values) = choices(&format!("{path}/choices"), list)?;
             let criteria = Criteria::Choice(options);
             ("choices", criteria, Values::Choices(values))
         }
         Kind::Score => {
-            let list = listed(fields.levels, format!("{path}/levels"), LEVELS_MAX)?;
+            let list = listed(fields.levels, &format!("{path}/levels"), LEVELS_MAX)?;
             let (levels, labels) = levels(list);
             ("levels", Criteria::Score(levels), Values::Labels(labels))
         }
@@ -133,15 +130,10 @@ fn question<'a>(
 }
 
 /// Checks that a list has 2 to `max` entries, and returns it.
-fn listed<T>(list: Option<Vec<T>>, path: String, max: usize) -> Result<Vec<T>, ApiError> {
-    match list {
-        None => Err(ApiError::missing_field(path)),
-        Some(list) if (2..=max).contains(&list.len()) => Ok(list),
-        Some(_) => {
-            let must = format!("have 2 to {max} entries");
-            Err(ApiError::invalid_value(path, must))
-        }
-    }
+fn listed<T>(list: Option<Vec<T>>, path: &str, max: usize) -> Result<Vec<T>, ApiError> {
+    let list = list.ok_or_else(|| ApiError::missing_field(path.to_owned()))?;
+    check_count(path.to_owned(), list.len(), 2..=max, "entries")?;
+    Ok(list)
 }
 
 fn choices<'a>(

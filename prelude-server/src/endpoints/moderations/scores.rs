@@ -18,6 +18,7 @@ use crate::{
         submit::Ask,
         truncate::{Side, Truncation},
     },
+    wire::check_count,
 };
 
 /// Categories, each with the guideline that its texts violate.
@@ -112,10 +113,12 @@ fn checked(
         None if own.is_empty() => return Err(no_guidelines()),
         None => own.iter().map(|name| ((*name).to_owned(), None)).collect(),
     };
-    if !(1..=GUIDELINES_MAX).contains(&guidelines.len()) {
-        let must = format!("have 1 to {GUIDELINES_MAX} entries");
-        return Err(ApiError::invalid_value("guidelines", must));
-    }
+    check_count(
+        "guidelines",
+        guidelines.len(),
+        1..=GUIDELINES_MAX,
+        "entries",
+    )?;
     let is_empty = |(name, text): (&String, &Option<String>)| {
         name.is_empty() || text.as_ref().is_some_and(|text| text.trim().is_empty())
     };

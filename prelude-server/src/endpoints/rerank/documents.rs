@@ -23,7 +23,7 @@ use crate::{
         submit::{Ask, CommonFields},
         truncate::{Side, SwitchFields, Truncation, TruncationFields},
     },
-    wire::{Fields, Int, Shapes, Text, by_shape, described, request},
+    wire::{Fields, Int, Shapes, Text, by_shape, check_some, described, request},
 };
 
 /// Tokens of a document that Cohere's dialect reads unless told otherwise.
@@ -124,9 +124,7 @@ pub(super) async fn rank(
     let query = asked.query.0;
     let documents = asked.documents;
     let documents = documents.ok_or_else(|| ApiError::missing_field("documents"))?;
-    if documents.is_empty() {
-        return Err(ApiError::invalid_value("documents", "not be an empty list"));
-    }
+    check_some("documents", &documents)?;
     let top_n = wanted(asked.top_n.or(asked.top_k));
     let return_documents = asked.return_documents.unwrap_or(!is_cohere);
     if how.instruction.is_some() && asked.instruct.is_some() {

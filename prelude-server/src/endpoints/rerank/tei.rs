@@ -14,7 +14,7 @@ use crate::{
         submit::{Ask, CommonFields},
         truncate::CutFields,
     },
-    wire::{Fields, Text, request},
+    wire::{Fields, Text, check_some, request},
 };
 
 /// A query and texts.
@@ -51,9 +51,7 @@ pub(super) async fn rank(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiEr
     let ask = Ask::new(call, request.common, Task::Rerank)?;
     let model = ask.model;
     let asked = request.rerank;
-    if asked.texts.is_empty() {
-        return Err(ApiError::invalid_value("texts", "not be an empty list"));
-    }
+    check_some("texts", &asked.texts)?;
     let options = PairOptions {
         truncation: request.cut.truncation(model),
         escapes: asked.escape_special_tokens,

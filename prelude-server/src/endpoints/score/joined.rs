@@ -11,10 +11,11 @@ use crate::{
     served_model::ServedModel,
     tasks::{
         budget::Budget,
-        input::{Prompt, Prompts, parse_prompts},
+        input::{Prompt, Prompts},
         place::{check_bytes, check_ids, check_length, place},
         truncate::Truncation,
     },
+    wire::{Unknown, from_raw},
 };
 
 /// The way in which a query and an item become one prompt: texts are joined, then encoded.
@@ -55,7 +56,7 @@ impl<'a> Joined<'a> {
         // No items are no error: the answer has no scores.
         let items = match raw.strip_prefix('[').map(str::trim_start) {
             Some("]") => Vec::new(),
-            _ => parse_prompts(raw).map_err(|wrong| wrong.at("items"))?,
+            _ => from_raw::<Prompts<'_>>(raw, "items", &mut Unknown::default())?.0,
         };
         let mixed = || {
             let must = "be strings where `query` is one, and lists of token ids where it is one";

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use prelude_core::{Head, Normalise, TokenId};
 
-use crate::{error::ApiError, served_model::ServedModel, tasks::place::check_ids};
+use crate::{
+    error::ApiError, served_model::ServedModel, tasks::place::check_ids, wire::check_count,
+};
 
 /// Most label tokens of a request.
 const LABELS_MAX: usize = 1_024;
@@ -59,10 +61,7 @@ pub(super) fn classes(
     let Some(names) = names else {
         return Ok(None);
     };
-    if !(1..=LABELS_MAX).contains(&names.len()) {
-        let must = format!("have 1 to {LABELS_MAX} entries");
-        return Err(ApiError::invalid_value("labels", must));
-    }
+    check_count("labels", names.len(), 1..=LABELS_MAX, "entries")?;
     let place = |(index, name): (usize, &String)| {
         let place = model.class_names().iter().position(|label| label == name);
         place.ok_or_else(|| {
@@ -93,10 +92,7 @@ pub(super) fn tokens(
             return Err(ApiError::invalid_value("labels", must));
         }
     };
-    if !(1..=LABELS_MAX).contains(&ids.len()) {
-        let must = format!("have 1 to {LABELS_MAX} entries");
-        return Err(ApiError::invalid_value(name, must));
-    }
+    check_count(name, ids.len(), 1..=LABELS_MAX, "entries")?;
     check_ids(name, &ids, model)?;
     Ok(ids.into())
 }

@@ -12,7 +12,7 @@ use crate::{
     tasks::decide::{
         DecideFields, LEVELS_MAX, NamedQuestion, OPTIONS_MAX, Options, QUESTIONS_MAX, Questionnaire,
     },
-    wire::{Entries, TextOrJson, Unknown, escaped, from_raw},
+    wire::{Entries, TextOrJson, Unknown, check_count, escaped, from_raw},
 };
 
 /// A state and questions about it, as clients write them.
@@ -88,10 +88,7 @@ pub(super) fn questionnaire<'a>(
         })
     });
     let questions = questions.collect::<Result<Vec<_>, _>>()?;
-    if !(1..=QUESTIONS_MAX).contains(&questions.len()) {
-        let must = format!("have 1 to {QUESTIONS_MAX} questions");
-        return Err(ApiError::invalid_value("questions", must));
-    }
+    check_count("questions", questions.len(), 1..=QUESTIONS_MAX, "questions")?;
     Ok(Questionnaire {
         state_field: "state",
         state: fields.state.0.into(),
@@ -119,10 +116,7 @@ fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, 
         Kind::Choice => {
             type Options<'a> = Entries<'a, Option<TextOrJson>>;
             let options: Options<'_> = from_raw(required()?.get(), path, none)?;
-            if !(2..=OPTIONS_MAX).contains(&options.0.len()) {
-                let must = format!("have 2 to {OPTIONS_MAX} options");
-                return Err(ApiError::invalid_value(path.to_owned(), must));
-            }
+            check_count(path.to_owned(), options.0.len(), 2..=OPTIONS_MAX, "options")?;
             let option = |(name, description): (Cow<'_, str>, Option<TextOrJson>)| ChoiceOption {
                 name: name.into_owned(),
                 description: description.map(|text| text.0),
@@ -133,10 +127,7 @@ fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, 
         }
         Kind::Score => {
             let levels: Vec<&RawValue> = from_raw(required()?.get(), path, none)?;
-            if !(2..=LEVELS_MAX).contains(&levels.len()) {
-                let must = format!("have 2 to {LEVELS_MAX} levels");
-                return Err(ApiError::invalid_value(path.to_owned(), must));
-            }
+            check_count(path.to_owned(), levels.len(), 2..=LEVELS_MAX, "levels")?;
             let level = |(index, raw): (usize, &RawValue)| {
                 let path = format!("{path}/{index}");
                 let TextOrJson(description) = from_raw(raw.get(), &path, &mut Unknown::default())?;

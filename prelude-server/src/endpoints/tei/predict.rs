@@ -12,7 +12,7 @@ use crate::{
     endpoint::{Call, Endpoint, Reply, asked, json as body},
     error::{ApiError, Dialect},
     tasks::{
-        classify::{self, Classified, Function, LabelFields, classify},
+        classify::{self, Classified, Function, LabelFields, classify, in_f32},
         input::{Given, Prompt},
         prepared::Unit,
         submit::{Common, CommonFields},
@@ -167,17 +167,9 @@ pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, Ap
 /// Returns the classes of each text, likeliest first.
 fn predictions<'a>(classified: &'a Classified<'_>) -> Vec<Vec<Prediction<'a>>> {
     let of_text = |probs: &Vec<Vec<f64>>| {
-        let labels = classified.labels.iter();
-        let each = labels.zip(probs.iter().flatten());
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "written in f32's precision"
-        )]
+        let each = classified.labels.iter().zip(in_f32(&probs.concat()));
         let mut all: Vec<_> = each
-            .map(|(label, &score)| Prediction {
-                score: score as f32,
-                label,
-            })
+            .map(|(label, score)| Prediction { score, label })
             .collect();
         // Stable, so equal scores stay in the order of the classes.
         all.sort_by(|a, b| b.score.total_cmp(&a.score));

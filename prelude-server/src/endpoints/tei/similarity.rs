@@ -12,6 +12,7 @@ use crate::{
     error::{ApiError, Dialect},
     served_model::Task,
     tasks::{
+        classify::in_f32,
         rank::{self, PairOptions},
         submit::{Ask, CommonFields},
         truncate::CutFields,
@@ -82,10 +83,5 @@ async fn similarity(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let pairs = sentences.iter().map(|text| (&*source_sentence.0, &*text.0));
     let pairs: Vec<_> = pairs.collect();
     let judged = rank::by_cosine(&ask, &pairs, &options).await?;
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "written in f32's precision"
-    )]
-    let cosines: Vec<f32> = judged.scores(false).into_iter().map(|x| x as f32).collect();
-    Ok(Reply::json(&cosines))
+    Ok(Reply::json(&in_f32(&judged.scores(false))))
 }
