@@ -72,7 +72,7 @@ async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: DecisionRequest<'_> = call.read(&body).await?;
     let ask = Ask::new(call, request.common, Task::Decisions)?;
     let model = ask.model;
-    let (questions, values) = questions::questions(request.decision.questions)?;
+    let questions = questions::questions(request.decision.questions)?;
     let options = Options::new(request.options.x_prelude)?;
     if options.forest {
         let must = "be false or absent here; `/v1/systemone` answers with the tree of the prompts";
@@ -87,12 +87,7 @@ async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         escapes: request.options.escape_special_tokens,
     };
     let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
-    Ok(answers::reply(
-        &model.name,
-        &questionnaire,
-        &values,
-        &decided,
-    ))
+    Ok(answers::reply(&model.name, &questionnaire, &decided))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use prelude_text::{
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{json, value::RawValue};
 
 mod guideline;
 
@@ -74,6 +74,9 @@ pub(crate) struct NamedQuestion<'a> {
     /// The JSON pointer of the possible answers, for errors.
     pub(crate) pointer: String,
     pub(crate) question: Question,
+    /// The values by which the client wants to be told of the answers, in their order, where these
+    /// are others than the names that the model reads.
+    pub(crate) values: Vec<&'a RawValue>,
 }
 
 /// The options of decisions, as clients write them.

@@ -52,10 +52,7 @@ fn a_group_takes_its_fields_and_leaves_the_rest() {
     let body = r#"{"s":"a","raw":{"x": 1.50},"i":3,"b":true,"f":2,"v":[{"a":1}],"side":"left",
         "ids":[1,2],"texts":["a","b\n"],"o":[{"n":1,"s":"é","x":0,"y":[]}],"t":1,"w":null}"#;
     let (group, fields) = read(body).unwrap();
-    assert!(matches!(
-        group.s,
-        Some(Text(Cow::Borrowed("a")))
-    ));
+    assert!(matches!(group.s, Some(Text(Cow::Borrowed("a")))));
     assert_eq!(group.raw.unwrap().get(), r#"{"x": 1.50}"#);
     assert_eq!(group.i.unwrap().count(), 3);
     assert_eq!((group.b, group.f), (Some(true), Some(2.0)));

@@ -43,8 +43,6 @@ pub struct ChoiceOption {
 pub struct Level {
     /// The meaning of the level, as the model reads it.
     pub description: String,
-    /// The level as JSON, which answers return unchanged.
-    pub json: String,
 }
 
 impl Criteria {
@@ -173,7 +171,6 @@ mod tests {
         );
         let level = |d: &str| Level {
             description: d.into(),
-            json: format!("{d:?}"),
         };
         check(
             Some("How angry?"),

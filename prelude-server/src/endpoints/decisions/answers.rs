@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::questions::{StringOrBool, Values};
+use super::questions::StringOrBool;
 use crate::{
     endpoint::Reply,
     tasks::decide::{Decided, NamedQuestion, Questionnaire},
@@ -78,20 +78,15 @@ struct OfValue<'a> {
 #[schemars(rename = "DecisionLevelProbability")]
 struct OfLevel<'a> {
     value: usize,
-    label: &'a str,
+    #[schemars(with = "String")]
+    label: &'a RawValue,
     probability: f64,
 }
 
-pub(super) fn reply(
-    model: &str,
-    questionnaire: &Questionnaire<'_>,
-    values: &[Values<'_>],
-    decided: &Decided,
-) -> Reply {
-    let named = questionnaire.questions.iter().zip(values);
-    let answers = named
-        .zip(&decided.answers)
-        .map(|((named, values), (answer, _))| answer_body(named, values, answer));
+/// Writes the answers in the order of the questions.
+pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &Decided) -> Reply {
+    let answers = questionnaire.questions.iter().zip(&decided.answers);
+    let answers = answers.map(|(named, (answer, _))| answer_body(named, answer));
     let input_tokens = decided.tokens;
     Reply::json(&Response {
         model,
@@ -112,49 +107,35 @@ pub(super) fn reply(
     })
 }
 
-fn answer_body<'a>(
-    named: &'a NamedQuestion<'_>,
-    values: &'a Values<'_>,
-    answer: &Answer,
-) -> AnswerBody<'a> {
+fn answer_body<'a>(named: &'a NamedQuestion<'_>, answer: &Answer) -> AnswerBody<'a> {
     let name = named.name.as_deref();
-    match (values, answer) {
-        (Values::None, Answer::Noul { noul }) => AnswerBody::Predicate {
+    let values = named.values.iter().copied();
+    match answer {
+        Answer::Noul { noul } => AnswerBody::Predicate {
             name,
             probability: *noul,
         },
-        (
-            Values::Choices(values),
-            Answer::Choice {
-                choice,
-                probabilities,
-                confidence,
-            },
-        ) => AnswerBody::Choice {
+        Answer::Choice {
+            choice,
+            probabilities,
+            confidence,
+        } => AnswerBody::Choice {
             name,
-            choice: values[*choice],
+            choice: named.values[*choice],
             confidence: *confidence,
-            probabilities: values
-                .iter()
-                .zip(probabilities)
-                .map(|(&value, &probability)| OfValue { value, probability })
+            probabilities: { values.zip(probabilities) }
+                .map(|(value, &probability)| OfValue { value, probability })
                 .collect(),
         },
-        (
-            Values::Labels(labels),
-            Answer::Score {
-                score,
-                probabilities,
-                confidence,
-            },
-        ) => AnswerBody::Score {
+        Answer::Score {
+            score,
+            probabilities,
+            confidence,
+        } => AnswerBody::Score {
             name,
             score: *score,
             confidence: *confidence,
-            probabilities: labels
-                .iter()
-                .zip(probabilities)
-                .enumerate()
+            probabilities: { values.zip(probabilities).enumerate() }
                 .map(|(value, (label, &probability))| OfLevel {
                     value,
                     label,
@@ -162,6 +143,5 @@ fn answer_body<'a>(
                 })
                 .collect(),
         },
-        _ => unreachable!("the answer was made from these criteria"),
     }
 }

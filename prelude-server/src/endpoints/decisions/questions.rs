@@ -1,6 +1,6 @@
 //! Typed questions as OpenAI's clients write them.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::collections::HashSet;
 
 use prelude_text::decide::{ChoiceOption, Criteria, Level, Question};
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::{
     error::ApiError,
     tasks::decide::{LEVELS_MAX, NamedQuestion, OPTIONS_MAX, QUESTIONS_MAX},
-    wire::{Refused, Text, check_count},
+    wire::{Refused, Text, Unknown, check_count, from_raw},
 };
 
 /// A question. `choices` are a choice's, `levels` a score's.
@@ -71,62 +71,46 @@ pub(super) enum StringOrBool {
 #[schemars(rename = "DecisionLevel")]
 struct LevelFields<'a> {
     #[serde(borrow)]
-    label: Text<'a>,
+    #[schemars(with = "String")]
+    label: &'a RawValue,
     description: Option<Text<'a>>,
 }
 
-/// Returns the questions, and what each one's answers are called.
-pub(super) fn questions(
-    list: Vec<QuestionFields<'_>>,
-) -> Result<(Vec<NamedQuestion<'_>>, Vec<Values<'_>>), ApiError> {
+/// Reads the questions of a request.
+///
+/// # Errors
+/// 400 naming the question's field.
+pub(super) fn questions(list: Vec<QuestionFields<'_>>) -> Result<Vec<NamedQuestion<'_>>, ApiError> {
     check_count("questions", list.len(), 1..=QUESTIONS_MAX, "questions")?;
     let read = list.into_iter().enumerate();
     let read = read.map(|(i, fields)| question(&format!("/questions/{i}"), fields));
-    let read: Vec<_> = read.collect::<Result<_, ApiError>>()?;
-    Ok(read.into_iter().unzip())
+    read.collect()
 }
 
-/// The names of answers, as the client spelled them.
-pub(super) enum Values<'a> {
-    None,
-    /// A string or a boolean each.
-    Choices(Vec<&'a RawValue>),
-    Labels(Vec<Cow<'a, str>>),
-}
-
-fn question<'a>(
-    path: &str,
-    fields: QuestionFields<'a>,
-) -> Result<(NamedQuestion<'a>, Values<'a>), ApiError> {
-    let (list, criteria, values) = match fields.r#type {
-        Kind::Predicate => {
-            let criteria = Criteria::Noul {
-                yes: None,
-                no: None,
-            };
-            ("type", criteria, Values::None)
-        }
-        Kind::Choice => {
-            let list = listed(fields.choices, &format!("{path}/choices"), OPTIONS_MAX)?;
-            let (options, values) = choices(&format!("{path}/choices"), list)?;
-            let criteria = Criteria::Choice(options);
-            ("choices", criteria, Values::Choices(values))
-        }
-        Kind::Score => {
-            let list = listed(fields.levels, &format!("{path}/levels"), LEVELS_MAX)?;
-            let (levels, labels) = levels(list);
-            ("levels", Criteria::Score(levels), Values::Labels(labels))
-        }
+fn question<'a>(path: &str, fields: QuestionFields<'a>) -> Result<NamedQuestion<'a>, ApiError> {
+    let list = match fields.r#type {
+        Kind::Predicate => "type",
+        Kind::Choice => "choices",
+        Kind::Score => "levels",
     };
-    let named = NamedQuestion {
+    let pointer = format!("{path}/{list}");
+    let (criteria, values) = match fields.r#type {
+        Kind::Predicate => {
+            let (yes, no) = (None, None);
+            (Criteria::Noul { yes, no }, Vec::new())
+        }
+        Kind::Choice => choices(&pointer, listed(fields.choices, &pointer, OPTIONS_MAX)?)?,
+        Kind::Score => levels(&pointer, listed(fields.levels, &pointer, LEVELS_MAX)?)?,
+    };
+    Ok(NamedQuestion {
         name: fields.name.map(|name| name.0),
-        pointer: format!("{path}/{list}"),
+        pointer,
         question: Question {
             instructions: Some(fields.instructions.0.into_owned()),
             criteria,
         },
-    };
-    Ok((named, values))
+        values,
+    })
 }
 
 /// Checks that a list has 2 to `max` entries, and returns it.
@@ -139,7 +123,7 @@ fn listed<T>(list: Option<Vec<T>>, path: &str, max: usize) -> Result<Vec<T>, Api
 fn choices<'a>(
     path: &str,
     list: Vec<ChoiceFields<'a>>,
-) -> Result<(Vec<ChoiceOption>, Vec<&'a RawValue>), ApiError> {
+) -> Result<(Criteria, Vec<&'a RawValue>), ApiError> {
     let mut options = Vec::with_capacity(list.len());
     let mut values = Vec::with_capacity(list.len());
     let mut seen = HashSet::new();
@@ -160,21 +144,26 @@ fn choices<'a>(
         options.push(ChoiceOption { name, description });
         values.push(value);
     }
-    Ok((options, values))
+    Ok((Criteria::Choice(options), values))
 }
 
-fn levels(list: Vec<LevelFields<'_>>) -> (Vec<Level>, Vec<Cow<'_, str>>) {
-    let level = |LevelFields { label, description }| {
-        let Text(label) = label;
-        let description = match description {
+fn levels<'a>(
+    path: &str,
+    list: Vec<LevelFields<'a>>,
+) -> Result<(Criteria, Vec<&'a RawValue>), ApiError> {
+    let values = list.iter().map(|level| level.label).collect();
+    let level = |(index, fields): (usize, LevelFields<'_>)| {
+        let path = format!("{path}/{index}/label");
+        let Text(label) = from_raw(fields.label.get(), &path, &mut Unknown::default())?;
+        let description = match fields.description {
             Some(Text(description)) => format!("{label} - {description}"),
-            None => label.clone().into_owned(),
+            None => label.into_owned(),
         };
-        let level = Level {
-            description,
-            json: String::new(),
-        };
-        (level, label)
+        Ok(Level { description })
     };
-    list.into_iter().map(level).unzip()
+    let levels = list.into_iter().enumerate().map(level);
+    Ok((
+        Criteria::Score(levels.collect::<Result<_, ApiError>>()?),
+        values,
+    ))
 }

@@ -94,8 +94,7 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
         let name = name.expect("System One's questions are named");
         Cow::Owned(name.to_owned())
     };
-    let bodies =
-        answers().map(|(named, (answer, _))| (id(named), body(&named.question.criteria, answer)));
+    let bodies = answers().map(|(named, (answer, _))| (id(named), body(named, answer)));
     let diagnostics = answers().map(|(named, (_, diagnostics))| {
         let body = DiagnosticsBody {
             label_mass: diagnostics.label_mass,
@@ -128,8 +127,9 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
     })
 }
 
-fn body<'a>(criteria: &'a Criteria, answer: &Answer) -> AnswerBody<'a> {
-    match (criteria, answer) {
+fn body<'a>(named: &'a NamedQuestion<'_>, answer: &Answer) -> AnswerBody<'a> {
+    let numbered = |index: usize| Cow::Owned(index.to_string());
+    match (&named.question.criteria, answer) {
         (
             Criteria::Choice(options),
             Answer::Choice {
@@ -149,7 +149,7 @@ fn body<'a>(criteria: &'a Criteria, answer: &Answer) -> AnswerBody<'a> {
             confidence: *confidence,
         },
         (
-            Criteria::Score(levels),
+            Criteria::Score(_),
             Answer::Score {
                 score,
                 probabilities,
@@ -158,23 +158,13 @@ fn body<'a>(criteria: &'a Criteria, answer: &Answer) -> AnswerBody<'a> {
         ) => AnswerBody::Score {
             score: *score,
             legend: Entries(
-                levels
-                    .iter()
-                    .enumerate()
-                    .map(|(i, level)| {
-                        let json = serde_json::from_str(&level.json);
-                        (
-                            Cow::Owned(i.to_string()),
-                            json.expect("it was JSON when read"),
-                        )
-                    })
+                { named.values.iter().enumerate() }
+                    .map(|(i, level)| (numbered(i), *level))
                     .collect(),
             ),
             probabilities: Entries(
-                probabilities
-                    .iter()
-                    .enumerate()
-                    .map(|(i, p)| (Cow::Owned(i.to_string()), *p))
+                { probabilities.iter().enumerate() }
+                    .map(|(i, p)| (numbered(i), *p))
                     .collect(),
             ),
             confidence: *confidence,

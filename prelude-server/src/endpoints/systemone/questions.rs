@@ -78,13 +78,15 @@ pub(super) fn questionnaire<'a>(
             return Err(ApiError::invalid_value("questions", must));
         }
         let pointer = format!("/questions/{}/criteria", escaped(&id));
+        let (criteria, values) = criteria(question.r#type, question.criteria, &pointer)?;
         Ok(NamedQuestion {
             question: Question {
                 instructions: question.instructions.map(|text| text.0),
-                criteria: criteria(question.r#type, question.criteria, &pointer)?,
+                criteria,
             },
             pointer,
             name: Some(id),
+            values,
         })
     });
     let questions = questions.collect::<Result<Vec<_>, _>>()?;
@@ -100,7 +102,11 @@ pub(super) fn questionnaire<'a>(
 }
 
 /// Reads the criteria of a question at `path`.
-fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, ApiError> {
+fn criteria<'a>(
+    kind: Kind,
+    raw: Option<&'a RawValue>,
+    path: &str,
+) -> Result<(Criteria, Vec<&'a RawValue>), ApiError> {
     // Unknown fields inside criteria are errors.
     let none = &mut Unknown::default();
     let required = || raw.ok_or_else(|| ApiError::missing_field(path.to_owned()));
@@ -108,10 +114,8 @@ fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, 
         Kind::Noul => {
             let sides = raw.map(|raw| from_raw(raw.get(), path, none)).transpose()?;
             let Sides { r#true, r#false } = sides.unwrap_or_default();
-            Ok(Criteria::Noul {
-                yes: r#true.map(|text| text.0),
-                no: r#false.map(|text| text.0),
-            })
+            let [yes, no] = [r#true, r#false].map(|side| side.map(|text| text.0));
+            Ok((Criteria::Noul { yes, no }, Vec::new()))
         }
         Kind::Choice => {
             type Options<'a> = Entries<'a, Option<TextOrJson>>;
@@ -121,23 +125,20 @@ fn criteria(kind: Kind, raw: Option<&RawValue>, path: &str) -> Result<Criteria, 
                 name: name.into_owned(),
                 description: description.map(|text| text.0),
             };
-            Ok(Criteria::Choice(
-                options.0.into_iter().map(option).collect(),
-            ))
+            let options = options.0.into_iter().map(option).collect();
+            Ok((Criteria::Choice(options), Vec::new()))
         }
         Kind::Score => {
-            let levels: Vec<&RawValue> = from_raw(required()?.get(), path, none)?;
-            check_count(path.to_owned(), levels.len(), 2..=LEVELS_MAX, "levels")?;
+            let values: Vec<&RawValue> = from_raw(required()?.get(), path, none)?;
+            check_count(path.to_owned(), values.len(), 2..=LEVELS_MAX, "levels")?;
             let level = |(index, raw): (usize, &RawValue)| {
                 let path = format!("{path}/{index}");
                 let TextOrJson(description) = from_raw(raw.get(), &path, &mut Unknown::default())?;
-                Ok(Level {
-                    description,
-                    json: raw.get().to_owned(),
-                })
+                Ok(Level { description })
             };
-            let levels = levels.into_iter().enumerate().map(level);
-            Ok(Criteria::Score(levels.collect::<Result<_, ApiError>>()?))
+            let levels = values.iter().copied().enumerate().map(level);
+            let levels = levels.collect::<Result<_, ApiError>>()?;
+            Ok((Criteria::Score(levels), values))
         }
     }
 }
