@@ -106,7 +106,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: ClassifyRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
     let model = model(
-        call,
+        &call.app,
         common.model.as_deref(),
         request.labels.labels.is_some(),
     )?;
@@ -124,7 +124,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         let usage = classified.usage();
         let probs = classified.probs.into_iter().enumerate();
         let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
-        ListBody::reply(call, "classify-", model, data.collect(), usage)
+        ListBody::reply(call.app.ids.next("classify-"), model, data.collect(), usage)
     };
     Ok(call.write(0, write).await)
 }

@@ -65,7 +65,12 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             embedding: Vector::new(floats.concat(), embedded.form),
         };
         let data = embedded.vectors.into_iter().enumerate().map(item);
-        ListBody::reply(call, "embd-", model, data.collect(), embedded.usage)
+        ListBody::reply(
+            call.app.ids.next("embd-"),
+            model,
+            data.collect(),
+            embedded.usage,
+        )
     };
     Ok(call.write(0, write).await)
 }

@@ -80,7 +80,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     // The name of a model wins over what OpenAI's clients mean by it.
     let is_meant = |name: &&str| !ALIASES.contains(name) || call.app.model(Some(name)).is_ok();
     let name = common.model.as_deref().filter(is_meant);
-    let model = classify::model(call, name, asks_language_model)?;
+    let model = classify::model(&call.app, name, asks_language_model)?;
     let ask = common.ask(call, model);
     let found = scores::found(&ask, judged, (labels, guidelines)).await?;
     let write = move || found.reply(call.app.ids.next("modr-"), &model.name);

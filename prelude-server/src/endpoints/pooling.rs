@@ -132,7 +132,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             },
         };
         let data = vectors.into_iter().enumerate().map(item);
-        ListBody::reply(call, "pool-", model, data.collect(), usage)
+        ListBody::reply(call.app.ids.next("pool-"), model, data.collect(), usage)
     };
     Ok(call.write(0, write).await)
 }

@@ -20,7 +20,8 @@ use super::{
     submit::{Ask, UsageBody},
 };
 use crate::{
-    endpoint::{Call, Printed},
+    app::App,
+    endpoint::Printed,
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Text, check_count, one_of},
@@ -127,12 +128,12 @@ impl ActivationFields {
 /// # Errors
 /// 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
 pub(crate) fn model<'a>(
-    call: &'a Call,
+    app: &'a App,
     name: Option<&str>,
     has_labels: bool,
 ) -> Result<&'a Arc<ServedModel>, ApiError> {
     let can = |model: &ServedModel| model.has_vocabulary() == has_labels;
-    call.app.model_of(name, Task::Classify, can)
+    app.model_of(name, Task::Classify, can)
 }
 
 /// The classes of a request's inputs, and what they cost.
@@ -245,7 +246,7 @@ async fn by_labels<'m>(
         let all = texts.iter().map(|text| &**text).chain([template]);
         all.chain(labels.iter().map(String::as_str)).collect()
     };
-    let escaping = Escaping::new(call, model, escapes, all)?;
+    let escaping = Escaping::new(ask, escapes, all)?;
     let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
     let turn = |text: &str| user_turn(model, &[before, &escaping.text(text), after].concat());
 

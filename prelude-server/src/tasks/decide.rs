@@ -26,7 +26,6 @@ use super::{
     submit::Ask,
 };
 use crate::{
-    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     wire::{Int, Text},
@@ -53,7 +52,7 @@ pub(crate) struct Questionnaire<'a> {
 }
 
 impl Questionnaire<'_> {
-    fn escaping<'m>(&self, call: &Call, model: &'m ServedModel) -> Result<Escaping<'m>, ApiError> {
+    fn escaping<'m>(&self, ask: &Ask<'m>) -> Result<Escaping<'m>, ApiError> {
         let texts = || {
             // The state once, however many questions are asked about it.
             let turns = { self.questions.iter() }
@@ -62,7 +61,7 @@ impl Questionnaire<'_> {
             let around = around.into_iter().flatten().map(Cow::Borrowed);
             turns.chain(around).collect()
         };
-        Escaping::new(call, model, self.escapes, texts)
+        Escaping::new(ask, self.escapes, texts)
     }
 }
 
@@ -240,7 +239,7 @@ pub(crate) async fn decide(
         bytes: bytes + names().sum::<usize>() + prompts().sum::<usize>() * 512,
     };
     let prepare = |budget: &Budget<'_>| {
-        let escaping = questionnaire.escaping(call, model)?;
+        let escaping = questionnaire.escaping(ask)?;
         // What has no room is refused before its prompts are encoded.
         let plans = Plan::all(questionnaire, budget, &escaping)?;
         let prompts = encode(budget, &escaping, questionnaire, &plans)?;

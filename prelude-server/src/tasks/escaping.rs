@@ -11,8 +11,9 @@ use serde_json::Value;
 use super::{
     budget::Budget,
     place::{Place, check_bytes, check_length, place},
+    submit::Ask,
 };
-use crate::{endpoint::Call, error::ApiError, served_model::ServedModel};
+use crate::{error::ApiError, served_model::ServedModel};
 
 /// The field.
 const FIELD: &str = "escape_special_tokens";
@@ -32,12 +33,12 @@ impl<'m> Escaping<'m> {
     /// # Errors
     /// 400 `unsupported_parameter` if the model's tokenizer cannot keep texts apart.
     pub(crate) fn new(
-        call: &Call,
-        model: &'m ServedModel,
+        ask: &Ask<'m>,
         asked: Option<bool>,
         texts: impl FnOnce() -> String,
     ) -> Result<Self, ApiError> {
-        let escapes = match asked.unwrap_or(call.app.config.escape_special_tokens) {
+        let model = ask.model;
+        let escapes = match asked.unwrap_or(ask.call.app.config.escape_special_tokens) {
             false => None,
             true => {
                 let escaper = model.form.escaper.as_ref().ok_or_else(cannot_escape)?;

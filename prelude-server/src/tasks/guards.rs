@@ -142,8 +142,8 @@ async fn answers_about(
     (answers, open): (&[&str], bool),
     read: impl Fn(&LabelTrie, &[RowScores]) -> Vec<f64>,
 ) -> Result<Vec<Vec<f64>>, ApiError> {
-    let Ask { call, model, .. } = ask;
-    let escaping = Escaping::new(call, model, None, || judged.all())?;
+    let model = ask.model;
+    let escaping = Escaping::new(ask, None, || judged.all())?;
     // Rendered without texts, so that the room for them is known.
     let around = user_turn(model, "")?.len();
     let asked = Answers {

@@ -160,12 +160,9 @@ pub(crate) async fn judge(
     judged: &Judged<'_>,
     (form, guidelines): (&Form, &[Guideline<'_>]),
 ) -> Result<Vec<Vec<f64>>, ApiError> {
-    let Ask { call, model, .. } = ask;
     let words = guidelines.iter().filter_map(|of| of.text.as_deref());
     let about = About {
-        escaping: Escaping::new(call, model, None, || {
-            judged.all() + &words.collect::<String>()
-        })?,
+        escaping: Escaping::new(ask, None, || judged.all() + &words.collect::<String>())?,
         field: "input",
         judged,
         guidelines,

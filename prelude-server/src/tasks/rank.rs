@@ -184,7 +184,7 @@ async fn by_prompt(
     let expected = expected(pairs, instruction.map_or(0, str::len) * pairs.len());
     let prepare = |budget: &Budget<'_>| {
         budget.numbers(pairs.len())?;
-        let prompts = prompts(budget, model, pairs, options, instruction)?;
+        let prompts = prompts(ask, budget, pairs, options, instruction)?;
         Ok((
             Prepared::with_head(model, options.field, prompts, &head)?,
             (),
@@ -286,12 +286,13 @@ fn read_query_again(
 
 /// Encodes the prompts about pairs.
 fn prompts(
+    ask: &Ask<'_>,
     budget: &Budget<'_>,
-    model: &ServedModel,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
     instruction: Option<&str>,
 ) -> Result<SharedPrompts, ApiError> {
+    let model = ask.model;
     let judging = model.judges();
     let template = judging.template.as_ref();
     let template = template.expect("a model that judges prompts has a template");
@@ -301,7 +302,7 @@ fn prompts(
             .flat_map(|&(query, document)| [query, document]);
         all.chain(instruction).collect()
     };
-    let escaping = Escaping::new(budget.call, model, options.escapes, all)?;
+    let escaping = Escaping::new(ask, options.escapes, all)?;
     let render = |query: &str, document: &str| {
         let instruction = instruction.map(|text| escaping.text(text));
         let [query, document] = [query, document].map(|text| escaping.text(text));

@@ -1,6 +1,10 @@
 //! The common part of all inference endpoints: fields, the way to the engine, and back.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use prelude_core::{ExecutionClass, Head, OnDeadline, PromptTree, RowSpec};
 use prelude_engine::{Answer, AnswerError, Collected, RequestSpec, Usage};
@@ -73,12 +77,15 @@ impl<'a> Common<'a> {
         if let Some(id) = &fields.request_id {
             call.name(&id.0);
         }
+        let (client, config) = (&call.client, &call.app.config);
+        let best = client.best_priority.unwrap_or(config.limits.best_priority);
+        let of_key = client.cache_salt.as_ref();
         let slo = fields.slo_ttft_ms;
         let slo = slo.map(|ms| Duration::from_millis(ms.get().unsigned_abs()));
         Ok(Self {
             model: fields.model.map(|name| name.0),
-            priority: priority(call, fields.priority)?,
-            cache_salt: cache_salt(call, fields.cache_salt)?,
+            priority: priority(best, fields.priority)?,
+            cache_salt: cache_salt(of_key, config.require_cache_salt, fields.cache_salt)?,
             on_deadline: match fields.on_deadline {
                 None | Some(Late::Drop) => OnDeadline::Drop,
                 Some(Late::Finish) => OnDeadline::Finish,
@@ -137,10 +144,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Returns the priority of a request: as asked, or the one nearest to 0 that its client may name.
-fn priority(call: &Call, asked: Option<i64>) -> Result<i64, ApiError> {
-    let best = call.client.best_priority;
-    let best = best.unwrap_or(call.app.config.limits.best_priority);
+/// Returns the priority of a request: as asked, or the one nearest to 0 that its client may name,
+/// whose `best` this is.
+fn priority(best: i64, asked: Option<i64>) -> Result<i64, ApiError> {
     let priority = asked.unwrap_or_else(|| best.max(0));
     if priority < best {
         let must = format!(
@@ -153,12 +159,15 @@ fn priority(call: &Call, asked: Option<i64>) -> Result<i64, ApiError> {
 }
 
 /// Returns the salt of a request's cache: its own below that of its client's key.
-fn cache_salt(call: &Call, salt: Option<Text<'_>>) -> Result<Option<Arc<str>>, ApiError> {
-    let of_key = &call.client.cache_salt;
+fn cache_salt(
+    of_key: Option<&Arc<str>>,
+    is_required: bool,
+    salt: Option<Text<'_>>,
+) -> Result<Option<Arc<str>>, ApiError> {
     let Some(Text(salt)) = salt else {
-        return match call.app.config.require_cache_salt {
+        return match is_required {
             true => Err(ApiError::missing_field("cache_salt")),
-            false => Ok(of_key.clone()),
+            false => Ok(of_key.cloned()),
         };
     };
     let chars = salt.chars().count();
@@ -200,7 +209,8 @@ pub(crate) async fn submit(
         seen.submitted = call.app.traces.now();
     });
     if call.app.config.log_prompts {
-        log_prompt(call, model, &tree, &rows);
+        let id = call.named.get().unwrap_or(&call.request_id);
+        log_prompt(id, model, &tree, &rows);
     }
     // A constraint's masks are made on other threads, which a step waits for.
     let is_constrained =
@@ -211,7 +221,7 @@ pub(crate) async fn submit(
     spec.cache_salt.clone_from(&common.cache_salt);
     spec.on_deadline = common.on_deadline;
     if let Some(slo) = common.slo {
-        spec.deadline = match (time_left(call, model, slo), common.on_deadline) {
+        spec.deadline = match (time_left(call.arrival, model, slo), common.on_deadline) {
             (Ok(left), _) => Some(left),
             (Err(error), OnDeadline::Drop) => {
                 if error.status() == 429 {
@@ -241,7 +251,7 @@ pub(crate) async fn submit(
 const LOGGED_CHARS: usize = 256;
 
 /// Writes the beginning of the first prompt to the log, as the model gets it.
-fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSpec]) {
+fn log_prompt(id: &str, model: &ServedModel, tree: &PromptTree, rows: &[RowSpec]) {
     let Some(first) = rows.first() else {
         return;
     };
@@ -250,7 +260,6 @@ fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSp
     ids.truncate(4 * LOGGED_CHARS);
     let text = model.tokenizer.decode(&ids, false);
     let text: String = text.chars().take(LOGGED_CHARS).collect();
-    let id = call.named.get().unwrap_or(&call.request_id);
     let (tokens, prompts) = (tree.prompt_len(first.node), rows.len());
     // The text is escaped, so it stays one line.
     log::line(format_args!(
@@ -263,7 +272,7 @@ fn log_prompt(call: &Call, model: &ServedModel, tree: &PromptTree, rows: &[RowSp
 /// # Errors
 /// 400 `deadline_infeasible` if an idle engine could not meet it, 429 `deadline_unmeetable` if
 /// what waits already takes longer, 429 `deadline_expired`.
-fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration, ApiError> {
+fn time_left(arrival: Instant, model: &ServedModel, slo: Duration) -> Result<Duration, ApiError> {
     // Half of the fastest tiny step: one may yet be faster than all before it, and a refusal that
     // is wrong is worse than an answer that is late.
     let least = model.engine.fastest_step().map(|fastest| fastest / 2);
@@ -271,7 +280,7 @@ fn time_left(call: &Call, model: &ServedModel, slo: Duration) -> Result<Duration
         return Err(ApiError::deadline_infeasible(slo, least));
     }
     // The deadline counts from the headers; parsing and encoding have used some of it.
-    let left = slo.checked_sub(call.arrival.elapsed());
+    let left = slo.checked_sub(arrival.elapsed());
     let left = left.ok_or_else(ApiError::deadline_expired)?;
     // The engine has not got this request yet, so all of these tokens are of others.
     let ahead = model.engine.tokens_ahead();
@@ -347,16 +356,15 @@ pub(crate) struct ListBody<'a, T> {
 }
 
 impl<'a, T: Serialize> ListBody<'a, T> {
-    /// Writes the answer of a model under an id that begins with `prefix`.
+    /// Writes the answer of a model.
     pub(crate) fn reply(
-        call: &Call,
-        prefix: &str,
+        id: String,
         model: &'a ServedModel,
         data: Vec<T>,
         usage: UsageBody,
     ) -> Reply {
         Reply::json(&Self {
-            id: call.app.ids.next(prefix),
+            id,
             object: "list",
             created: unix_seconds(),
             model: &model.name,

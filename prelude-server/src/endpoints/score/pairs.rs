@@ -104,8 +104,7 @@ fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: b
     };
     let scores = judged.scores(activation).into_iter().enumerate();
     ListBody::reply(
-        call,
-        "score-",
+        call.app.ids.next("score-"),
         model,
         scores.map(item).collect(),
         judged.usage,

@@ -132,7 +132,7 @@ async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
 pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: PredictRequest<'_> = call.read_fields(fields).await?;
     let common = Common::new(call, request.common)?;
-    let model = classify::model(call, common.model.as_deref(), false)?;
+    let model = classify::model(&call.app, common.model.as_deref(), false)?;
     let ask = common.ask(call, model);
     if model.has_vocabulary() {
         let message = "the model has no classes of its own; ask /classify with `labels`";

@@ -48,7 +48,7 @@ pub(super) async fn decide(
     let temperature = questionnaire.options.temperature(&criteria, calibration);
     let judged = Judged::Texts(vec![Cow::Borrowed(&*questionnaire.state)]);
     let about = About {
-        escaping: questionnaire.escaping(call, model)?,
+        escaping: questionnaire.escaping(ask)?,
         field: questionnaire.state_field,
         judged: &judged,
         guidelines: &guidelines,
