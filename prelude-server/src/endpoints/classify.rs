@@ -118,7 +118,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     request.top.check(classes)?;
     let use_activation = request.inputs.input.use_activation;
     let activation = request.activation.wanted(model, use_activation)?;
-    let inputs = (Given::Fields(request.inputs), activation);
+    let inputs = (Given::Fields(Box::new(request.inputs)), activation);
     let classified = classify(&ask, request.labels, inputs, Unit::Texts).await?;
     let write = move || {
         let usage = classified.usage();

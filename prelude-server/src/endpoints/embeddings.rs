@@ -56,7 +56,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let model = ask.model;
     let vectors = request.vectors;
     let normalise = vectors.normalise(model, request.inputs.input.use_activation)?;
-    let inputs = (Given::Fields(request.inputs), normalise);
+    let inputs = (Given::Fields(Box::new(request.inputs)), normalise);
     let embedded = embed(&ask, vectors, inputs, Unit::Texts).await?;
     let write = move || {
         let item = |(index, floats): (usize, Vec<Vec<f32>>)| Item {

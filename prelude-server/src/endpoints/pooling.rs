@@ -95,7 +95,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         Pooled::Embed => {
             request.activation.check_unused()?;
             let normalise = vectors.normalise(model, inputs.input.use_activation)?;
-            let inputs = (Given::Fields(inputs), normalise);
+            let inputs = (Given::Fields(Box::new(inputs)), normalise);
             embed::embed(&ask, vectors, inputs, unit).await?
         }
         Pooled::Classify => {
@@ -104,7 +104,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             let activation = request
                 .activation
                 .wanted(model, inputs.input.use_activation)?;
-            let inputs = (Given::Fields(inputs), activation);
+            let inputs = (Given::Fields(Box::new(inputs)), activation);
             let classified = classify::classify(&ask, labels, inputs, unit).await?;
             let each = |of_input: &Vec<Vec<f64>>| {
                 let each = of_input.iter().map(|probs| classify::in_f32(probs));

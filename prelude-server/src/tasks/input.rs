@@ -199,7 +199,7 @@ pub(crate) struct Encoding {
 /// Prompts to read, as a dialect found them in a request.
 pub(crate) enum Given<'a> {
     /// `input`, or `messages` as a template renders them.
-    Fields(InputsFields<'a>),
+    Fields(Box<InputsFields<'a>>),
     /// Prompts of the field of this name, and the cut of those that are too long.
     Prompts(Vec<Prompt<'a>>, &'static str, Option<Truncation>),
 }
@@ -281,7 +281,7 @@ impl<'a> Given<'a> {
     fn read(self, ask: &Ask<'_>) -> Result<Inputs<'a>, ApiError> {
         let (call, model) = (ask.call, ask.model);
         let fields = match self {
-            Self::Fields(fields) => fields,
+            Self::Fields(fields) => *fields,
             Self::Prompts(prompts, field, truncation) => {
                 return Ok(Inputs {
                     source: Source::Input(prompts),
