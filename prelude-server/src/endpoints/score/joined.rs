@@ -37,9 +37,6 @@ pub(super) enum Joined<'a> {
     },
 }
 
-/// The types that a query may have.
-const QUERY: &str = "a string or a list of token ids";
-
 impl<'a> Joined<'a> {
     /// Checks that query and items are of one kind.
     ///
@@ -50,8 +47,8 @@ impl<'a> Joined<'a> {
         items: Option<&'a RawValue>,
     ) -> Result<Self, ApiError> {
         let Prompts(query) = query.ok_or_else(|| ApiError::missing_field("query"))?;
-        let [query] = <[Prompt<'a>; 1]>::try_from(query)
-            .map_err(|_| ApiError::invalid_type("query", QUERY))?;
+        let wrong = || ApiError::invalid_type("query", "a string or a list of token ids");
+        let [query] = <[Prompt<'a>; 1]>::try_from(query).map_err(|_| wrong())?;
         let raw = items.ok_or_else(|| ApiError::missing_field("items"))?.get();
         // No items are no error: the answer has no scores.
         let items = match raw.strip_prefix('[').map(str::trim_start) {
@@ -71,7 +68,7 @@ impl<'a> Joined<'a> {
                 let items = items.into_iter().map(text).collect::<Result<_, _>>()?;
                 Ok(Self::Texts { query, items })
             }
-            Prompt::Pair(..) => Err(ApiError::invalid_type("query", QUERY)),
+            Prompt::Pair(..) => Err(wrong()),
             Prompt::Ids(query) => {
                 let ids = |item| match item {
                     Prompt::Ids(ids) => Ok(ids),
