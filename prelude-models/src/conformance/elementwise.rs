@@ -6,9 +6,9 @@ use super::{
     ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, Spec, VOCAB, WIDTHS,
     batches::root,
     idle, one_segment, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{self, Values, assert_rows, empty, filled, relative, run, vector, wide},
 };
-use crate::{Ops, WeightLoader, naive};
+use crate::{Ops, naive};
 
 /// Checks `rms_norm`, `silu_mul`, `embed` and `gather_rows`.
 ///
@@ -36,43 +36,22 @@ fn rms_norm<D: ConformanceDevice>(
     let mut values = Values::new(precision, 1);
     let tall = BEFORE + rows + AFTER;
     let mut h = values.many(tall * width, -3.0, 3.0);
-    // Magnitudes at which epsilon decides, is invisible, and is all there is.
-    for (row, scale) in [(0, 1e-3), (1, 1e3), (2, 0.0)] {
-        if row < rows {
-            for v in &mut h[(BEFORE + row) * width..][..width] {
-                *v = values.exact(*v * scale);
-            }
-        }
-    }
+    values.scale_rows(&mut h[BEFORE * width..][..rows * width], width);
     let weight = values.many(width, 0.25, 4.0);
     let mut device = open(&spec(width, SMALL_SHAPE, 1, (tall + rows) * width));
-    let w = device
-        .loader()
-        .vector("norm", &Stored::new(&weight, &[width]).view())
-        .expect("a vector loads");
-    let mut got = Vec::new();
-    device.step(idle(), &mut |ops, _| {
-        let mut input = ops.alloc(tall, width).expect("room");
-        let mut output = ops.alloc(rows, width).expect("room");
-        D::write(ops, &mut input, &h);
-        ops.rms_norm(&input, BEFORE..BEFORE + rows, &w, EPS, &mut output)
-            .expect("rms_norm runs");
-        got = D::read(ops, &output);
+    let w = vector(&mut device.loader(), &weight);
+    let rooms = [filled(&h, width), empty(rows, width)];
+    let [_, got] = run(&mut device, idle(), rooms, |ops, _, [input, output]| {
+        ops.rms_norm(input, BEFORE..BEFORE + rows, &w, EPS, output)
     });
     // The quotient and the product are stored in the activation type.
     let bound = SUM + precision.stored(2.0);
-    for row in 0..rows {
-        let expected = naive::rms_norm(
-            &wide(&h[(BEFORE + row) * width..][..width]),
-            &wide(&weight),
-            f64::from(EPS),
-        );
-        assert_within(
-            || format!("rms_norm [{rows}, {width}] row {row}"),
-            &got[row * width..][..width],
-            expected.iter().map(|&y| (y, bound * y.abs())),
-        );
-    }
+    let what = || format!("rms_norm [{rows}, {width}]");
+    assert_rows(what, &got, width, |row| {
+        let x = wide(&h[(BEFORE + row) * width..][..width]);
+        let expected = naive::rms_norm(&x, &wide(&weight), f64::from(EPS));
+        relative(expected, bound)
+    });
 }
 
 fn silu_mul<D: ConformanceDevice>(
@@ -84,33 +63,22 @@ fn silu_mul<D: ConformanceDevice>(
     let mut values = Values::new(precision, 2);
     let mut gate_up = values.many(rows * 2 * width, -6.0, 6.0);
     // Where the exponential over- and underflows, the product must not.
-    for (i, gate) in [0.0, 20.0, -20.0, 88.0, -88.0, 120.0, -120.0, 1e4, -1e4]
-        .into_iter()
-        .enumerate()
-    {
-        gate_up[i] = values.exact(gate);
-    }
+    const GATES: [f32; 9] = [0.0, 20.0, -20.0, 88.0, -88.0, 120.0, -120.0, 1e4, -1e4];
+    values.put_first(&mut gate_up, &GATES);
     let mut device = open(&spec(width, SMALL_SHAPE, 1, rows * 3 * width));
-    let mut got = Vec::new();
-    device.step(idle(), &mut |ops, _| {
-        let mut input = ops.alloc(rows, 2 * width).expect("room");
-        let mut output = ops.alloc(rows, width).expect("room");
-        D::write(ops, &mut input, &gate_up);
-        ops.silu_mul(&input, rows, &mut output)
-            .expect("silu_mul runs");
-        got = D::read(ops, &output);
+    let rooms = [filled(&gate_up, 2 * width), empty(rows, width)];
+    let [_, got] = run(&mut device, idle(), rooms, |ops, _, [input, output]| {
+        ops.silu_mul(input, rows, output)
     });
     // silu and the product are stored. Tiny results may be flushed: exp(-88) is near f32's end.
     let bound = SUM + precision.stored(2.0);
     const FLUSHED: f64 = 1e-34;
-    for row in 0..rows {
+    let what = || format!("silu_mul [{rows}, {width}]");
+    assert_rows(what, &got, width, |row| {
         let expected = naive::silu_mul(&wide(&gate_up[row * 2 * width..][..2 * width]));
-        assert_within(
-            || format!("silu_mul [{rows}, {width}] row {row}"),
-            &got[row * width..][..width],
-            expected.iter().map(|&y| (y, bound * y.abs() + FLUSHED)),
-        );
-    }
+        let within = |y: f64| (y, bound * y.abs() + FLUSHED);
+        expected.into_iter().map(within).collect()
+    });
 }
 
 /// Returns a batch of one segment of `rows` tokens and a second root of one token, so that
@@ -159,10 +127,7 @@ fn embed_and_gather<D: ConformanceDevice>(
         rows + 1,
         2 * (rows + 1 + tokens.len()) * width,
     ));
-    let w = device
-        .loader()
-        .embedding("table", &Stored::new(&table, &[VOCAB, width]).view(), false)
-        .expect("a table loads");
+    let w = values::table(&mut device.loader(), &table, width);
     let (mut h, mut y) = (Vec::new(), Vec::new());
     device.step(ForwardBatch::OneShot(batch.clone()), &mut |ops, inputs| {
         assert_eq!(ops.num_tokens(inputs), rows + 1, "num_tokens");

@@ -6,7 +6,7 @@ use prelude_core::ForwardBatch;
 use super::{
     ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, Spec, VOCAB, WIDTHS,
     attention, heads, idle, one_segment, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{self, Stored, Values, assert_rows, empty, filled, relative, run, wide},
 };
 use crate::{Ops, WeightLoader, naive};
 
@@ -38,27 +38,19 @@ fn scaled_embeddings<D: ConformanceDevice>(
     let mut values = Values::new(precision, 80);
     let table = values.many(VOCAB * width, -2.0, 2.0);
     let mut device = open(&spec(width, SMALL_SHAPE, ids.len(), ids.len() * width));
-    let w = device
-        .loader()
-        .embedding("table", &Stored::new(&table, &[VOCAB, width]).view(), false)
-        .expect("a table loads");
-    let mut got = Vec::new();
+    let w = values::table(&mut device.loader(), &table, width);
     let step = ForwardBatch::OneShot(one_segment(&ids));
-    device.step(step, &mut |ops, inputs| {
-        let mut h = ops.alloc(ids.len(), width).expect("room");
-        ops.embed(inputs, &w, SCALE, &mut h).expect("embed runs");
-        got = D::read(ops, &h);
+    let rooms = [empty(ids.len(), width)];
+    let [got] = run(&mut device, step, rooms, |ops, inputs, [h]| {
+        ops.embed(inputs, &w, SCALE, h)
     });
     let bound = SUM + precision.stored(1.0);
-    for (t, id) in ids.into_iter().enumerate() {
-        let row = wide(&table[id as usize * width..][..width]);
-        let expected = row.into_iter().map(|x| x * f64::from(SCALE));
-        assert_within(
-            || format!("embed, scaled [{width}] token {t}"),
-            &got[t * width..][..width],
-            expected.map(|y| (y, bound * y.abs())),
-        );
-    }
+    let what = || format!("embed, scaled [{width}]");
+    assert_rows(what, &got, width, |row| {
+        let row = wide(&table[ids[row] as usize * width..][..width]);
+        let scaled = row.into_iter().map(|x| x * f64::from(SCALE));
+        relative(scaled.collect(), bound)
+    });
 }
 
 /// Returns a norm's weight as Gemma stores it, some of it near 0, where a sum rounded to bf16 would
@@ -89,26 +81,17 @@ fn norms_with_offset<D: ConformanceDevice>(
     let (weight, sum) = stored_weight(&mut values, width);
     let mut device = open(&spec(width, SMALL_SHAPE, 1, 2 * rows * width));
     let w = load_norm(&mut device, &weight);
-    let mut got = Vec::new();
-    device.step(idle(), &mut |ops, _| {
-        let mut input = ops.alloc(rows, width).expect("room");
-        let mut output = ops.alloc(rows, width).expect("room");
-        D::write(ops, &mut input, &h);
-        ops.rms_norm(&input, 0..rows, &w, EPS, &mut output)
-            .expect("rms_norm runs");
-        got = D::read(ops, &output);
+    let rooms = [filled(&h, width), empty(rows, width)];
+    let [_, got] = run(&mut device, idle(), rooms, |ops, _, [input, output]| {
+        ops.rms_norm(input, 0..rows, &w, EPS, output)
     });
     // Nothing but the product is stored.
     let bound = SUM + precision.stored(1.0);
-    for row in 0..rows {
+    let what = || format!("rms_norm with an offset [{rows}, {width}]");
+    assert_rows(what, &got, width, |row| {
         let x = wide(&h[row * width..][..width]);
-        let expected = naive::rms_norm(&x, &sum, f64::from(EPS));
-        assert_within(
-            || format!("rms_norm with an offset [{rows}, {width}] row {row}"),
-            &got[row * width..][..width],
-            expected.iter().map(|&y| (y, bound * y.abs())),
-        );
-    }
+        relative(naive::rms_norm(&x, &sum, f64::from(EPS)), bound)
+    });
 }
 
 /// Checks norms that are added to rows inside a taller tensor: the sum is indexed by token, the input
@@ -127,23 +110,18 @@ fn norms_added<D: ConformanceDevice>(
     let (weight, sum) = stored_weight(&mut values, width);
     let mut device = open(&spec(width, SMALL_SHAPE, 1, (tall + rows) * width));
     let w = load_norm(&mut device, &weight);
-    let mut got = Vec::new();
-    device.step(idle(), &mut |ops, _| {
-        let mut input = ops.alloc(rows, width).expect("room");
-        let mut target = ops.alloc(tall, width).expect("room");
-        D::write(ops, &mut input, &x);
-        D::write(ops, &mut target, &h);
-        ops.rms_norm_add(&input, BEFORE..BEFORE + rows, &w, EPS, &mut target)
-            .expect("rms_norm_add runs");
-        got = D::read(ops, &target);
+    let rooms = [filled(&x, width), filled(&h, width)];
+    let [_, got] = run(&mut device, idle(), rooms, |ops, _, [input, target]| {
+        ops.rms_norm_add(input, BEFORE..BEFORE + rows, &w, EPS, target)
     });
-    for row in 0..tall {
+    let what = || format!("rms_norm_add [{rows}, {width}]");
+    assert_rows(what, &got, width, |row| {
         let before = wide(&h[row * width..][..width]);
         let added = match row.checked_sub(BEFORE).filter(|&i| i < rows) {
             Some(i) => naive::rms_norm(&wide(&x[i * width..][..width]), &sum, f64::from(EPS)),
             None => vec![0.0; width],
         };
-        let expected = before.iter().zip(&added).map(|(h, y)| {
+        let within = |(h, y): (&f64, &f64)| {
             // A row that is not added to keeps its bits.
             let stored = if *y == 0.0 {
                 0.0
@@ -151,11 +129,7 @@ fn norms_added<D: ConformanceDevice>(
                 precision.stored(1.0)
             };
             (h + y, SUM * (h.abs() + y.abs()) + stored * (h + y).abs())
-        });
-        assert_within(
-            || format!("rms_norm_add [{rows}, {width}] row {row}"),
-            &got[row * width..][..width],
-            expected.collect::<Vec<_>>().into_iter(),
-        );
-    }
+        };
+        before.iter().zip(&added).map(within).collect()
+    });
 }

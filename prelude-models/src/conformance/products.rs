@@ -2,7 +2,9 @@
 
 use super::{
     ConformanceDevice, Demands, ROWS, SMALL_SHAPE, SUM, Spec, WIDTHS, idle, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{
+        Stored, Values, assert_rows, assert_within, empty, filled, linear, matrix, run, wide,
+    },
 };
 use crate::{MlpRoom, Norm, Ops, TensorView, WeightLoader, naive};
 
@@ -49,7 +51,7 @@ fn mlp<D: ConformanceDevice>(
     let down = values.many(hidden * inner, -0.5, 0.5);
     let tall = BEFORE + rows;
     let before = values.many(tall * hidden, -8.0, 8.0);
-    let arena = rows * (hidden + 3 * inner) + 2 * tall * hidden;
+    let arena = rows * (hidden + 5 * inner) + tall * hidden;
     let mut model = spec(hidden, SMALL_SHAPE, 1, arena);
     model.model.intermediate_size = inner;
     model.chunk_tokens = model.chunk_tokens.max(rows);
@@ -59,69 +61,61 @@ fn mlp<D: ConformanceDevice>(
     let parts: Vec<Stored> = parts
         .map(|part| Stored::new(part, &[inner, hidden]))
         .collect();
-    let gate_up_weight = loader
-        .linear("gate_up", &views(&parts), &[])
-        .expect("a matrix loads");
-    let parts = [Stored::new(&down, &[hidden, inner])];
-    let down_weight = loader
-        .linear("down", &views(&parts), &[])
-        .expect("a matrix loads");
+    let up_weight = loader.linear("gate_up", &views(&parts), &[]);
+    let up_weight = up_weight.expect("a matrix loads");
+    let down_weight = matrix(&mut loader, &down, hidden);
     let norm = Stored::new(&norm, &[hidden]);
     let weight = loader.norm("norm", &norm.view(), 0.0).expect("it loads");
     let norm = Norm {
         weight: &weight,
         eps: 1e-6,
     };
-    let (mut got, mut a, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    device.step(idle(), &mut |ops, _| {
-        let mut tx = ops.alloc(rows, hidden).expect("room");
-        let mut tg = ops.alloc(rows, 2 * inner).expect("room");
-        let mut ta = ops.alloc(rows, inner).expect("room");
-        let mut th = ops.alloc(tall, hidden).expect("room");
-        D::write(ops, &mut th, &before);
-        let room = MlpRoom {
-            x: &mut tx,
-            gate_up: &mut tg,
-            a: &mut ta,
-        };
-        let of_rows = BEFORE..tall;
-        let weights = (&gate_up_weight, &down_weight);
-        ops.mlp_add(of_rows.clone(), norm, weights.0, weights.1, room, &mut th)
-            .expect("mlp_add runs");
-        got = D::read(ops, &th);
-        D::write(ops, &mut th, &before);
-        ops.norm_linear(&th, of_rows.clone(), norm, weights.0, &mut tx, &mut tg)
-            .expect("norm_linear runs");
-        let at_once = D::read(ops, &tg);
-        ops.rms_norm(&th, of_rows, norm.weight, norm.eps, &mut tx)
-            .expect("rms_norm runs");
-        ops.linear(&tx, rows, &gate_up_weight, &mut tg)
-            .expect("linear runs");
-        first = vec![at_once, D::read(ops, &tg)];
-        ops.silu_mul(&tg, rows, &mut ta).expect("silu_mul runs");
-        a = D::read(ops, &ta);
+    let of_rows = BEFORE..tall;
+    let rooms = [
+        empty(rows, hidden),
+        empty(rows, 2 * inner),
+        empty(rows, inner),
+        filled(&before, hidden),
+    ];
+    let [_, _, _, got] = run(&mut device, idle(), rooms, |ops, _, [x, gate_up, a, h]| {
+        let room = MlpRoom { x, gate_up, a };
+        ops.mlp_add(of_rows.clone(), norm, &up_weight, &down_weight, room, h)
     });
-    assert_eq!(first[0], first[1], "norm_linear [{rows}, {hidden}]");
+    let rooms = [
+        filled(&before, hidden),
+        empty(rows, hidden),
+        empty(rows, 2 * inner),
+        empty(rows, 2 * inner),
+        empty(rows, inner),
+    ];
+    let steps = run(
+        &mut device,
+        idle(),
+        rooms,
+        |ops, _, [h, x, once, two, a]| {
+            ops.norm_linear(h, of_rows.clone(), norm, &up_weight, x, once)?;
+            ops.rms_norm(h, of_rows.clone(), norm.weight, norm.eps, x)?;
+            ops.linear(x, rows, &up_weight, two)?;
+            ops.silu_mul(two, rows, a)
+        },
+    );
+    let [_, _, at_once, in_two, a] = steps;
+    assert_eq!(at_once, in_two, "norm_linear [{rows}, {hidden}]");
     assert_eq!(got[..BEFORE * hidden], before[..BEFORE * hidden]);
     let (a, down) = (wide(&a), wide(&down));
-    let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
-    for row in 0..rows {
-        let a = &a[row * inner..][..inner];
-        let sums = naive::linear(a, &down, &[]);
-        let sizes = naive::linear(&abs(a), &abs(&down), &[]);
-        let at = (BEFORE + row) * hidden;
-        assert_within(
-            || format!("mlp_add [{rows}, {hidden}] over {inner}, row {row}"),
-            &got[at..][..hidden],
-            // Gates and ups, silu and the product may be stored or not, in either way, and the
-            // sum is stored.
-            (sums.iter().zip(&sizes).zip(&before[at..])).map(|((y, size), &h)| {
-                let sum = y + f64::from(h);
-                let stored = precision.stored(6.0) * size + precision.stored(1.0) * sum.abs();
-                (sum, stored + precision.stored(1.0) * y.abs() + SUM * size)
-            }),
-        );
-    }
+    let what = || format!("mlp_add [{rows}, {hidden}] over {inner}");
+    assert_rows(what, &got[BEFORE * hidden..], hidden, |row| {
+        let sums = linear(&a[row * inner..][..inner], &down, &[]);
+        // Gates and ups, silu and the product may be stored or not, in either way, and the sum is
+        // stored.
+        let within = |((y, size), &h): ((f64, f64), &f32)| {
+            let sum = y + f64::from(h);
+            let stored = precision.stored(6.0) * size + precision.stored(1.0) * sum.abs();
+            (sum, stored + precision.stored(1.0) * y.abs() + SUM * size)
+        };
+        let before = &before[(BEFORE + row) * hidden..];
+        sums.into_iter().zip(before).map(within).collect()
+    });
 }
 
 struct Case {
@@ -146,56 +140,49 @@ impl Case {
         let bias = values.many(if self.biased { output } else { 0 }, -4.0, 4.0);
         let tall = BEFORE + rows + AFTER;
         let before = values.many(tall * output, -8.0, 8.0);
-        let arena = rows * (input + output) + tall * output;
+        let arena = rows * (input + output) + (tall + 1) * output;
         let mut device = open(&spec(input.max(output), SMALL_SHAPE, 1, arena));
         let weight = self.load(&mut device.loader(), &w, &bias);
-        let (mut y, mut h, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-        device.step(idle(), &mut |ops, _| {
-            let mut tx = ops.alloc(rows, input).expect("room");
-            let mut ty = ops.alloc(rows, output).expect("room");
-            let mut th = ops.alloc(tall, output).expect("room");
-            D::write(ops, &mut tx, &x);
-            D::write(ops, &mut th, &before);
-            ops.linear(&tx, rows, &weight, &mut ty)
-                .expect("linear runs");
-            y = D::read(ops, &ty);
-            ops.linear_add(&tx, BEFORE..BEFORE + rows, &weight, &mut th)
-                .expect("linear_add runs");
-            h = D::read(ops, &th);
+        let rooms = [
+            filled(&x, input),
+            empty(rows, output),
+            filled(&before, output),
+            empty(1, output),
+        ];
+        let results = run(&mut device, idle(), rooms, |ops, _, [x, y, h, alone]| {
+            ops.linear(x, rows, &weight, y)?;
+            ops.linear_add(x, BEFORE..BEFORE + rows, &weight, h)?;
             // The same first row, now the only one.
-            ops.linear(&tx, 1, &weight, &mut ty).expect("linear runs");
-            alone = D::read(ops, &ty);
+            ops.linear(x, 1, &weight, alone)
         });
+        let [_, y, h, alone] = results;
         if demands.batch_invariant {
-            assert_eq!(alone[..output], y[..output], "{}: row 0 alone", self.name());
+            assert_eq!(alone[..], y[..output], "{}: row 0 alone", self.name());
         }
         let (x, w, bias) = (wide(&x), wide(&w), wide(&bias));
         for row in 0..rows {
             let x = &x[row * input..][..input];
-            let sums = naive::linear(x, &w, &bias);
+            let sums = linear(x, &w, &bias);
             let unbiased = naive::linear(x, &w, &[]);
-            let magnitudes = self.magnitudes(x, &w, &bias);
-            let expected = || sums.iter().zip(&magnitudes);
+            let expected = || sums.iter().zip(&unbiased);
             assert_within(
                 || format!("linear {} row {row}", self.name()),
                 &y[row * output..][..output],
                 // A product may be stored before its bias is added, as cuBLASLt does for few rows.
-                expected().zip(&unbiased).map(|((&y, &m), &product)| {
+                expected().map(|(&(y, m), &product)| {
                     let before = if self.biased { product.abs() } else { 0.0 };
                     (y, SUM * m + precision.stored(1.0) * (y.abs() + before))
                 }),
             );
             let at = (BEFORE + row) * output;
-            let added = expected()
-                .zip(&before[at..][..output])
-                .map(|((&y, &m), &h)| (y + f64::from(h), y, m));
             assert_within(
                 || format!("linear_add {} row {row}", self.name()),
                 &h[at..][..output],
                 // The product may be stored before it is added, with its bias or before that is added
                 // too, and the sum is.
-                added.zip(&unbiased).map(|((sum, y, m), &product)| {
-                    let first = (sum - y + product).abs().max(y.abs());
+                (expected().zip(&before[at..])).map(|((&(y, m), &product), &h)| {
+                    let sum = y + f64::from(h);
+                    let first = (f64::from(h) + product).abs().max(y.abs());
                     let before = if self.biased { product.abs() } else { 0.0 };
                     let stored = first + sum.abs() + before;
                     (sum, SUM * m + precision.stored(1.0) * stored)
@@ -229,12 +216,6 @@ impl Case {
         loader
             .linear("product", &views(&parts), &views(&biases))
             .expect("a matrix loads")
-    }
-
-    /// Returns the sums of magnitudes, to which the error of a sum is relative.
-    fn magnitudes(&self, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
-        let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
-        naive::linear(&abs(x), &abs(w), &abs(bias))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Drawing values and comparing results.
 
-use super::Precision;
-use crate::{DType, TensorView};
+use prelude_core::ForwardBatch;
+
+use super::{ConformanceDevice, Precision};
+use crate::{DType, Ops, TensorView, WeightLoader, naive};
 
 /// A small generator with a fixed seed per case (SplitMix64; Steele et al., OOPSLA 2014).
 pub(super) struct Values {
@@ -33,6 +35,21 @@ impl Values {
     /// Returns `n` numbers in `low..high`.
     pub(super) fn many(&mut self, n: usize, low: f32, high: f32) -> Vec<f32> {
         (0..n).map(|_| self.one(low, high)).collect()
+    }
+
+    /// Scales the first rows to magnitudes at which epsilon decides, is invisible, and is all there is.
+    pub(super) fn scale_rows(&self, values: &mut [f32], width: usize) {
+        for (row, scale) in values.chunks_exact_mut(width).zip([1e-3, 1e3, 0.0]) {
+            row.iter_mut().for_each(|v| *v = self.exact(*v * scale));
+        }
+    }
+
+    /// Replaces the first numbers by others, as far as there are so many.
+    pub(super) fn put_first(&self, values: &mut [f32], first: &[f32]) {
+        values
+            .iter_mut()
+            .zip(first)
+            .for_each(|(v, &new)| *v = self.exact(new));
     }
 
     /// Returns the nearest number that the device's type holds.
@@ -73,12 +90,111 @@ impl Stored {
     }
 }
 
+/// Loads a vector.
+pub(super) fn vector<L: WeightLoader>(loader: &mut L, values: &[f32]) -> L::Weight {
+    let stored = Stored::new(values, &[values.len()]);
+    let loaded = loader.vector("vector", &stored.view());
+    loaded.expect("a vector loads")
+}
+
+/// Loads a matrix of `outputs` rows, without a bias.
+pub(super) fn matrix<L: WeightLoader>(loader: &mut L, values: &[f32], outputs: usize) -> L::Weight {
+    let stored = Stored::new(values, &[outputs, values.len() / outputs]);
+    let loaded = loader.linear("matrix", &[stored.view()], &[]);
+    loaded.expect("a matrix loads")
+}
+
+/// Loads a table of rows of embeddings.
+pub(super) fn table<L: WeightLoader>(loader: &mut L, values: &[f32], width: usize) -> L::Weight {
+    let stored = Stored::new(values, &[values.len() / width, width]);
+    let loaded = loader.embedding("table", &stored.view(), false);
+    loaded.expect("a table loads")
+}
+
+/// A tensor of a step: rows of a width, and the values that the rows begin with, if there are any.
+pub(super) struct Room<'a> {
+    rows: usize,
+    width: usize,
+    values: Option<&'a [f32]>,
+}
+
+/// Returns the room of values.
+pub(super) fn filled(values: &[f32], width: usize) -> Room<'_> {
+    Room {
+        rows: values.len() / width,
+        width,
+        values: Some(values),
+    }
+}
+
+/// Returns the room of a result.
+pub(super) const fn empty(rows: usize, width: usize) -> Room<'static> {
+    Room {
+        rows,
+        width,
+        values: None,
+    }
+}
+
+type TensorOf<D> = <<D as ConformanceDevice>::Ops as Ops>::Tensor;
+type ErrorOf<D> = <<D as ConformanceDevice>::Ops as Ops>::Error;
+
+/// Runs `body` on tensors in one step, and returns the values that each of the tensors then holds.
+pub(super) fn run<D: ConformanceDevice, const N: usize>(
+    device: &mut D,
+    step: ForwardBatch,
+    rooms: [Room<'_>; N],
+    mut body: impl for<'a> FnMut(
+        &mut D::Ops,
+        &<D::Ops as Ops>::Inputs<'a>,
+        &mut [TensorOf<D>; N],
+    ) -> Result<(), ErrorOf<D>>,
+) -> [Vec<f32>; N] {
+    let mut got = [const { Vec::new() }; N];
+    device.step(step, &mut |ops, inputs| {
+        let mut tensors = rooms.each_ref().map(|room| {
+            let mut tensor = ops.alloc(room.rows, room.width).expect("room");
+            if let Some(values) = room.values {
+                D::write(ops, &mut tensor, values);
+            }
+            tensor
+        });
+        body(ops, inputs, &mut tensors).expect("operations run");
+        got = tensors.each_ref().map(|tensor| D::read(ops, tensor));
+    });
+    for (values, room) in got.iter().zip(&rooms) {
+        assert_eq!(values.len(), room.rows * room.width, "values of a tensor");
+    }
+    got
+}
+
+/// Returns the magnitudes of numbers.
+pub(super) fn abs(values: &[f64]) -> Vec<f64> {
+    values.iter().map(|v| v.abs()).collect()
+}
+
+/// Returns the sums of a product, each with the sum of its terms' magnitudes, to which the error of a
+/// sum is relative.
+pub(super) fn linear(x: &[f64], w: &[f64], bias: &[f64]) -> Vec<(f64, f64)> {
+    let magnitudes = naive::linear(&abs(x), &abs(w), &abs(bias));
+    { naive::linear(x, w, bias).into_iter() }
+        .zip(magnitudes)
+        .collect()
+}
+
+/// Returns numbers with bounds relative to their magnitudes.
+pub(super) fn relative(values: Vec<f64>, bound: f64) -> Vec<(f64, f64)> {
+    let with_bound = |y: f64| (y, bound * y.abs());
+    values.into_iter().map(with_bound).collect()
+}
+
 /// Panics unless each of `got` is within its bound of `expected`, given as (value, bound).
 pub(super) fn assert_within(
     what: impl Fn() -> String,
     got: &[f32],
-    expected: impl ExactSizeIterator<Item = (f64, f64)>,
+    expected: impl IntoIterator<Item = (f64, f64)>,
 ) {
+    let expected: Vec<_> = expected.into_iter().collect();
     assert_eq!(got.len(), expected.len(), "{}: number of values", what());
     for (i, (&got, (value, bound))) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(got) - value).abs();
@@ -88,5 +204,17 @@ pub(super) fn assert_within(
             "{} at {i}: got {got}, expected {value:.9e}, off by {error:.3e} of {bound:.3e} allowed",
             what()
         );
+    }
+}
+
+/// Panics unless each row is within the bounds that `expected` returns for its number.
+pub(super) fn assert_rows(
+    what: impl Fn() -> String,
+    got: &[f32],
+    width: usize,
+    expected: impl Fn(usize) -> Vec<(f64, f64)>,
+) {
+    for (row, got) in got.chunks_exact(width).enumerate() {
+        assert_within(|| format!("{} row {row}", what()), got, expected(row));
     }
 }
