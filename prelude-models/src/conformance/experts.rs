@@ -2,7 +2,7 @@
 
 use super::{
     ConformanceDevice, Demands, SMALL_SHAPE, SUM, Spec, idle, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{Stored, Values, assert_rows, filled, run, wide},
 };
 use crate::{Expert, ExpertRoom, ExpertsConfig, Ops, Routing, WeightLoader, naive};
 
@@ -16,14 +16,11 @@ pub fn experts<D: ConformanceDevice>(demands: Demands, open: impl Fn(&Spec) -> D
         for (count, per_token, normalise) in
             [(1, 1, false), (5, 1, true), (8, 2, false), (6, 6, true)]
         {
-            let case = Case {
-                count,
-                routing: Routing {
-                    per_token,
-                    normalise,
-                },
+            let routing = Routing {
+                per_token,
+                normalise,
             };
-            case.check(demands, rows, &open);
+            check(demands, rows, (count, routing), &open);
         }
     }
 }
@@ -33,169 +30,162 @@ const INNER: usize = 40;
 /// Rows of the sum before the first that is added to.
 const BEFORE: usize = 2;
 
-struct Case {
-    count: usize,
-    routing: Routing,
+/// A mixture of experts whose matrices `load` makes: of gate and up, or of down, given the place in
+/// the stack.
+pub(super) struct Mixture<'a, F> {
+    pub(super) hidden: usize,
+    pub(super) inner: usize,
+    pub(super) count: usize,
+    pub(super) routing: Routing,
+    pub(super) router: &'a [f32],
+    /// Rows of the sum before the first that is added to.
+    pub(super) before: usize,
+    pub(super) load: F,
 }
 
-impl Case {
-    /// Runs the experts on `rows` of `x`, and returns the sum that they were added to.
-    fn run<D: ConformanceDevice>(
+/// A matrix of an expert.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    GateUp,
+    Down,
+}
+
+impl<F> Mixture<'_, F> {
+    /// Returns `h` with the experts' work on `x` added to the rows from `before` on.
+    pub(super) fn run<D: ConformanceDevice>(
         &self,
-        weights: &Weights,
         (x, h): (&[f32], &[f32]),
         open: &impl Fn(&Spec) -> D,
-    ) -> Vec<f32> {
-        let (rows, tall) = (x.len() / HIDDEN, h.len() / HIDDEN);
-        let room = self.count + 3 * HIDDEN + 3 * INNER;
-        let elements = (tall + rows) * HIDDEN + rows * room;
-        let mut spec = spec(HIDDEN, SMALL_SHAPE, rows, elements);
+    ) -> Vec<f32>
+    where
+        F: Fn(&mut D::Loader, Part, (usize, usize)) -> <D::Loader as WeightLoader>::Weight,
+    {
+        let (hidden, inner, count) = (self.hidden, self.inner, self.count);
+        let (rows, tall) = (x.len() / hidden, h.len() / hidden);
+        let elements = (tall + rows) * hidden + rows * (count + 3 * hidden + 3 * inner);
+        let mut spec = spec(hidden, SMALL_SHAPE, rows, elements);
         spec.model.experts = Some(ExpertsConfig {
-            count: self.count,
-            intermediate_size: INNER,
+            count,
+            intermediate_size: inner,
             routing: self.routing,
             layers: vec![true; spec.model.num_hidden_layers],
         });
         let mut device = open(&spec);
         let mut loader = device.loader();
-        let stored = |values: &[f32], outputs: usize| {
-            Stored::new(values, &[outputs, values.len() / outputs])
-        };
-        let router = stored(&weights.router, self.count);
+        let router = Stored::new(self.router, &[count, hidden]);
         let router = loader.head("router", &[router.view()], &[]);
         let router = router.expect("a matrix loads");
-        let mut stack = |matrices: Vec<&[f32]>, outputs: usize| {
-            let count = matrices.len();
-            let matrices = matrices.into_iter().enumerate();
-            let loaded = matrices.map(|(e, values)| {
-                let matrix = stored(values, outputs);
-                let loaded = loader.linear_of_stack("expert", (e, count), &[matrix.view()]);
-                loaded.expect("a matrix loads")
-            });
-            loaded.collect::<Vec<_>>()
+        let mut stack = |part| -> Vec<_> {
+            let load = |e| (self.load)(&mut loader, part, (e, count));
+            (0..count).map(load).collect()
         };
-        let experts = &weights.experts;
-        let gate_up = stack(experts.iter().map(|of| &of.0[..]).collect(), 2 * INNER);
-        let down = stack(experts.iter().map(|of| &of.1[..]).collect(), HIDDEN);
-        let experts = gate_up.into_iter().zip(down);
+        let experts = stack(Part::GateUp).into_iter().zip(stack(Part::Down));
         let experts: Vec<_> = experts
             .map(|(gate_up, down)| Expert { gate_up, down })
             .collect();
-        let mut got = Vec::new();
-        device.step(idle(), &mut |ops, _| {
-            let mut alloc = |rows, width| ops.alloc(rows, width).expect("room");
-            let mut input = alloc(rows, HIDDEN);
-            let mut target = alloc(tall, HIDDEN);
+        let rooms = [filled(x, hidden), filled(h, hidden)];
+        let [_, got] = run(&mut device, idle(), rooms, |ops, _, [input, target]| {
             let mut room = ExpertRoom {
-                logits: alloc(rows, self.count),
-                gathered: alloc(rows, HIDDEN),
-                gate_up: alloc(rows, 2 * INNER),
-                inner: alloc(rows, INNER),
-                out: alloc(rows, HIDDEN),
-                sum: alloc(rows, HIDDEN),
+                logits: ops.alloc(rows, count)?,
+                gathered: ops.alloc(rows, hidden)?,
+                gate_up: ops.alloc(rows, 2 * inner)?,
+                inner: ops.alloc(rows, inner)?,
+                out: ops.alloc(rows, hidden)?,
+                sum: ops.alloc(rows, hidden)?,
             };
-            D::write(ops, &mut input, x);
-            D::write(ops, &mut target, h);
-            let at = BEFORE..BEFORE + rows;
-            let routing = self.routing;
-            ops.experts_add(
-                &input,
-                at,
-                &router,
-                &experts,
-                routing,
-                &mut room,
-                &mut target,
-            )
-            .expect("experts_add runs");
-            got = D::read(ops, &target);
+            let (at, routing) = (self.before..self.before + rows, self.routing);
+            ops.experts_add(input, at, &router, &experts, routing, &mut room, target)
         });
         got
     }
 
-    fn check<D: ConformanceDevice>(
+    /// Checks that a row has the bits of `got` alone as well.
+    pub(super) fn check_alone<D: ConformanceDevice>(
         &self,
-        demands: Demands,
-        rows: usize,
+        (x, h): (&[f32], &[f32]),
+        got: &[f32],
         open: &impl Fn(&Spec) -> D,
-    ) {
-        let precision = demands.precision;
-        let mut values = Values::new(precision, 90);
-        let weights = Weights::new(&mut values, self.count);
-        let x = values.many(rows * HIDDEN, -1.0, 1.0);
-        let tall = BEFORE + rows + 1;
-        let h = values.many(tall * HIDDEN, -2.0, 2.0);
-        let got = self.run(&weights, (&x, &h), open);
-        for row in 0..tall {
-            let before = wide(&h[row * HIDDEN..][..HIDDEN]);
-            let mut sum = vec![0.0; HIDDEN];
-            let input = row.checked_sub(BEFORE).filter(|&i| i < rows);
-            let input = input.map(|i| wide(&x[i * HIDDEN..][..HIDDEN]));
-            if let Some(x) = &input {
-                let logits = naive::linear(x, &wide(&weights.router), &[]);
-                for (e, share) in naive::route(&logits, self.routing) {
-                    let (gate_up, down) = &weights.experts[e];
-                    let inner = naive::silu_mul(&naive::linear(x, &wide(gate_up), &[]));
-                    let out = naive::linear(&inner, &wide(down), &[]);
-                    sum.iter_mut()
-                        .zip(out)
-                        .for_each(|(sum, y)| *sum += share * y);
-                }
-            }
-            // Gates, their products and results are stored; the largest inner number is about 3.
-            let inner = if input.is_some() { 3.0 } else { 0.0 };
-            let bound = 2.0 * inner * (16.0 * SUM + precision.stored(4.0));
-            let expected = before.iter().zip(&sum).map(|(h, y)| {
-                let stored = if input.is_some() {
-                    precision.stored(1.0)
-                } else {
-                    0.0
-                };
-                (h + y, bound + (SUM + stored) * (h + y).abs())
-            });
-            assert_within(
-                || {
-                    format!(
-                        "experts {:?} of {}, row {row} of {rows}",
-                        self.routing, self.count
-                    )
-                },
-                &got[row * HIDDEN..][..HIDDEN],
-                expected.collect::<Vec<_>>().into_iter(),
+    ) where
+        F: Fn(&mut D::Loader, Part, (usize, usize)) -> <D::Loader as WeightLoader>::Weight,
+    {
+        let (width, before) = (self.hidden, self.before);
+        let rows = x.len() / width;
+        for i in [0, rows / 2, rows - 1] {
+            let (x, h) = (&x[i * width..][..width], &h[i * width..]);
+            let alone = self.run((x, &h[..(before + 1) * width]), open);
+            assert_eq!(
+                alone[before * width..],
+                got[(before + i) * width..][..width],
+                "row {i} of {rows} has other bits alone"
             );
-        }
-        if demands.batch_invariant {
-            for i in [0, rows / 2, rows - 1] {
-                let x = &x[i * HIDDEN..][..HIDDEN];
-                let h = &h[i * HIDDEN..][..(BEFORE + 1) * HIDDEN];
-                let alone = self.run(&weights, (x, h), open);
-                let at = BEFORE * HIDDEN;
-                assert_eq!(
-                    alone[at..at + HIDDEN],
-                    got[at + i * HIDDEN..][..HIDDEN],
-                    "row {i} of {rows} has other bits alone"
-                );
-            }
         }
     }
 }
 
-struct Weights {
-    router: Vec<f32>,
-    /// Gate and up, and down.
-    experts: Vec<(Vec<f32>, Vec<f32>)>,
-}
-
-impl Weights {
-    fn new(values: &mut Values, count: usize) -> Self {
-        Self {
-            router: values.many(count * HIDDEN, -0.5, 0.5),
-            experts: (0..count)
-                .map(|_| {
-                    let gate_up = values.many(2 * INNER * HIDDEN, -0.3, 0.3);
-                    (gate_up, values.many(HIDDEN * INNER, -0.3, 0.3))
-                })
-                .collect(),
+fn check<D: ConformanceDevice>(
+    demands: Demands,
+    rows: usize,
+    (count, routing): (usize, Routing),
+    open: &impl Fn(&Spec) -> D,
+) {
+    let precision = demands.precision;
+    let mut values = Values::new(precision, 90);
+    let router = values.many(count * HIDDEN, -0.5, 0.5);
+    // Gate and up, and down.
+    let experts = (0..count).map(|_| {
+        let gate_up = values.many(2 * INNER * HIDDEN, -0.3, 0.3);
+        (gate_up, values.many(HIDDEN * INNER, -0.3, 0.3))
+    });
+    let experts: Vec<_> = experts.collect();
+    let x = values.many(rows * HIDDEN, -1.0, 1.0);
+    let tall = BEFORE + rows + 1;
+    let h = values.many(tall * HIDDEN, -2.0, 2.0);
+    let mixture = Mixture {
+        hidden: HIDDEN,
+        inner: INNER,
+        count,
+        routing,
+        router: &router,
+        before: BEFORE,
+        load: |loader: &mut D::Loader, part, place: (usize, usize)| {
+            let (gate_up, down) = &experts[place.0];
+            let matrix = match part {
+                Part::GateUp => Stored::new(gate_up, &[2 * INNER, HIDDEN]),
+                Part::Down => Stored::new(down, &[HIDDEN, INNER]),
+            };
+            let loaded = loader.linear_of_stack("expert", place, &[matrix.view()]);
+            loaded.expect("a matrix loads")
+        },
+    };
+    let got = mixture.run((&x, &h), open);
+    let what = || format!("experts {routing:?} of {count}, of {rows}");
+    assert_rows(what, &got, HIDDEN, |row| {
+        let mut sum = vec![0.0; HIDDEN];
+        let input = row.checked_sub(BEFORE).filter(|&i| i < rows);
+        let input = input.map(|i| wide(&x[i * HIDDEN..][..HIDDEN]));
+        if let Some(x) = &input {
+            let logits = naive::linear(x, &wide(&router), &[]);
+            for (e, share) in naive::route(&logits, routing) {
+                let (gate_up, down) = &experts[e];
+                let inner = naive::silu_mul(&naive::linear(x, &wide(gate_up), &[]));
+                let out = naive::linear(&inner, &wide(down), &[]);
+                sum.iter_mut()
+                    .zip(out)
+                    .for_each(|(sum, y)| *sum += share * y);
+            }
         }
+        // Gates, their products and results are stored; the largest inner number is about 3.
+        let (inner, stored) = match input {
+            Some(_) => (3.0, precision.stored(1.0)),
+            None => (0.0, 0.0),
+        };
+        let bound = 2.0 * inner * (16.0 * SUM + precision.stored(4.0));
+        let before = wide(&h[row * HIDDEN..][..HIDDEN]);
+        let sums = before.iter().zip(&sum).map(|(h, y)| h + y);
+        sums.map(|y| (y, bound + (SUM + stored) * y.abs()))
+            .collect()
+    });
+    if demands.batch_invariant {
+        mixture.check_alone((&x, &h), &got, open);
     }
 }

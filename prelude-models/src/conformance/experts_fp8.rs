@@ -3,12 +3,11 @@
 use half::bf16;
 
 use super::{
-    ConformanceDevice, Demands, Precision, SMALL_SHAPE, Spec, idle, spec,
+    ConformanceDevice, Demands, Precision, Spec,
+    experts::{Mixture, Part},
     values::{Stored, Values, assert_within, wide},
 };
-use crate::{
-    Expert, ExpertRoom, ExpertsConfig, Fp8Matrix, Ops, Routing, WeightLoader, fp8::numbers, naive,
-};
+use crate::{Fp8Matrix, Routing, WeightLoader, fp8::numbers, naive};
 
 /// `experts_add` of a device that rounds matrices of layers to fp8: experts that it rounds with a scale
 /// for each row, and experts that are stored with scales of blocks; few rows and many, experts of no
@@ -276,67 +275,6 @@ impl Weights {
         }
         sum
     }
-
-    /// Returns `h` and the experts' work on `x`.
-    fn run<D: ConformanceDevice>(
-        &self,
-        (x, h): (&[f32], &[f32]),
-        open: &impl Fn(&Spec) -> D,
-    ) -> Vec<f32> {
-        let (hidden, inner) = self.form.sizes();
-        let rows = x.len() / hidden;
-        let elements = rows * (COUNT + 5 * hidden + 3 * inner);
-        let mut spec = spec(hidden, SMALL_SHAPE, rows, elements);
-        spec.model.experts = Some(ExpertsConfig {
-            count: COUNT,
-            intermediate_size: inner,
-            routing: ROUTING,
-            layers: vec![true; spec.model.num_hidden_layers],
-        });
-        let mut device = open(&spec);
-        let mut loader = device.loader();
-        let router = Stored::new(&self.router, &[COUNT, hidden]);
-        let router = loader.head("router", &[router.view()], &[]);
-        let router = router.expect("a matrix loads");
-        let mut stack = |of: fn(&(Matrix, Matrix)) -> &Matrix| {
-            let matrices = self.experts.iter().map(of).enumerate();
-            let loaded = matrices.map(|(e, matrix)| matrix.load(&mut loader, (e, COUNT)));
-            loaded.collect::<Vec<_>>()
-        };
-        let gate_up = stack(|expert| &expert.0);
-        let down = stack(|expert| &expert.1);
-        let experts = gate_up.into_iter().zip(down);
-        let experts: Vec<_> = experts
-            .map(|(gate_up, down)| Expert { gate_up, down })
-            .collect();
-        let mut got = Vec::new();
-        device.step(idle(), &mut |ops, _| {
-            let mut alloc = |width| ops.alloc(rows, width).expect("room");
-            let (mut input, mut target) = (alloc(hidden), alloc(hidden));
-            let mut room = ExpertRoom {
-                logits: alloc(COUNT),
-                gathered: alloc(hidden),
-                gate_up: alloc(2 * inner),
-                inner: alloc(inner),
-                out: alloc(hidden),
-                sum: alloc(hidden),
-            };
-            D::write(ops, &mut input, x);
-            D::write(ops, &mut target, h);
-            let done = ops.experts_add(
-                &input,
-                0..rows,
-                &router,
-                &experts,
-                ROUTING,
-                &mut room,
-                &mut target,
-            );
-            done.expect("experts_add runs");
-            got = D::read(ops, &target);
-        });
-        got
-    }
 }
 
 fn check<D: ConformanceDevice>(
@@ -345,13 +283,26 @@ fn check<D: ConformanceDevice>(
     rows: usize,
     open: &impl Fn(&Spec) -> D,
 ) {
-    let (hidden, _) = form.sizes();
+    let (hidden, inner) = form.sizes();
     // All that is rounded to fp8 is rounded to bf16 before, which is exact here.
     let mut values = Values::new(Precision::Bf16, 91);
     let weights = Weights::new(&mut values, form);
     let x = values.many(rows * hidden, -2.0, 2.0);
     let h = values.many(rows * hidden, -2.0, 2.0);
-    let got = weights.run((&x, &h), open);
+    let mixture = Mixture {
+        hidden,
+        inner,
+        count: COUNT,
+        routing: ROUTING,
+        router: &weights.router,
+        before: 0,
+        load: |loader: &mut D::Loader, part, place: (usize, usize)| {
+            let (gate_up, down) = &weights.experts[place.0];
+            let matrix = if part == Part::GateUp { gate_up } else { down };
+            matrix.load(loader, place)
+        },
+    };
+    let got = mixture.run((&x, &h), open);
     // Some sums are much larger than what they may be off, or nothing would be shown.
     let mut clearest: f64 = 0.0;
     // Every row by the definition takes long, and every row is checked for its bits by others.
@@ -365,17 +316,13 @@ fn check<D: ConformanceDevice>(
         });
         let expected: Vec<_> = expected.collect();
         let what = || format!("experts in fp8, {form:?}, row {row} of {rows}");
-        assert_within(what, &got[at], expected.into_iter());
+        assert_within(what, &got[at], expected);
     }
     assert!(
         clearest > 10.0,
         "{form:?}: sums of {clearest} times what they may be off"
     );
     if demands.batch_invariant {
-        for row in [0, rows / 2, rows - 1] {
-            let at = row * hidden..(row + 1) * hidden;
-            let alone = weights.run((&x[at.clone()], &h[at.clone()]), open);
-            assert_eq!(alone, got[at], "row {row} of {rows} has other bits alone");
-        }
+        mixture.check_alone((&x, &h), &got, open);
     }
 }
