@@ -1,6 +1,6 @@
 //! Attention over everything a batch can express.
 
-use std::{collections::HashMap, ops::Range};
+use std::collections::HashMap;
 
 use prelude_core::{
     Attention, BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OneShotBatch, Residency,
@@ -11,7 +11,7 @@ use super::{
     BLOCK_SIZE, ConformanceDevice, Demands, EPS, MAX_POSITIONS, Precision, Spec, VOCAB,
     batches::greedy,
     spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{Values, assert_within, vector, wide},
 };
 use crate::{
     AttnShape, Distances, Ops, QkNorm, WeightLoader,
@@ -92,20 +92,12 @@ pub fn attention_of_heads<D: ConformanceDevice>(
     let shapes = normed.into_iter().chain(plain);
     let shapes: Vec<_> = shapes.filter(|((.., dim), _)| takes(*dim)).collect();
     assert!(!shapes.is_empty(), "no such heads");
-    for ((heads, kv_heads, head_dim), has_norm) in shapes {
-        let shape = AttnShape {
-            attention: Attention::Causal,
-            heads,
-            kv_heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
-            soft_cap: None,
-        };
+    for (heads, has_norm) in shapes {
         let sight = Sight {
             has_norm,
-            window: None,
+            ..Sight::default()
         };
-        all_cases(demands, (shape, sight), &open);
+        all_cases(demands, (shape(heads, Attention::Causal), sight), &open);
     }
 }
 
@@ -115,29 +107,70 @@ pub fn attention_of_heads<D: ConformanceDevice>(
 /// If the device is wrong.
 pub(super) fn near<D: ConformanceDevice>(demands: Demands, open: &impl Fn(&Spec) -> D) {
     for (heads, kv_heads, head_dim, window, soft_cap) in NEAR {
+        let plain = shape((heads, kv_heads, head_dim), Attention::Causal);
         let shape = AttnShape {
-            attention: Attention::Causal,
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 0.5 / (head_dim as f32).sqrt(),
+            scale: 0.5 * plain.scale,
             soft_cap,
+            ..plain
         };
         let sight = Sight {
             has_norm: true,
             window,
+            reach: None,
         };
         all_cases(demands, (shape, sight), open);
     }
 }
 
-/// The settings of a layer's attention beside its shape: the norms of heads, and the window.
-#[derive(Clone, Copy, Debug)]
+/// Checks prompts around the edges of tiles whose tokens see later ones: each query sees its own prompt,
+/// or what is near in it, and nothing else.
+///
+/// # Panics
+/// If the device is wrong.
+pub(super) fn whole<D: ConformanceDevice>(demands: Demands, open: &impl Fn(&Spec) -> D) {
+    // The longest prompt has a chunk alone; others hold several.
+    const LONGEST: u32 = 130;
+    let mut forest = Forest::default();
+    for len in [1, 2, 63, 64, 65, 17, LONGEST] {
+        forest.root(len);
+    }
+    let steps = [forest.oneshot()];
+    let windows = [None, Some(0), Some(5), Some(64)].map(|window| (window, None));
+    for heads in [(3, 3, 40), (2, 2, 16), (1, 1, 64), (2, 2, 128)] {
+        for (window, reach) in windows.into_iter().chain([(None, Some(9))]) {
+            let sight = Sight {
+                has_norm: false,
+                window,
+                reach,
+            };
+            let run = (shape(heads, Attention::Full), sight);
+            let name = format!("whole prompts, {run:?}");
+            LayerRun::new(demands.precision, run, name).steps(&steps, LONGEST as usize, open);
+        }
+    }
+}
+
+/// Returns the shape of `(heads, kv_heads, head_dim)`.
+fn shape((heads, kv_heads, head_dim): (usize, usize, usize), attention: Attention) -> AttnShape {
+    AttnShape {
+        attention,
+        heads,
+        kv_heads,
+        head_dim,
+        scale: (head_dim as f32).powf(-0.5),
+        soft_cap: None,
+    }
+}
+
+/// The settings of a layer's attention beside its shape: the norms of heads, and what distances do.
+#[derive(Clone, Copy, Debug, Default)]
 struct Sight {
     /// True if heads of queries and keys are normalised.
     has_norm: bool,
-    /// Tokens before it that a token sees, if not all.
+    /// Tokens before it, and behind it if it sees later ones, that a token sees, if not all.
     window: Option<u32>,
+    /// The distance up to which each has a number of its own that is added to scores, if any has.
+    reach: Option<usize>,
 }
 
 /// Runs every case in one shape.
@@ -146,7 +179,6 @@ fn all_cases<D: ConformanceDevice>(
     (shape, sight): (AttnShape, Sight),
     open: &impl Fn(&Spec) -> D,
 ) {
-    let Sight { has_norm, window } = sight;
     for (name, steps) in cases() {
         let tokens = steps.iter().map(ForwardBatch::num_tokens).max();
         let long = tokens > Some(LONG);
@@ -157,17 +189,7 @@ fn all_cases<D: ConformanceDevice>(
             if long && chunk == 16 {
                 continue;
             }
-            let norms = if has_norm { "" } else { " without norms" };
-            let AttnShape {
-                heads,
-                kv_heads,
-                head_dim,
-                soft_cap,
-                ..
-            } = shape;
-            let near = format!("window {window:?}, cap {soft_cap:?}");
-            let shaped = format!("{heads}/{kv_heads} heads of {head_dim}{norms}, {near}");
-            let name = format!("{name}, {shaped}, chunk {chunk}");
+            let name = format!("{name}, {shape:?}, {sight:?}, chunk {chunk}");
             LayerRun::new(demands.precision, (shape, sight), name).steps(&steps, chunk, open);
         }
     }
@@ -177,24 +199,23 @@ fn all_cases<D: ConformanceDevice>(
 }
 
 fn cases() -> Vec<(String, Vec<ForwardBatch>)> {
-    let mut cases: Vec<(String, Vec<ForwardBatch>)> = [1, 15, 16, 17, 31, 33, 63, 64, 65, 129, 300]
-        .map(|len| {
-            let mut forest = Forest::default();
-            forest.root(len);
-            (format!("{len} tokens"), vec![forest.oneshot()])
-        })
-        .into();
-    cases.push(("three levels".to_owned(), vec![three_levels()]));
-    cases.push(("roots of many lengths".to_owned(), {
+    let roots = |lens: &[u32]| {
         let mut forest = Forest::default();
-        for len in [1, 2, 40, 3, 17, 1, 64] {
+        for &len in lens {
             forest.root(len);
         }
         vec![forest.oneshot()]
-    }));
-    cases.push(("cached blocks".to_owned(), cached_steps()));
-    cases.push(("rows over one prompt".to_owned(), shared_steps()));
-    cases
+    };
+    let alone = [1, 15, 16, 17, 31, 33, 63, 64, 65, 129, 300]
+        .map(|len| (format!("{len} tokens"), roots(&[len])));
+    let others = [
+        ("three levels", vec![three_levels()]),
+        ("roots of many lengths", roots(&[1, 2, 40, 3, 17, 1, 64])),
+        ("cached blocks", cached_steps()),
+        ("rows over one prompt", shared_steps()),
+    ];
+    let others = others.map(|(name, steps)| (name.to_owned(), steps));
+    alone.into_iter().chain(others).collect()
 }
 
 /// Step 1 keeps 272 positions. Step 2 decodes behind all of them, and three times behind the first 256.
@@ -379,7 +400,10 @@ struct LayerRun {
     shape: AttnShape,
     name: String,
     window: Option<u32>,
+    /// The frequencies of rotations; none where tokens see later ones.
     inv_freq: Vec<f32>,
+    /// The numbers that are added to scores, by head and distance.
+    bias: Vec<f32>,
     /// Weights of the norms of q and of k, if there are any.
     norms: Option<[Vec<f32>; 2]>,
     pool: HashMap<(usize, BlockId, u32), KeyValue>,
@@ -390,7 +414,10 @@ const SCALING: f32 = 1.125;
 
 impl LayerRun {
     fn new(precision: Precision, (shape, sight): (AttnShape, Sight), name: String) -> Self {
-        let half = shape.head_dim / 2;
+        let half = match shape.attention {
+            Attention::Causal => shape.head_dim / 2,
+            Attention::Full => 0,
+        };
         let mut values = Values::new(precision, 20);
         let norms = [(); 2].map(|()| values.many(shape.head_dim, 0.5, 1.5));
         Self {
@@ -401,6 +428,9 @@ impl LayerRun {
             inv_freq: (0..half)
                 .map(|i| 1e4f32.powf(-(i as f32) / half as f32))
                 .collect(),
+            bias: sight.reach.map_or_else(Vec::new, |reach| {
+                values.many(shape.heads * (2 * reach + 1), -2.0, 2.0)
+            }),
             norms: sight.has_norm.then_some(norms),
             pool: HashMap::new(),
         }
@@ -442,6 +472,7 @@ impl LayerRun {
         let width = self.shape.qkv_width() + self.shape.out_width();
         let mut spec = spec(64, self.shape, tokens, tokens * width);
         spec.chunk_tokens = chunk;
+        spec.capacity.attention = self.shape.attention;
         for step in steps {
             let valid = step.validate(&spec.capacity);
             assert_eq!(valid, Ok(()), "{}: a malformed case", self.name);
@@ -459,17 +490,13 @@ impl LayerRun {
         let shape = self.shape;
         let (width, out_width) = (shape.qkv_width(), shape.out_width());
         let mut loader = device.loader();
-        let mut vector = |values: &[f32]| {
-            let stored = Stored::new(values, &[values.len()]);
-            loader
-                .vector("norm", &stored.view())
-                .expect("a vector loads")
-        };
         let norms = self.norms.as_ref();
-        let norms = norms.map(|norms| norms.each_ref().map(|norm| vector(norm)));
-        let rope = loader
-            .rope(&self.inv_freq, SCALING, MAX_POSITIONS)
-            .expect("a table loads");
+        let norms = norms.map(|norms| norms.each_ref().map(|norm| vector(&mut loader, norm)));
+        let bias = (!self.bias.is_empty()).then(|| vector(&mut loader, &self.bias));
+        let rope = (!self.inv_freq.is_empty()).then(|| {
+            let loaded = loader.rope(&self.inv_freq, SCALING, MAX_POSITIONS);
+            loaded.expect("a table loads")
+        });
         let mut layers = Vec::new();
         device.step(step.clone(), &mut |ops, inputs| {
             let room = tokens.len().min(ops.chunk_tokens());
@@ -477,9 +504,15 @@ impl LayerRun {
             let mut out = ops.alloc(room, out_width).expect("room");
             for layer in 0..LAYERS {
                 let mut got = Got::default();
-                for start in (0..tokens.len()).step_by(room) {
-                    let rows: Range<usize> = start..tokens.len().min(start + room);
+                let mut start = 0;
+                while start < tokens.len() {
+                    let rows = start..match shape.attention {
+                        Attention::Causal => tokens.len().min(start + room),
+                        Attention::Full => ops.whole_segments(inputs, start),
+                    };
+                    start = rows.end;
                     let n = rows.len();
+                    assert!(n <= room, "a chunk of {rows:?}");
                     let mut values: Vec<f32> = tokens[rows.clone()]
                         .iter()
                         .flat_map(|token| self.row(token, layer))
@@ -492,7 +525,7 @@ impl LayerRun {
                         rows.clone(),
                         shape,
                         norms.as_ref().map(|[q, k]| QkNorm { q, k, eps: EPS }),
-                        Some(&rope),
+                        rope.as_ref(),
                         &mut qkv,
                     )
                     .expect("qk_norm_rope_store runs");
@@ -500,10 +533,11 @@ impl LayerRun {
                     for row in turned.chunks_exact(width).take(n) {
                         got.q.extend_from_slice(&row[..out_width]);
                     }
-                    match self.window {
-                        None => ops.attention(inputs, layer, rows, shape, &qkv, &mut out),
-                        window => {
-                            let near = Distances { window, bias: None };
+                    match (self.window, &bias) {
+                        (None, None) => ops.attention(inputs, layer, rows, shape, &qkv, &mut out),
+                        (window, bias) => {
+                            let bias = bias.as_ref();
+                            let near = Distances { window, bias };
                             let (qkv, out) = (&qkv, &mut out);
                             ops.attention_by_distance(inputs, layer, rows, shape, near, qkv, out)
                         }
@@ -536,11 +570,7 @@ impl LayerRun {
             assert_within(
                 || what("qk_norm_rope_store"),
                 &got.q[t * width..][..width],
-                q.iter()
-                    .copied()
-                    .zip(bounds)
-                    .collect::<Vec<_>>()
-                    .into_iter(),
+                q.iter().copied().zip(bounds),
             );
             let (out, bound) = self.attend(&q, token, layer, &placed);
             assert_within(
@@ -566,7 +596,10 @@ impl LayerRun {
 
     fn head(&self, head: &[f32], which: usize, position: usize) -> Vec<f64> {
         let head = self.normed(head, which);
-        naive::rotate(&head, position, &self.inv_freq, SCALING)
+        match self.inv_freq.is_empty() {
+            true => head,
+            false => naive::rotate(&head, position, &self.inv_freq, SCALING),
+        }
     }
 
     fn key_value(&self, token: &Token, layer: usize) -> KeyValue {
@@ -602,39 +635,55 @@ impl LayerRun {
     ) -> (Vec<f64>, f64) {
         let d = self.shape.head_dim;
         let group = self.shape.heads / self.shape.kv_heads;
-        let context: Vec<&KeyValue> = token
-            .context
-            .iter()
-            .skip(
-                self.window
-                    .map_or(0, |w| token.position.saturating_sub(w as usize)),
-            )
-            .map(|source| match *source {
-                KvOrigin::Token(t) => &placed[t],
+        let window = self.window.map_or(usize::MAX, |window| window as usize);
+        // The index of a source in either list is its position: whole prompts begin at 0.
+        let sources = match self.shape.attention {
+            Attention::Causal => token.context.clone(),
+            Attention::Full => token.segment.clone().map(KvOrigin::Token).collect(),
+        };
+        let seen = sources.iter().enumerate();
+        let seen = seen.filter(|(position, _)| token.position.abs_diff(*position) <= window);
+        let context: Vec<(usize, &KeyValue)> = seen
+            .map(|(position, source)| match *source {
+                KvOrigin::Token(t) => (position, &placed[t]),
                 // What no step wrote would be a malformed case.
-                KvOrigin::Pool(block, offset) => &self.pool[&(layer, block, offset)],
+                KvOrigin::Pool(block, offset) => (position, &self.pool[&(layer, block, offset)]),
             })
             .collect();
+        let (heads, bias) = (self.shape.heads, wide(&self.bias));
         let mut out = Vec::new();
         for (j, q) in q.chunks_exact(d).enumerate() {
             let at = j / group * d;
-            let score = |kv: &&KeyValue| {
+            let score = |&(position, kv): &(usize, &KeyValue)| {
                 let score = naive::dot(q, &kv.0[at..at + d]) * f64::from(self.shape.scale);
-                naive::soft_cap(score, self.shape.soft_cap)
+                let score = naive::soft_cap(score, self.shape.soft_cap);
+                match bias.is_empty() {
+                    true => score,
+                    false => {
+                        score + naive::distance_bias(&bias, heads, j, token.position, position)
+                    }
+                }
             };
             let scores: Vec<f64> = context.iter().map(score).collect();
-            let values: Vec<&[f64]> = context.iter().map(|(_, v)| &v[at..at + d]).collect();
+            let values: Vec<&[f64]> = context.iter().map(|(_, kv)| &kv.1[at..at + d]).collect();
             out.extend(naive::average(&scores, &values));
         }
-        let largest = context
-            .iter()
-            .flat_map(|(_, v)| v)
-            .fold(0.0, |m: f64, v| m.max(v.abs()));
+        (out, self.bound(&context))
+    }
+
+    /// Returns the bound on the errors of a row of outputs.
+    fn bound(&self, context: &[(usize, &KeyValue)]) -> f64 {
+        if self.shape.attention == Attention::Full {
+            // Weights are off by the rounding of scores; values are at most 2.
+            return 2.0 * (64.0 * super::SUM + self.precision.stored(4.0));
+        }
+        let values = context.iter().flat_map(|(_, kv)| &kv.1);
+        let largest = values.fold(0.0, |m: f64, v| m.max(v.abs()));
         let relative = match self.precision {
             Precision::F32 => OUTPUT_F32,
             Precision::Bf16 => OUTPUT_BF16,
         };
-        (out, relative * largest)
+        relative * largest
     }
 }
 

@@ -4,19 +4,17 @@
 use std::ops::Range;
 
 use prelude_core::{
-    Attention, BlockSpan, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Pooling, Residency,
-    RowOutput, Segment, SegmentIdx, TokenHead, TokenId,
+    Attention, ForwardBatch, OneShotBatch, OutputHead, OutputRow, Pooling, RowOutput, SegmentIdx,
+    TokenHead, TokenId,
 };
 
 use super::{
-    BLOCK_SIZE, ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, VOCAB, WIDTHS,
+    ConformanceDevice, Demands, EPS, Precision, ROWS, SMALL_SHAPE, SUM, VOCAB, WIDTHS, attention,
+    batches::root,
     idle, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{self, Stored, Values, assert_rows, assert_within, empty, filled, run, vector, wide},
 };
-use crate::{
-    Activation, AttnShape, DenseConfig, DenseModule, Distances, EmbedTables, Ops, WeightLoader,
-    naive::{self, layout::lay_out},
-};
+use crate::{Activation, DenseConfig, DenseModule, EmbedTables, Ops, WeightLoader, naive};
 
 /// Checks `embed_sum`, `layer_norm`, `activate`, `activate_mul`, `segment_means`, and `attention` over
 /// whole segments, by distance too.
@@ -34,18 +32,7 @@ pub fn encoders<D: ConformanceDevice>(demands: Demands, open: impl Fn(&super::Sp
         segment_means(demands.precision, width, &open);
         dense_modules(demands.precision, width, &open);
     }
-    for (heads, head_dim) in [(3, 40), (2, 16), (1, 64), (2, 128)] {
-        attention(demands.precision, (heads, head_dim), Near::All, &open);
-        attention(demands.precision, (heads, head_dim), Near::Window(0), &open);
-        attention(demands.precision, (heads, head_dim), Near::Window(5), &open);
-        attention(
-            demands.precision,
-            (heads, head_dim),
-            Near::Window(64),
-            &open,
-        );
-        attention(demands.precision, (heads, head_dim), Near::Bias(9), &open);
-    }
+    attention::whole(demands, &open);
 }
 
 fn layer_norm<D: ConformanceDevice>(
@@ -56,36 +43,20 @@ fn layer_norm<D: ConformanceDevice>(
 ) {
     let mut values = Values::new(precision, 71);
     let mut h = values.many(rows * width, -3.0, 3.0);
-    for (row, scale) in [(0, 1e-3), (1, 1e3), (2, 0.0)] {
-        if row < rows {
-            for v in &mut h[row * width..][..width] {
-                *v = values.exact(*v * scale);
-            }
-        }
-    }
+    values.scale_rows(&mut h, width);
     let (weight, bias) = (values.many(width, 0.25, 4.0), values.many(width, -1.0, 1.0));
-    let mut device = open(&spec(width, SMALL_SHAPE, 1, 2 * rows * width));
+    let mut device = open(&spec(width, SMALL_SHAPE, 1, 3 * rows * width));
     let mut loader = device.loader();
-    let [w, b] = [&weight, &bias].map(|values| {
-        let stored = Stored::new(values, &[width]);
-        loader
-            .vector("norm", &stored.view())
-            .expect("a vector loads")
+    let [w, b] = [&weight, &bias].map(|values| vector(&mut loader, values));
+    let rooms = [filled(&h, width), empty(rows, width), filled(&h, width)];
+    let [input, of, got] = run(&mut device, idle(), rooms, |ops, _, [x, of, h]| {
+        ops.layer_norm_of(x, rows, &w, &b, EPS, of)?;
+        ops.layer_norm(h, rows, &w, &b, EPS)
     });
-    let mut got = Vec::new();
-    device.step(idle(), &mut |ops, _| {
-        let mut tensor = ops.alloc(rows, width).expect("room");
-        D::write(ops, &mut tensor, &h);
-        let mut of = ops.alloc(rows, width).expect("room");
-        ops.layer_norm_of(&tensor, rows, &w, &b, EPS, &mut of)
-            .expect("layer_norm_of runs");
-        assert_eq!(D::read(ops, &tensor), h, "layer_norm_of changes its input");
-        ops.layer_norm(&mut tensor, rows, &w, &b, EPS)
-            .expect("layer_norm runs");
-        got = D::read(ops, &tensor);
-        assert_eq!(D::read(ops, &of), got, "layer_norm_of is layer_norm");
-    });
-    for row in 0..rows {
+    assert_eq!(input, h, "layer_norm_of changes its input");
+    assert_eq!(of, got, "layer_norm_of is layer_norm");
+    let what = || format!("layer_norm [{rows}, {width}]");
+    assert_rows(what, &got, width, |row| {
         let x = wide(&h[row * width..][..width]);
         let expected = naive::layer_norm(&x, &wide(&weight), &wide(&bias), f64::from(EPS));
         // The mean is off by its own rounding, which counts as much as the row is narrow.
@@ -93,17 +64,14 @@ fn layer_norm<D: ConformanceDevice>(
         let mean = x.iter().sum::<f64>() / width as f64;
         let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
         let of_mean = SUM * largest / (variance + f64::from(EPS)).sqrt();
-        let bounds = expected.iter().zip(&weight).zip(&bias).map(|((y, w), b)| {
+        let within = |((y, w), b): ((f64, &f32), &f32)| {
             let terms = y.abs() + 2.0 * f64::from(b.abs());
             let stored = (SUM + precision.stored(3.0)) * terms;
-            (*y, stored + 4.0 * of_mean * f64::from(w.abs()))
-        });
-        assert_within(
-            || format!("layer_norm [{rows}, {width}] row {row}"),
-            &got[row * width..][..width],
-            bounds.collect::<Vec<_>>().into_iter(),
-        );
-    }
+            (y, stored + 4.0 * of_mean * f64::from(w.abs()))
+        };
+        let expected = expected.into_iter().zip(&weight).zip(&bias);
+        expected.map(within).collect()
+    });
 }
 
 fn activate<D: ConformanceDevice>(
@@ -112,14 +80,10 @@ fn activate<D: ConformanceDevice>(
     width: usize,
     open: &impl Fn(&super::Spec) -> D,
 ) {
+    const SPECIAL: [f32; 9] = [0.0, 20.0, -20.0, 88.0, -88.0, 1e4, -1e4, 0.5, -0.5];
     let mut values = Values::new(precision, 72);
     let mut x = values.many(rows * width, -6.0, 6.0);
-    for (i, special) in [0.0, 20.0, -20.0, 88.0, -88.0, 1e4, -1e4, 0.5, -0.5]
-        .into_iter()
-        .enumerate()
-    {
-        x[i % (rows * width)] = values.exact(special);
-    }
+    values.put_first(&mut x, &SPECIAL);
     for f in [
         Activation::Gelu,
         Activation::GeluTanh,
@@ -127,12 +91,9 @@ fn activate<D: ConformanceDevice>(
         Activation::Tanh,
     ] {
         let mut device = open(&spec(width, SMALL_SHAPE, 1, rows * width));
-        let mut got = Vec::new();
-        device.step(idle(), &mut |ops, _| {
-            let mut tensor = ops.alloc(rows, width).expect("room");
-            D::write(ops, &mut tensor, &x);
-            ops.activate(&mut tensor, rows, f).expect("activate runs");
-            got = D::read(ops, &tensor);
+        let rooms = [filled(&x, width)];
+        let [got] = run(&mut device, idle(), rooms, |ops, _, [x]| {
+            ops.activate(x, rows, f)
         });
         // The normal distribution and tanh are exact to some units of 1; they are factors of x.
         let bounds = x.iter().map(|&x| {
@@ -140,11 +101,8 @@ fn activate<D: ConformanceDevice>(
             let factor = f64::from(x.abs()).max(1.0);
             (y, SUM * factor + precision.stored(1.0) * y.abs())
         });
-        assert_within(
-            || format!("activate {f:?} [{rows}, {width}]"),
-            &got,
-            bounds.collect::<Vec<_>>().into_iter(),
-        );
+        let what = || format!("activate {f:?} [{rows}, {width}]");
+        assert_within(what, &got, bounds);
     }
 }
 
@@ -158,30 +116,21 @@ fn activate_mul<D: ConformanceDevice>(
     let x = values.many(rows * 2 * width, -4.0, 4.0);
     for f in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
         let mut device = open(&spec(width, SMALL_SHAPE, 1, 3 * rows * width));
-        let mut got = Vec::new();
-        device.step(idle(), &mut |ops, _| {
-            let mut gate_up = ops.alloc(rows, 2 * width).expect("room");
-            let mut a = ops.alloc(rows, width).expect("room");
-            D::write(ops, &mut gate_up, &x);
-            ops.activate_mul(&gate_up, rows, f, &mut a)
-                .expect("activate_mul runs");
-            got = D::read(ops, &a);
+        let rooms = [filled(&x, 2 * width), empty(rows, width)];
+        let [_, got] = run(&mut device, idle(), rooms, |ops, _, [gate_up, a]| {
+            ops.activate_mul(gate_up, rows, f, a)
         });
-        let mut bounds = Vec::new();
-        for row in x.chunks_exact(2 * width) {
+        let what = || format!("activate_mul {f:?} [{rows}, {width}]");
+        assert_rows(what, &got, width, |row| {
+            let row = wide(&x[row * 2 * width..][..2 * width]);
             let (gate, up) = row.split_at(width);
-            for (&g, &u) in gate.iter().zip(up) {
-                let (g, u) = (f64::from(g), f64::from(u));
+            let within = |(&g, &u): (&f64, &f64)| {
                 let y = naive::activate(g, f) * u;
                 let of_gate = SUM * g.abs().max(1.0) * u.abs();
-                bounds.push((y, of_gate + precision.stored(2.0) * y.abs()));
-            }
-        }
-        assert_within(
-            || format!("activate_mul {f:?} [{rows}, {width}]"),
-            &got,
-            bounds.into_iter(),
-        );
+                (y, of_gate + precision.stored(2.0) * y.abs())
+            };
+            gate.iter().zip(up).map(within).collect()
+        });
     }
 }
 
@@ -343,18 +292,9 @@ fn segment_means<D: ConformanceDevice>(
         assert_within(
             || format!("segment_means [{width}] output {output} in segment {segment}"),
             &got[output * width..][..width],
-            bounds.collect::<Vec<_>>().into_iter(),
+            bounds,
         );
     }
-}
-
-/// The keys that are near enough to a query, and what their distance adds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Near {
-    All,
-    Window(u32),
-    /// Numbers for distances up to this one.
-    Bias(usize),
 }
 
 /// Returns prompts of these lengths, whose words after the middle are of the second type, and each
@@ -370,13 +310,9 @@ fn prompts(lens: &[usize]) -> (OneShotBatch, Vec<(TokenId, usize)>) {
             tokens.push((id, position));
             batch.tokens.push(id);
         }
-        batch.segments.push(Segment {
-            tokens: start as u32..batch.tokens.len() as u32,
-            parent: None,
-            context_len: 0,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
-        });
+        batch
+            .segments
+            .push(root(start as u32..batch.tokens.len() as u32));
     }
     (batch, tokens)
 }
@@ -396,13 +332,8 @@ fn embed_sum<D: ConformanceDevice>(
     spec.capacity.vocab_size = 2 * VOCAB as u32;
     let mut device = open(&spec);
     let mut loader = device.loader();
-    let mut load = |values: &[f32]| {
-        let stored = Stored::new(values, &[values.len() / width, width]);
-        loader
-            .embedding("table", &stored.view(), false)
-            .expect("a table loads")
-    };
-    let [w, p, t] = [&words, &positions, &types].map(|values| load(values));
+    let [w, p, t] =
+        [&words, &positions, &types].map(|rows| values::table(&mut loader, rows, width));
     let mut got = Vec::new();
     let mut chunks = Vec::new();
     device.step(ForwardBatch::OneShot(batch), &mut |ops, inputs| {
@@ -442,152 +373,7 @@ fn embed_sum<D: ConformanceDevice>(
         assert_within(
             || format!("embed_sum [{width}] token {i}"),
             &got[i * width..][..width],
-            sums.collect::<Vec<_>>().into_iter(),
+            sums,
         );
-    }
-}
-
-/// Checks prompts around the edges of tiles: each query sees its own prompt, or what is near in it, and
-/// nothing else.
-fn attention<D: ConformanceDevice>(
-    precision: Precision,
-    (heads, head_dim): (usize, usize),
-    near: Near,
-    open: &impl Fn(&super::Spec) -> D,
-) {
-    let case = AttentionCase::new(precision, (heads, head_dim), near);
-    let got = case.run(open);
-    let width = case.shape.out_width();
-    for segment in &case.segments {
-        for (head, token) in (0..heads).flat_map(|head| segment.clone().map(move |t| (head, t))) {
-            // Weights are off by the rounding of scores; values are at most 2.
-            let bound = 2.0 * (64.0 * SUM + precision.stored(4.0));
-            let expected = case.expected(segment, head, token);
-            assert_within(
-                || format!("attention over prompts, {near:?}, token {token} of {segment:?}"),
-                &got[token * width + head * head_dim..][..head_dim],
-                expected.into_iter().map(|y| (y, bound)),
-            );
-        }
-    }
-}
-
-/// Prompts, their queries, keys and values, and what distances add to scores.
-struct AttentionCase {
-    shape: AttnShape,
-    near: Near,
-    batch: OneShotBatch,
-    /// The tokens of each prompt.
-    segments: Vec<Range<usize>>,
-    qkv: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl AttentionCase {
-    /// Tokens of the longest prompt: some chunks hold several prompts, and this one has one alone.
-    const CHUNK: usize = 130;
-
-    fn new(precision: Precision, (heads, head_dim): (usize, usize), near: Near) -> Self {
-        let shape = AttnShape {
-            heads,
-            kv_heads: heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
-            soft_cap: None,
-            attention: Attention::Full,
-        };
-        let (batch, tokens) = prompts(&[1, 2, 63, 64, 65, 17, Self::CHUNK]);
-        let laid_out = lay_out(&ForwardBatch::OneShot(batch.clone()), BLOCK_SIZE);
-        let mut segments: Vec<_> = laid_out.into_iter().map(|token| token.segment).collect();
-        segments.dedup();
-        let mut values = Values::new(precision, 74);
-        Self {
-            shape,
-            near,
-            batch,
-            segments,
-            qkv: values.many(tokens.len() * shape.qkv_width(), -2.0, 2.0),
-            bias: match near {
-                Near::Bias(reach) => values.many(heads * (2 * reach + 1), -2.0, 2.0),
-                _ => Vec::new(),
-            },
-        }
-    }
-
-    fn window(&self) -> Option<u32> {
-        match self.near {
-            Near::Window(window) => Some(window),
-            _ => None,
-        }
-    }
-
-    /// Returns what a device computes for all tokens.
-    fn run<D: ConformanceDevice>(&self, open: &impl Fn(&super::Spec) -> D) -> Vec<f32> {
-        let (width, out_width) = (self.shape.qkv_width(), self.shape.out_width());
-        let count = self.batch.tokens.len();
-        let mut spec = spec(out_width, self.shape, count, count * (width + out_width));
-        spec.capacity.attention = Attention::Full;
-        spec.capacity.vocab_size = 2 * VOCAB as u32;
-        spec.chunk_tokens = Self::CHUNK;
-        let mut device = open(&spec);
-        let stored = Stored::new(&self.bias, &[self.bias.len()]);
-        let bias = device.loader().vector("bias", &stored.view());
-        let bias = bias.expect("a vector loads");
-        let distances = Distances {
-            window: self.window(),
-            bias: (!self.bias.is_empty()).then_some(&bias),
-        };
-        let mut got = Vec::new();
-        let step = ForwardBatch::OneShot(self.batch.clone());
-        device.step(step, &mut |ops, inputs| {
-            let mut qkv = ops.alloc(Self::CHUNK, width).expect("room");
-            let mut out = ops.alloc(Self::CHUNK, out_width).expect("room");
-            let mut start = 0;
-            while start < count {
-                let rows = start..ops.whole_segments(inputs, start);
-                assert!(rows.len() <= Self::CHUNK, "{rows:?}");
-                let mut chunk = self.qkv[rows.start * width..rows.end * width].to_vec();
-                chunk.resize(Self::CHUNK * width, f32::NAN);
-                D::write(ops, &mut qkv, &chunk);
-                let (shape, at) = (self.shape, rows.clone());
-                ops.qk_norm_rope_store(inputs, 0, at.clone(), shape, None, None, &mut qkv)
-                    .expect("keys are placed");
-                match self.near {
-                    Near::All => ops.attention(inputs, 0, at, shape, &qkv, &mut out),
-                    _ => ops.attention_by_distance(inputs, 0, at, shape, distances, &qkv, &mut out),
-                }
-                .expect("attention runs");
-                got.extend_from_slice(&D::read(ops, &out)[..rows.len() * out_width]);
-                start = rows.end;
-            }
-        });
-        got
-    }
-
-    /// Returns the query, key or value of a token for a head: `which` is 0, 1 or 2.
-    fn part(&self, token: usize, which: usize, head: usize) -> Vec<f64> {
-        let (width, dim) = (self.shape.qkv_width(), self.shape.head_dim);
-        let at = token * width + which * self.shape.out_width() + head * dim;
-        wide(&self.qkv[at..][..dim])
-    }
-
-    /// Returns what a head gives a token of a segment.
-    fn expected(&self, segment: &Range<usize>, head: usize, token: usize) -> Vec<f64> {
-        let window = self.window().map_or(usize::MAX, |window| window as usize);
-        let seen = segment.clone();
-        let seen: Vec<usize> = seen.filter(|key| key.abs_diff(token) <= window).collect();
-        let q = self.part(token, 0, head);
-        let bias = wide(&self.bias);
-        let score = |&key: &usize| {
-            let product = naive::dot(&q, &self.part(key, 1, head)) * f64::from(self.shape.scale);
-            match bias.is_empty() {
-                true => product,
-                false => product + naive::distance_bias(&bias, self.shape.heads, head, token, key),
-            }
-        };
-        let scores: Vec<f64> = seen.iter().map(score).collect();
-        let values: Vec<_> = seen.iter().map(|&key| self.part(key, 2, head)).collect();
-        let values: Vec<&[f64]> = values.iter().map(Vec::as_slice).collect();
-        naive::average(&scores, &values)
     }
 }

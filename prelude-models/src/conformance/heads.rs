@@ -11,11 +11,11 @@ use prelude_core::{
 
 use super::{
     ConformanceDevice, Demands, LABELS, SMALL_SHAPE, SUM, Spec, VOCAB,
-    batches::greedy,
+    batches::{greedy, root},
     one_segment, spec,
-    values::{Stored, Values, assert_within, wide},
+    values::{Values, assert_within, linear, matrix, wide},
 };
-use crate::{Ops, WeightLoader, naive};
+use crate::{Ops, naive};
 
 mod sampling;
 mod vectors;
@@ -120,10 +120,7 @@ fn only(ids: &[u32]) -> Option<Arc<dyn TokenMask>> {
 }
 
 fn greedy_with_top(top: u32) -> OutputHead {
-    OutputHead::Sample(SampleHead {
-        top_logprobs: Some(top),
-        ..sample(SamplingParams::default())
-    })
+    OutputHead::Sample(greedy(Some(top)))
 }
 
 /// Returns a row that reads `positions` of the first segment.
@@ -181,14 +178,8 @@ impl Heads {
         assert_eq!(valid, Ok(()), "a malformed case");
         let mut device = open(&spec);
         let mut loader = device.loader();
-        let mut matrix = |name, values: &[f32], rows| {
-            let stored = Stored::new(values, &[rows, HIDDEN]);
-            loader
-                .linear(name, &[stored.view()], &[])
-                .expect("a matrix loads")
-        };
-        let head = matrix("head", &self.head, VOCAB);
-        let score = matrix("score", &self.score, LABELS);
+        let head = matrix(&mut loader, &self.head, VOCAB);
+        let score = matrix(&mut loader, &self.score, LABELS);
         device.step(step, &mut |ops, inputs| {
             let mut hidden = ops.alloc(tokens, HIDDEN).expect("room");
             D::write(ops, &mut hidden, h);
@@ -220,20 +211,12 @@ impl Heads {
 
     fn logits(&self, h: &[f32], token: usize) -> Logits {
         let h = wide(&h[token * HIDDEN..][..HIDDEN]);
-        let magnitude: Vec<f64> = h.iter().map(|v| v.abs()).collect();
-        let head = wide(&self.head);
-        let abs: Vec<f64> = head.iter().map(|v| v.abs()).collect();
-        let bound = naive::linear(&magnitude, &abs, &[]);
-        let logits = naive::linear(&h, &head, &[]);
         // A bounded logit is off by its own rounding as well.
         let of_cap = SUM * self.soft_cap.map_or(0.0, f64::from);
-        Logits {
-            z: logits
-                .iter()
-                .map(|&z| naive::soft_cap(z, self.soft_cap))
-                .collect(),
-            bound: bound.into_iter().map(|m| SUM * m + of_cap).collect(),
-        }
+        let logits = linear(&h, &wide(&self.head), &[]).into_iter();
+        let logits = logits.map(|(z, m)| (naive::soft_cap(z, self.soft_cap), SUM * m + of_cap));
+        let (z, bound) = logits.unzip();
+        Logits { z, bound }
     }
 
     fn label_scores<D: ConformanceDevice>(&self, open: &impl Fn(&Spec) -> D) {
@@ -271,7 +254,7 @@ impl Heads {
                     assert_within(
                         || format!("log-sum-exp, token {t}"),
                         &[*lse],
-                        std::iter::once((expected, bound)),
+                        [(expected, bound)],
                     );
                 }
             }
@@ -283,35 +266,18 @@ impl Heads {
         let h = self.hidden(TOKENS);
         let targets: Vec<u32> = (0..TOKENS).map(|t| id(t * 53 % VOCAB)).collect();
         let twins = vec![id(TWINS.1), id(TWINS.0)];
-        let rows = vec![
-            row(
-                0..TOKENS,
-                OutputHead::Logprobs {
-                    targets: targets.clone(),
-                    top: 5,
-                },
-            ),
+        let cases = [
+            (0, targets, 5),
             // The tie's second member has the rank of the first. Positions are shared with above.
-            row(
-                0..2,
-                OutputHead::Logprobs {
-                    targets: twins.clone(),
-                    top: 0,
-                },
-            ),
-            row(
-                7..9,
-                OutputHead::Logprobs {
-                    targets: vec![330, 0],
-                    top: id(VOCAB),
-                },
-            ),
+            (0, twins, 0),
+            (7, vec![330, 0], id(VOCAB)),
         ];
-        let got = self.rows(open, &h, rows);
-        for (got, (first, targets, top)) in
-            got.iter()
-                .zip([(0, &targets, 5), (0, &twins, 0), (7, &vec![330, 0], VOCAB)])
-        {
+        let rows = cases.clone().map(|(first, targets, top)| {
+            let positions = first..first + targets.len();
+            row(positions, OutputHead::Logprobs { targets, top })
+        });
+        let got = self.rows(open, &h, rows.into());
+        for (got, (first, targets, top)) in got.iter().zip(cases) {
             let RowOutput::Logprobs {
                 first_position,
                 entries,
@@ -321,9 +287,9 @@ impl Heads {
             };
             assert_eq!(*first_position, id(first + 1), "first scored position");
             assert_eq!(entries.len(), targets.len());
-            for (i, (entry, &target)) in entries.iter().zip(targets).enumerate() {
+            for (i, (entry, &target)) in entries.iter().zip(&targets).enumerate() {
                 let what = format!("log-probabilities, position {}", first + i);
-                check_entry(&what, entry, target, top, &self.logits(&h, first + i));
+                check_entry(&what, entry, target, idx(top), &self.logits(&h, first + i));
             }
         }
         let RowOutput::Logprobs { entries, .. } = &got[1] else {
@@ -408,33 +374,22 @@ impl Heads {
         let mut oneshot = one_segment(&[1; 3]);
         oneshot.segments[0].tokens = 0..2;
         oneshot.segments.push(Segment {
-            tokens: 2..3,
             parent: Some(SegmentIdx(0)),
             context_len: 2,
-            cached: BlockSpan::EMPTY,
-            residency: Residency::Transient,
+            ..root(2..3)
         });
-        oneshot.rows = vec![
-            OutputRow {
+        oneshot.rows = [2..3, 1..2]
+            .map(|at| OutputRow {
                 segment: SegmentIdx(1),
-                positions: 2..3,
-                head: greedy_with_top(1),
-            },
-            OutputRow {
-                segment: SegmentIdx(1),
-                positions: 1..2,
-                head: greedy_with_top(1),
-            },
-        ];
+                ..row(at, greedy_with_top(1))
+            })
+            .into();
         let decode_row = |seq, start| DecodeRow {
             seq: SeqId(seq),
             token: TokenSource::Known(1),
             context_len: 0,
             blocks: BlockSpan { start, len: 1 },
-            sample: SampleHead {
-                top_logprobs: Some(1),
-                ..sample(SamplingParams::default())
-            },
+            sample: greedy(Some(1)),
         };
         let step = ForwardBatch::Mixed {
             oneshot,
@@ -473,7 +428,7 @@ fn check_logprob(what: &str, token: u32, got: f32, logits: &Logits) {
     assert_within(
         || format!("{what}: log-probability of {token}"),
         &[got],
-        std::iter::once((logits.logprob(idx(token)), bound)),
+        [(logits.logprob(idx(token)), bound)],
     );
 }
 

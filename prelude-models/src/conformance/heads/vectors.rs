@@ -6,7 +6,7 @@ use super::{HIDDEN, Heads, id, idx, row};
 use crate::{
     conformance::{
         ConformanceDevice, SUM, Spec,
-        values::{assert_within, wide},
+        values::{abs, assert_within, linear, wide},
     },
     naive,
 };
@@ -71,11 +71,7 @@ impl Heads {
                     )
                 },
                 got,
-                vector
-                    .into_iter()
-                    .zip(bounds)
-                    .collect::<Vec<_>>()
-                    .into_iter(),
+                vector.into_iter().zip(bounds),
             );
         }
     }
@@ -90,16 +86,8 @@ impl Heads {
                     panic!("class logits, not {got:?}");
                 };
                 let x = wide(&h[t * HIDDEN..][..HIDDEN]);
-                let score = wide(&self.score);
-                let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
-                let bounds = naive::linear(&abs(&x), &abs(&score), &[]);
-                let expected = naive::linear(&x, &score, &[]).into_iter().zip(bounds);
-                let expected: Vec<_> = expected.map(|(z, m)| (z, SUM * m)).collect();
-                assert_within(
-                    || format!("classes of {tokens} rows, row {t}"),
-                    got,
-                    expected.into_iter(),
-                );
+                let what = || format!("classes of {tokens} rows, row {t}");
+                assert_within(what, got, self.of_token(&x, TokenHead::Classify));
             }
         }
     }
@@ -134,11 +122,8 @@ impl Heads {
                 assert_eq!(rows.len(), positions.len(), "{head:?}");
                 for (t, got) in positions.zip(rows) {
                     let state = wide(&h[t * HIDDEN..][..HIDDEN]);
-                    assert_within(
-                        || format!("{head:?} of token {t}"),
-                        got,
-                        self.of_token(&state, head).into_iter(),
-                    );
+                    let what = || format!("{head:?} of token {t}");
+                    assert_within(what, got, self.of_token(&state, head));
                 }
             }
         }
@@ -146,13 +131,10 @@ impl Heads {
 
     /// Returns the numbers that a token's state gives, with bounds.
     fn of_token(&self, state: &[f64], head: TokenHead) -> Vec<(f64, f64)> {
-        let abs = |v: &[f64]| v.iter().map(|v| v.abs()).collect::<Vec<_>>();
         match head {
             TokenHead::Classify => {
-                let score = wide(&self.score);
-                let bounds = naive::linear(&abs(state), &abs(&score), &[]);
-                let exact = naive::linear(state, &score, &[]).into_iter();
-                exact.zip(bounds).map(|(z, m)| (z, SUM * m)).collect()
+                let sums = linear(state, &wide(&self.score), &[]).into_iter();
+                sums.map(|(z, m)| (z, SUM * m)).collect()
             }
             TokenHead::Embed {
                 normalise,
