@@ -89,22 +89,21 @@ fn check_whole(fields: &Fields<'_>) -> Result<(), Error> {
     }
 }
 
+/// Returns a number of turns over the original length, if the object names it.
+fn turns(fields: &Fields<'_>, name: &str) -> Result<Option<f64>, Error> {
+    let is_turns = |turns: f64| (1e-6..=1e6).contains(&turns);
+    fields.number(name, "a number in 1e-6..=1e6", is_turns)
+}
+
 impl Llama3 {
     fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         const LENGTH: &str = "original_max_position_embeddings";
-        let turns = |name| {
-            let turns = fields.number(name, "a number in 1e-6..=1e6", |t| {
-                (1e-6..=1e6).contains(&t)
-            })?;
-            turns.ok_or_else(|| fields.wrong(name, "is missing"))
-        };
+        let turns = |name| turns(fields, name)?.ok_or_else(|| fields.wrong(name, "is missing"));
         let scaling = Self {
             factor: factor(fields)?,
             low_freq_factor: turns("low_freq_factor")?,
             high_freq_factor: turns("high_freq_factor")?,
-            original_max_position_embeddings: fields
-                .count(LENGTH, POSITIONS_MAX)?
-                .ok_or_else(|| fields.wrong(LENGTH, "is missing"))?,
+            original_max_position_embeddings: fields.required_count(LENGTH, POSITIONS_MAX)?,
         };
         // The factors are compared as f32, the type in which their difference divides.
         if scaling.low_freq_factor as f32 >= scaling.high_freq_factor as f32 {
@@ -114,7 +113,7 @@ impl Llama3 {
     }
 
     /// Slows a frequency, in the reference's order of f32 operations.
-    fn scaled(&self, frequency: f32) -> f32 {
+    pub(crate) fn scaled(&self, frequency: f32) -> f32 {
         let original = self.original_max_position_embeddings as f64;
         let (low, high) = (self.low_freq_factor, self.high_freq_factor);
         let factor = self.factor as f32;
@@ -135,12 +134,6 @@ impl Yarn {
         if fields.get("mscale").is_some() || fields.get("mscale_all_dim").is_some() {
             return Err(fields.unsupported("YaRN with `mscale` or `mscale_all_dim`"));
         }
-        let beta = |field, default| -> Result<f64, Error> {
-            let beta = fields.number(field, "a number in 1e-6..=1e6", |b| {
-                (1e-6..=1e6).contains(&b)
-            })?;
-            Ok(beta.unwrap_or(default))
-        };
         let original = fields
             .count("original_max_position_embeddings", POSITIONS_MAX)?
             .unwrap_or(max_positions);
@@ -149,8 +142,8 @@ impl Yarn {
             original_max_position_embeddings: original,
             attention_factor: fields
                 .number("attention_factor", "in (0, 100]", |f| f > 0.0 && f <= 100.0)?,
-            beta_fast: beta("beta_fast", 32.0)?,
-            beta_slow: beta("beta_slow", 1.0)?,
+            beta_fast: turns(fields, "beta_fast")?.unwrap_or(32.0),
+            beta_slow: turns(fields, "beta_slow")?.unwrap_or(1.0),
             truncate: fields.boolean("truncate")?.unwrap_or(true),
         };
         if yarn.beta_fast < yarn.beta_slow {

@@ -9,7 +9,7 @@ mod stored;
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, btree_map},
+    collections::{BTreeMap, BTreeSet, btree_map},
     io,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -57,10 +57,20 @@ pub struct Checkpoint {
     warnings: Vec<String>,
     chat_template: Option<String>,
     files: Vec<WeightFile>,
-    /// Tensor name to (file, entry), without those that the family does not read.
-    tensors: BTreeMap<String, (usize, Entry)>,
+    /// The tensors, without those that the family does not read.
+    tensors: Tensors,
     /// Names and shapes of the tensors that the model reads.
     shapes: Shapes,
+}
+
+/// Tensors by name: the number of the file that holds one, and its entry there.
+type Tensors = BTreeMap<String, (usize, Entry)>;
+
+/// The files of weights, and the tensors in them.
+#[derive(Default)]
+struct Weights {
+    files: Vec<WeightFile>,
+    tensors: Tensors,
 }
 
 #[derive(Debug)]
@@ -76,6 +86,18 @@ enum Bytes {
         identity: FileIdentity,
     },
     Memory(Cow<'static, [u8]>),
+}
+
+impl Bytes {
+    /// Maps a file, and notes which one it is.
+    fn mapped(path: &Path) -> Result<Self, Error> {
+        let mapped = FileIdentity::of(path).and_then(|of| Ok((of, map::map(path)?)));
+        let (identity, map) = mapped.map_err(|source| Error::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self::Mapped { map, identity })
+    }
 }
 
 impl std::ops::Deref for Bytes {
@@ -172,11 +194,11 @@ impl Checkpoint {
             None => None,
         };
         let logit_score = json::read(&folder.join("1_LogitScore/config.json"))?;
-        let (mut files, mut tensors) = open_weights(&body)?;
+        let mut weights = Weights::open(&body)?;
         let mut dense = Vec::new();
         for name in named.dense {
             let config = required(&folder.join(&name).join("config.json"))?;
-            add_dense(folder, &name, &mut files, &mut tensors)?;
+            weights.add_dense(folder, &name)?;
             dense.push(DenseDocument {
                 folder: name,
                 config,
@@ -193,8 +215,7 @@ impl Checkpoint {
                 dense: &dense,
                 logit_score: logit_score.as_deref(),
             },
-            files,
-            tensors,
+            weights,
         )
     }
 
@@ -214,17 +235,14 @@ impl Checkpoint {
     /// # Errors
     /// The errors of [`Checkpoint::open`].
     pub fn from_files(files: CheckpointFiles<'_>) -> Result<Self, Error> {
-        let mut weights = Vec::new();
-        let mut tensors = BTreeMap::new();
-        let bytes = Bytes::Memory(files.weights);
-        let name = SINGLE_FILE.to_owned();
-        add_file(("", name), bytes, &mut weights, &mut tensors)?;
+        let mut weights = Weights::default();
+        weights.add(("", SINGLE_FILE.to_owned()), Bytes::Memory(files.weights))?;
         let mut dense = Vec::new();
         for module in files.dense {
             let folder = module.folder.to_owned();
             let (prefix, name) = (format!("{folder}/"), format!("{folder}/{SINGLE_FILE}"));
             let bytes = Bytes::Memory(module.weights);
-            add_file((&prefix, name), bytes, &mut weights, &mut tensors)?;
+            weights.add((&prefix, name), bytes)?;
             let config = module.config.to_vec();
             dense.push(DenseDocument { folder, config });
         }
@@ -240,7 +258,6 @@ impl Checkpoint {
                 logit_score: files.logit_score,
             },
             weights,
-            tensors,
         )
     }
 
@@ -260,12 +277,8 @@ impl Checkpoint {
     }
 
     /// Puts a checkpoint together, whose `config.json` has the name `file` in messages.
-    fn assemble(
-        file: &str,
-        documents: &Companions<'_>,
-        files: Vec<WeightFile>,
-        mut tensors: BTreeMap<String, (usize, Entry)>,
-    ) -> Result<Self, Error> {
+    fn assemble(file: &str, documents: &Companions<'_>, weights: Weights) -> Result<Self, Error> {
+        let Weights { files, mut tensors } = weights;
         let mut config = ModelConfig::from_json(file, documents.config)?;
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
@@ -515,147 +528,106 @@ fn required(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-type Weights = (Vec<WeightFile>, BTreeMap<String, (usize, Entry)>);
-
-fn open_weights(folder: &Path) -> Result<Weights, Error> {
-    let mut files = Vec::new();
-    let mut tensors = BTreeMap::new();
-    // As in transformers, a single file wins over an index.
-    if folder.join(SINGLE_FILE).exists() {
-        add_mapped(folder, SINGLE_FILE, &mut files, &mut tensors)?;
-        return Ok((files, tensors));
-    }
-    let path = folder.join(INDEX_FILE);
-    let Some(bytes) = json::read(&path)? else {
-        if folder.join(PICKLED).exists() {
+impl Weights {
+    /// Maps the weights of a folder and reads their headers.
+    fn open(folder: &Path) -> Result<Self, Error> {
+        let mut weights = Self::default();
+        // As in transformers, a single file wins over an index.
+        if folder.join(SINGLE_FILE).exists() {
+            weights.add_mapped(folder, "", SINGLE_FILE)?;
+            return Ok(weights);
+        }
+        let path = folder.join(INDEX_FILE);
+        let Some(bytes) = json::read(&path)? else {
             return Err(Error::NoWeights {
                 path: folder.to_owned(),
-                hint: CONVERT,
+                hint: match folder.join(PICKLED).exists() {
+                    true => CONVERT,
+                    false => {
+                        "Prelude reads model.safetensors, or the shards that model.safetensors.index.json names; convert other formats to safetensors"
+                    }
+                },
             });
+        };
+        let file = path.display().to_string();
+        let map = index::parse(&file, &bytes)?;
+        let shards: BTreeSet<&String> = map.values().collect();
+        for shard in shards {
+            weights.add_mapped(folder, "", shard)?;
         }
-        return Err(Error::NoWeights {
-            path: folder.to_owned(),
-            hint: "Prelude reads model.safetensors, or the shards that model.safetensors.index.json names; convert other formats to safetensors",
-        });
-    };
-    let file = path.display().to_string();
-    let map = index::parse(&file, &bytes)?;
-    let mut shards: Vec<&str> = map.values().map(String::as_str).collect();
-    shards.sort_unstable();
-    shards.dedup();
-    for shard in shards {
-        add_mapped(folder, shard, &mut files, &mut tensors)?;
+        weights.check_index(&file, &map)?;
+        Ok(weights)
     }
-    check_index(&file, &map, &files, &tensors)?;
-    Ok((files, tensors))
-}
 
-/// Checks that every tensor lies in the shard that the index names, and that the shards hold no others:
-/// shards of two different savings in one folder would otherwise load as a model that never existed.
-fn check_index(
-    file: &str,
-    map: &BTreeMap<String, String>,
-    files: &[WeightFile],
-    tensors: &BTreeMap<String, (usize, Entry)>,
-) -> Result<(), Error> {
-    let wrong = |what| {
-        Err(Error::Index {
-            file: file.to_owned(),
-            what,
-        })
-    };
-    for (tensor, shard) in map {
-        match tensors.get(tensor) {
-            None => return wrong(format!("tensor {tensor:?} is in none of the shards")),
-            Some((at, _)) if files[*at].name != *shard => {
+    /// Checks that every tensor lies in the shard that the index names, and that the shards hold no
+    /// others: shards of two different savings in one folder would otherwise load as a model that never
+    /// existed.
+    fn check_index(&self, file: &str, map: &BTreeMap<String, String>) -> Result<(), Error> {
+        let wrong = |what| {
+            Err(Error::Index {
+                file: file.to_owned(),
+                what,
+            })
+        };
+        for (tensor, shard) in map {
+            let Some((at, _)) = self.tensors.get(tensor) else {
+                return wrong(format!("tensor {tensor:?} is in none of the shards"));
+            };
+            let found = &self.files[*at].name;
+            if found != shard {
                 return wrong(format!(
-                    "tensor {tensor:?} should be in {shard}, but is in {}",
-                    files[*at].name
+                    "tensor {tensor:?} should be in {shard}, but is in {found}"
                 ));
             }
-            Some(_) => (),
         }
+        let unknown = self.tensors.keys().filter(|name| !map.contains_key(*name));
+        let unknown: Vec<String> = unknown.cloned().collect();
+        if !unknown.is_empty() {
+            return wrong(format!(
+                "the shards hold tensors that the index lacks: {}",
+                first_few(&unknown)
+            ));
+        }
+        Ok(())
     }
-    let unknown: Vec<String> = tensors
-        .keys()
-        .filter(|name| !map.contains_key(*name))
-        .cloned()
-        .collect();
-    if !unknown.is_empty() {
-        return wrong(format!(
-            "the shards hold tensors that the index lacks: {}",
-            first_few(&unknown)
-        ));
-    }
-    Ok(())
-}
 
-/// Maps a file, and notes which one it is.
-fn mapped(path: &Path) -> io::Result<(FileIdentity, memmap2::Mmap)> {
-    Ok((FileIdentity::of(path)?, map::map(path)?))
-}
-
-fn add_mapped(
-    folder: &Path,
-    name: &str,
-    files: &mut Vec<WeightFile>,
-    tensors: &mut BTreeMap<String, (usize, Entry)>,
-) -> Result<(), Error> {
-    let path = folder.join(name);
-    let (identity, map) = mapped(&path).map_err(|source| Error::Io { path, source })?;
-    let bytes = Bytes::Mapped { map, identity };
-    add_file(("", name.to_owned()), bytes, files, tensors)
-}
-
-/// Adds the weights of the module `Dense` in a folder of the checkpoint's.
-fn add_dense(
-    folder: &Path,
-    name: &str,
-    files: &mut Vec<WeightFile>,
-    tensors: &mut BTreeMap<String, (usize, Entry)>,
-) -> Result<(), Error> {
-    let path = folder.join(name).join(SINGLE_FILE);
-    let (identity, map) = match mapped(&path) {
-        Ok(mapped) => mapped,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+    /// Adds the weights of the module `Dense` in a folder of the checkpoint's.
+    fn add_dense(&mut self, folder: &Path, name: &str) -> Result<(), Error> {
+        let path = folder.join(name);
+        if !path.join(SINGLE_FILE).exists() {
             return Err(Error::NoWeights {
-                path: folder.join(name),
+                path,
                 hint: "the weights of a module `Dense` are read from its model.safetensors; convert other formats to safetensors",
             });
         }
-        Err(source) => return Err(Error::Io { path, source }),
-    };
-    let (prefix, name) = (format!("{name}/"), format!("{name}/{SINGLE_FILE}"));
-    let bytes = Bytes::Mapped { map, identity };
-    add_file((&prefix, name), bytes, files, tensors)
-}
+        self.add_mapped(folder, &format!("{name}/"), SINGLE_FILE)
+    }
 
-/// Adds a file of tensors, whose names get a prefix.
-fn add_file(
-    (prefix, name): (&str, String),
-    bytes: Bytes,
-    files: &mut Vec<WeightFile>,
-    tensors: &mut BTreeMap<String, (usize, Entry)>,
-) -> Result<(), Error> {
-    for entry in container::parse(&name, &bytes)? {
-        match tensors.entry(format!("{prefix}{}", entry.name)) {
-            btree_map::Entry::Vacant(slot) => {
-                slot.insert((files.len(), entry));
-            }
-            btree_map::Entry::Occupied(slot) => {
-                return Err(Error::Container {
-                    file: name,
-                    what: format!(
-                        "tensor {:?} is also in {}",
-                        entry.name,
-                        files[slot.get().0].name
-                    ),
-                });
+    /// Maps a file of a folder, and adds the file. `prefix` is put before its name and those of its
+    /// tensors.
+    fn add_mapped(&mut self, folder: &Path, prefix: &str, name: &str) -> Result<(), Error> {
+        let name = format!("{prefix}{name}");
+        let bytes = Bytes::mapped(&folder.join(&name))?;
+        self.add((prefix, name), bytes)
+    }
+
+    /// Adds a file of tensors, whose names get a prefix.
+    fn add(&mut self, (prefix, name): (&str, String), bytes: Bytes) -> Result<(), Error> {
+        for entry in container::parse(&name, &bytes)? {
+            match self.tensors.entry(format!("{prefix}{}", entry.name)) {
+                btree_map::Entry::Vacant(slot) => {
+                    slot.insert((self.files.len(), entry));
+                }
+                btree_map::Entry::Occupied(slot) => {
+                    let other = &self.files[slot.get().0].name;
+                    let what = format!("tensor {:?} is also in {other}", entry.name);
+                    return Err(Error::Container { file: name, what });
+                }
             }
         }
+        self.files.push(WeightFile { name, bytes });
+        Ok(())
     }
-    files.push(WeightFile { name, bytes });
-    Ok(())
 }
 
 #[cfg(test)]

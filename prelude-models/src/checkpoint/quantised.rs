@@ -1,12 +1,10 @@
 //! Stored forms of tensors that are widened when they are read: fp8 with scales, and the blocks of
 //! GGUF's type Q8_0.
 
-use std::collections::BTreeMap;
-
 use half::{bf16, f16};
 
 use super::{
-    WeightFile,
+    Tensors, WeightFile,
     stored::{Entry, Form, Quantised, Scales, Stored},
 };
 use crate::{DType, Error, Fp8Scales, TensorView, fp8::numbers};
@@ -21,8 +19,6 @@ const E4M3: &str = "F8_E4M3";
 /// Ends of the names of tensors of scales, behind the name of the matrix. The second one is the
 /// factor as well, not its inverse.
 const SCALES: [&str; 2] = ["_scale", "_scale_inv"];
-
-type Tensors = BTreeMap<String, (usize, Entry)>;
 
 /// Gives each tensor in fp8 its scales, and takes the tensors of scales off the list. Matrices are
 /// widened to `dtype`.

@@ -8,13 +8,12 @@ mod header;
 mod model;
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
 use self::header::Header;
-use super::{Bytes, Checkpoint, WeightFile, mapped};
+use super::{Bytes, Checkpoint, WeightFile, Weights, stored::Entry};
 use crate::{Error, config::Companions};
 
 /// The end of the names of GGUF files.
@@ -31,15 +30,11 @@ impl Checkpoint {
     /// [`Error::Gguf`] for a damaged file, and for a type, an architecture or a setting that is not
     /// read; the errors of [`Checkpoint::open`].
     pub fn open_gguf(path: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let (identity, map) = mapped(path).map_err(io)?;
+        let bytes = Bytes::mapped(path)?;
         let name = path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Self::of_gguf(name, Bytes::Mapped { map, identity })
+        Self::of_gguf(name, bytes)
     }
 
     /// Returns true if a path has the extension of GGUF files.
@@ -57,10 +52,6 @@ impl Checkpoint {
         let header = Header::parse(&bytes).map_err(wrong)?;
         let config = model::config(&header, &bytes).map_err(wrong)?;
         let entries = model::entries(&header).map_err(wrong)?;
-        let tensors: BTreeMap<_, _> = entries
-            .into_iter()
-            .map(|entry| (entry.name.clone(), (0, entry)))
-            .collect();
         let config = config.to_string();
         let template = header.text("tokenizer.chat_template");
         let template = template.map_err(wrong)?.map(str::to_owned);
@@ -73,11 +64,15 @@ impl Checkpoint {
             dense: &[],
             logit_score: None,
         };
-        let file = WeightFile {
-            name: name.clone(),
-            bytes,
+        let of_file = |entry: Entry| (entry.name.clone(), (0, entry));
+        let weights = Weights {
+            tensors: entries.into_iter().map(of_file).collect(),
+            files: vec![WeightFile {
+                name: name.clone(),
+                bytes,
+            }],
         };
-        let mut checkpoint = Self::assemble(&name, &documents, vec![file], tensors)?;
+        let mut checkpoint = Self::assemble(&name, &documents, weights)?;
         checkpoint.chat_template = template;
         Ok(checkpoint)
     }

@@ -9,7 +9,7 @@ use super::{
     super::stored::{Entry, Form, Quantised, Stored},
     header::{Header, Info, Type, Value},
 };
-use crate::{DType, TensorView};
+use crate::{DType, Llama3, TensorView};
 
 /// The architectures that are read, with transformers' names of the class and of the model type.
 const ARCHITECTURES: [(&str, &str, &str); 3] = [
@@ -169,11 +169,6 @@ fn rope_scaling(header: &Header, bytes: &[u8], name: &str) -> Result<Json, Strin
     }
 }
 
-/// The parameters of Llama 3's scaling that published models share.
-const LOW: f64 = 1.0;
-const HIGH: f64 = 4.0;
-const ORIGINAL: f64 = 8192.0;
-
 /// Returns the scaling that made the divisors of rotary frequencies. The file has nothing but the
 /// divisors: the parameters are those of published models, and the divisors must be theirs.
 fn llama3_scaling(header: &Header, bytes: &[u8], name: &str, info: &Info) -> Result<Json, String> {
@@ -190,17 +185,17 @@ fn llama3_scaling(header: &Header, bytes: &[u8], name: &str, info: &Info) -> Res
     let theta = header.float(&format!("{name}.rope.freq_base"))?;
     let theta = theta.unwrap_or(10_000.0);
     let factor = f64::from(found.iter().copied().fold(1.0, f32::max));
+    // What published models share.
+    let llama3 = Llama3 {
+        factor,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
     let is_of = |(i, &divisor): (usize, &f32)| {
-        let wavelength = 2.0 * std::f64::consts::PI * theta.powf(i as f64 / found.len() as f64);
-        let expected = if wavelength < ORIGINAL / HIGH {
-            1.0
-        } else if wavelength > ORIGINAL / LOW {
-            factor
-        } else {
-            let smooth = (ORIGINAL / wavelength - LOW) / (HIGH - LOW);
-            1.0 / ((1.0 - smooth) / factor + smooth)
-        };
-        (f64::from(divisor) / expected - 1.0).abs() < 1e-4
+        let frequency = theta.powf(-(i as f64) / found.len() as f64) as f32;
+        let expected = frequency / llama3.scaled(frequency);
+        (divisor / expected - 1.0).abs() < 1e-4
     };
     if !found.iter().enumerate().all(is_of) {
         return Err(format!(
@@ -210,9 +205,9 @@ fn llama3_scaling(header: &Header, bytes: &[u8], name: &str, info: &Info) -> Res
     Ok(json!({
         "rope_type": "llama3",
         "factor": factor,
-        "low_freq_factor": LOW,
-        "high_freq_factor": HIGH,
-        "original_max_position_embeddings": ORIGINAL as u64,
+        "low_freq_factor": llama3.low_freq_factor,
+        "high_freq_factor": llama3.high_freq_factor,
+        "original_max_position_embeddings": llama3.original_max_position_embeddings,
     }))
 }
 
