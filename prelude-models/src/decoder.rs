@@ -229,14 +229,8 @@ impl<W> Decoder<W> {
             _ => {
                 let layer = &self.layers[index];
                 self.attend(index, ops, inputs, rows.clone(), h, chunk)?;
-                match &layer.gemma {
-                    None => ops.linear_add(&chunk.attn, rows.clone(), &layer.o, h)?,
-                    Some(gemma) => {
-                        let norm = &gemma.attention_post_norm;
-                        ops.linear(&chunk.attn, rows.len(), &layer.o, &mut chunk.x)?;
-                        ops.rms_norm_add(&chunk.x, rows.clone(), norm, self.eps, h)?;
-                    }
-                }
+                let ChunkTensors { x, attn, .. } = chunk;
+                self.add_attended(layer, ops, attn, rows.clone(), x, h)?;
                 self.run_mlp(layer, ops, rows, h, chunk)
             }
         }
@@ -260,14 +254,8 @@ impl<W> Decoder<W> {
         let mut hidden = ops.alloc(outputs, self.hidden)?;
         ops.gather_rows(inputs, h, 0..tokens, &mut picked)?;
         if let Some((attended, layer)) = attended.as_ref().zip(self.layers.last()) {
-            match &layer.gemma {
-                None => ops.linear_add(attended, 0..outputs, &layer.o, &mut picked)?,
-                Some(gemma) => {
-                    let norm = &gemma.attention_post_norm;
-                    ops.linear(attended, outputs, &layer.o, &mut hidden)?;
-                    ops.rms_norm_add(&hidden, 0..outputs, norm, self.eps, &mut picked)?;
-                }
-            }
+            let (rows, x) = (0..outputs, &mut hidden);
+            self.add_attended(layer, ops, attended, rows, x, &mut picked)?;
             let room = tokens.min(ops.chunk_tokens().max(1));
             for start in (0..outputs).step_by(room) {
                 let rows = start..outputs.min(start + room);
@@ -344,6 +332,23 @@ impl<W> Decoder<W> {
                 ops.attention_by_distance(inputs, index, rows, self.shape, near, qkv, attn)
             }
         }
+    }
+
+    /// Adds what the queries of a layer attended to to rows of `h`; `x` is room.
+    fn add_attended<O: Ops<Weight = W>>(
+        &self,
+        layer: &Layer<W>,
+        ops: &mut O,
+        attended: &O::Tensor,
+        rows: Range<usize>,
+        x: &mut O::Tensor,
+        h: &mut O::Tensor,
+    ) -> Result<(), O::Error> {
+        let Some(gemma) = &layer.gemma else {
+            return ops.linear_add(attended, rows, &layer.o, h);
+        };
+        ops.linear(attended, rows.len(), &layer.o, x)?;
+        ops.rms_norm_add(x, rows, &gemma.attention_post_norm, self.eps, h)
     }
 
     /// Runs the second half of a layer, which is added to rows of `h`.
