@@ -15,6 +15,8 @@ mod locations;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use std::ops::Range;
+
 use prelude_core::Attention as VisibleTokens;
 use prelude_models::{
     AttnShape,
@@ -131,34 +133,6 @@ impl Scratch {
     }
 }
 
-/// The queries of a task: `group` rows for each token from `first_position` on.
-#[derive(Clone, Copy)]
-struct RowBlocks {
-    first_position: u32,
-    group: usize,
-    rows: usize,
-    /// Index of the first query head.
-    first_head: usize,
-    sight: Sight,
-}
-
-impl RowBlocks {
-    /// Returns the position of a row's token.
-    const fn position(&self, row: usize) -> u32 {
-        self.first_position + (row / self.group) as u32
-    }
-
-    /// Returns the first position that a row's token sees.
-    fn first_seen(&self, row: usize) -> u32 {
-        self.sight.first_seen(self.position(row))
-    }
-
-    /// Returns the last position that a row's token sees.
-    fn last_seen(&self, row: usize) -> u32 {
-        self.sight.last_seen(self.position(row))
-    }
-}
-
 /// The positions that the tokens of a segment see.
 #[derive(Clone, Copy)]
 struct Sight {
@@ -181,23 +155,48 @@ impl Sight {
     }
 }
 
-/// Tokens of a segment, and the keys that they see.
-struct SegmentPart<'a> {
-    tokens: std::ops::Range<usize>,
+/// The queries of a task that lie in one segment, and the keys that they see: `group` rows for each
+/// token.
+struct Queries<'a> {
+    tokens: Range<usize>,
+    first_position: u32,
     /// The places of the keys of all positions up to the segment's end.
     path: &'a [KvSpan],
     sight: Sight,
+    kv_head: usize,
+    /// Query heads that read the key-value head.
+    group: usize,
 }
 
-impl SegmentPart<'_> {
-    /// Returns the first position that a token sees.
-    fn first_seen(&self, layout: &StepLayout, token: usize) -> u32 {
-        self.sight.first_seen(layout.positions[token])
+impl Queries<'_> {
+    /// Returns the number of rows.
+    fn rows(&self) -> usize {
+        self.tokens.len() * self.group
     }
 
-    /// Returns the last position that a token sees.
-    fn last_seen(&self, layout: &StepLayout, token: usize) -> u32 {
-        self.sight.last_seen(layout.positions[token])
+    /// Returns the token of a row.
+    const fn token(&self, row: usize) -> usize {
+        self.tokens.start + row / self.group
+    }
+
+    /// Returns the query head of a row.
+    const fn head(&self, row: usize) -> usize {
+        self.kv_head * self.group + row % self.group
+    }
+
+    /// Returns the position of a row's token.
+    const fn position(&self, row: usize) -> u32 {
+        self.first_position + (row / self.group) as u32
+    }
+
+    /// Returns the first position that a row's token sees.
+    fn first_seen(&self, row: usize) -> u32 {
+        self.sight.first_seen(self.position(row))
+    }
+
+    /// Returns the last position that a row's token sees.
+    fn last_seen(&self, row: usize) -> u32 {
+        self.sight.last_seen(self.position(row))
     }
 }
 
@@ -212,7 +211,7 @@ pub(crate) struct Attention<'a, E> {
     /// Numbers added to scores: see [`prelude_models::Distances::bias`].
     pub(crate) bias: Option<&'a [f32]>,
     /// Tokens of the chunk.
-    pub(crate) rows: std::ops::Range<usize>,
+    pub(crate) rows: Range<usize>,
     /// `[chunk, qkv_width]`, q normalised and rotated.
     pub(crate) qkv: &'a [f32],
 }
@@ -271,6 +270,7 @@ impl<E: KvElement> Attention<'_, E> {
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
         let first = self.rows.start + tile.first_row;
         let last = first + tile.rows;
+        let group = self.shape.heads / self.shape.kv_heads;
         let all = &self.layout.segments;
         let at = all.partition_point(|s| s.end() <= first);
         for (i, segment) in all.iter().enumerate().skip(at) {
@@ -281,22 +281,25 @@ impl<E: KvElement> Attention<'_, E> {
             let mut path = std::mem::take(&mut scratch.path);
             self.layout.path(i, &mut path);
             let is_whole = self.shape.attention == VisibleTokens::Full;
-            let part = SegmentPart {
+            let queries = Queries {
+                first_position: self.layout.positions[tokens.start],
                 tokens,
                 path: &path,
                 sight: Sight {
                     whole_end: is_whole.then(|| segment.end_position() - 1),
                     window: self.window,
                 },
+                kv_head: tile.first_col / (group * self.shape.head_dim),
+                group,
             };
             // Tiles know neither windows nor biases nor caps.
             #[cfg(target_arch = "x86_64")]
             match on_tiles(backend) {
-                Some(isa) if self.is_plain() => self.run_on_tiles(isa, &part, scratch, tile),
-                _ => self.run_tokens(backend, &part, scratch, tile),
+                Some(isa) if self.is_plain() => self.run_on_tiles(isa, &queries, scratch, tile),
+                _ => self.run_in_panels(backend, &queries, scratch, tile),
             }
             #[cfg(not(target_arch = "x86_64"))]
-            self.run_tokens(backend, &part, scratch, tile);
+            self.run_in_panels(backend, &queries, scratch, tile);
             scratch.path = path;
         }
     }
@@ -305,11 +308,6 @@ impl<E: KvElement> Attention<'_, E> {
     #[cfg(target_arch = "x86_64")]
     fn is_plain(&self) -> bool {
         self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
-    }
-
-    /// Returns the key-value head of a task.
-    fn head(&self, tile: &TileMut<'_, f32>) -> usize {
-        tile.first_col / (self.shape.heads / self.shape.kv_heads * self.shape.head_dim)
     }
 
     /// Returns the row of keys and values at a location.
@@ -321,62 +319,83 @@ impl<E: KvElement> Attention<'_, E> {
         }
     }
 
-    fn query(&self, token: usize, head: usize) -> &[f32] {
+    /// Returns the query of a row.
+    fn query(&self, queries: &Queries<'_>, row: usize) -> &[f32] {
         let (width, dim) = (self.shape.qkv_width(), self.shape.head_dim);
+        let (token, head) = (queries.token(row), queries.head(row));
         &self.qkv[(token - self.rows.start) * width + head * dim..][..dim]
     }
 
-    fn run_tokens(
+    /// Returns the place of a row's output.
+    fn out<'t>(
         &self,
-        Backend { isa, act }: Backend,
-        part: &SegmentPart<'_>,
-        scratch: &mut Scratch,
-        tile: &mut TileMut<'_, f32>,
+        queries: &Queries<'_>,
+        row: usize,
+        tile: &'t mut TileMut<'_, f32>,
+    ) -> &'t mut [f32] {
+        let dim = self.shape.head_dim;
+        let out = tile.row(queries.token(row) - self.rows.start - tile.first_row);
+        &mut out[row % queries.group * dim..][..dim]
+    }
+
+    /// Calls `f` for each tile of the keys that queries see, in order: with its first position, and with
+    /// the keys and the values of its positions, each read by `read`. All ways of attention walk here.
+    #[inline]
+    fn for_tiles<T>(
+        &self,
+        queries: &Queries<'_>,
+        read: impl for<'k> Fn(&'k [E]) -> &'k [T],
+        mut f: impl FnMut(u32, &[&[T]], &[&[T]]),
     ) {
-        let (dim, half) = (self.shape.head_dim, self.kv.half);
-        let group = self.shape.heads / self.shape.kv_heads;
-        let kv_head = self.head(tile);
-        let SegmentPart { tokens, path, .. } = part;
-        let rows = tokens.len() * group;
-        let end = part.last_seen(self.layout, tokens.end - 1) + 1;
-        let queries = RowBlocks {
-            first_position: self.layout.positions[tokens.start],
-            group,
-            rows,
-            first_head: kv_head * group,
-            sight: part.sight,
-        };
-        scratch.fit(self.shape, rows);
-        self.put_queries(isa, act, tokens.start, queries, scratch);
-        let key_panel = dim / E::PER_DWORD * NR;
+        let dim = self.shape.head_dim;
+        let head = queries.kv_head * dim..(queries.kv_head + 1) * dim;
+        let begin = queries.first_seen(0) / NR as u32 * NR as u32;
+        let end = queries.last_seen(queries.rows() - 1) + 1;
         let mut cursor = 0;
-        let begin = part.first_seen(self.layout, tokens.start) / NR as u32 * NR as u32;
         for start in (begin..end).step_by(NR) {
             let keys = (end - start).min(NR as u32);
-            let head = kv_head * dim..(kv_head + 1) * dim;
             let (mut tile_keys, mut tile_values) = ([[].as_slice(); NR], [[].as_slice(); NR]);
-            let range = start..start + keys;
             for_locations(
                 self.layout,
-                path,
+                queries.path,
                 &mut cursor,
-                range,
+                start..start + keys,
                 |position, location| {
-                    let (k, v) = self.row(location).split_at(half);
+                    let (k, v) = self.row(location).split_at(self.kv.half);
                     let lane = (position - start) as usize;
-                    tile_keys[lane] = &k[head.clone()];
-                    tile_values[lane] = &v[head.clone()];
+                    tile_keys[lane] = read(&k[head.clone()]);
+                    tile_values[lane] = read(&v[head.clone()]);
                 },
             );
             let keys = keys as usize;
-            pack_keys(isa, &tile_keys[..keys], &mut scratch.keys[..key_panel]);
-            E::pack_values(isa, &tile_values[..keys], &mut scratch.values);
-            self.attend_keys(isa, act, (start, keys), queries, scratch);
+            f(start, &tile_keys[..keys], &tile_values[..keys]);
         }
+    }
+
+    /// Attends by products of panels, [`MR`] queries at a time.
+    fn run_in_panels(
+        &self,
+        Backend { isa, act }: Backend,
+        queries: &Queries<'_>,
+        scratch: &mut Scratch,
+        tile: &mut TileMut<'_, f32>,
+    ) {
+        let dim = self.shape.head_dim;
+        let rows = queries.rows();
+        scratch.fit(self.shape, rows);
+        self.put_queries(isa, act, queries, scratch);
+        let key_panel = dim / E::PER_DWORD * NR;
+        self.for_tiles(
+            queries,
+            |row| row,
+            |start, keys, values| {
+                pack_keys(isa, keys, &mut scratch.keys[..key_panel]);
+                E::pack_values(isa, values, &mut scratch.values);
+                self.attend_keys(isa, act, (start, keys.len()), queries, scratch);
+            },
+        );
         for r in 0..rows {
-            let token = tokens.start + r / group;
-            let out = tile.row(token - self.rows.start - tile.first_row);
-            let out = &mut out[r % group * dim..][..dim];
+            let out = self.out(queries, r, tile);
             simd::divide(isa, &scratch.out[r * dim..][..dim], scratch.sum[r], out);
         }
     }
@@ -387,15 +406,13 @@ impl<E: KvElement> Attention<'_, E> {
         &self,
         isa: Supported,
         act: InputForm,
-        first_token: usize,
-        queries: RowBlocks,
+        queries: &Queries<'_>,
         scratch: &mut Scratch,
     ) {
         let dim = self.shape.head_dim;
-        let rows = queries.rows;
+        let rows = queries.rows();
         for r in 0..rows {
-            let head = queries.first_head + r % queries.group;
-            let q = self.query(first_token + r / queries.group, head);
+            let q = self.query(queries, r);
             scratch.seen[r] = (queries.first_seen(r), queries.last_seen(r));
             match act {
                 InputForm::F32 | InputForm::Tiles => {
@@ -420,13 +437,13 @@ impl<E: KvElement> Attention<'_, E> {
         isa: Supported,
         act: InputForm,
         (start, keys): (u32, usize),
-        queries: RowBlocks,
+        queries: &Queries<'_>,
         scratch: &mut Scratch,
     ) {
         let dim = self.shape.head_dim;
         let panel = dim / E::PER_DWORD * NR;
-        for first in (0..queries.rows).step_by(MR) {
-            let count = MR.min(queries.rows - first);
+        for first in (0..queries.rows()).step_by(MR) {
+            let count = MR.min(queries.rows() - first);
             let all = first..first + count;
             let seen = &scratch.seen[all.clone()];
             if seen[count - 1].1 < start || seen[0].0 >= start + NR as u32 {
@@ -478,7 +495,7 @@ impl<E: KvElement> Attention<'_, E> {
         isa: Supported,
         scores: &mut [f32; NR],
         (start, unseen): (u32, usize),
-        queries: RowBlocks,
+        queries: &Queries<'_>,
         row: usize,
     ) -> f32 {
         let mut scale = self.shape.scale;
@@ -489,8 +506,7 @@ impl<E: KvElement> Attention<'_, E> {
         let scale = match self.bias {
             None => scale,
             Some(bias) => {
-                let head = queries.first_head + row % queries.group;
-                let bias = HeadBias::new(bias, self.shape.heads, head);
+                let bias = HeadBias::new(bias, self.shape.heads, queries.head(row));
                 let position = queries.position(row);
                 for (key, score) in (start..).zip(scores.iter_mut()) {
                     *score = *score * scale + bias.at(position, key);
