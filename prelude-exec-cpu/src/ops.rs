@@ -177,26 +177,18 @@ impl Placement<'_> {
         match (self.norm, rotation) {
             (Some(QkNorm { q, k, eps }), Some(rotation)) => {
                 let (q, k) = (q.vector(), k.vector());
-                q_heads.for_each(|head| self.norm_rotate(head, q, eps, rotation));
-                k_heads.for_each(|head| self.norm_rotate(head, k, eps, rotation));
+                q_heads.for_each(|head| simd::norm_rotate(self.isa, head, q, eps, rotation));
+                k_heads.for_each(|head| simd::norm_rotate(self.isa, head, k, eps, rotation));
             }
             (None, Some(rotation)) => q_heads
                 .chain(k_heads)
-                .for_each(|head| self.rotate(head, rotation)),
+                .for_each(|head| simd::rotate(self.isa, head, rotation)),
             (None, None) => {}
             (Some(_), None) => {
                 unreachable!("no model norms queries and keys that it does not turn")
             }
         }
         kv::place(self.isa, k, v, dim, row);
-    }
-
-    fn norm_rotate(&self, head: &mut [f32], weight: &[f32], eps: f32, rotation: &[f32]) {
-        simd::norm_rotate(self.isa, head, weight, eps, rotation);
-    }
-
-    fn rotate(&self, head: &mut [f32], rotation: &[f32]) {
-        simd::rotate(self.isa, head, rotation);
     }
 }
 

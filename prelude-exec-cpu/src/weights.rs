@@ -231,6 +231,26 @@ impl CpuLoader {
         Ok(words)
     }
 
+    /// Returns a matrix from the packed file that is read, or the one that `pack` makes.
+    fn packed_matrix(
+        &mut self,
+        name: &str,
+        format: Format,
+        (outputs, inputs): (usize, usize),
+        pack: impl FnOnce(&ComputePool) -> Matrix,
+    ) -> Result<Matrix, Error> {
+        let shape = Shape {
+            form: form::of(format),
+            outputs,
+            inputs,
+        };
+        let size = (outputs, inputs);
+        let bytes = Matrix::len(format, size) * size_of::<u32>();
+        let pack = |loader: &Self| pack(&loader.pool).data().clone();
+        let words = self.packed(name, shape, bytes, pack)?;
+        Ok(Matrix::of_packed(format, size, words))
+    }
+
     /// Returns the form of a matrix that is multiplied: `of_layer` or of a head.
     fn format(&self, parts: &[TensorView<'_>], of_layer: bool) -> Format {
         match self.quantization {
@@ -269,28 +289,19 @@ impl CpuLoader {
         &mut self,
         name: &str,
         parts: &[Fp8Matrix<'_>],
-        (outputs, inputs): (usize, usize),
+        size: (usize, usize),
     ) -> Result<Matrix, Error> {
-        let (format, size) = (Format::Fp8Blocks, (outputs, inputs));
         let rows = parts
             .iter()
             .flat_map(|part| (0..part.shape[0]).map(move |row| (part, row)));
         let rows: Vec<_> = rows.collect();
-        let shape = Shape {
-            form: form::of(format),
-            outputs,
-            inputs,
-        };
-        let bytes = Matrix::len(format, size) * size_of::<u32>();
-        let words = self.packed(name, shape, bytes, |loader| {
-            let matrix = Matrix::new(&loader.pool, format, size, |row, out| {
+        self.packed_matrix(name, Format::Fp8Blocks, size, |pool| {
+            Matrix::new(pool, Format::Fp8Blocks, size, |row, out| {
                 let (part, row) = rows[row];
                 out.extend(part.row(row));
                 out.extend_from_slice(part.row_scales(row));
-            });
-            matrix.data().clone()
-        })?;
-        Ok(Matrix::of_packed(format, size, words))
+            })
+        })
     }
 
     /// `parts` stacked along their rows, without their biases.
@@ -323,27 +334,18 @@ impl CpuLoader {
         };
         let size = (outputs, inputs);
         let is_bf16 = parts.iter().all(|part| part.dtype == DType::Bf16);
-        let shape = Shape {
-            form: form::of(format),
-            outputs,
-            inputs,
-        };
-        let bytes = Matrix::len(format, size) * size_of::<u32>();
-        let words = self.packed(name, shape, bytes, |loader| {
+        self.packed_matrix(name, format, size, |pool| {
             if is_bf16 && matches!(format, Format::Bf16 | Format::Tiles) {
-                let matrix = Matrix::of_bf16(&loader.pool, format, size, |row| {
+                return Matrix::of_bf16(pool, format, size, |row| {
                     let (part, elements) = place(row);
                     &part.bytes[2 * elements.start..2 * elements.end]
                 });
-                return matrix.data().clone();
             }
-            let matrix = Matrix::new(&loader.pool, format, size, |row, out| {
+            Matrix::new(pool, format, size, |row, out| {
                 let (part, elements) = place(row);
                 part.read_f32(elements, out);
-            });
-            matrix.data().clone()
-        })?;
-        Ok(Matrix::of_packed(format, size, words))
+            })
+        })
     }
 }
 

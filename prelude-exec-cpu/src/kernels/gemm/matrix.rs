@@ -104,13 +104,7 @@ impl Matrix {
                 pack_row(format, &row, lane, part);
             }
         });
-        Self {
-            outputs,
-            inputs,
-            format,
-            data: data.into(),
-            bias: None,
-        }
+        Self::of_packed(format, (outputs, inputs), data.into())
     }
 
     /// Packs the matrix of little-endian bf16 whose row `o` is `row(o)`, as [`Self::new`] does, but
@@ -144,13 +138,7 @@ impl Matrix {
                 }
             }
         });
-        Self {
-            outputs,
-            inputs,
-            format,
-            data: data.into(),
-            bias: None,
-        }
+        Self::of_packed(format, (outputs, inputs), data.into())
     }
 
     /// Returns the length in dwords of a matrix in memory.
@@ -274,13 +262,7 @@ impl Matrix {
         });
         let bias = self.bias.as_ref();
         let bias = bias.map(|bias| outputs.iter().map(|&o| bias[o as usize]).collect());
-        Self {
-            outputs: outputs.len(),
-            inputs: self.inputs,
-            format: self.format,
-            data: data.into(),
-            bias,
-        }
+        Self::of_packed(self.format, (outputs.len(), self.inputs), data.into()).with_bias(bias)
     }
 
     /// Writes a tile's row and the bias to outputs from `first` on, or adds them.
