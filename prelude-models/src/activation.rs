@@ -40,13 +40,8 @@ impl ClassActivation {
         const OLD: &str = "sbert_ce_default_activation_function";
         let named = match config.object("sentence_transformers")? {
             Some(map) => {
-                let path = "sentence_transformers.";
-                Fields {
-                    path,
-                    map,
-                    ..*config
-                }
-                .text("activation_fn")?
+                let own = config.within("sentence_transformers.", map);
+                own.text("activation_fn")?
             }
             None => None,
         };
@@ -83,11 +78,7 @@ mod tests {
         read: impl FnOnce(&Fields<'_>) -> Result<T, Error>,
     ) -> Result<T, String> {
         let map = config.as_object().unwrap();
-        let fields = Fields {
-            file: "config.json",
-            path: "",
-            map,
-        };
+        let fields = Fields::new("config.json", map);
         read(&fields).map_err(|e| e.to_string())
     }
 

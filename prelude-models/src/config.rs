@@ -99,6 +99,7 @@ pub struct ModelConfig {
 }
 
 /// The documents beside the weights.
+#[derive(Default)]
 pub(crate) struct Companions<'a> {
     pub(crate) config: &'a [u8],
     pub(crate) generation: Option<&'a [u8]>,
@@ -119,11 +120,7 @@ impl ModelConfig {
     /// would give wrong numbers.
     pub fn from_json(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         let map = json::object(file, bytes)?;
-        let fields = Fields {
-            file,
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new(file, &map);
         let (architecture, note) = architecture(&fields)?;
         let family = families::of(&architecture)?;
         let mut warnings = fields::check_as(family.table(), file, &map)?;

@@ -45,11 +45,7 @@ impl GenerationConfig {
             });
         };
         let map = json::object(FILE, bytes)?;
-        let fields = Fields {
-            file: FILE,
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new(FILE, &map);
         let mut eos_token_ids = fields.token_ids("eos_token_id")?;
         if eos_token_ids.is_empty() {
             eos_token_ids.clone_from(&config.eos_token_ids);

@@ -84,6 +84,21 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    /// Returns the fields of a document's own object.
+    pub(crate) const fn new(file: &'a str, map: &'a Map<String, Value>) -> Self {
+        let path = "";
+        Self { file, path, map }
+    }
+
+    /// Returns the fields of an object in the same document, whose path is `path`.
+    pub(crate) const fn within<'b>(&self, path: &'b str, map: &'b Map<String, Value>) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        let file = self.file;
+        Fields { file, path, map }
+    }
+
     pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
         self.map.get(field).filter(|v| !v.is_null())
     }
@@ -128,10 +143,14 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// Returns the value of a field that must be there.
+    pub(crate) fn required<T>(&self, field: &str, value: Option<T>) -> Result<T, Error> {
+        value.ok_or_else(|| self.wrong(field, "is missing"))
+    }
+
     /// Returns a count that must be there.
     pub(crate) fn required_count(&self, field: &str, max: usize) -> Result<usize, Error> {
-        self.count(field, max)?
-            .ok_or_else(|| self.wrong(field, "is missing"))
+        self.required(field, self.count(field, max)?)
     }
 
     /// Returns a finite number for which `ok` holds.
@@ -220,11 +239,7 @@ mod tests {
             assert!(value("f", wrong.as_bytes()).is_err(), "{wrong}");
         }
         let map = object("f", br#"{"hidden_size": Infinity}"#).unwrap();
-        let fields = Fields {
-            file: "f",
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new("f", &map);
         let error = fields.count("hidden_size", 9).unwrap_err().to_string();
         assert!(
             error.contains("`hidden_size` must be an integer"),

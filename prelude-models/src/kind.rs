@@ -118,11 +118,7 @@ impl ModelKind {
 fn read_pooling(bytes: &[u8], warnings: &mut Vec<String>) -> Result<Pooling, Error> {
     let (map, passed_over) = fields::read(POOLING, bytes)?;
     warnings.extend(passed_over);
-    let fields = Fields {
-        file: POOLING,
-        path: "",
-        map: &map,
-    };
+    let fields = Fields::new(POOLING, &map);
     let mut modes: Vec<&str> = map
         .iter()
         .filter(|(_, on)| **on == Value::Bool(true))

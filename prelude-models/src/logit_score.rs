@@ -32,11 +32,7 @@ impl LogitScore {
         }
         let (map, passed_over) = fields::read(LOGIT_SCORE, documents.logit_score.unwrap_or(b"{}"))?;
         warnings.extend(passed_over);
-        let fields = Fields {
-            file: LOGIT_SCORE,
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new(LOGIT_SCORE, &map);
         let token = |name: &str| {
             let id = map.get(name).and_then(Value::as_u64);
             let id = id.and_then(|id| TokenId::try_from(id).ok());
@@ -75,12 +71,9 @@ mod tests {
         let read = |modules: &str, score: Option<&str>| {
             let documents = Companions {
                 config: b"{}",
-                generation: None,
                 modules: Some(modules.as_bytes()),
-                pooling: None,
-                normalize: None,
-                dense: &[],
                 logit_score: score.map(str::as_bytes),
+                ..Companions::default()
             };
             LogitScore::of(config, &documents, &mut Vec::new()).map_err(|e| e.to_string())
         };

@@ -201,11 +201,7 @@ impl DenseConfig {
         let file = format!("{}/config.json", document.folder);
         let map = json::object(&file, &document.config)?;
         warnings.extend(fields::check_as(DENSE, &file, &map)?);
-        let fields = Fields {
-            file: &file,
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new(&file, &map);
         let inputs = fields.required_count("in_features", FEATURES_MAX)?;
         if inputs != width {
             let what = format!("must be {width}, the length of what goes in, not {inputs}");
@@ -229,9 +225,7 @@ impl DenseConfig {
 /// Returns the activation that a file names by its class in PyTorch.
 fn activation(fields: &Fields<'_>) -> Result<Option<Activation>, Error> {
     const NAME: &str = "activation_function";
-    let Some(name) = fields.text(NAME)? else {
-        return Err(fields.wrong(NAME, "is missing"));
-    };
+    let name = fields.required(NAME, fields.text(NAME)?)?;
     let is_torch = name.starts_with("torch.nn.");
     match name.rsplit('.').next().filter(|_| is_torch) {
         Some("Identity") => Ok(None),

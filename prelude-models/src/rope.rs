@@ -68,15 +68,17 @@ pub struct Yarn {
 /// Returns the factor by which a text may be longer than the original length.
 fn factor(fields: &Fields<'_>) -> Result<f64, Error> {
     let is_factor = |f: f64| (1.0..=10_000.0).contains(&f);
-    fields
-        .number("factor", "a number in 1..=10000", is_factor)?
-        .ok_or_else(|| fields.wrong("factor", "is missing"))
+    let factor = fields.number("factor", "a number in 1..=10000", is_factor)?;
+    fields.required("factor", factor)
 }
 
-/// Returns the base of the frequencies, if the object names it.
-fn base(fields: &Fields<'_>) -> Result<Option<f64>, Error> {
+/// The field of the base of the frequencies.
+const BASE: &str = "rope_theta";
+
+/// Returns the base of the frequencies, if the object has it in the field `name`.
+pub(crate) fn base(fields: &Fields<'_>, name: &str) -> Result<Option<f64>, Error> {
     let is_base = |theta| theta > 1.0 && theta <= 1e12;
-    fields.number("rope_theta", "a number above 1", is_base)
+    fields.number(name, "a number above 1", is_base)
 }
 
 /// Refuses rotations of a part of each head.
@@ -98,7 +100,7 @@ fn turns(fields: &Fields<'_>, name: &str) -> Result<Option<f64>, Error> {
 impl Llama3 {
     fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         const LENGTH: &str = "original_max_position_embeddings";
-        let turns = |name| turns(fields, name)?.ok_or_else(|| fields.wrong(name, "is missing"));
+        let turns = |name| fields.required(name, turns(fields, name)?);
         let scaling = Self {
             factor: factor(fields)?,
             low_freq_factor: turns("low_freq_factor")?,
@@ -165,15 +167,11 @@ impl RopeConfig {
             (None, Some(map)) => ("rope_scaling.", map),
             (None, None) => ("", &empty),
         };
-        let fields = Fields {
-            file: config.file,
-            path,
-            map,
-        };
+        let fields = config.within(path, map);
         if map.values().any(serde_json::Value::is_object) {
             return Err(fields.unsupported(format!("`{path}*` with a set per layer type")));
         }
-        let theta = base(config)?.unwrap_or(10_000.0);
+        let theta = base(config, BASE)?.unwrap_or(10_000.0);
         check_whole(config)?;
         Self::read_set(&fields, theta, max_positions)
     }
@@ -196,7 +194,7 @@ impl RopeConfig {
             "llama3" => RopeScaling::Llama3(Llama3::read(fields)?),
             other => return Err(fields.unsupported(format!("rope type {other:?}"))),
         };
-        let theta = base(fields)?.unwrap_or(theta);
+        let theta = base(fields, BASE)?.unwrap_or(theta);
         Ok(Self { theta, scaling })
     }
 
@@ -319,11 +317,7 @@ mod tests {
 
     fn read(config: &str) -> Result<RopeConfig, String> {
         let map = crate::json::object("config.json", config.as_bytes()).unwrap();
-        let fields = Fields {
-            file: "config.json",
-            path: "",
-            map: &map,
-        };
+        let fields = Fields::new("config.json", &map);
         RopeConfig::read(&fields, 4096).map_err(|e| e.to_string())
     }
 

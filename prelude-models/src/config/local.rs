@@ -8,6 +8,7 @@ use crate::{
     Error, RopeConfig, RopeScaling,
     families::{Family, LocalFields, RopeFields},
     json::Fields,
+    rope,
 };
 
 /// The layers of a model whose tokens see a window.
@@ -132,15 +133,10 @@ fn rope_of(
     named: Option<&Map<String, Value>>,
     positions: usize,
 ) -> Result<RopeConfig, Error> {
-    let is_base = |theta| theta > 1.0 && theta <= 1e12;
-    let theta = fields.number(of.theta, "a number above 1", is_base)?;
-    let theta = theta.unwrap_or(of.default);
+    let theta = rope::base(fields, of.theta)?.unwrap_or(of.default);
     let empty = Map::new();
-    let sets = Fields {
-        path: "rope_parameters.",
-        map: fields.object("rope_parameters")?.unwrap_or(&empty),
-        ..*fields
-    };
+    let sets = fields.object("rope_parameters")?.unwrap_or(&empty);
+    let sets = fields.within("rope_parameters.", sets);
     let is_known = |name: &str| [GLOBAL, LOCAL].contains(&name);
     if let Some(name) = sets.map.keys().find(|name| !is_known(name)) {
         let what = format!("`rope_parameters.{name}`, which is no kind of layers");
@@ -151,13 +147,5 @@ fn rope_of(
         Some(map) => ("rope_scaling.", map),
         None => (&*path, sets.object(kind)?.unwrap_or(&empty)),
     };
-    RopeConfig::read_set(
-        &Fields {
-            path,
-            map,
-            ..*fields
-        },
-        theta,
-        positions,
-    )
+    RopeConfig::read_set(&fields.within(path, map), theta, positions)
 }

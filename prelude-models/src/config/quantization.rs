@@ -37,11 +37,7 @@ pub(super) fn read(
     let Some(map) = fields.object(FIELD)? else {
         return Ok(None);
     };
-    let own = Fields {
-        file: fields.file,
-        path: "quantization_config.",
-        map,
-    };
+    let own = fields.within("quantization_config.", map);
     // The scales that belong to it are not read either.
     if own.get(CACHE).is_some_and(|value| !is_empty(value)) {
         let (file, path) = (own.file, own.path);
@@ -102,16 +98,15 @@ fn compressed_tensors(fields: &Fields<'_>) -> Result<Fp8Scales, Error> {
     check_text(fields, "quantization_status", &["compressed", "frozen"])?;
     check_empty(fields, "transform_config")?;
     if let Some(sparsity) = fields.object("sparsity_config")? {
-        let own = within(fields, "quantization_config.sparsity_config.", sparsity);
+        let own = fields.within("quantization_config.sparsity_config.", sparsity);
         check_text(&own, "format", &["dense"])?;
     }
-    let groups = fields.object("config_groups")?;
-    let groups = groups.ok_or_else(|| fields.wrong("config_groups", "is missing"))?;
+    let groups = fields.required("config_groups", fields.object("config_groups")?)?;
     let mut found = None;
     for group in groups.values() {
         let group = group.as_object();
         let group = group.ok_or_else(|| fields.wrong("config_groups", "must hold objects"))?;
-        let own = within(fields, "quantization_config.config_groups.", group);
+        let own = fields.within("quantization_config.config_groups.", group);
         let scales = compressed_group(&own)?;
         if *found.get_or_insert(scales) != scales {
             return Err(own.unsupported("`config_groups` whose scales differ in form"));
@@ -128,9 +123,8 @@ fn compressed_group(group: &Fields<'_>) -> Result<Fp8Scales, Error> {
         &["targets", "weights", "input_activations", "format"],
     )?;
     check_text(group, "format", &["float-quantized"])?;
-    let weights = group.object("weights")?;
-    let weights = weights.ok_or_else(|| group.wrong("weights", "is missing"))?;
-    let own = within(group, "quantization_config.config_groups.weights.", weights);
+    let weights = group.required("weights", group.object("weights")?)?;
+    let own = group.within("quantization_config.config_groups.weights.", weights);
     check_text(&own, "type", &["float"])?;
     let strategy = own.text("strategy")?.unwrap_or("tensor");
     for (name, allowed) in [
@@ -150,19 +144,10 @@ fn compressed_group(group: &Fields<'_>) -> Result<Fp8Scales, Error> {
     match strategy {
         "tensor" | "channel" => Ok(Fp8Scales::Whole),
         "block" => {
-            let sides = own.array("block_structure")?;
-            let sides = sides.ok_or_else(|| own.wrong("block_structure", "is missing"))?;
+            let sides = own.required("block_structure", own.array("block_structure")?)?;
             Ok(Fp8Scales::Blocks(block(&own, "block_structure", sides)?))
         }
         other => Err(own.unsupported(format!("weights with scales of strategy {other:?}"))),
-    }
-}
-
-fn within<'a>(fields: &Fields<'a>, path: &'static str, map: &'a Map<String, Value>) -> Fields<'a> {
-    Fields {
-        file: fields.file,
-        path,
-        map,
     }
 }
 
@@ -227,11 +212,7 @@ mod tests {
 
     fn check(config: Value, expected: Result<Fp8Scales, &str>) {
         let document = json!({"quantization_config": config});
-        let fields = Fields {
-            file: "config.json",
-            path: "",
-            map: document.as_object().unwrap(),
-        };
+        let fields = Fields::new("config.json", document.as_object().unwrap());
         let mut warnings = Vec::new();
         match (read(&fields, &mut warnings), expected) {
             (Ok(found), Ok(expected)) => {

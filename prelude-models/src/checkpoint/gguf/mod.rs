@@ -57,12 +57,7 @@ impl Checkpoint {
         let template = template.map_err(wrong)?.map(str::to_owned);
         let documents = Companions {
             config: config.as_bytes(),
-            generation: None,
-            modules: None,
-            pooling: None,
-            normalize: None,
-            dense: &[],
-            logit_score: None,
+            ..Companions::default()
         };
         let of_file = |entry: Entry| (entry.name.clone(), (0, entry));
         let weights = Weights {
