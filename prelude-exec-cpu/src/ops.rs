@@ -111,6 +111,26 @@ impl CpuOps {
         );
     }
 
+    /// Runs `f` on rows `xs` of one tensor, each with its row of the rows `ys` of another. A core handles
+    /// `per_ns` elements of those in a nanosecond.
+    fn each_row(
+        &mut self,
+        (x, xs): (&ArenaTensor, Range<usize>),
+        (y, ys): (&ArenaTensor, Range<usize>),
+        per_ns: usize,
+        f: impl Fn(&[f32], &mut [f32]) + Sync,
+    ) {
+        let (x_width, width) = (x.width(), y.width());
+        let (x, y) = self.arena.pair(x, y);
+        let x = &x[xs.start * x_width..xs.end * x_width];
+        let y = &mut y[ys.start * width..ys.end * width];
+        let cost_ns = y.len() / per_ns;
+        self.pool.rows(y, width, ROW_BLOCK, cost_ns, |_, first, y| {
+            let x = x[first * x_width..].chunks_exact(x_width);
+            y.chunks_exact_mut(width).zip(x).for_each(|(y, x)| f(x, y));
+        });
+    }
+
     /// Returns a pass over the hidden states, and the buffers of heads that want logits.
     fn head_pass<'a>(
         &'a mut self,
@@ -329,19 +349,13 @@ impl Ops for CpuOps {
         f: Activation,
         a: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let width = a.width();
-        let (gate_up, a) = self.arena.pair(gate_up, a);
-        let a = &mut a[..n * width];
-        let (isa, cost_ns) = (self.backend.isa, a.len());
-        self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
-            let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
-            for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
-                let (gate, up) = gate_up.split_at(width);
-                a.copy_from_slice(gate);
-                activation::activate(isa, f, a);
-                for (a, u) in a.iter_mut().zip(up) {
-                    *a *= u;
-                }
+        let isa = self.backend.isa;
+        self.each_row((gate_up, 0..n), (a, 0..n), 1, |gate_up, a| {
+            let (gate, up) = gate_up.split_at(a.len());
+            a.copy_from_slice(gate);
+            activation::activate(isa, f, a);
+            for (a, u) in a.iter_mut().zip(up) {
+                *a *= u;
             }
         });
         Ok(())
@@ -355,18 +369,10 @@ impl Ops for CpuOps {
         eps: f32,
         x: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let width = h.width();
-        let (h, x) = self.arena.pair(h, x);
-        let h = &h[rows.start * width..rows.end * width];
-        let x = &mut x[..h.len()];
-        let (weight, isa) = (weight.vector(), self.backend.isa);
-        self.pool
-            .rows(x, width, ROW_BLOCK, h.len() / 6, |_, first, x| {
-                let h = h[first * width..].chunks_exact(width);
-                for (x, h) in x.chunks_exact_mut(width).zip(h) {
-                    simd::rms_norm(isa, h, weight, eps, x);
-                }
-            });
+        let (n, weight, isa) = (rows.len(), weight.vector(), self.backend.isa);
+        self.each_row((h, rows), (x, 0..n), 6, |h, x| {
+            simd::rms_norm(isa, h, weight, eps, x);
+        });
         Ok(())
     }
 
@@ -378,16 +384,9 @@ impl Ops for CpuOps {
         eps: f32,
         h: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let width = h.width();
-        let (x, h) = self.arena.pair(x, h);
-        let h = &mut h[rows.start * width..rows.end * width];
-        let (weight, isa) = (weight.vector(), self.backend.isa);
-        let cost_ns = h.len() / 6;
-        self.pool.rows(h, width, ROW_BLOCK, cost_ns, |_, first, h| {
-            let x = x[first * width..].chunks_exact(width);
-            for (h, x) in h.chunks_exact_mut(width).zip(x) {
-                simd::rms_norm_add(isa, x, weight, eps, h);
-            }
+        let (n, weight, isa) = (rows.len(), weight.vector(), self.backend.isa);
+        self.each_row((x, 0..n), (h, rows), 6, |x, h| {
+            simd::rms_norm_add(isa, x, weight, eps, h);
         });
         Ok(())
     }
@@ -514,17 +513,10 @@ impl Ops for CpuOps {
         n: usize,
         a: &mut ArenaTensor,
     ) -> Result<(), Error> {
-        let width = a.width();
-        let (gate_up, a) = self.arena.pair(gate_up, a);
         let isa = self.backend.isa;
-        let a = &mut a[..n * width];
-        let cost_ns = a.len() / 3;
-        self.pool.rows(a, width, ROW_BLOCK, cost_ns, |_, first, a| {
-            let gate_up = gate_up[first * 2 * width..].chunks_exact(2 * width);
-            for (a, gate_up) in a.chunks_exact_mut(width).zip(gate_up) {
-                let (gate, up) = gate_up.split_at(width);
-                simd::silu_mul(isa, gate, up, a);
-            }
+        self.each_row((gate_up, 0..n), (a, 0..n), 3, |gate_up, a| {
+            let (gate, up) = gate_up.split_at(a.len());
+            simd::silu_mul(isa, gate, up, a);
         });
         Ok(())
     }

@@ -229,7 +229,7 @@ impl<E: KvElement> Attention<'_, E> {
         let group_width = shape.heads / shape.kv_heads * shape.head_dim;
         // Decode rows share no keys: spread them over all workers. Prompts do: whole blocks.
         let count = self.rows.len();
-        let segments = self.segments().count();
+        let segments = self.segments(&self.rows).count();
         let (rows, per_ns) = match on_tiles(backend) {
             Some(_) => (TASK_ROWS_ON_TILES, 64),
             None => (ROWS, 16),
@@ -241,8 +241,8 @@ impl<E: KvElement> Attention<'_, E> {
             block
         };
         let context: usize = self
-            .segments()
-            .map(|s| {
+            .segments(&self.rows)
+            .map(|(_, s)| {
                 let window = self.window.map_or(usize::MAX, |w| 2 * w as usize + NR);
                 (s.end_position() as usize).min(window) * s.len.min(count)
             })
@@ -260,23 +260,20 @@ impl<E: KvElement> Attention<'_, E> {
         );
     }
 
-    /// Returns the segments with tokens in the chunk.
-    fn segments(&self) -> impl Iterator<Item = &StepSegment> {
+    /// Returns the segments that have some of these tokens, with their numbers.
+    fn segments(&self, tokens: &Range<usize>) -> impl Iterator<Item = (usize, &StepSegment)> {
         let all = &self.layout.segments;
-        let first = all.partition_point(|s| s.end() <= self.rows.start);
-        all[first..].iter().take_while(|s| s.first < self.rows.end)
+        let first = all.partition_point(|s| s.end() <= tokens.start);
+        let last = tokens.end;
+        let segments = all.iter().enumerate().skip(first);
+        segments.take_while(move |(_, s)| s.first < last)
     }
 
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
         let first = self.rows.start + tile.first_row;
         let last = first + tile.rows;
         let group = self.shape.heads / self.shape.kv_heads;
-        let all = &self.layout.segments;
-        let at = all.partition_point(|s| s.end() <= first);
-        for (i, segment) in all.iter().enumerate().skip(at) {
-            if segment.first >= last {
-                break;
-            }
+        for (i, segment) in self.segments(&(first..last)) {
             let tokens = first.max(segment.first)..last.min(segment.end());
             let mut path = std::mem::take(&mut scratch.path);
             self.layout.path(i, &mut path);
