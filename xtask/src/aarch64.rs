@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     asan,
-    run::{self, Invocation, cargo, program, root, test_programs},
+    run::{Invocation, cargo, program, root, test_programs},
 };
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -75,7 +75,7 @@ pub(crate) fn run(tests: Tests) -> Result<String> {
     // Built together, so that what they share is built once.
     let packages = crates.iter().flat_map(|&(name, _)| ["-p", name]);
     let programs = test_programs(for_target(&["test", "--lib"]).args(packages))?;
-    let emulate = |(name, filters): (&str, &[&str])| {
+    for &(name, filters) in &crates {
         let tests = programs.get(&name.replace('-', "_"));
         program(EMULATOR)
             // All instructions that it knows, bf16 and products of bytes among them.
@@ -84,10 +84,8 @@ pub(crate) fn run(tests: Tests) -> Result<String> {
             .args(filters)
             .folder(&root().join(name))
             .env("PRELUDE_TEST_ALL_PATHS", "1")
-            .run()
-    };
-    // All at once: the last tests of each crate are long, and run alone.
-    run::all_at_once(crates.iter().map(|&tests| move || emulate(tests)))?;
+            .run()?;
+    }
     let names: Vec<&str> = crates.iter().map(|&(name, _)| name).collect();
     let which = match tests {
         Tests::Few => "unit tests that instructions of ARM concern",

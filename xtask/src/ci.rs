@@ -1,20 +1,13 @@
 //! Everything that a commit must pass, in the order of what fails soonest.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs, time::Instant};
 
 use anyhow::{Context as _, Result, bail};
-use prelude_measure::process::{Ended, Output, Process};
 use serde::Deserialize;
 
 use crate::{
-    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, files, fuzz, gpu, kernels, miri,
-    package, parity, published, python,
+    aarch64, accuracy, asan, bench, clients, demo, deny, envoy, fuzz, gpu, kernels, miri, package,
+    parity, published, python,
     run::{cargo, root},
     tidy, ui,
 };
@@ -24,10 +17,6 @@ const FUZZ_SECONDS: u32 = 20;
 
 /// The step that runs only when asked for: it downloads what others wrote.
 const CLIENTS: &str = "clients";
-
-/// Steps that build in folders of their own. They run beside the others: on two processors, linking
-/// and the largest crates leave one of them idle.
-const BESIDE: [&str; 4] = ["msrv", "fuzz", "asan", "miri"];
 
 struct Step {
     name: &'static str,
@@ -123,10 +112,7 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
     let before = minutes()?;
     let mut lines = Vec::new();
     let mut failed = false;
-    let (beside, steps): (Vec<&Step>, Vec<&Step>) = { STEPS.iter().filter(wanted) }
-        .partition(|step| only.is_empty() && BESIDE.contains(&step.name));
-    let beside = start_beside(&beside)?;
-    for step in steps {
+    for step in STEPS.iter().filter(wanted) {
         println!("\n=== {} ===", step.name);
         let start = Instant::now();
         let result = (step.run)();
@@ -144,10 +130,7 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
             step.name
         ));
     }
-    if let Some(beside) = beside {
-        failed |= end_beside(beside, &mut lines)?;
-    }
-    println!("\n{SUMMARY} (in parentheses the minutes that sizes.toml has)");
+    println!("\n=== summary (in parentheses the minutes that sizes.toml has) ===");
     for line in &lines {
         println!("{line}");
     }
@@ -155,38 +138,6 @@ pub(crate) fn run(skip: &[String], only: &[String], clients: bool) -> Result<()>
         bail!("ci failed");
     }
     Ok(())
-}
-
-/// The line above the summary.
-const SUMMARY: &str = "=== summary ===";
-
-/// Longest wait for the steps of [`BESIDE`].
-const BESIDE_WITHIN: Duration = Duration::from_secs(3600);
-
-/// Starts another `ci` for some steps. Returns it and the file of what it prints.
-fn start_beside(steps: &[&Step]) -> Result<Option<(Process, PathBuf)>> {
-    if steps.is_empty() {
-        return Ok(None);
-    }
-    let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-    let log = files::target().join("ci-beside.log");
-    let mut command = Command::new(env::current_exe()?);
-    command.args(["ci", "--only", &names.join(",")]);
-    let started = Process::start(command.current_dir(root()), Output::File(&log))?;
-    println!("beside, with {}: {}", log.display(), names.join(", "));
-    Ok(Some((started, log)))
-}
-
-/// Waits for steps beside, prints what they printed, adds their lines of the summary, and returns
-/// true if one failed.
-fn end_beside((mut steps, log): (Process, PathBuf), lines: &mut Vec<String>) -> Result<bool> {
-    let ended = steps.wait(BESIDE_WITHIN, |_| Ok(true))?;
-    let said = fs::read_to_string(&log).context("what steps beside printed")?;
-    let (said, summary) = said.split_once(SUMMARY).unwrap_or((&said, ""));
-    print!("{said}");
-    let of_steps = summary.lines().filter(|line| line.contains(" min ("));
-    lines.extend(of_steps.map(str::to_owned));
-    Ok(!matches!(ended, Ended::Itself(status) if status.success()))
 }
 
 /// Returns the minutes that steps took, as `sizes.toml` has them.
@@ -210,28 +161,5 @@ mod tests {
         let mut names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
         names.sort_unstable();
         assert_eq!(minutes, names);
-    }
-
-    #[test]
-    fn steps_beside_are_in_the_summary_and_fail_the_run() {
-        let log = env::temp_dir().join(format!("xtask-beside-{}", std::process::id()));
-        let check = |end: &str, has_failed: bool| {
-            let line = "asan          7.8 min (7.8)  pass";
-            let said = format!("echo built; echo '{SUMMARY} (x)'; echo '{line}'; echo; {end}");
-            let mut steps = Command::new("sh");
-            let steps = Process::start(steps.args(["-c", &said]), Output::File(&log)).unwrap();
-            let mut lines = Vec::new();
-            let failed = end_beside((steps, log.clone()), &mut lines).unwrap();
-            assert_eq!((failed, lines), (has_failed, vec![line.to_owned()]));
-        };
-        check("exit 0", false);
-        check("exit 1", true);
-        fs::remove_file(log).unwrap();
-    }
-
-    #[test]
-    fn steps_beside_are_steps() {
-        let is_step = |name: &&str| STEPS.iter().any(|step| step.name == *name);
-        assert!(BESIDE.iter().all(is_step));
     }
 }
