@@ -98,11 +98,6 @@ impl App {
         if body.len() as u64 > max_bytes {
             return Err(ApiError::body_too_large(max_bytes));
         }
-        if endpoint.needs == Needs::Queue
-            && let Some(error) = self.damaged()
-        {
-            return Err(error);
-        }
         let call = Arc::new(Call::new(self, endpoint, tail, request_id, asking)?);
         catch_panic(&call.request_id, Box::pin(whole(&call, body))).await
     }

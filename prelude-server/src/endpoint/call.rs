@@ -85,7 +85,7 @@ impl Call {
     /// server in their process, and tests.
     ///
     /// # Errors
-    /// 429 if the queue is full.
+    /// 429 if the queue is full, 500 `weights_damaged`.
     pub(crate) fn new(
         app: &Arc<App>,
         endpoint: &'static Endpoint,
@@ -93,6 +93,11 @@ impl Call {
         request_id: String,
         asking: Asking,
     ) -> Result<Self, ApiError> {
+        if endpoint.needs == Needs::Queue
+            && let Some(error) = app.damaged()
+        {
+            return Err(error);
+        }
         let reservation = enter(app, endpoint, 0)?;
         Ok(Self {
             endpoint,
