@@ -164,7 +164,7 @@ impl PassSlice {
         if batch.tokens.is_empty() || batch.tokens.len() > room.tokens as usize {
             return invalid("a pass without tokens, or of more than the executor has room for");
         }
-        let outputs: usize = batch.rows.iter().map(|row| row.positions.len()).sum();
+        let outputs: usize = batch.rows.iter().map(OutputRow::num_outputs).sum();
         if outputs > room.outputs as usize {
             return invalid("more output positions than the executor has room for");
         }
@@ -292,6 +292,17 @@ pub struct OutputRow {
     pub head: OutputHead,
 }
 
+impl OutputRow {
+    /// Returns the number of hidden states that the row reads.
+    #[must_use]
+    pub fn num_outputs(&self) -> usize {
+        match &self.head {
+            OutputHead::States(at) => at.len(),
+            _ => self.positions.len(),
+        }
+    }
+}
+
 /// The output of an [`OutputRow`].
 #[derive(Clone, Debug)]
 pub enum OutputHead {
@@ -324,6 +335,8 @@ pub enum OutputHead {
     Classify,
     /// Something of each of the positions.
     Tokens(TokenHead),
+    /// The hidden states at these of the positions, in ascending order, behind the last norm.
+    States(Arc<[u32]>),
 }
 
 /// The rules by which tokens are chosen for one row.
@@ -612,6 +625,12 @@ impl OneShotBatch {
                 ..
             }
             | OutputHead::Tokens(_) => Ok(()),
+            OutputHead::States(at) => ensure(
+                !at.is_empty()
+                    && at.is_sorted_by(|a, b| a < b)
+                    && at.iter().all(|position| row.positions.contains(position)),
+                "states want an ascending list of the row's positions",
+            ),
             OutputHead::Embed { .. } | OutputHead::Classify => {
                 ensure(single, "a last-token head wants one position")
             }

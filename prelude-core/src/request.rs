@@ -127,6 +127,11 @@ pub enum Head {
     Classify,
     /// Something of every token of the prompt.
     Tokens(TokenHead),
+    /// The hidden states at some positions, behind the last norm: what a decision model's head reads.
+    States {
+        /// The positions, in ascending order: at least one, each once, within the prompt.
+        positions: Arc<[u32]>,
+    },
 }
 
 /// An output that is computed from the hidden state of each of several tokens, alone.
@@ -141,6 +146,14 @@ pub enum TokenHead {
     },
     /// The classification head's logits.
     Classify,
+}
+
+impl TokenHead {
+    /// The token's hidden state as it is.
+    pub const STATE: Self = Self::Embed {
+        normalise: false,
+        dimensions: None,
+    };
 }
 
 /// Open-ended or one-token generation.
@@ -365,6 +378,12 @@ impl Head {
                 ..
             }) => {
                 return parameter("dimensions", "at least 1");
+            }
+            Self::States { positions } => {
+                let ascend = positions.is_sorted_by(|a, b| a < b);
+                if !ascend || positions.last().is_none_or(|&last| last >= prompt) {
+                    return parameter("positions", "a non-empty ascending list within the prompt");
+                }
             }
             Self::Embed { .. } | Self::Classify | Self::Tokens(_) => {}
         }

@@ -33,8 +33,8 @@ pub enum RowOutput {
     Embedding(Vec<f32>),
     /// Logits of the classification head, f32, one per class.
     Classes(Vec<f32>),
-    /// A vector, or the logits of the classification head, for each token, f32. A prompt computed
-    /// in chunks yields several of these, in order.
+    /// A vector, or the logits of the classification head, for each token that the row reads, f32. A
+    /// prompt computed in chunks yields several of these, in order.
     Tokens {
         /// Position of the first token.
         first_position: u32,

@@ -42,7 +42,7 @@ fn reads_one_output(row: &RowSpec) -> bool {
         Head::Classify | Head::Embed { .. } => true,
         Head::Generate(generate) => generate.n == 1,
         Head::LabelScores { labels, .. } => labels.len() <= MAX_LABELS,
-        Head::PromptLogprobs { .. } | Head::Tokens(_) => false,
+        Head::PromptLogprobs { .. } | Head::Tokens(_) | Head::States { .. } => false,
     }
 }
 

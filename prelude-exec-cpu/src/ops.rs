@@ -285,7 +285,9 @@ impl Ops for CpuOps {
                 for (i, row) in part.chunks_exact_mut(width).enumerate() {
                     let token = rows.start + first + i;
                     let id = inputs.tokens[token];
-                    tables.words.embedding(id % tables.num_words, row);
+                    if let Some(words) = tables.words {
+                        words.embedding(id % tables.num_words, row);
+                    }
                     if let Some(types) = tables.types {
                         types.add_embedding(id / tables.num_words, row);
                     }

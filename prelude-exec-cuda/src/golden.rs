@@ -84,6 +84,7 @@ fn describe(plan: &StepPlan) -> String {
             OutputHead::Classify => "classes",
             OutputHead::Tokens(TokenHead::Embed { .. }) => "embeddings of tokens",
             OutputHead::Tokens(TokenHead::Classify) => "classes of tokens",
+            OutputHead::States(_) => "states",
         };
         let refused = row
             .refused

@@ -465,7 +465,7 @@ impl Ops for CudaOps {
         let ids = self.metadata.part(self.fields.tokens, rows.clone());
         let positions = self.metadata.part(self.fields.positions, rows);
         let tables = encoder::Tables {
-            words: tables.words.matrix().0,
+            words: tables.words.map(|table| table.matrix().0),
             num_words: tables.num_words,
             positions: tables.positions.map(|table| table.matrix().0),
             types: tables.types.map(|table| table.matrix().0),

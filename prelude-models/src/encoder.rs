@@ -178,7 +178,7 @@ impl<W> Encoder<W> {
     ) -> Result<(), O::Error> {
         let n = rows.len();
         let tables = EmbedTables {
-            words: &self.words,
+            words: Some(&self.words),
             num_words: self.num_words,
             positions: self.positions.as_ref(),
             types: self.types.as_ref(),

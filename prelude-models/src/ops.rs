@@ -70,12 +70,12 @@ pub enum Activation {
     Tanh,
 }
 
-/// Tables whose rows are added up to the first hidden states of an encoder.
+/// Tables whose rows are added up to hidden states of an encoder, the first or later ones.
 #[derive(Debug)]
 pub struct EmbedTables<'a, W> {
-    /// Rows by the id of a token without its type: `[V, H]`.
-    pub words: &'a W,
-    /// Number of rows of `words`: a token of type `k` has an id in `k · V..(k + 1) · V`.
+    /// Rows by the id of a token without its type: `[V, H]`. `None`: rows are added to what is there.
+    pub words: Option<&'a W>,
+    /// Number of words: a token of type `k` has an id in `k · V..(k + 1) · V`.
     pub num_words: u32,
     /// Rows by position: `[≥ positions, H]`. `None` if positions are not in a table.
     pub positions: Option<&'a W>,
@@ -258,8 +258,8 @@ pub trait Ops {
     fn whole_segments(&self, inputs: &Self::Inputs<'_>, start: usize) -> usize;
 
     /// Computes `h[i] = words[id] + types[type] + positions[position]` of token `rows.start + i`,
-    /// summed in this order in f32, without the tables that the model lacks. `h`: chunk tensor
-    /// `[_, H]`.
+    /// summed in this order in f32, without the tables that there are not; without `words` the sum
+    /// begins with `h[i]`. `h`: chunk tensor `[_, H]`.
     ///
     /// # Errors
     /// [`Ops::Error`].

@@ -1,6 +1,6 @@
 //! The output that a row computes, and the positions of its prompt that it reads.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use prelude_core::{Attention, Head, OutputHead, PenaltyHistory, Pooling, RowOutput, SampleHead};
 
@@ -38,6 +38,7 @@ pub(crate) fn num_outputs(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.end - positions.start,
         Head::Tokens(_) => len,
+        Head::States { positions } => positions.len().try_into().unwrap_or(u32::MAX),
         _ if pools_all(head) => len,
         _ => 1,
     }
@@ -49,6 +50,7 @@ pub(crate) fn first_needed(head: &Head, len: u32) -> u32 {
     match head {
         Head::PromptLogprobs { positions, .. } => positions.start - 1,
         Head::Tokens(_) => 0,
+        Head::States { positions } => positions[0],
         _ if reads_first(head) => 0,
         _ => len - 1,
     }
@@ -75,6 +77,12 @@ pub(crate) fn output_of(
         // The range is empty if this chunk only computes again what was answered before.
         let answers = !computed.is_empty();
         return answers.then(|| (computed.clone(), OutputHead::Tokens(*head)));
+    }
+    if let Head::States { positions } = head {
+        let at = positions.iter().copied();
+        let at: Arc<[u32]> = at.filter(|position| computed.contains(position)).collect();
+        let span = *at.first()?..at.last()? + 1;
+        return Some((span, OutputHead::States(at)));
     }
     if computed.end < len {
         return None;
@@ -128,7 +136,9 @@ pub(crate) fn output_of(
             Attention::Causal => (last, OutputHead::Classify),
             Attention::Full => (0..1, OutputHead::Classify),
         },
-        Head::PromptLogprobs { .. } | Head::Tokens(_) => unreachable!("answered above"),
+        Head::PromptLogprobs { .. } | Head::Tokens(_) | Head::States { .. } => {
+            unreachable!("answered above")
+        }
     })
 }
 
@@ -142,7 +152,7 @@ pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
         | (Head::PromptLogprobs { .. }, RowOutput::Logprobs { .. })
         | (Head::Embed { .. }, RowOutput::Embedding(_))
         | (Head::Classify, RowOutput::Classes(_))
-        | (Head::Tokens(_), RowOutput::Tokens { .. }) => true,
+        | (Head::Tokens(_) | Head::States { .. }, RowOutput::Tokens { .. }) => true,
         (Head::Generate(g), RowOutput::Sampled(tokens)) => tokens.len() == g.n as usize,
         _ => false,
     }
@@ -150,8 +160,6 @@ pub(crate) fn answers(head: &Head, output: &RowOutput) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use prelude_core::{TokenHead, TokenId};
 
     use super::*;
@@ -193,6 +201,27 @@ mod tests {
             assert_eq!(positions, computed);
             assert!(matches!(head, OutputHead::Tokens(TokenHead::Classify)));
         }
+    }
+
+    #[test]
+    fn states_are_answered_by_the_chunk_that_computes_them() {
+        let prompt: Arc<[TokenId]> = Arc::from([10, 11, 12, 13, 14]);
+        let head = Head::States {
+            positions: Arc::from([1, 3]),
+        };
+        let check = |computed, expected: Option<(Range<u32>, &[u32])>| {
+            let got = output_of(&head, &prompt, &computed, Attention::Causal);
+            let got = got.map(|(span, head)| match head {
+                OutputHead::States(at) => (span, at.to_vec()),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(got, expected.map(|(span, at)| (span, at.to_vec())));
+        };
+        check(0..5, Some((1..4, &[1, 3])));
+        check(1..3, Some((1..2, &[1])));
+        check(2..4, Some((3..4, &[3])));
+        check(4..5, None);
+        assert_eq!((num_outputs(&head, 5), first_needed(&head, 5)), (2, 1));
     }
 
     #[test]

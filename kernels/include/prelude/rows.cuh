@@ -4,7 +4,8 @@
 //               rounded once, and not at all with a scale of 1
 // gather_rows:  y[r] = x[index[r] - first]    index `i32 [rows]`, x `[x_rows, width]`,
 //               y `[rows, width]`
-// embed_sum:    h[t] = words[id[t] % W] + types[id[t] / W] + positions[position[t]]
+// embed_sum:    h[t] = words[id[t] % W] + types[id[t] / W] + positions[position[t]]; without words
+//               the sum begins with h[t]
 //               W rows of words, all tables `[_, width]`; in f32 in this order, rounded once;
 //               without types, ids are below W
 //
@@ -128,7 +129,7 @@ PRELUDE_DEVICE void embed_sum(const EmbedSumParams& p) {
         return load_ro(as<const bf16x8>(table + (u64(at) * p.width + i)));
     };
     for (u32 i = 8 * lane_id(); i < p.width; i += 8 * WARP) {
-        bf16x8 x = row_of(p.words, word, i);
+        bf16x8 x = p.words ? row_of(p.words, word, i) : load(as<const bf16x8>(h + i));
         float sum[8];
         for (int j = 0; j < 8; j++) sum[j] = to_f32(x[j]);
         if (p.types) {

@@ -65,7 +65,7 @@ params! {
         pub ids: DevicePtr,
         /// i32 `[rows]`; not read without a table of positions.
         pub positions: DevicePtr,
-        /// `[num_words, width]`.
+        /// `[num_words, width]`, or null: rows are added to those of `h`.
         pub words: DevicePtr,
         /// `[num_positions, width]`, or null.
         pub position_table: DevicePtr,
@@ -79,7 +79,7 @@ params! {
         pub rows: u32,
         /// Elements of a row: a multiple of 8.
         pub width: u32,
-        /// Rows of `words`.
+        /// Number of words.
         pub num_words: u32,
         /// Rows of `position_table`.
         pub num_positions: u32,

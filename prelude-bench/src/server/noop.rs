@@ -136,9 +136,9 @@ impl Nothing {
             },
             OutputHead::Embed { .. } => RowOutput::Embedding(vec![1.0]),
             OutputHead::Classify => RowOutput::Classes(vec![0.0; self.classes]),
-            OutputHead::Tokens(_) => RowOutput::Tokens {
+            OutputHead::Tokens(_) | OutputHead::States(_) => RowOutput::Tokens {
                 first_position: row.positions.start,
-                rows: vec![vec![0.0; self.classes]; row.positions.len()],
+                rows: vec![vec![0.0; self.classes]; row.num_outputs()],
             },
         };
         batch.rows.iter().map(output).collect()

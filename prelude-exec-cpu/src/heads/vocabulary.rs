@@ -276,7 +276,8 @@ fn items(layout: &StepLayout) -> Vec<Item<'_>> {
             OutputHead::LabelScores { .. }
             | OutputHead::Embed { .. }
             | OutputHead::Classify
-            | OutputHead::Tokens(_) => {}
+            | OutputHead::Tokens(_)
+            | OutputHead::States(_) => {}
         }
     }
     items

@@ -50,7 +50,7 @@ pub(crate) fn nodes() -> impl Strategy<Value = Vec<Node>> {
 pub(crate) fn rows() -> impl Strategy<Value = Vec<Row>> {
     let row = (
         any::<prop::sample::Index>(),
-        0u8..7,
+        0u8..8,
         any::<prop::sample::Index>(),
     )
         .prop_map(|(node, head, start)| Row { node, head, start });
@@ -100,6 +100,10 @@ pub(crate) fn head(row: &Row, path: &[u32], first: u32) -> (Range<u32>, OutputHe
                 dimensions: Some(40),
             };
             (start..end, OutputHead::Tokens(head))
+        }
+        6 => {
+            let at = (start..end).filter(|at| at % 3 == 1 || at + 1 == end);
+            (start..end, OutputHead::States(at.collect()))
         }
         _ => {
             let head = OutputHead::Embed {

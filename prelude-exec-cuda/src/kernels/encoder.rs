@@ -19,14 +19,15 @@ use crate::{Error, memory::view::View};
 /// The tables whose rows [`embed_sum`] adds up, `[_, H]` each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tables {
-    pub(crate) words: View<bf16>,
+    /// `None`: rows are added to those of `h`.
+    pub(crate) words: Option<View<bf16>>,
     /// The number of words: ids of tokens of the type `k` are `k · num_words` above their words'.
     pub(crate) num_words: u32,
     pub(crate) positions: Option<View<bf16>>,
     pub(crate) types: Option<View<bf16>>,
 }
 
-/// `h[t] = words[id] + types[type] + positions[position]`. `ids`, `positions`: `[1, n]`; `h`:
+/// `h[t] = words[id] + types[type] + positions[position]`, or with `h[t]` in place of words. `ids`, `positions`: `[1, n]`; `h`:
 /// `[n, H]`.
 pub(crate) fn embed_sum(
     launcher: &mut Launcher,
@@ -36,7 +37,7 @@ pub(crate) fn embed_sum(
     h: View<bf16>,
 ) -> Result<(), Error> {
     const KERNEL: &str = "embed_sum";
-    let all = [Some(tables.words), tables.positions, tables.types];
+    let all = [tables.words, tables.positions, tables.types];
     let mut present = all.iter().flatten();
     rules! {
         KERNEL;
@@ -45,7 +46,8 @@ pub(crate) fn embed_sum(
         h.width().is_multiple_of(8) => "width is no multiple of 8",
         present.all(|table| table.width() == h.width() && table.stride() == table.width())
             => "a table has another width than h, or gaps",
-        tables.num_words > 0 && tables.num_words as usize <= tables.words.rows()
+        tables.num_words > 0
+            && tables.words.is_none_or(|words| tables.num_words as usize <= words.rows())
             => "fewer words than the table should have",
     }
     let address = |table: Option<View<bf16>>| table.map_or(DevicePtr::NULL, |table| table.ptr());
@@ -53,7 +55,7 @@ pub(crate) fn embed_sum(
     let params = EmbedSumParams {
         ids: ids.ptr(),
         positions: positions.ptr(),
-        words: tables.words.ptr(),
+        words: address(tables.words),
         position_table: address(tables.positions),
         types: address(tables.types),
         h: h.ptr(),
@@ -65,17 +67,13 @@ pub(crate) fn embed_sum(
         num_types: rows(tables.types),
         h_stride: int(h.stride()),
     };
-    let mut reads = vec![
-        access("ids", ids),
-        access("positions", positions),
-        access("words", tables.words),
+    let mut reads = vec![access("ids", ids), access("positions", positions)];
+    let named = [
+        ("words", tables.words),
+        ("position_table", tables.positions),
+        ("types", tables.types),
     ];
-    reads.extend(
-        tables
-            .positions
-            .map(|table| access("position_table", table)),
-    );
-    reads.extend(tables.types.map(|table| access("types", table)));
+    reads.extend(named.into_iter().filter_map(|(name, table)| Some(access(name, table?))));
     launcher.launch(&params.launch(), &params, &reads, &[access("h", h)])
 }
 

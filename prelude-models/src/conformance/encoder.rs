@@ -334,7 +334,7 @@ fn embed_sum<D: ConformanceDevice>(
     let mut loader = device.loader();
     let [w, p, t] =
         [&words, &positions, &types].map(|rows| values::table(&mut loader, rows, width));
-    let mut got = Vec::new();
+    let (mut got, mut added) = (Vec::new(), Vec::new());
     let mut chunks = Vec::new();
     device.step(ForwardBatch::OneShot(batch), &mut |ops, inputs| {
         let mut h = ops.alloc(tokens.len(), width).expect("room");
@@ -343,7 +343,7 @@ fn embed_sum<D: ConformanceDevice>(
             // Whole segments, however many a chunk holds.
             let rows = start..ops.whole_segments(inputs, start);
             let tables = EmbedTables {
-                words: &w,
+                words: Some(&w),
                 num_words: VOCAB as u32,
                 positions: Some(&p),
                 types: Some(&t),
@@ -351,6 +351,15 @@ fn embed_sum<D: ConformanceDevice>(
             ops.embed_sum(inputs, rows.clone(), tables, &mut h)
                 .expect("embed_sum runs");
             got.extend_from_slice(&D::read(ops, &h)[..rows.len() * width]);
+            let more = EmbedTables {
+                words: None,
+                num_words: VOCAB as u32,
+                positions: None,
+                types: Some(&t),
+            };
+            ops.embed_sum(inputs, rows.clone(), more, &mut h)
+                .expect("embed_sum runs");
+            added.extend_from_slice(&D::read(ops, &h)[..rows.len() * width]);
             start = rows.end;
             chunks.push(rows.end);
         }
@@ -373,6 +382,17 @@ fn embed_sum<D: ConformanceDevice>(
         assert_within(
             || format!("embed_sum [{width}] token {i}"),
             &got[i * width..][..width],
+            sums,
+        );
+        let kind = row(&types, kind);
+        let before = wide(&got[i * width..][..width]);
+        let sums = before.iter().zip(&kind).map(|(h, more)| {
+            let size = h.abs() + more.abs();
+            (h + more, (SUM + precision.stored(1.0)) * size)
+        });
+        assert_within(
+            || format!("embed_sum onto [{width}] token {i}"),
+            &added[i * width..][..width],
             sums,
         );
     }

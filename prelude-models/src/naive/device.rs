@@ -3,7 +3,9 @@
 
 use std::{collections::HashMap, convert::Infallible, ops::Range};
 
-use prelude_core::{BlockId, ForwardBatch, OneShotBatch, OutputHead, RowOutput, StepOutput};
+use prelude_core::{
+    BlockId, ForwardBatch, OneShotBatch, OutputHead, RowOutput, StepOutput, TokenHead,
+};
 
 pub(crate) use loader::NaiveLoader;
 
@@ -136,15 +138,17 @@ impl NaiveStep {
         for row in &forest.rows {
             let segment = &forest.segments[row.segment.index()];
             let last = first + segment.tokens.end as usize - 1;
-            let tokens: Vec<usize> = row
-                .positions
-                .clone()
+            let (positions, head): (Vec<u32>, _) = match &row.head {
+                OutputHead::States(at) => (at.to_vec(), OutputHead::Tokens(TokenHead::STATE)),
+                head => (row.positions.clone().collect(), head.clone()),
+            };
+            let tokens: Vec<usize> = { positions.into_iter() }
                 .map(|p| match self.tokens[last].context[p as usize] {
                     KvOrigin::Token(t) => t,
                     KvOrigin::Pool(..) => panic!("position {p} is not computed in this step"),
                 })
                 .collect();
-            self.add_row(row.head.clone(), row.positions.start, &tokens);
+            self.add_row(head, row.positions.start, &tokens);
         }
     }
 
@@ -339,7 +343,10 @@ impl Ops for NaiveOps {
         let row = |table: &Weight, i: usize| table.values[i * width..][..width].to_vec();
         for (i, token) in plan.tokens[rows].iter().enumerate() {
             let (word, kind) = (token.id % tables.num_words, token.id / tables.num_words);
-            let mut sum = row(tables.words, word as usize);
+            let mut sum = match tables.words {
+                Some(words) => row(words, word as usize),
+                None => h.row_mut(i).to_vec(),
+            };
             let add = |sum: &mut Vec<f64>, more: Vec<f64>| {
                 sum.iter_mut()
                     .zip(more)

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use prelude_core::{
     BlockId, BlockSpan, DecodeBatch, ExecutorError, ForwardBatch, OneShotBatch, OutputHead,
-    Residency, SeqId, StepId, TokenId, TokenSource,
+    Residency, SeqId, StepId, TokenHead, TokenId, TokenSource,
 };
 
 pub use self::{
@@ -277,16 +277,28 @@ impl StepLayout {
     fn push_row(&mut self, segment: usize, positions: Range<u32>, head: OutputHead) {
         let start = self.row_outputs.len();
         let first_position = positions.start;
-        for position in positions {
-            let token = self.token_at(segment, position);
-            if self.output_of[token] == NO_OUTPUT {
-                self.output_of[token] = count(self.outputs.len());
-                self.outputs.push(count(token));
+        let head = match head {
+            // From here on, the vectors of the tokens that the row reads.
+            OutputHead::States(at) => {
+                at.iter().for_each(|at| self.push_output(segment, *at));
+                OutputHead::Tokens(TokenHead::STATE)
             }
-            self.row_outputs.push(self.output_of[token]);
-        }
+            head => {
+                positions.for_each(|position| self.push_output(segment, position));
+                head
+            }
+        };
         let outputs = start..self.row_outputs.len();
         self.rows.push(StepRow::new(head, first_position, outputs));
+    }
+
+    fn push_output(&mut self, segment: usize, position: u32) {
+        let token = self.token_at(segment, position);
+        if self.output_of[token] == NO_OUTPUT {
+            self.output_of[token] = count(self.outputs.len());
+            self.outputs.push(count(token));
+        }
+        self.row_outputs.push(self.output_of[token]);
     }
 
     /// Returns the token at a position that this step computes on the path of a segment.

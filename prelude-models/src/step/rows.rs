@@ -122,7 +122,9 @@ fn check_row(head: &OutputHead, vocab: u32, sizes: VectorSizes) -> Result<(), &'
         OutputHead::Tokens(TokenHead::Embed { dimensions, .. }) => {
             check_dimensions(*dimensions, sizes.token)
         }
-        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => Ok(()),
+        OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) | OutputHead::States(_) => {
+            Ok(())
+        }
     }
 }
 

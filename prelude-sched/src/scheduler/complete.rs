@@ -336,6 +336,9 @@ impl Scheduler {
                 Some(positions.end - 1)
             }
             (Head::Tokens(_), RowOutput::Tokens { .. }) => Some(live.prompt_len(row)),
+            (Head::States { positions }, RowOutput::Tokens { .. }) => {
+                positions.last().map(|last| last + 1)
+            }
             _ => None,
         };
         // `computed` was moved to the chunk's end before.

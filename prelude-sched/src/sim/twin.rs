@@ -71,6 +71,12 @@ pub(super) fn read_head(
             first_position: positions.start,
             rows: states.iter().map(|&s| vec![number(s, 5)]).collect(),
         },
+        OutputHead::States(at) => RowOutput::Tokens {
+            first_position: positions.start,
+            rows: { at.iter() }
+                .map(|at| vec![number(states[(at - positions.start) as usize], 7)])
+                .collect(),
+        },
     }
 }
 

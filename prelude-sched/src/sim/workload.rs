@@ -216,6 +216,15 @@ impl Workload {
         let kind = random.in_range(0, if decodes { 9 } else { 5 });
         match kind {
             0 if random.one_in(2) => Head::Tokens(TokenHead::Classify),
+            0 if random.one_in(2) => {
+                let mut positions: Vec<u32> = (0..prompt).filter(|_| random.one_in(3)).collect();
+                if positions.is_empty() {
+                    positions.push(random.in_range(0, prompt - 1));
+                }
+                Head::States {
+                    positions: positions.into(),
+                }
+            }
             0 => Head::Classify,
             1 => Head::LabelScores {
                 labels: (0..random.in_range(1, 4)).collect(),

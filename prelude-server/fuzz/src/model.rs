@@ -145,6 +145,10 @@ impl Says {
                     RowOutput::Embedding(vec![0.5; width])
                 }
                 OutputHead::Classify => RowOutput::Classes(vec![0.25; CLASSES]),
+                OutputHead::States(at) => RowOutput::Tokens {
+                    first_position: row.positions.start,
+                    rows: vec![vec![0.5; self.hidden]; at.len()],
+                },
                 OutputHead::Tokens(head) => RowOutput::Tokens {
                     first_position: row.positions.start,
                     rows: row

@@ -448,9 +448,9 @@ fn rows(batch: &OneShotBatch) -> Vec<RowOutput> {
             },
             OutputHead::Embed { .. } => RowOutput::Embedding(vec![0.6, 0.8]),
             OutputHead::Classify => RowOutput::Classes(vec![0.0; 77]),
-            OutputHead::Tokens(_) => RowOutput::Tokens {
+            OutputHead::Tokens(_) | OutputHead::States(_) => RowOutput::Tokens {
                 first_position: row.positions.start,
-                rows: row.positions.clone().map(|_| vec![0.0; 77]).collect(),
+                rows: vec![vec![0.0; 77]; row.num_outputs()],
             },
         }
     };

@@ -55,7 +55,8 @@ pub(super) fn items(layout: &StepLayout) -> Vec<Item<'_>> {
             OutputHead::LabelScores { .. }
             | OutputHead::Embed { .. }
             | OutputHead::Classify
-            | OutputHead::Tokens(_) => {}
+            | OutputHead::Tokens(_)
+            | OutputHead::States(_) => {}
         }
     }
     items

@@ -18,7 +18,10 @@ impl NaiveOps {
         let handles = |head: &OutputHead| {
             !matches!(
                 head,
-                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_)
+                OutputHead::Embed { .. }
+                    | OutputHead::Classify
+                    | OutputHead::Tokens(_)
+                    | OutputHead::States(_)
             )
         };
         self.answer(plan, hidden, handles, |ops, row, states| {
@@ -55,7 +58,10 @@ impl NaiveOps {
                             .collect(),
                     }
                 }
-                OutputHead::Embed { .. } | OutputHead::Classify | OutputHead::Tokens(_) => {
+                OutputHead::Embed { .. }
+                | OutputHead::Classify
+                | OutputHead::Tokens(_)
+                | OutputHead::States(_) => {
                     unreachable!("not handled")
                 }
             }
