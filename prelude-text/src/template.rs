@@ -13,6 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 use thiserror::Error as ThisError;
 
+pub(crate) use self::python::push_float;
 use self::{content::Forms, python::Explained};
 
 mod content;

@@ -7,15 +7,18 @@
 
 mod answer;
 mod calibration;
+pub mod formats;
 mod labels;
 mod question;
 mod text;
+mod value;
 
 pub use answer::{Answer, Diagnostics};
 pub use calibration::Calibration;
 pub use labels::{ChoiceLabels, DecideLabels, LabelKind, Unfit};
 pub use question::{ChoiceOption, Criteria, Level, Question};
 pub use text::compact_json;
+pub use value::TextOrJson;
 
 /// The version of the prompts that [`Question::user_turn`] writes. Another wording is another
 /// version: probabilities of two versions do not compare.

@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::labels::{ChoiceLabels, LabelKind};
+use super::{
+    TextOrJson,
+    labels::{ChoiceLabels, LabelKind},
+};
 
 /// One question about the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The text of the question, if the request has one.
-    pub instructions: Option<String>,
+    pub instructions: Option<TextOrJson>,
     /// The question's type, and the meaning of its answers.
     pub criteria: Criteria,
 }
@@ -19,9 +22,9 @@ pub enum Criteria {
     /// Yes or no.
     Noul {
         /// The meaning of yes.
-        yes: Option<String>,
+        yes: Option<TextOrJson>,
         /// The meaning of no.
-        no: Option<String>,
+        no: Option<TextOrJson>,
     },
     /// The answer is one of several options, 2 to 255.
     Choice(Vec<ChoiceOption>),
@@ -35,14 +38,14 @@ pub struct ChoiceOption {
     /// The option's name, which answers return unchanged.
     pub name: String,
     /// The meaning of the option.
-    pub description: Option<String>,
+    pub description: Option<TextOrJson>,
 }
 
 /// A level of a score.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     /// The meaning of the level, as the model reads it.
-    pub description: String,
+    pub description: TextOrJson,
 }
 
 impl Criteria {
@@ -91,7 +94,11 @@ impl Question {
             }
             Criteria::Choice(_) => ("Which option fits best?", "Answer with one number."),
         };
-        out.push_str(self.instructions.as_deref().unwrap_or(default));
+        out.push_str(
+            self.instructions
+                .as_ref()
+                .map_or(default, TextOrJson::as_str),
+        );
         out.push('\n');
         match &self.criteria {
             Criteria::Noul { yes, no } => {
@@ -132,7 +139,7 @@ mod tests {
 
     fn check(instructions: Option<&str>, criteria: Criteria, rotation: usize, expected: &str) {
         let question = Question {
-            instructions: instructions.map(str::to_owned),
+            instructions: instructions.map(TextOrJson::from),
             criteria,
         };
         assert_eq!(
@@ -144,7 +151,7 @@ mod tests {
     fn option(name: &str, description: Option<&str>) -> ChoiceOption {
         ChoiceOption {
             name: name.to_owned(),
-            description: description.map(str::to_owned),
+            description: description.map(TextOrJson::from),
         }
     }
 

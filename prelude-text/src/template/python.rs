@@ -225,7 +225,11 @@ fn push_number(out: &mut String, value: &Value, words: &[&str; 3]) {
 
 /// Appends a float as Python spells it: the shortest digits that read back as the same number, in
 /// exponent form from 1e16 on and below 1e-4.
-fn push_float(out: &mut String, number: f64, [infinity, minus_infinity, nan]: &[&str; 3]) {
+pub(crate) fn push_float(
+    out: &mut String,
+    number: f64,
+    [infinity, minus_infinity, nan]: &[&str; 3],
+) {
     if !number.is_finite() {
         out.push_str(match number {
             f64::INFINITY => infinity,
