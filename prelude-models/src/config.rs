@@ -214,6 +214,15 @@ impl ModelConfig {
         self.vocab_size * types
     }
 
+    /// Returns the beginning of the names of the body's tensors. `contains` says whether there is a
+    /// tensor.
+    pub(crate) fn prefix(&self, contains: impl Fn(&str) -> bool) -> &'static str {
+        match self.encoder.as_ref().and_then(|of| of.markers) {
+            Some(_) => "encoder.",
+            None => self.family.prefix(contains),
+        }
+    }
+
     /// Returns the experts of a layer, if it has them in place of one MLP.
     #[must_use]
     pub fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {

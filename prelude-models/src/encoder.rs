@@ -18,9 +18,11 @@ use std::ops::Range;
 use crate::{Activation, AttnShape, Distances, EmbedTables, ForwardState, Model, Ops};
 
 mod heads;
+pub(crate) mod markers;
 mod weights;
 
 use heads::Heads;
+use markers::Markers;
 
 /// A loaded encoder over weights of one device.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct Encoder<W> {
     layers: Vec<Layer<W>>,
     /// The norm behind the last layer, if norms lie before the halves of a layer and not behind them.
     last_norm: Option<Norm<W>>,
+    /// The layers that a decision model has behind the last norm.
+    markers: Option<Markers<W>>,
     heads: Heads<W>,
     /// True if classes are read from the mean of a text's hidden states.
     has_mean_classes: bool,
@@ -78,6 +82,7 @@ struct Chunk<T> {
     qkv: T,
     attn: T,
     room: Room<T>,
+    markers: Option<markers::Room<T>>,
 }
 
 /// Intermediates of a half of a layer.
@@ -112,8 +117,9 @@ where
         };
         let room = tokens.min(ops.chunk_tokens().max(1));
         let mut chunk = self.alloc_chunk(ops, room)?;
-        // The mean of a text needs all of its hidden states.
-        let is_pruned = means.is_none() && is_last_pruned(tokens, outputs, room);
+        // The mean of a text needs all of its hidden states, and so do layers behind the last.
+        let is_pruned =
+            means.is_none() && self.markers.is_none() && is_last_pruned(tokens, outputs, room);
         let mut attended = match is_pruned {
             true => Some(ops.alloc(outputs, self.shape.out_width())?),
             false => None,
@@ -163,6 +169,10 @@ impl<W> Encoder<W> {
                 },
                 inner: ops.alloc(room, self.intermediate)?,
             },
+            markers: match &self.markers {
+                None => None,
+                Some(markers) => Some(markers.alloc(ops, room, self.hidden)?),
+            },
         })
     }
 
@@ -195,7 +205,21 @@ impl<W> Encoder<W> {
             }
             self.end_layer(ops, layer, attn, n, h, room)?;
         }
-        self.end(ops, n, &mut chunk.h)
+        self.end(ops, n, &mut chunk.h)?;
+        let Chunk {
+            h,
+            qkv,
+            attn,
+            markers,
+            ..
+        } = chunk;
+        match self.markers.as_ref().zip(markers.as_mut()) {
+            None => Ok(()),
+            Some((markers, room)) => {
+                let at = (self.layers.len() - 1, rows);
+                markers.run(ops, inputs, at, self.num_words, h, [qkv, attn], room)
+            }
+        }
     }
 
     /// Writes what the tokens of a chunk attend to in a layer into `chunk.attn`.
@@ -207,7 +231,9 @@ impl<W> Encoder<W> {
         rows: Range<usize>,
         chunk: &mut Chunk<O::Tensor>,
     ) -> Result<(), O::Error> {
-        let Chunk { h, qkv, attn, room } = chunk;
+        let Chunk {
+            h, qkv, attn, room, ..
+        } = chunk;
         let (n, shape) = (rows.len(), self.shape);
         match (&layer.attention_norm, &mut room.pre_norm) {
             (Some(Norm { weight, bias }), Some((x, _))) => {

@@ -67,6 +67,14 @@ pub enum Error {
         /// The expected value, and the one found.
         what: String,
     },
+    /// The files of a decision model are not those of a format that is served.
+    #[error("{file} {what}")]
+    Decision {
+        /// The file or the folder.
+        file: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The checkpoint asks for something that Prelude does not compute. It is refused, since
     /// ignoring it would give wrong numbers.
     #[error("{file}: {what} is not supported")]

@@ -29,6 +29,7 @@ mod checkpoint;
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod decision;
 mod decoder;
 mod encoder;
 mod error;
@@ -60,6 +61,10 @@ mod weights;
 pub use activation::ClassActivation;
 pub use checkpoint::{Checkpoint, CheckpointFiles, DenseFiles, FileIdentity};
 pub use config::{EncoderConfig, ExpertsConfig, Fp8Scales, LocalLayers, ModelConfig, Scales};
+pub use decision::{
+    CodeWording, Decision, DecisionFormat, DecisionHead, LayerNorm, Linear, QuestionType,
+    refused_files,
+};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use error::{Error, TensorDefects};

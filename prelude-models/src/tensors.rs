@@ -26,7 +26,7 @@ pub(crate) fn read_by(
     contains: impl Fn(&str) -> bool,
 ) -> Result<Shapes, Error> {
     let mut names = Names {
-        prefix: config.family.prefix(&contains),
+        prefix: config.prefix(&contains),
         shapes: Shapes::new(),
     };
     match &config.encoder {

@@ -37,7 +37,7 @@ impl<W> Encoder<W> {
     ) -> Result<Self, Error> {
         let config = checkpoint.config();
         let contains = |name: &str| checkpoint.contains(name);
-        let parts = norm_parts(contains, config.family.prefix(contains));
+        let parts = norm_parts(contains, config.prefix(contains));
         let mut source = WeightSource::new(checkpoint, max_positions, loader)?;
         Self::define((config, encoder), checkpoint.kind(), parts, &mut source)
     }
@@ -64,10 +64,7 @@ impl<'a, L: WeightLoader> WeightSource<'a, L> {
         checkpoint.check_tensors()?;
         Ok(Self {
             checkpoint,
-            prefix: checkpoint
-                .config()
-                .family
-                .prefix(|name| checkpoint.contains(name)),
+            prefix: { checkpoint.config() }.prefix(|name| checkpoint.contains(name)),
             max_positions,
             loader,
         })

@@ -12,14 +12,18 @@ use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::SystemTime,
 };
 
+use prelude_core::Pooling;
+
 use self::stored::{Entry, Stored};
 use crate::{
-    DType, DenseConfig, Error, Fp8Matrix, GenerationConfig, LogitScore, ModelConfig, ModelKind,
-    Tensor, TensorView,
+    DType, Decision, DenseConfig, Error, Fp8Matrix, GenerationConfig, LogitScore, ModelConfig,
+    ModelKind, Tensor, TensorView,
     config::Companions,
+    decision::{DecisionFiles, HeadTensors, widened},
     error::{TensorDefects, first_few},
     json,
     modules::{DenseDocument, MODULES, Modules},
@@ -54,6 +58,7 @@ pub struct Checkpoint {
     generation: GenerationConfig,
     kind: ModelKind,
     logit_score: Option<LogitScore>,
+    decision: Option<Arc<Decision>>,
     warnings: Vec<String>,
     chat_template: Option<String>,
     files: Vec<WeightFile>,
@@ -177,6 +182,18 @@ impl Checkpoint {
     /// Anything in [`Error`] except [`Error::Tensors`], [`Error::NotFinite`] and
     /// [`Error::Loader`], which are found when a model is loaded.
     pub fn open(folder: &Path) -> Result<Self, Error> {
+        match DecisionFiles::find(folder)? {
+            Some(files) => Self::open_decision(&files),
+            None => Self::open_plain(folder),
+        }
+    }
+
+    /// Opens the checkpoint in `folder` as [`Checkpoint::open`] does, without looking at files by which
+    /// a decision model decides: what is served is the backbone alone.
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::open`].
+    pub fn open_plain(folder: &Path) -> Result<Self, Error> {
         let modules = json::read(&folder.join(MODULES))?;
         let named = modules.as_deref().map(Modules::find).transpose()?;
         let named = named.unwrap_or_default();
@@ -216,6 +233,7 @@ impl Checkpoint {
                 logit_score: logit_score.as_deref(),
             },
             weights,
+            None,
         )
     }
 
@@ -228,6 +246,26 @@ impl Checkpoint {
         let modules = json::read(&folder.join(MODULES))?;
         let named = modules.as_deref().map(Modules::find).transpose()?;
         Ok(body_of(folder, &named.unwrap_or_default()))
+    }
+
+    /// Opens a decision model: a body, and what its format's files say.
+    fn open_decision(files: &DecisionFiles) -> Result<Self, Error> {
+        let config = required(&files.config.join(CONFIG_FILE))?;
+        let mut weights = Weights::open(&files.weights)?;
+        let of_head = weights.take_head(files)?;
+        let documents = Companions {
+            config: &config,
+            ..Companions::default()
+        };
+        Self::assemble(CONFIG_FILE, &documents, weights, Some((files, of_head)))
+    }
+
+    /// Returns the folder with the tokenizer's files of a decision model; `None` for other folders.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`] about a decision model's files.
+    pub fn decision_tokenizer(folder: &Path) -> Result<Option<PathBuf>, Error> {
+        Ok(DecisionFiles::find(folder)?.map(|files| files.tokenizer))
     }
 
     /// Returns a checkpoint whose files are in memory.
@@ -258,6 +296,7 @@ impl Checkpoint {
                 logit_score: files.logit_score,
             },
             weights,
+            None,
         )
     }
 
@@ -277,15 +316,29 @@ impl Checkpoint {
     }
 
     /// Puts a checkpoint together, whose `config.json` has the name `file` in messages.
-    fn assemble(file: &str, documents: &Companions<'_>, weights: Weights) -> Result<Self, Error> {
+    fn assemble(
+        file: &str,
+        documents: &Companions<'_>,
+        weights: Weights,
+        decision: Option<(&DecisionFiles, HeadTensors)>,
+    ) -> Result<Self, Error> {
         let Weights { files, mut tensors } = weights;
         let mut config = ModelConfig::from_json(file, documents.config)?;
+        let decision = decision.map(|(files, of_head)| files.read(&mut config, of_head));
+        let decision = decision.transpose()?.map(Arc::new);
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
             && tensors.contains_key("embed_tokens.weight");
         let mut warnings = config.warnings.clone();
         warnings.extend_from_slice(&generation.warnings);
-        let kind = ModelKind::of(&config, documents, bare, &mut warnings)?;
+        let kind = match &decision {
+            // The head reads the body's states as they are.
+            Some(_) => ModelKind::Embedding {
+                pooling: Pooling::Last,
+                normalise: false,
+            },
+            None => ModelKind::of(&config, documents, bare, &mut warnings)?,
+        };
         let logit_score = LogitScore::of(&config, documents, &mut warnings)?;
         if matches!(kind, ModelKind::Embedding { .. }) {
             let width = config.hidden_size;
@@ -293,7 +346,7 @@ impl Checkpoint {
         }
         let contains = |name: &str| tensors.contains_key(name);
         let shapes = tensors::read_by(&config, &kind, contains)?;
-        let embeds = matches!(kind, ModelKind::Embedding { .. });
+        let embeds = matches!(kind, ModelKind::Embedding { .. }) && decision.is_none();
         let is_unread = |name: &str| config.family.is_unread(name, embeds);
         tensors.retain(|name, _| shapes.contains_key(name) || !is_unread(name));
         if let Some(form) = config.fp8 {
@@ -305,6 +358,7 @@ impl Checkpoint {
             generation,
             kind,
             logit_score,
+            decision,
             warnings,
             chat_template: None,
             files,
@@ -336,6 +390,12 @@ impl Checkpoint {
     #[must_use]
     pub const fn logit_score(&self) -> Option<LogitScore> {
         self.logit_score
+    }
+
+    /// Returns what makes the model a decision model, if it is one.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&Arc<Decision>> {
+        self.decision.as_ref()
     }
 
     /// Notes for the operator: fields of the files that are passed over.
@@ -514,6 +574,30 @@ impl Checkpoint {
     }
 }
 
+/// Returns the tensors of a safetensors file, widened to f32, whose name in messages is `file`.
+pub(crate) fn head_tensors(
+    file: &str,
+    bytes: &[u8],
+) -> Result<Vec<(String, Vec<usize>, Vec<f32>)>, Error> {
+    let tensor = |entry: Entry| match entry.dtype {
+        Stored::Float(dtype) => {
+            let view = TensorView {
+                dtype,
+                shape: entry.shape.clone(),
+                bytes: &bytes[entry.bytes],
+            };
+            Ok((entry.name, entry.shape, widened(&view)))
+        }
+        other => Err(Error::DType {
+            file: file.to_owned(),
+            tensor: entry.name,
+            dtype: other.name().to_owned(),
+        }),
+    };
+    let entries = container::parse(file, bytes)?;
+    entries.into_iter().map(tensor).collect()
+}
+
 fn body_of(folder: &Path, modules: &Modules) -> PathBuf {
     match &modules.body {
         Some(body) => folder.join(body),
@@ -557,6 +641,24 @@ impl Weights {
         }
         weights.check_index(&file, &map)?;
         Ok(weights)
+    }
+
+    /// Takes the head's tensors out of a decision model's, and calls the others as definitions do.
+    fn take_head(&mut self, of: &DecisionFiles) -> Result<HeadTensors, Error> {
+        let mut head = Vec::new();
+        for (name, (file, entry)) in std::mem::take(&mut self.tensors) {
+            if !of.is_of_head(&name) {
+                self.tensors.insert(of.renamed(&name), (file, entry));
+            } else if let Stored::Float(dtype) = entry.dtype {
+                let view = TensorView {
+                    dtype,
+                    shape: entry.shape.clone(),
+                    bytes: &self.files[file].bytes[entry.bytes],
+                };
+                head.push((name, entry.shape, widened(&view)));
+            }
+        }
+        Ok(HeadTensors::new(SINGLE_FILE, head))
     }
 
     /// Checks that every tensor lies in the shard that the index names, and that the shards hold no

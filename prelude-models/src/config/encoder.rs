@@ -25,6 +25,9 @@ pub struct EncoderConfig {
     /// Types of tokens: text pairs have type 0 and type 1. A token of type `k` has the id that its
     /// word has, plus `k` times the vocabulary's size.
     pub token_types: usize,
+    /// The number of layers that a decision model of options' markers has behind the encoder, if this
+    /// is one. Its token types are those of questions.
+    pub markers: Option<usize>,
     /// Buckets of distances between tokens that add to attention's scores; 0 if none do.
     pub relative_buckets: usize,
     /// True if norms have biases.
@@ -69,6 +72,7 @@ impl EncoderConfig {
             position_rows,
             position_offset,
             token_types,
+            markers: None,
             relative_buckets: parts.buckets,
             norm_bias: parts.norm_bias.read(fields)?,
             class_pooling: match parts.class_pooling {

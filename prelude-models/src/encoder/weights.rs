@@ -3,6 +3,7 @@
 use super::{
     Encoder, Layer, Norm,
     heads::{Classes, Dense, Heads},
+    markers::Markers,
 };
 use crate::{
     EncoderConfig, Error, ModelConfig, ModelKind,
@@ -57,6 +58,11 @@ impl<W> Encoder<W> {
                 source.rope("rope", &local.rope, config.head_dim)?,
             ]),
         };
+        let markers = encoder.markers.map(|layers| {
+            let types = encoder.token_types;
+            Markers::define(source, hidden, (layers, types))
+        });
+        let markers = markers.transpose()?;
         let pooled = source.dense(&config.dense)?;
         let classes = match kind {
             ModelKind::SequenceClassification { labels } => Some((&family.text_classes, labels)),
@@ -84,6 +90,7 @@ impl<W> Encoder<W> {
             norm,
             layers,
             last_norm,
+            markers,
             heads: Heads { classes, pooled },
             has_mean_classes: encoder.has_mean_classes(),
         })

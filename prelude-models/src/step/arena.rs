@@ -179,6 +179,9 @@ fn whole_room(
     if model.family.has_pre_norms() {
         widths.extend([model.hidden_size, 2 * model.intermediate_size]);
     }
+    if encoder.is_some_and(|encoder| encoder.markers.is_some()) {
+        widths.extend([model.hidden_size, 4 * model.hidden_size]);
+    }
     let means = usize::from(encoder.is_some_and(|encoder| encoder.has_mean_classes()));
     let chunk_room = widths.into_iter().map(|width| room(chunk, width));
     (2 + means) * room(outputs, model.hidden_size)

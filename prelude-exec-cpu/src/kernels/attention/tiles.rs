@@ -14,6 +14,7 @@ use crate::{
 /// Buffers of one worker.
 #[derive(Debug)]
 pub(super) struct TileScratch {
+    head_dim: usize,
     flash: Flash,
     /// Outputs of 16 queries, 16 components at a time.
     rows: Vec<[f32; ROWS]>,
@@ -22,6 +23,7 @@ pub(super) struct TileScratch {
 impl TileScratch {
     pub(super) fn new(isa: Supported, head_dim: usize) -> Self {
         Self {
+            head_dim,
             flash: Flash::new(isa, head_dim, TASK_ROWS_ON_TILES),
             rows: vec![[0.0; ROWS]; head_dim.next_multiple_of(ROWS)],
         }
@@ -43,9 +45,13 @@ impl<E: KvElement> Attention<'_, E> {
         tile: &mut TileMut<'_, f32>,
     ) {
         let count = queries.rows();
-        let TileScratch { flash, rows } = scratch
+        let dim = self.shape.head_dim;
+        // Layers behind a model's own may have heads of another size.
+        scratch.tiles.take_if(|tiles| tiles.head_dim != dim);
+        let tiles = scratch
             .tiles
-            .get_or_insert_with(|| TileScratch::new(isa, self.shape.head_dim));
+            .get_or_insert_with(|| TileScratch::new(isa, dim));
+        let TileScratch { flash, rows, .. } = tiles;
         flash.begin(count);
         let sixteens = || (0..count).step_by(ROWS).enumerate();
         for (index, first) in sixteens() {

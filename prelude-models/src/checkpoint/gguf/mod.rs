@@ -67,7 +67,7 @@ impl Checkpoint {
                 bytes,
             }],
         };
-        let mut checkpoint = Self::assemble(&name, &documents, weights)?;
+        let mut checkpoint = Self::assemble(&name, &documents, weights, None)?;
         checkpoint.chat_template = template;
         Ok(checkpoint)
     }
