@@ -71,7 +71,7 @@ pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use own::{OwnCall, OwnEndpoint};
 pub use served_model::{
-    Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,
-    Task, Vectors, Words,
+    Classes, Decider, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults,
+    ServedModel, Task, Vectors, Words,
 };
 pub use traces::Traces;

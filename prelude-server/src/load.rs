@@ -27,6 +27,7 @@ use crate::{
         Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults,
         ServedModel, Task, Vectors, Words,
     },
+    tasks::decide::Decider,
 };
 
 pub use self::tables::KvSettings;
@@ -159,6 +160,9 @@ pub fn load(
     devices: &Devices,
 ) -> Result<Loaded, LoadError> {
     let kind = served_kind(&assets, options.kind)?;
+    let decider = { assets.checkpoint.decision().cloned() }
+        .map(|decision| Decider::new(decision, &assets))
+        .transpose()?;
     let judge = judge(&assets, kind, options)?;
     let judging = judging(judge, &mut assets, options)?;
     check_generation(&assets, kind, options)?;
@@ -179,23 +183,24 @@ pub fn load(
             kind,
             has_vocabulary,
             chats: has_vocabulary && template.is_some(),
-            decides: labels.is_some(),
+            decides: labels.is_some() || decider.is_some(),
             pools: pooling.is_some(),
             ranks: judge.is_some(),
             is_encoder: checkpoint.config().encoder.is_some(),
         }),
         kind,
-        purpose: match (has_vocabulary, pooling) {
-            (true, _) => Purpose::Words(Box::new(Words {
+        purpose: match (decider, has_vocabulary, pooling) {
+            (Some(decider), ..) => Purpose::Decisions(decider),
+            (None, true, _) => Purpose::Words(Box::new(Words {
                 labels,
                 vectors: pooling.map(|pooling| vectors(&assets, pooling, false)),
                 judging,
                 ..words(&assets, options)
             })),
-            (false, Some(pooling)) => {
+            (None, false, Some(pooling)) => {
                 Purpose::Vectors(vectors(&assets, pooling, judge == Some(Judge::Cosine)))
             }
-            (false, None) => Purpose::Classes(classes(checkpoint, judging)),
+            (None, false, None) => Purpose::Classes(classes(checkpoint, judging)),
         },
         form: PromptForm {
             template: template.map(Arc::new),
@@ -379,6 +384,7 @@ fn served_kind(assets: &Assets, wanted: Option<ModelKind>) -> Result<ModelKind, 
     // An encoder of one class is a cross-encoder, as sentence-transformers has it.
     let judges = checkpoint.config().encoder.is_some() || is_cross_encoder(assets);
     let own = match checkpoint.kind() {
+        _ if checkpoint.decision().is_some() => ModelKind::Decision,
         CheckpointKind::CausalLm if judges => ModelKind::Reranker,
         CheckpointKind::CausalLm => ModelKind::Lm,
         CheckpointKind::SequenceClassification { labels } if labels.len() == 1 && judges => {
@@ -456,6 +462,10 @@ fn pooling(
     wanted: Option<Pooling>,
 ) -> Result<Option<(Pooling, bool)>, LoadError> {
     match (checkpoint.kind(), kind, wanted) {
+        (_, ModelKind::Decision, None) => Ok(None),
+        (_, ModelKind::Decision, Some(_)) => Err(LoadError::Option(
+            "a decision model embeds nothing; leave --pooling out".to_owned(),
+        )),
         (CheckpointKind::Embedding { pooling, normalise }, ..) => {
             Ok(Some((wanted.unwrap_or(*pooling), *normalise)))
         }
@@ -504,7 +514,7 @@ fn tasks(has: &Abilities) -> Vec<Task> {
         ),
         (
             Task::Score,
-            has.kind != ModelKind::Embedding && !has.is_encoder,
+            !matches!(has.kind, ModelKind::Embedding | ModelKind::Decision) && !has.is_encoder,
         ),
         (Task::Pairs, has.ranks),
         (Task::Rerank, has.ranks),
@@ -667,6 +677,9 @@ fn fingerprint(checkpoint: &Checkpoint, config: &ExecutorConfig) -> String {
         hash.update(name);
         hash.update(format!("{dtype:?}{shape:?}"));
         hash.update(&bytes[..bytes.len().min(256)]);
+    }
+    if let Some(decision) = checkpoint.decision() {
+        hash.update(decision.signature());
     }
     let digest = hash.finalize();
     let hex: String = digest[..8].iter().map(|b| format!("{b:02x}")).collect();

@@ -21,6 +21,8 @@ use crate::{
     executor::{HostMemory, PackedCheck},
 };
 
+pub use crate::tasks::decide::Decider;
+
 /// The use of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -38,6 +40,8 @@ pub enum ModelKind {
     Reward,
     /// A classification head over each token.
     TokenClassifier,
+    /// A head over the options of typed questions.
+    Decision,
 }
 
 impl ModelKind {
@@ -51,6 +55,7 @@ impl ModelKind {
             Self::Classifier => "classifier",
             Self::Reward => "reward",
             Self::TokenClassifier => "token-classifier",
+            Self::Decision => "decision",
         }
     }
 }
@@ -105,9 +110,8 @@ impl ModelKind {
     /// too.
     pub(crate) const fn is_made_for(self, task: Task) -> bool {
         match task {
-            Task::Completions | Task::Chat | Task::SystemOne | Task::Decisions => {
-                matches!(self, Self::Lm)
-            }
+            Task::Completions | Task::Chat => matches!(self, Self::Lm),
+            Task::SystemOne | Task::Decisions => matches!(self, Self::Lm | Self::Decision),
             Task::Embeddings => matches!(self, Self::Embedding),
             Task::Classify => matches!(self, Self::Classifier),
             Task::Rerank | Task::Pairs => matches!(self, Self::Reranker),
@@ -257,6 +261,8 @@ pub enum Purpose {
     Classes(Classes),
     /// No head: hidden states are the output.
     Vectors(Vectors),
+    /// A head over the options of typed questions, with the prompt that the model is asked by.
+    Decisions(Decider),
 }
 
 /// The rules by which texts of callers become prompts.
@@ -342,6 +348,15 @@ impl ServedModel {
         }
     }
 
+    /// Returns what a decision model has.
+    #[must_use]
+    pub const fn decider(&self) -> Option<&Decider> {
+        match &self.purpose {
+            Purpose::Decisions(decider) => Some(decider),
+            _ => None,
+        }
+    }
+
     /// Returns what a model with a classification head has.
     #[must_use]
     pub const fn classes(&self) -> Option<&Classes> {
@@ -370,7 +385,7 @@ impl ServedModel {
         match &self.purpose {
             Purpose::Words(words) => words.vectors.as_ref(),
             Purpose::Vectors(vectors) => Some(vectors),
-            Purpose::Classes(_) => None,
+            Purpose::Classes(_) | Purpose::Decisions(_) => None,
         }
     }
 
@@ -380,7 +395,7 @@ impl ServedModel {
         match &self.purpose {
             Purpose::Words(words) => words.judging.as_ref(),
             Purpose::Classes(classes) => classes.judging.as_ref(),
-            Purpose::Vectors(_) => None,
+            Purpose::Vectors(_) | Purpose::Decisions(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use prelude_hub::{BadName, Check, Error, Hub, HubConfig, Progress, Repo, Revision, Snapshot};
 use prelude_models::ModelConfig;
-use prelude_server::assets::decision_file;
+use prelude_models::refused_files;
 
 use super::{Code, Failure, print, say};
 use crate::args::PullArgs;
@@ -118,7 +118,7 @@ impl HubModel {
 /// files.
 fn check(folder: &Path, paths: &[&str]) -> Result<(), String> {
     const CONFIG: &str = "config.json";
-    if let Some(what) = decision_file(|file| paths.contains(&file)) {
+    if let Some(what) = refused_files(|file| paths.contains(&file)) {
         return Err(format!("it {what}"));
     }
     let bytes = std::fs::read(folder.join(CONFIG)).map_err(|e| format!("{CONFIG}: {e}"))?;

@@ -3,46 +3,13 @@
 
 use std::{fs, path::Path};
 
-use prelude_models::fields;
+use prelude_models::{fields, refused_files};
 use serde_json::Value;
 
 use super::{LoadError, read};
 
 const CONFIG: &str = "config.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
-
-/// Files beside a backbone by which its authors' code decides, and the meaning of each. A backbone that
-/// is served without them answers with another prompt, head or calibration.
-const DECISION_FILES: [(&str, &str); 22] = [
-    (
-        "decision_config.json",
-        "the prompt and codes of a decision model",
-    ),
-    ("readout.safetensors", "the head of a decision model"),
-    ("decision_head.safetensors", "the head of a decision model"),
-    ("joint_head_config.json", "the head of a Clef"),
-    ("joint_head.safetensors", "the head of a Clef"),
-    ("rl_agent_config.json", "the option markers of a Laya"),
-    ("option_marker.pt", "the option markers of a Von"),
-    ("slot_head.pt", "the pointer head of a Strands"),
-    ("strands_decider_config.json", "the format of a Strands"),
-    ("hobson_config.json", "the format of a Strands"),
-    ("head.pt", "a head, such as the pointer head of a Kev"),
-    ("head.safetensors", "a head"),
-    ("answer_codes.json", "the answer codes of a decision model"),
-    ("temperatures.json", "the calibration of a decision model"),
-    ("calibration.json", "the calibration of a decision model"),
-    ("score_bias.json", "the calibration of a decision model"),
-    ("lev_release.json", "the format of a lev"),
-    ("serve_config.json", "the format of a decision model"),
-    (
-        "schema_config.json",
-        "the format of a nimble, a decision model",
-    ),
-    ("jevk5_config.json", "the format of a JevK5"),
-    ("decider_config.json", "the format of a decision model"),
-    ("readout_config.json", "the format of a decision model"),
-];
 
 /// Fields of a table of words' vectors, of which Model2Vec has written neither class nor type.
 const TABLE_FIELDS: [&str; 4] = [
@@ -64,7 +31,7 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
         folder: folder.to_owned(),
         what,
     };
-    if let Some(what) = decision_file(has) {
+    if let Some(what) = refused_files(has) {
         return Err(other(what));
     }
     if let Some(base) = adapter(folder)? {
@@ -111,16 +78,6 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
         }
     }
     Ok(())
-}
-
-/// Returns what is wrong with a model that has a file by which its authors' code decides: `None` if it
-/// has no such file.
-pub fn decision_file(has: impl Fn(&str) -> bool) -> Option<String> {
-    let (file, meaning) = DECISION_FILES.iter().find(|(file, _)| has(file))?;
-    Some(format!(
-        "has {file}, {meaning}, which is not served: without it the model would answer as another \
-         one. To serve the plain model, put its own files into a folder without it"
-    ))
 }
 
 /// Returns the advice for a folder without `tokenizer.json`: the line that writes it, if the folder has

@@ -15,7 +15,6 @@ use prelude_text::{
     template::{ChatTemplate, TemplateError},
 };
 
-pub use self::folder::decision_file;
 pub use self::{documents::TokenizerConfig, error::LoadError, sentence::SentenceConfig};
 
 /// The most bytes of a `tokenizer.json`: ten times the largest that is published.
@@ -95,17 +94,25 @@ impl Assets {
         }
         folder::check(root)?;
         // The model's own files, which sentence-transformers once put into a folder within.
-        let folder = &match gguf {
-            None => Checkpoint::body_folder(root)?,
-            Some(_) => root.to_owned(),
+        let decides = match gguf {
+            None => Checkpoint::decision_tokenizer(root)?,
+            Some(_) => None,
         };
-        if folder != root {
+        let is_decision = decides.is_some();
+        let folder = &match (gguf, decides) {
+            (None, Some(tokenizer)) => tokenizer,
+            (None, None) => Checkpoint::body_folder(root)?,
+            (Some(_), _) => root.to_owned(),
+        };
+        if folder != root && !is_decision {
             folder::check(folder)?;
         }
         // Before the tokenizer: a model that is not served is told as such.
         let checkpoint = match gguf {
             Some(path) => Some(Checkpoint::open_gguf(path)?),
-            None if folder.join("config.json").exists() => Some(Checkpoint::open(root)?),
+            None if is_decision || folder.join("config.json").exists() => {
+                Some(Checkpoint::open(root)?)
+            }
             None => None,
         };
         let tokenizer_json = read_bounded(folder, "tokenizer.json", TOKENIZER_BYTES_MAX)?;
@@ -162,7 +169,11 @@ impl Assets {
             self.tokenizer_config.model_max_length,
             self.sentence.max_seq_length,
         ];
-        self.max_len = lengths.into_iter().flatten().min();
+        let decision = self.checkpoint.decision();
+        let of_format = decision.and_then(|of| of.max_tokens());
+        let of_format = of_format.and_then(|most| u32::try_from(most).ok());
+        let lengths = lengths.into_iter().chain([of_format]);
+        self.max_len = lengths.flatten().min();
         let longest = self.checkpoint.config().embedding_size();
         let shortens = |size: &u32| (*size as usize) < longest;
         self.sentence.truncate_dim = self.sentence.truncate_dim.filter(shortens);

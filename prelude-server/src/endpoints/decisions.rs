@@ -80,7 +80,7 @@ async fn answer(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     }
     let questionnaire = Questionnaire {
         state_field: "input",
-        state: request.decision.input.0,
+        state: request.decision.input.0.into(),
         instructions: None,
         questions,
         options,

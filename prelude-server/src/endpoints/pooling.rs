@@ -148,7 +148,10 @@ fn task(asked: Option<Text<'_>>, model: &ServedModel) -> Result<(Pooled, Unit), 
     let (own, own_unit) = match model.kind {
         ModelKind::Classifier | ModelKind::Reward => (Pooled::Classify, Unit::Texts),
         ModelKind::TokenClassifier => (Pooled::Classify, Unit::Tokens),
-        ModelKind::Lm | ModelKind::Reranker | ModelKind::Embedding => (Pooled::Embed, Unit::Texts),
+        // A decision model does not serve this route.
+        ModelKind::Lm | ModelKind::Reranker | ModelKind::Embedding | ModelKind::Decision => {
+            (Pooled::Embed, Unit::Texts)
+        }
     };
     let Some(Text(name)) = asked else {
         return Ok((own, own_unit));

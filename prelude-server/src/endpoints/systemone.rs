@@ -1,6 +1,8 @@
 //! `POST /v1/systemone`: typed decisions in System One's dialect.
 
 mod answers;
+#[cfg(test)]
+mod golden;
 mod questions;
 
 use std::sync::Arc;

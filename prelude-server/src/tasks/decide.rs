@@ -1,12 +1,12 @@
 //! Typed decisions, whatever dialect asks: one state, many questions, one engine request.
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, iter, sync::Arc};
 
 use prelude_engine::Usage;
 use prelude_text::{
     decide::{
         Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, LabelKind, PROMPT_FORMAT,
-        Question,
+        Question, TextOrJson, formats::Cut,
     },
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
@@ -15,7 +15,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
+mod checkpoint;
 mod guideline;
+
+pub use checkpoint::Decider;
+#[cfg(test)]
+pub(crate) use checkpoint::rows;
 
 use super::{
     budget::Budget,
@@ -43,8 +48,8 @@ pub(crate) const LEVELS_MAX: usize = 10;
 pub(crate) struct Questionnaire<'a> {
     /// The field in which the state came, for errors.
     pub(crate) state_field: &'static str,
-    pub(crate) state: Cow<'a, str>,
-    pub(crate) instructions: Option<String>,
+    pub(crate) state: TextOrJson,
+    pub(crate) instructions: Option<TextOrJson>,
     pub(crate) questions: Vec<NamedQuestion<'a>>,
     pub(crate) options: Options,
     /// True if special tokens in all texts are plain text.
@@ -57,8 +62,9 @@ impl Questionnaire<'_> {
             // The state once, however many questions are asked about it.
             let turns = { self.questions.iter() }
                 .map(|named| named.question.user_turn("", 0, ChoiceLabels::Text).into());
-            let around = [Some(&*self.state), self.instructions.as_deref()];
-            let around = around.into_iter().flatten().map(Cow::Borrowed);
+            let around = [Some(&self.state), self.instructions.as_ref()];
+            let around = around.into_iter().flatten();
+            let around = around.map(|text| Cow::Borrowed(text.as_str()));
             turns.chain(around).collect()
         };
         Escaping::new(ask, self.escapes, texts)
@@ -91,7 +97,8 @@ pub(crate) struct DecideFields<'a> {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "DecideOptions")]
 pub(crate) struct OptionFields<'a> {
-    /// `prelude-decide-1`.
+    /// The format that the model is asked in, which answers name: `prelude-decide-1`, or that of a decision
+    /// model.
     #[serde(borrow)]
     prompt_format: Option<Text<'a>>,
     /// `code`: options by letters and numbers; `text`: by their names.
@@ -114,12 +121,14 @@ enum LabelsBy {
 /// The options of decisions, checked.
 #[derive(Debug)]
 pub(crate) struct Options {
+    /// The format in which the client means to ask.
+    prompt_format: Option<String>,
     /// Most prompts of a choice, over whose answers the mean is taken.
     permutations: usize,
     /// Divides the labels' logits, or log-probabilities of names; by default the calibration's.
     temperature: Option<f64>,
-    /// The labels by which choices are answered.
-    labels: ChoiceLabels,
+    /// The labels by which choices are answered, if the request names them.
+    labels: Option<ChoiceLabels>,
     /// True if the answer has the tree of the prompts.
     pub(crate) forest: bool,
 }
@@ -132,13 +141,6 @@ impl Options {
     pub(crate) fn new(fields: Option<OptionFields<'_>>) -> Result<Self, ApiError> {
         let fields = fields.unwrap_or_default();
         if fields
-            .prompt_format
-            .is_some_and(|format| format.0 != PROMPT_FORMAT)
-        {
-            let must = format!("be {PROMPT_FORMAT:?}, the only format served");
-            return Err(ApiError::invalid_value("/x_prelude/prompt_format", must));
-        }
-        if fields
             .temperature
             .is_some_and(|t| !(t > 0.0 && t.is_finite()))
         {
@@ -148,14 +150,31 @@ impl Options {
             ));
         }
         Ok(Self {
+            prompt_format: fields.prompt_format.map(|format| format.0.into_owned()),
             permutations: fields.permutations.map_or(1, Int::count) as usize,
             temperature: fields.temperature,
-            labels: match fields.labels {
-                None | Some(LabelsBy::Code) => ChoiceLabels::Code,
-                Some(LabelsBy::Text) => ChoiceLabels::Text,
-            },
+            labels: fields.labels.map(|labels| match labels {
+                LabelsBy::Code => ChoiceLabels::Code,
+                LabelsBy::Text => ChoiceLabels::Text,
+            }),
             forest: fields.forest.unwrap_or(false),
         })
+    }
+
+    /// Returns the labels by which choices are answered.
+    fn labels(&self) -> ChoiceLabels {
+        self.labels.unwrap_or_default()
+    }
+
+    /// Checks that a model is asked in `format`.
+    fn check_format(&self, format: &str) -> Result<(), ApiError> {
+        match &self.prompt_format {
+            Some(asked) if asked != format => {
+                let must = format!("be {format:?}, in which this model is asked");
+                Err(ApiError::invalid_value("/x_prelude/prompt_format", must))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn temperature(&self, criteria: &Criteria, calibration: &Calibration) -> f64 {
@@ -167,6 +186,8 @@ impl Options {
 /// The answers, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Decided {
+    /// The format in which the model was asked.
+    pub(crate) prompt_format: &'static str,
     /// The answers, in the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
     /// Distinct tokens of the prompts: the state once, however many questions.
@@ -174,6 +195,8 @@ pub(crate) struct Decided {
     pub(crate) usage: Usage,
     /// The tree of the prompts, if the request asks for it.
     pub(crate) forest: Option<Forest>,
+    /// What was left out of the state for a question, by its index: the format of some models cuts.
+    pub(crate) cuts: BTreeMap<usize, Cut>,
 }
 
 /// The tree of a request's prompts, each run of tokens once.
@@ -186,16 +209,15 @@ pub(crate) struct Forest {
 }
 
 impl Forest {
-    /// Describes the prompts of a request.
+    /// Describes the prompts of a request, with so many rows for each question.
     ///
     /// # Errors
     /// 400 and 429 if there is no room for its numbers.
-    fn of(prepared: &Prepared, plans: &[Plan], budget: &Budget<'_>) -> Result<Self, ApiError> {
-        let rows = plans.iter().map(Plan::num_rows).sum::<usize>();
-        budget.numbers(2 * prepared.nodes().len() + rows)?;
+    fn of(prepared: &Prepared, rows: &[usize], budget: &Budget<'_>) -> Result<Self, ApiError> {
+        budget.numbers(2 * prepared.nodes().len() + rows.iter().sum::<usize>())?;
         let mut of_rows = prepared.row_nodes();
-        let ends = plans.iter().map(|plan| {
-            let mut nodes: Vec<u32> = of_rows.by_ref().take(plan.num_rows()).collect();
+        let ends = rows.iter().map(|rows| {
+            let mut nodes: Vec<u32> = of_rows.by_ref().take(*rows).collect();
             nodes.sort_unstable();
             nodes.dedup();
             nodes
@@ -218,6 +240,10 @@ pub(crate) async fn decide(
     bytes: usize,
 ) -> Result<Decided, ApiError> {
     let Ask { call, model, .. } = ask;
+    if let Some(decider) = model.decider() {
+        return checkpoint::decide(ask, questionnaire, decider, bytes).await;
+    }
+    questionnaire.options.check_format(PROMPT_FORMAT)?;
     if let Some(Guard::Guidelines(form)) = Guard::of(model)? {
         return guideline::decide(ask, questionnaire, form).await;
     }
@@ -248,7 +274,10 @@ pub(crate) async fn decide(
         let prepared =
             Prepared::with_labels(model, (questionnaire.state_field, 1), prompts, tries)?;
         let forest = match questionnaire.options.forest {
-            true => Some(Forest::of(&prepared, &plans, budget)?),
+            true => {
+                let rows: Vec<usize> = plans.iter().map(Plan::num_rows).collect();
+                Some(Forest::of(&prepared, &rows, budget)?)
+            }
             false => None,
         };
         Ok((prepared.counting_distinct_tokens(), (plans, forest)))
@@ -264,10 +293,12 @@ pub(crate) async fn decide(
     let masses = answers.iter().filter_map(|(_, d)| d.label_mass);
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
+        prompt_format: PROMPT_FORMAT,
         answers,
         tokens: computed.tokens,
         usage: computed.cost,
         forest,
+        cuts: BTreeMap::new(),
     })
 }
 
@@ -310,7 +341,7 @@ impl Plan {
 
     /// Returns the bytes of the options' names, where they are what is answered.
     fn name_bytes(named: &NamedQuestion<'_>, options: &Options) -> usize {
-        match (&named.question.criteria, options.labels) {
+        match (&named.question.criteria, options.labels()) {
             (Criteria::Choice(choices), ChoiceLabels::Text) => {
                 choices.iter().map(|option| option.name.len()).sum()
             }
@@ -350,7 +381,7 @@ impl Plan {
         let count = criteria.labels().count();
         let rotations = Self::turns(named, options);
         let labelled = match criteria {
-            Criteria::Choice(_) => options.labels,
+            Criteria::Choice(_) => options.labels(),
             _ => ChoiceLabels::Code,
         };
         let trie = match (criteria, labelled) {
@@ -424,8 +455,8 @@ fn encode(
 ) -> Result<SharedPrompts, ApiError> {
     let system = questionnaire
         .instructions
-        .as_deref()
-        .map(|text| escaping.text(text));
+        .as_ref()
+        .map(|text| escaping.text(text.as_str()));
     let turns = questionnaire
         .questions
         .iter()
@@ -433,10 +464,10 @@ fn encode(
         .flat_map(|(named, plan)| {
             let system = &system;
             let turn = move |&rotation| {
-                let labels = questionnaire.options.labels;
+                let labels = questionnaire.options.labels();
                 let user = named
                     .question
-                    .user_turn(&questionnaire.state, rotation, labels);
+                    .user_turn(questionnaire.state.as_str(), rotation, labels);
                 // The user turn's own words have no special tokens, so escaping changes the
                 // caller's text alone.
                 let user = json!({"role": "user", "content": escaping.text(&user)});

@@ -12,7 +12,7 @@
 
 use std::iter;
 
-use prelude_core::{Head, Normalise, PromptTree, RowOutput, RowSpec, TreeError};
+use prelude_core::{Head, Normalise, PromptTree, RowOutput, RowSpec, TokenId, TreeError};
 use prelude_engine::{CollectedRow, Usage};
 use prelude_text::{
     label_trie::{LabelTrie, RowScores},
@@ -111,6 +111,38 @@ impl Prepared {
     ) -> Result<Self, ApiError> {
         let tries = tries.into_iter().map(Output::Labels);
         Self::new(model, texts, prompts, tries)
+    }
+
+    /// Reads hidden states of prompts: of each its tokens and the positions of the states. Errors name
+    /// `field`.
+    ///
+    /// # Errors
+    /// 400 for a prompt that is empty or does not fit the model's context.
+    pub(crate) fn with_states(
+        model: &ServedModel,
+        field: &'static str,
+        prompts: Vec<(Vec<TokenId>, Vec<u32>)>,
+    ) -> Result<Self, ApiError> {
+        for (tokens, _) in &prompts {
+            check_length(field, tokens.len(), 0, model)?;
+        }
+        let tokens: Vec<&[TokenId]> = prompts.iter().map(|(tokens, _)| &**tokens).collect();
+        let tree = PromptTree::from_prompts(&tokens);
+        let (tree, ends) = tree.map_err(|error| of_tree(field, &error))?;
+        let prompt_tokens = tokens.iter().map(|tokens| tokens.len() as u64).sum();
+        let rows = ends
+            .into_iter()
+            .zip(&prompts)
+            .map(|(node, (_, positions))| {
+                let positions = positions.as_slice().into();
+                let head = Head::States { positions };
+                RowSpec { node, head }
+            });
+        Ok(Self {
+            rows: rows.collect(),
+            tree,
+            prompt_tokens,
+        })
     }
 
     fn new<'t>(

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, marker::PhantomData};
 
-use prelude_text::decide::compact_json;
+use prelude_text::decide;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -120,17 +120,17 @@ impl<'de> Shapes<'de> for OneOrMany<Text<'de>> {
 
 /// A string as it is, or an object or a list as compact JSON with its numbers as they are spelled.
 #[derive(Clone, Debug)]
-pub(crate) struct TextOrJson(pub(crate) String);
+pub(crate) struct TextOrJson(pub(crate) decide::TextOrJson);
 
 impl<'de> Deserialize<'de> for TextOrJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&RawValue>::deserialize(deserializer)?.get();
         match raw.as_bytes().first() {
-            Some(b'"') => match serde_json::from_str(raw) {
-                Ok(text) => Ok(Self(text)),
+            Some(b'"') => match serde_json::from_str::<String>(raw) {
+                Ok(text) => Ok(Self(text.into())),
                 Err(_) => Err(wrong_value(NO_TEXT)),
             },
-            Some(b'{' | b'[') => Ok(Self(compact_json(raw))),
+            Some(b'{' | b'[') => Ok(Self(decide::TextOrJson::json(raw))),
             _ => Err(wrong_type("a string, an object or a list")),
         }
     }

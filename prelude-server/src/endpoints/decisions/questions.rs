@@ -106,7 +106,7 @@ fn question<'a>(path: &str, fields: QuestionFields<'a>) -> Result<NamedQuestion<
         name: fields.name.map(|name| name.0),
         pointer,
         question: Question {
-            instructions: Some(fields.instructions.0.into_owned()),
+            instructions: Some(fields.instructions.0.into()),
             criteria,
         },
         values,
@@ -140,7 +140,7 @@ fn choices<'a>(
             let must = "have distinct values";
             return Err(ApiError::invalid_value(path.to_owned(), must));
         }
-        let description = description.map(|text| text.0.into_owned());
+        let description = description.map(|text| text.0.into());
         options.push(ChoiceOption { name, description });
         values.push(value);
     }
@@ -156,8 +156,8 @@ fn levels<'a>(
         let path = format!("{path}/{index}/label");
         let Text(label) = from_raw(fields.label.get(), &path, &mut Unknown::default())?;
         let description = match fields.description {
-            Some(Text(description)) => format!("{label} - {description}"),
-            None => label.into_owned(),
+            Some(Text(description)) => format!("{label} - {description}").into(),
+            None => label.into(),
         };
         Ok(Level { description })
     };

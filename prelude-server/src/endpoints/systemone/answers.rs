@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use prelude_text::decide::{Answer, Criteria, PROMPT_FORMAT};
+use prelude_text::decide::{Answer, Criteria, formats::Cut};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -34,6 +34,9 @@ struct Usage {
 struct Extension<'a> {
     prompt_format: &'static str,
     diagnostics: Entries<'a, DiagnosticsBody>,
+    /// What the model's format left out of the state, by question: nothing if a question is not here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated: Option<Entries<'a, CutBody>>,
     /// The tree of the prompts, if the request's `x_prelude.forest` asks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     forest: Option<ForestBody<'a>>,
@@ -59,8 +62,18 @@ struct NodeBody {
 }
 
 #[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Truncated")]
+struct CutBody {
+    /// Tokens of the state.
+    state_tokens: usize,
+    /// Tokens of it that the model read.
+    used: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Diagnostics")]
 struct DiagnosticsBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
     label_mass: Option<f64>,
     margin: f64,
 }
@@ -112,6 +125,11 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
             Entries(ids.zip(ends).collect())
         },
     });
+    let cuts = decided.cuts.iter().map(|(index, cut)| {
+        let Cut { state_tokens, used } = *cut;
+        let body = CutBody { state_tokens, used };
+        (id(&questionnaire.questions[*index]), body)
+    });
     Reply::json(&Response {
         model,
         answers: Entries(bodies.collect()),
@@ -120,8 +138,9 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
             output_tokens: 0,
         },
         x_prelude: Extension {
-            prompt_format: PROMPT_FORMAT,
+            prompt_format: decided.prompt_format,
             diagnostics: Entries(diagnostics.collect()),
+            truncated: (!decided.cuts.is_empty()).then(|| Entries(cuts.collect())),
             forest,
         },
     })

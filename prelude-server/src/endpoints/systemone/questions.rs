@@ -93,7 +93,7 @@ pub(super) fn questionnaire<'a>(
     check_count("questions", questions.len(), 1..=QUESTIONS_MAX, "questions")?;
     Ok(Questionnaire {
         state_field: "state",
-        state: fields.state.0.into(),
+        state: fields.state.0,
         instructions: fields.instructions.map(|text| text.0),
         questions,
         options: Options::new(options.x_prelude)?,

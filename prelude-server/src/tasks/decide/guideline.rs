@@ -1,10 +1,10 @@
 //! Typed decisions by a guard that is asked about one guideline at a time: the state is the text, and
 //! each question, of yes or no, is a guideline.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use prelude_text::{
-    decide::{Answer, Criteria, Diagnostics},
+    decide::{Answer, Criteria, Diagnostics, PROMPT_FORMAT},
     label_trie::below_max,
 };
 
@@ -46,7 +46,7 @@ pub(super) async fn decide(
         no: None,
     };
     let temperature = questionnaire.options.temperature(&criteria, calibration);
-    let judged = Judged::Texts(vec![Cow::Borrowed(&*questionnaire.state)]);
+    let judged = Judged::Texts(vec![Cow::Borrowed(questionnaire.state.as_str())]);
     let about = About {
         escaping: questionnaire.escaping(ask)?,
         field: questionnaire.state_field,
@@ -65,10 +65,12 @@ pub(super) async fn decide(
     let masses = asked.outputs.iter().filter_map(|(_, d)| d.label_mass);
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
+        prompt_format: PROMPT_FORMAT,
         answers: asked.outputs,
         tokens: asked.tokens,
         usage: asked.cost,
         forest: None,
+        cuts: BTreeMap::new(),
     })
 }
 

@@ -1,0 +1,290 @@
+//! Typed decisions by a decision model: the prompt of its format, hidden states where its head reads,
+//! and the head.
+
+use std::{collections::HashMap, sync::Arc};
+
+use prelude_core::{RowOutput, TokenId};
+use prelude_models::{CodeWording, Decision, DecisionFormat, QuestionType};
+use prelude_text::decide::{
+    Answer, Criteria, Diagnostics,
+    formats::{Codes, Decision2, DecisionPrompt, Kev, Laya, Part, Piece, Refusal, Row, Wording},
+};
+use serde_json::json;
+
+use super::{Decided, Forest, NamedQuestion, Questionnaire};
+use crate::{
+    assets::{Assets, LoadError},
+    error::ApiError,
+    tasks::{
+        budget::Budget,
+        escaping::Escaping,
+        labels::prompt,
+        prepared::{Expected, Prepared, compute},
+        submit::Ask,
+    },
+};
+
+/// Texts that are longer are encoded once for all questions in which they are alike.
+const SHORT_BYTES: usize = 64;
+
+/// What makes a served model a decision model.
+#[derive(Debug)]
+pub struct Decider {
+    decision: Arc<Decision>,
+    prompt: Box<dyn DecisionPrompt>,
+    /// The distance between ids of tokens of different types, if the model has types of questions.
+    type_step: Option<u32>,
+}
+
+impl Decider {
+    /// Finds the tokens of the format's prompt in the model's tokenizer.
+    ///
+    /// # Errors
+    /// [`LoadError::Option`] naming a token that is not there.
+    pub(crate) fn new(decision: Arc<Decision>, assets: &Assets) -> Result<Self, LoadError> {
+        let tokenizer = &assets.tokenizer;
+        let lacks = |what: String| {
+            let name = decision.format().name();
+            LoadError::Option(format!(
+                "the tokenizer does not fit the format {name}: {what}"
+            ))
+        };
+        let token = |text: &str| {
+            let found = tokenizer.token_to_id(text);
+            found.ok_or_else(|| lacks(format!("it has no token {text:?}")))
+        };
+        let special = |name: &str| {
+            let text = assets.tokenizer_config.token(name);
+            text.ok_or_else(|| lacks(format!("tokenizer_config.json names no {name}")))
+        };
+        let prompt: Box<dyn DecisionPrompt> = match decision.format() {
+            DecisionFormat::Laya {
+                max_tokens,
+                head_tokens,
+            } => {
+                let mask = special("mask_token")?;
+                let (first, separator) = (special("cls_token")?, special("sep_token")?);
+                Box::new(Laya {
+                    special: [token(first)?, token(separator)?, token(mask)?],
+                    mask: mask.to_owned(),
+                    max_tokens: *max_tokens,
+                    head_tokens: *head_tokens,
+                })
+            }
+            DecisionFormat::Codes { wording, codes } => {
+                for (code, id) in codes {
+                    if tokenizer.encode(code, false) != [*id] {
+                        return Err(lacks(format!("the code {code:?} is not its token {id}")));
+                    }
+                }
+                if assets.chat_template.is_none() {
+                    return Err(lacks("it has no chat template".to_owned()));
+                }
+                Box::new(Codes {
+                    wording: match wording {
+                        CodeWording::Pplx => Wording::PPLX,
+                        CodeWording::D3 => Wording::D3,
+                    },
+                    codes: codes.iter().map(|(code, _)| code.clone()).collect(),
+                })
+            }
+            DecisionFormat::Kev => {
+                let [a, b, c, d, e] = Kev::TOKENS;
+                Box::new(Kev([token(a)?, token(b)?, token(c)?, token(d)?, token(e)?]))
+            }
+            DecisionFormat::Decision2 => Box::new(Decision2),
+            other => return Err(lacks(format!("{other:?} is not known"))),
+        };
+        let config = assets.checkpoint.config();
+        let types = config.encoder.as_ref().and_then(|encoder| encoder.markers);
+        Ok(Self {
+            type_step: types.map(|_| u32::try_from(config.vocab_size).unwrap_or(u32::MAX)),
+            prompt,
+            decision,
+        })
+    }
+
+    /// Returns the format's name in answers.
+    pub(crate) fn format(&self) -> &'static str {
+        self.decision.format().name()
+    }
+
+    /// Refuses what would change the format's prompt.
+    fn check(&self, questionnaire: &Questionnaire<'_>) -> Result<(), ApiError> {
+        let options = &questionnaire.options;
+        options.check_format(self.format())?;
+        ApiError::refuse_given(&[
+            ("instructions", questionnaire.instructions.is_some()),
+            ("/x_prelude/labels", options.labels.is_some()),
+            ("/x_prelude/permutations", options.permutations > 1),
+        ])
+    }
+
+    /// Returns the answer to a question from the states that the head reads.
+    fn answer(
+        &self,
+        named: &NamedQuestion<'_>,
+        states: &[Vec<f32>],
+        factor: f64,
+    ) -> (Answer, Diagnostics) {
+        let criteria = &named.question.criteria;
+        let n = criteria.labels().count();
+        let kind = question_type(criteria);
+        let probabilities = self.decision.probabilities(kind, (n, factor), states);
+        let diagnostics = Diagnostics::new(&probabilities, None);
+        let answer = match criteria {
+            // Every format has no first.
+            Criteria::Noul { .. } => Answer::noul(&probabilities[1..]),
+            Criteria::Choice(_) => Answer::choice(probabilities),
+            Criteria::Score(_) => Answer::score(probabilities),
+        };
+        (answer, diagnostics)
+    }
+}
+
+const fn question_type(criteria: &Criteria) -> QuestionType {
+    match criteria {
+        Criteria::Noul { .. } => QuestionType::Noul,
+        Criteria::Choice(_) => QuestionType::Choice,
+        Criteria::Score(_) => QuestionType::Score,
+    }
+}
+
+/// Asks all questions as one request.
+///
+/// # Errors
+/// 400 for what the format has no place for; the refusals and failures of admission, scheduler and
+/// engine.
+pub(super) async fn decide(
+    ask: &Ask<'_>,
+    questionnaire: &Questionnaire<'_>,
+    decider: &Decider,
+    bytes: usize,
+) -> Result<Decided, ApiError> {
+    decider.check(questionnaire)?;
+    let Ask { call, model, .. } = ask;
+    let questions = questionnaire.questions.len();
+    let expected = Expected {
+        prompts: questions,
+        rows: questions as u64,
+        bytes: bytes + questions * 512,
+    };
+    let prepare = |budget: &Budget<'_>| {
+        let numbers = { questionnaire.questions.iter() }
+            .map(|named| named.question.criteria.labels().count());
+        budget.numbers(numbers.sum())?;
+        let escaping = questionnaire.escaping(ask)?;
+        let rows = rows(&escaping, budget, questionnaire, decider)?;
+        let cuts = rows.iter().enumerate();
+        let cuts = cuts
+            .filter_map(|(index, row)| Some((index, row.cut?)))
+            .collect();
+        let prompts = rows
+            .into_iter()
+            .map(|row| (row.tokens, row.reads))
+            .collect();
+        let prepared = Prepared::with_states(model, questionnaire.state_field, prompts)?;
+        let forest = match questionnaire.options.forest {
+            true => Some(Forest::of(&prepared, &vec![1; questions], budget)?),
+            false => None,
+        };
+        Ok((prepared, (cuts, forest)))
+    };
+    let states = |output| match output {
+        RowOutput::Tokens { rows, .. } => Some(rows),
+        _ => None,
+    };
+    let (computed, (cuts, forest)) = compute(ask, expected, prepare, states).await?;
+    let cuts: std::collections::BTreeMap<_, _> = cuts;
+    call.note_cut(!cuts.is_empty());
+    let factor = questionnaire.options.temperature.unwrap_or(1.0);
+    let answered = questionnaire.questions.iter().zip(&computed.outputs);
+    let answers = || {
+        answered
+            .map(|(named, states)| decider.answer(named, states, factor))
+            .collect()
+    };
+    Ok(Decided {
+        prompt_format: decider.format(),
+        answers: call.write(0, answers).await,
+        tokens: computed.tokens,
+        usage: computed.cost,
+        forest,
+        cuts,
+    })
+}
+
+/// Makes the prompts of all questions.
+pub(crate) fn rows(
+    escaping: &Escaping<'_>,
+    budget: &Budget<'_>,
+    questionnaire: &Questionnaire<'_>,
+    decider: &Decider,
+) -> Result<Vec<Row>, ApiError> {
+    let state = &questionnaire.state;
+    let refused = |named: &NamedQuestion<'_>, refusal: Refusal| {
+        let Refusal { part, must } = refusal;
+        let pointer = match part {
+            Part::Criteria => named.pointer.clone(),
+            Part::Instructions => { named.pointer.rsplit_once('/') }
+                .map_or_else(String::new, |(question, _)| {
+                    format!("{question}/instructions")
+                }),
+        };
+        ApiError::invalid_value(pointer, must)
+    };
+    let mut pieces = Vec::with_capacity(questionnaire.questions.len());
+    for named in &questionnaire.questions {
+        let of = decider.prompt.pieces(state, &named.question);
+        pieces.push(of.map_err(|refusal| refused(named, refusal))?);
+    }
+    // The first texts of all questions often begin with the state.
+    let firsts = pieces
+        .iter()
+        .filter_map(|of| of.iter().find_map(|piece| text(escaping, piece)));
+    let firsts = escaping.encode_all((questionnaire.state_field, 1), firsts, budget)?;
+    let mut firsts = firsts.into_prompts();
+    let mut known: HashMap<String, Vec<TokenId>> = HashMap::new();
+    let mut rows = Vec::with_capacity(pieces.len());
+    for (named, pieces) in questionnaire.questions.iter().zip(&pieces) {
+        let mut texts: Vec<Vec<TokenId>> = firsts.next().into_iter().collect();
+        let rest = pieces
+            .iter()
+            .filter_map(|piece| text(escaping, piece))
+            .skip(1);
+        for text in rest {
+            let text = text?;
+            texts.push(match known.get(&text) {
+                Some(ids) => ids.clone(),
+                None if text.len() < SHORT_BYTES => escaping.encode_part(&text, budget)?,
+                None => {
+                    let ids = escaping.encode_part(&text, budget)?;
+                    known.insert(text, ids.clone());
+                    ids
+                }
+            });
+        }
+        let row = Row::of(&*decider.prompt, state, pieces, texts);
+        let mut row = row.map_err(|refusal| refused(named, refusal))?;
+        if let Some(step) = decider.type_step {
+            let kind = question_type(&named.question.criteria) as u32;
+            row.tokens.iter_mut().for_each(|id| *id += kind * step);
+        }
+        budget.add_tokens(row.tokens.len())?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Returns the text of a piece that has one, with special tokens of people's texts marked.
+fn text(escaping: &Escaping<'_>, piece: &Piece<'_>) -> Option<Result<String, ApiError>> {
+    match piece {
+        Piece::Text(text) => Some(Ok(escaping.text(text).into_owned())),
+        Piece::Chat { system, user } => {
+            let system = json!({"role": "system", "content": system});
+            let user = json!({"role": "user", "content": escaping.text(user)});
+            Some(prompt(escaping.model, &[system, user]))
+        }
+        Piece::Token(_) | Piece::Read => None,
+    }
+}
