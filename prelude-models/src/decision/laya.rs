@@ -111,7 +111,7 @@ pub(super) fn read(
     })
 }
 
-fn temperatures(fields: &Fields<'_>) -> Result<Temperatures, Error> {
+pub(super) fn temperatures(fields: &Fields<'_>) -> Result<Temperatures, Error> {
     let by_type = fields.array("temperature")?.unwrap_or_default();
     let by_type = [0, 1, 2].map(|i| clamped(by_type.get(i)));
     let by_options = fields.object("temperature_by_options")?;

@@ -513,3 +513,86 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(program: &[u8], words: &str) {
+        let error = Machine::run(program).map(|_| ()).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn programs_that_do_more_than_make_tensors_are_refused() {
+        check(
+            b"\x80\x02cos\nsystem\n(X\x02\0\0\0lstR.",
+            "os.system, which is not allowed",
+        );
+        check(
+            b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93.",
+            "builtins.eval",
+        );
+        check(b"\x80\x02}(K\x01K\x02ub.", "opcode 0x62");
+        check(b"\x80\x02K\x01K\x01R.", "calls something else");
+        check(
+            b"\x80\x02ccollections\nOrderedDict\n(K\x01tR.",
+            "as it is not called",
+        );
+        check(b"\x80\x02}q\x03q\x02.", "out of order");
+        check(b"\x80\x02h\x05.", "did not keep");
+        check(b"\x80\x02t.", "without the mark");
+        check(b"\x80\x02K\x01K\x02s.", "fills nothing");
+        check(b"\x80\x02NK\x01K\x02s.", "something else than a dictionary");
+        check(b"\x80\x02X\xff\xff\xff\xffa.", "ends early");
+        check(b"\x80\x02", "ends early");
+        check(b".", "not there");
+        check(
+            b"\x80\x02(X\x04\0\0\0fileX\x01\0\0\0aX\x01\0\0\x000tQ.",
+            "unknown kind",
+        );
+    }
+
+    #[test]
+    fn values_are_read_as_python_writes_them() {
+        let program =
+            b"\x80\x02}q\0(X\x01\0\0\0aq\x01J\xff\xff\xff\xffX\x01\0\0\0bG?\xea\0\0\0\0\0\0\
+            X\x01\0\0\0c\x8a\x03\0\0\x01X\x01\0\0\0d]q\x02(\x88Nh\x01eu.";
+        let (values, root) = Machine::run(program).unwrap();
+        let Value::Dict(entries) = &values[root] else {
+            panic!("not a dictionary");
+        };
+        let number = |i: usize| values[entries[i].1].number();
+        assert_eq!(
+            (number(0), number(1), number(2)),
+            (Some(-1.0), Some(0.8125), Some(65536.0))
+        );
+        assert!(matches!(&values[entries[3].1], Value::List(items) if items.len() == 3));
+    }
+
+    proptest! {
+        #[test]
+        fn no_program_panics_or_grows(program in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok((values, _)) = Machine::run(&program) {
+                prop_assert!(values.len() <= program.len());
+            }
+        }
+
+        /// Programs of opcodes that are read, in any order.
+        #[test]
+        fn no_program_of_known_opcodes_panics(
+            picks in prop::collection::vec(prop::sample::select(
+                b"(N}])tsuaeQRqh\x85\x86\x87\x88\x89K\x94.".to_vec()), 0..200)
+        ) {
+            let _ = Machine::run(&picks);
+            let _ = Machine::run(&[b"\x80\x02ctorch\nFloatStorage\n".as_slice(), &picks].concat());
+        }
+
+        #[test]
+        fn no_archive_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(Pickle::open(&bytes).is_err());
+        }
+    }
+}
