@@ -157,13 +157,14 @@ impl Hub {
             return Ok(None);
         };
         let folder = cache.snapshot(&commit);
-        if !folder.join(selection::CONFIG).is_file() {
+        let configs = [selection::CONFIG, selection::ENCODER_CONFIG];
+        if !configs.iter().any(|file| folder.join(file).is_file()) {
             return Ok(None);
         }
         let (is_complete, warning) = match cache.listing(&commit) {
             Some(listing) => (is_complete(cache, &commit, &listing)?, None),
             None => {
-                let weights = [selection::WEIGHTS, selection::INDEX];
+                let weights = [selection::WEIGHTS, selection::INDEX, selection::BACKBONE[1]];
                 let has_weights = weights.iter().any(|file| folder.join(file).is_file());
                 let warning = "the cache has no list of the model's files, so some may be missing; `prelude pull` completes it";
                 (has_weights, Some(warning.to_owned()))

@@ -14,11 +14,15 @@ use crate::{
 pub(crate) const WEIGHTS: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 pub(crate) const CONFIG: &str = "config.json";
+/// `config.json` of a decision model whose encoder has a folder of its own.
+pub(crate) const ENCODER_CONFIG: &str = "encoder/config.json";
+/// Configuration and weights of a decision model whose backbone has a folder of its own.
+pub(crate) const BACKBONE: [&str; 2] = ["backbone/config.json", "backbone/model.safetensors"];
 /// Upper bound in bytes of every file but weights.
 pub(crate) const MAX_DOCUMENT_BYTES: u64 = 256 << 20;
 
 /// Files that say which model it is, which are fetched before the others.
-pub(crate) const JUDGED: [&str; 2] = [CONFIG, "modules.json"];
+pub(crate) const JUDGED: [&str; 4] = [CONFIG, "modules.json", ENCODER_CONFIG, BACKBONE[0]];
 
 /// Files that are fetched where a model has them.
 const DOCUMENTS: [&str; 11] = [
@@ -33,6 +37,22 @@ const DOCUMENTS: [&str; 11] = [
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
+];
+
+/// Files beside a backbone by which a decision model decides.
+const OF_DECISIONS: [&str; 12] = [
+    ENCODER_CONFIG,
+    BACKBONE[0],
+    "rl_agent_config.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
+    "decision_config.json",
+    "readout.safetensors",
+    "head.pt",
+    "decision_head.safetensors",
+    "calibration.json",
+    "score_bias.json",
+    "MODEL_MANIFEST.json",
 ];
 
 /// Files that are fetched where a model has no `tokenizer.json`.
@@ -55,7 +75,10 @@ const OTHER_WEIGHTS: [&str; 6] = [".bin", ".gguf", ".pth", ".pt", ".h5", ".onnx"
 /// # Errors
 /// [`Error::NoFile`] without `config.json` or weights, [`Error::TooLarge`].
 pub(crate) fn first_files(repo: &Repo, listing: &Listing) -> Result<Vec<RemoteFile>, Error> {
-    if listing.file(CONFIG).is_none() {
+    let has_config = [CONFIG, ENCODER_CONFIG]
+        .iter()
+        .any(|path| listing.file(path).is_some());
+    if !has_config {
         let advice = match listing.file("adapter_config.json") {
             None => "it is not a model in the format of transformers",
             Some(_) => "it is a LoRA adapter; merge it into its base, and serve the result",
@@ -67,7 +90,7 @@ pub(crate) fn first_files(repo: &Repo, listing: &Listing) -> Result<Vec<RemoteFi
         });
     }
     // As when a folder is loaded, a single file wins over an index.
-    let weights = [WEIGHTS, INDEX]
+    let weights = [WEIGHTS, INDEX, BACKBONE[1]]
         .into_iter()
         .find_map(|path| listing.file(path));
     let Some(weights) = weights else {
@@ -82,9 +105,11 @@ pub(crate) fn first_files(repo: &Repo, listing: &Listing) -> Result<Vec<RemoteFi
             advice: format!("{found}look for a copy of the model in safetensors"),
         });
     };
-    let has_tokenizer = listing.file("tokenizer.json").is_some();
+    let tokenizers = ["tokenizer.json", "tokenizer/tokenizer.json"];
+    let has_tokenizer = tokenizers.iter().any(|path| listing.file(path).is_some());
     let is_wanted = |path: &str| {
         DOCUMENTS.contains(&path)
+            || OF_DECISIONS.contains(&path)
             || (!has_tokenizer && OTHER_TOKENIZERS.contains(&path))
             || (path.starts_with("additional_chat_templates/") && path.ends_with(".jinja"))
             || is_of_module(path)
@@ -203,6 +228,28 @@ mod tests {
             Err("it has pytorch_model.bin"),
         );
         check(&["config.json"], Err("no model.safetensors"));
+    }
+
+    #[test]
+    fn decision_models_have_files_in_folders() {
+        let laya = [
+            "encoder/config.json",
+            "model.safetensors",
+            "rl_agent_config.json",
+            "tokenizer/tokenizer.json",
+            "tokenizer/tokenizer_config.json",
+        ];
+        let more = ["multilingual/model.safetensors", "README.md", "vocab.txt"];
+        check(&[&laya[..], &more].concat(), Ok(&laya));
+        let package = [
+            "config.json",
+            "backbone/config.json",
+            "backbone/model.safetensors",
+            "decision_head.safetensors",
+            "MODEL_MANIFEST.json",
+            "tokenizer.json",
+        ];
+        check(&package, Ok(&package));
     }
 
     #[test]

@@ -117,12 +117,15 @@ impl HubModel {
 /// Refuses a model that this program does not serve, by its configuration and by the names of its
 /// files.
 fn check(folder: &Path, paths: &[&str]) -> Result<(), String> {
-    const CONFIG: &str = "config.json";
+    // The body of a decision model may have a folder of its own.
+    const CONFIGS: [&str; 3] = ["backbone/config.json", "encoder/config.json", "config.json"];
     if let Some(what) = refused_files(|file| paths.contains(&file)) {
         return Err(format!("it {what}"));
     }
-    let bytes = std::fs::read(folder.join(CONFIG)).map_err(|e| format!("{CONFIG}: {e}"))?;
-    match ModelConfig::from_json(CONFIG, &bytes) {
+    let is_there = |name: &&&str| folder.join(name).exists();
+    let name = CONFIGS.iter().find(is_there).unwrap_or(&"config.json");
+    let bytes = std::fs::read(folder.join(name)).map_err(|e| format!("{name}: {e}"))?;
+    match ModelConfig::from_json(name, &bytes) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
     }

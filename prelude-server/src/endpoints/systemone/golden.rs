@@ -203,11 +203,6 @@ fn the_prompt_is_the_format_s() {
             unsupported,
             "/x_prelude/labels",
         );
-        check(
-            json!({"x_prelude": {"permutations": 2}}),
-            unsupported,
-            "/x_prelude/permutations",
-        );
         let other = json!({"x_prelude": {"prompt_format": "prelude-decide-1"}});
         check(other, "invalid_value", "/x_prelude/prompt_format");
         let even = answer(
@@ -217,6 +212,35 @@ fn the_prompt_is_the_format_s() {
         );
         let noul = even["answers"]["q"]["noul"].as_f64().unwrap();
         assert!((noul - 0.5).abs() < 1e-3, "{noul}");
+    }
+}
+
+#[test]
+fn permutations_are_the_mean_over_orders_of_options() {
+    for name in ["laya", "d3-qwen3"] {
+        let Some((app, _)) = served(name) else {
+            return;
+        };
+        let ask = |names: [&str; 3], permutations: u32| {
+            let criteria: Value = names
+                .iter()
+                .map(|name| ((*name).to_owned(), Value::Null))
+                .collect();
+            let body = json!({"state": "Where is my card?", "x_prelude": {"permutations": permutations},
+                "questions": {"q": {"type": "choice", "instructions": "Which?", "criteria": criteria}}});
+            let found = answer(&app, PATH, &body)["answers"]["q"]["probabilities"].clone();
+            ["card", "bank", "none"].map(|name| found[name].as_f64().unwrap())
+        };
+        let orders = [
+            ask(["card", "bank", "none"], 1),
+            ask(["bank", "none", "card"], 1),
+            ask(["none", "card", "bank"], 1),
+        ];
+        let mean = ask(["card", "bank", "none"], 3);
+        for (i, mean) in mean.into_iter().enumerate() {
+            let expected = orders.iter().map(|of| of[i]).sum::<f64>() / 3.0;
+            assert!((mean - expected).abs() < 1e-9, "{name}: {mean} {expected}");
+        }
     }
 }
 

@@ -1,17 +1,17 @@
 //! Typed decisions by a decision model: the prompt of its format, hidden states where its head reads,
 //! and the head.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, iter, sync::Arc};
 
 use prelude_core::{RowOutput, TokenId};
 use prelude_models::{CodeWording, Decision, DecisionFormat, QuestionType};
 use prelude_text::decide::{
-    Answer, Criteria, Diagnostics,
+    Answer, Criteria, Diagnostics, Question,
     formats::{Codes, Decision2, DecisionPrompt, Kev, Laya, Part, Piece, Refusal, Row, Wording},
 };
 use serde_json::json;
 
-use super::{Decided, Forest, NamedQuestion, Questionnaire};
+use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire};
 use crate::{
     assets::{Assets, LoadError},
     error::ApiError,
@@ -116,21 +116,28 @@ impl Decider {
         ApiError::refuse_given(&[
             ("instructions", questionnaire.instructions.is_some()),
             ("/x_prelude/labels", options.labels.is_some()),
-            ("/x_prelude/permutations", options.permutations > 1),
         ])
     }
 
-    /// Returns the answer to a question from the states that the head reads.
+    /// Returns the answer to a question from the states that the head reads in each order of the options.
     fn answer(
         &self,
         named: &NamedQuestion<'_>,
-        states: &[Vec<f32>],
+        orders: &[Vec<Vec<f32>>],
         factor: f64,
     ) -> (Answer, Diagnostics) {
         let criteria = &named.question.criteria;
         let n = criteria.labels().count();
         let kind = question_type(criteria);
-        let probabilities = self.decision.probabilities(kind, (n, factor), states);
+        let mut probabilities = vec![0.0; n];
+        let share = 1.0 / orders.len() as f64;
+        for (turn, states) in orders.iter().enumerate() {
+            let first = turn * n / orders.len();
+            let turned = self.decision.probabilities(kind, (n, factor), states);
+            for (place, p) in turned.into_iter().enumerate() {
+                probabilities[(place + first) % n] += p * share;
+            }
+        }
         let diagnostics = Diagnostics::new(&probabilities, None);
         let answer = match criteria {
             // Every format has no first.
@@ -163,11 +170,14 @@ pub(super) async fn decide(
 ) -> Result<Decided, ApiError> {
     decider.check(questionnaire)?;
     let Ask { call, model, .. } = ask;
-    let questions = questionnaire.questions.len();
+    let orders =
+        { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options));
+    let orders: Vec<usize> = orders.collect();
+    let prompts = orders.iter().sum();
     let expected = Expected {
-        prompts: questions,
-        rows: questions as u64,
-        bytes: bytes + questions * 512,
+        prompts,
+        rows: prompts as u64,
+        bytes: bytes + prompts * 512,
     };
     let prepare = |budget: &Budget<'_>| {
         let numbers = { questionnaire.questions.iter() }
@@ -175,7 +185,9 @@ pub(super) async fn decide(
         budget.numbers(numbers.sum())?;
         let escaping = questionnaire.escaping(ask)?;
         let rows = rows(&escaping, budget, questionnaire, decider)?;
-        let cuts = rows.iter().enumerate();
+        let indices = orders.iter().enumerate();
+        let indices = indices.flat_map(|(index, orders)| iter::repeat_n(index, *orders));
+        let cuts = indices.zip(&rows);
         let cuts = cuts
             .filter_map(|(index, row)| Some((index, row.cut?)))
             .collect();
@@ -185,7 +197,7 @@ pub(super) async fn decide(
             .collect();
         let prepared = Prepared::with_states(model, questionnaire.state_field, prompts)?;
         let forest = match questionnaire.options.forest {
-            true => Some(Forest::of(&prepared, &vec![1; questions], budget)?),
+            true => Some(Forest::of(&prepared, &orders, budget)?),
             false => None,
         };
         Ok((prepared, (cuts, forest)))
@@ -198,11 +210,15 @@ pub(super) async fn decide(
     let cuts: std::collections::BTreeMap<_, _> = cuts;
     call.note_cut(!cuts.is_empty());
     let factor = questionnaire.options.temperature.unwrap_or(1.0);
-    let answered = questionnaire.questions.iter().zip(&computed.outputs);
+    let mut rest = &computed.outputs[..];
     let answers = || {
-        answered
-            .map(|(named, states)| decider.answer(named, states, factor))
-            .collect()
+        let answered = questionnaire.questions.iter().zip(&orders);
+        let answer = |(named, orders): (_, &usize)| {
+            let (states, behind) = rest.split_at(*orders);
+            rest = behind;
+            decider.answer(named, states, factor)
+        };
+        answered.map(answer).collect()
     };
     Ok(Decided {
         prompt_format: decider.format(),
@@ -233,9 +249,12 @@ pub(crate) fn rows(
         };
         ApiError::invalid_value(pointer, must)
     };
-    let mut pieces = Vec::with_capacity(questionnaire.questions.len());
-    for named in &questionnaire.questions {
-        let of = decider.prompt.pieces(state, &named.question);
+    let asked = { questionnaire.questions.iter() }
+        .flat_map(|named| turned(named, &questionnaire.options).map(move |of| (named, of)));
+    let asked: Vec<_> = asked.collect();
+    let mut pieces = Vec::with_capacity(asked.len());
+    for (named, question) in &asked {
+        let of = decider.prompt.pieces(state, question);
         pieces.push(of.map_err(|refusal| refused(named, refusal))?);
     }
     // The first texts of all questions often begin with the state.
@@ -246,7 +265,7 @@ pub(crate) fn rows(
     let mut firsts = firsts.into_prompts();
     let mut known: HashMap<String, Vec<TokenId>> = HashMap::new();
     let mut rows = Vec::with_capacity(pieces.len());
-    for (named, pieces) in questionnaire.questions.iter().zip(&pieces) {
+    for ((named, _), pieces) in asked.iter().zip(&pieces) {
         let mut texts: Vec<Vec<TokenId>> = firsts.next().into_iter().collect();
         let rest = pieces
             .iter()
@@ -274,6 +293,24 @@ pub(crate) fn rows(
         rows.push(row);
     }
     Ok(rows)
+}
+
+/// Returns a question with its options in each order in which it is asked.
+fn turned<'q>(
+    named: &'q NamedQuestion<'_>,
+    options: &super::Options,
+) -> impl Iterator<Item = Cow<'q, Question>> {
+    let turns = Plan::turns(named, options);
+    (0..turns).map(move |turn| {
+        let mut question = Cow::Borrowed(&named.question);
+        if turn > 0
+            && let Criteria::Choice(options) = &mut question.to_mut().criteria
+        {
+            let n = options.len();
+            options.rotate_left(turn * n / turns);
+        }
+        question
+    })
 }
 
 /// Returns the text of a piece that has one, with special tokens of people's texts marked.
