@@ -451,11 +451,14 @@ impl Checkpoint {
         Some((dtype, &entry.shape))
     }
 
-    /// Returns the bytes of a tensor in its file.
+    /// Returns all that a tensor's numbers follow from: its bytes in its file. Empty for a tensor that is
+    /// not there.
     #[must_use]
-    pub fn stored_bytes(&self, name: &str) -> Option<&[u8]> {
-        let (file, entry) = self.tensors.get(name)?;
-        Some(&self.files[*file].bytes[entry.bytes.clone()])
+    pub fn stored_parts(&self, name: &str) -> Vec<&[u8]> {
+        let found = self.tensors.get(name);
+        found.map_or_else(Vec::new, |(file, entry)| {
+            vec![&self.files[*file].bytes[entry.bytes.clone()]]
+        })
     }
 
     fn entry(&self, name: &str) -> Result<(&WeightFile, &Entry), Error> {
