@@ -388,3 +388,6 @@ fn refused_type(file: &str, tensor: &str, dtype: &Stored) -> Error {
         dtype: dtype.name().to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;
