@@ -290,3 +290,276 @@ fn parts_that_are_not_read_may_be_adapted() {
     let name = format!("{module}.weight");
     assert_eq!(merged.stored_parts(&name).len(), 4);
 }
+
+/// Returns an adapter of a classifier: one product, and the modules that are saved whole.
+fn of_classes(module: (&str, [usize; 2]), saved: &[(&str, &[usize])]) -> Tensors {
+    let mut tensors = Tensors::new();
+    add(&mut tensors, module.0, module.1, 4);
+    for (name, shape) in saved {
+        let name = format!("base_model.model.{name}");
+        tensors.insert(name.clone(), random(&name, Dtype::F32, shape));
+    }
+    tensors
+}
+
+#[test]
+fn bases_become_classifiers() {
+    let check = |base: &str, tensors: &Tensors, task: &str, beside: &Value, expected: &[&str]| {
+        let folder = Folder::new();
+        let mut fields = json!({"task_type": task, "modules_to_save": ["classifier", "score"]});
+        if task.starts_with("For") {
+            fields["task_type"] = Value::Null;
+            fields["auto_mapping"] = json!({"base_model_class": format!("Bert{task}")});
+        }
+        folder.write("adapter_config.json", config(fields).to_string());
+        folder.write("adapter_model.safetensors", serialize(tensors));
+        if beside.is_object() {
+            folder.write("config.json", beside.to_string());
+        }
+        let merged = Checkpoint::open_adapter(&folder.0, &model_folder(base)).unwrap();
+        let of_tokens = matches!(merged.kind(), ModelKind::TokenClassification { .. });
+        assert_eq!(of_tokens, task.contains("TOKEN"));
+        let (ModelKind::SequenceClassification { labels }
+        | ModelKind::TokenClassification { labels }) = merged.kind()
+        else {
+            panic!("{:?}", merged.kind());
+        };
+        assert_eq!(labels, expected);
+        let loader = &mut NaiveLoader::default();
+        match &merged.config().encoder {
+            None => drop(crate::Decoder::load(&merged, 16, loader).unwrap()),
+            Some(encoder) => drop(crate::Encoder::load(&merged, encoder, 16, loader).unwrap()),
+        }
+        merged
+    };
+    let q_proj = ("model.layers.0.self_attn.q_proj", [192, 192]);
+    let (none, plain) = (&Value::Null, ["LABEL_0", "LABEL_1", "LABEL_2"]);
+    for part in ["", "modules_to_save.default.", "modules_to_save."] {
+        let name = &*format!("score.{part}weight");
+        let tensors = of_classes(q_proj, &[(name, &[3, 192])]);
+        let merged = check("demo-lm", &tensors, "SEQ_CLS", none, &plain);
+        let saved = &tensors[&format!("base_model.model.{name}")].2;
+        assert_eq!(&values(&merged, "score.weight"), saved);
+    }
+    let tensors = of_classes(q_proj, &[("score.weight", &[2, 192])]);
+    let named = &json!({"id2label": {"1": "b", "0": "a"}, "problem_type": "regression"});
+    let merged = check("demo-lm", &tensors, "SEQ_CLS", named, &["a", "b"]);
+    let activation = merged.config().class_activation;
+    assert_eq!(activation, crate::ClassActivation::Identity);
+    // Names of another number of classes are another head's.
+    let tensors = of_classes(q_proj, &[("score.weight", &[3, 192])]);
+    check("demo-lm", &tensors, "SEQ_CLS", named, &plain);
+    let head = &[("score.weight", &[3, 192][..]), ("score.bias", &[3])];
+    let tensors = of_classes(q_proj, head);
+    check("demo-lm", &tensors, "TOKEN_CLS", none, &plain);
+    // A classifier's own names, where the saved head has as many rows, and else none.
+    let bert = |rows: usize, width: usize| {
+        let value = ("bert.encoder.layer.1.attention.self.value", [width, width]);
+        let head: [(&str, &[usize]); 2] = [
+            ("classifier.weight", &[rows, width]),
+            ("classifier.bias", &[rows]),
+        ];
+        of_classes(value, &head)
+    };
+    let own = ["negative", "neutral", "positive"];
+    check("rand-bert-cls3", &bert(3, 48), "SEQ_CLS", none, &own);
+    check("rand-bert-cls3", &bert(2, 48), "SEQ_CLS", none, &plain[..2]);
+    check("rand-bert-cls3", &bert(3, 48), "TOKEN_CLS", none, &own);
+    // A bare body gets the head beside it, and its own pooler is the head's first product.
+    for task in ["SEQ_CLS", "ForSequenceClassification"] {
+        check("rand-bert-embed", &bert(3, 72), task, none, &plain);
+    }
+}
+
+fn assert_error(found: Result<Checkpoint, Error>, part: &str) {
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains(part), "{part}: {error}");
+}
+
+#[test]
+fn what_would_not_be_merged_exactly_is_refused_by_name() {
+    let mut tensors = Tensors::new();
+    add(&mut tensors, "model.layers.0.self_attn.q_proj", [48, 48], 4);
+    let check = |field: &str, value: Value| {
+        let found = open("rand-llama", &tensors, json!({field: value}));
+        assert_error(found, &format!("adapter_config.json: `{field}`"));
+    };
+    check("peft_type", json!("IA3"));
+    check("peft_type", Value::Null);
+    check("task_type", json!("QUESTION_ANS"));
+    check("bias", json!("lora_only"));
+    check("use_dora", json!(true));
+    check("use_qalora", json!(true));
+    check("lora_bias", json!(true));
+    check("fan_in_fan_out", json!(true));
+    check("ensure_weight_tying", json!(true));
+    check("rank_pattern", json!({"q_proj": 8}));
+    check("alpha_pattern", json!({"q_proj": 8}));
+    check("layer_replication", json!([[0, 2]]));
+    check("trainable_token_indices", json!([1]));
+    check("target_parameters", json!(["mlp.experts.down_proj"]));
+    check("megatron_config", json!({}));
+    check("alora_invocation_tokens", json!([1]));
+    for init in [
+        "pissa",
+        "pissa_niter_4",
+        "olora",
+        "corda",
+        "loftq",
+        "lora_ga",
+    ] {
+        check("init_lora_weights", json!(init));
+    }
+    check("r", json!(0));
+    check("lora_alpha", json!("NaN"));
+    check("modules_to_save", json!([1]));
+    // What only makes an adapter leaves no trace.
+    let made = json!({"eva_config": {"rho": 2.0}, "init_lora_weights": "eva", "zeta": 1});
+    let warnings = open("rand-llama", &tensors, made).unwrap().warnings;
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].contains("adapter_config.json has fields"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn tensors_must_fit_the_base() {
+    let q_proj = "model.layers.0.self_attn.q_proj";
+    let (a, b) = (
+        format!("base_model.model.{q_proj}.lora_A.weight"),
+        format!("base_model.model.{q_proj}.lora_B.weight"),
+    );
+    let check_on = |base: &str, fields: Value, change: &dyn Fn(&mut Tensors), part: &str| {
+        let mut tensors = Tensors::new();
+        let width = if base == "demo-lm" { 192 } else { 48 };
+        add(&mut tensors, q_proj, [width, width], 4);
+        change(&mut tensors);
+        assert_error(open(base, &tensors, fields), part);
+    };
+    let check = |change: &dyn Fn(&mut Tensors), part: &str| {
+        check_on("rand-llama", json!({}), change, part);
+    };
+    check(
+        &|t| drop(t.remove(&b)),
+        &format!("missing base_model.model.{q_proj}.lora_B"),
+    );
+    check(
+        &|t| drop(t.remove(&a)),
+        &format!("missing base_model.model.{q_proj}.lora_A"),
+    );
+    let wide = |name: &str, shape: [usize; 2]| (name.to_owned(), random("x", Dtype::F32, &shape));
+    check(
+        &|t| t.extend([wide(&a, [4, 47])]),
+        &format!("misshaped {a} [4, 47] instead of [4, 48]"),
+    );
+    check(
+        &|t| t.extend([wide(&a, [3, 48])]),
+        &format!("misshaped {a} [3, 48] instead of [4, 48]"),
+    );
+    check(
+        &|t| t.extend([wide(&b, [48, 3])]),
+        &format!("misshaped {b} [48, 3] instead of [48, 4]"),
+    );
+    let other = "base_model.model.model.layers.7.mlp.up_proj";
+    check(
+        &|t| add(t, "model.layers.7.mlp.up_proj", [104, 48], 4),
+        &format!("unexpected {other}.lora_A.weight, {other}.lora_B.weight"),
+    );
+    for name in [
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector",
+        "base_model.model.score.weight",
+        "q_proj.lora_A.weight",
+        "base_model.model.prompt",
+    ] {
+        check(
+            &|t| t.extend([wide(name, [4, 48])]),
+            &format!("unexpected {name}"),
+        );
+    }
+    // A name twice, by two spellings.
+    let twice = format!("base_model.model.{q_proj}.lora_A.default.weight");
+    check(
+        &|t| t.extend([wide(&twice, [4, 48])]),
+        "unexpected base_model.model",
+    );
+    let head = "base_model.model.lm_head.weight";
+    check(
+        &|t| t.extend([wide(head, [280, 48])]),
+        "lm_head.weight [280, 48] instead of [288, 48]",
+    );
+    check(&|t| t.get_mut(&a).unwrap().0 = Dtype::I64, "has type I64");
+    check(&|t| t.clear(), "it has no tensors");
+    let saved = json!({"modules_to_save": ["lm_head"]});
+    check_on(
+        "rand-llama",
+        saved,
+        &|_| (),
+        "missing base_model.model.lm_head.weight",
+    );
+    let class = json!({"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "score"]});
+    check_on(
+        "rand-llama",
+        class,
+        &|_| (),
+        "missing base_model.model.score.weight",
+    );
+    // The embedding matrix of a tied model is its output head.
+    let words = "base_model.model.model.embed_tokens.weight";
+    let tied = &|t: &mut Tensors| t.extend([wide(words, [4096, 192])]);
+    check_on("demo-lm", json!({}), tied, "which is the output head too");
+    let added = &|t: &mut Tensors| add(t, "model.embed_tokens", [4096, 192], 4);
+    check_on("demo-lm", json!({}), added, "which is the output head too");
+    let added = &|t: &mut Tensors| add(t, "lm_head", [4096, 192], 4);
+    check_on(
+        "demo-lm",
+        json!({}),
+        added,
+        "unexpected base_model.model.lm_head",
+    );
+    check_on(
+        "rand-gguf-llama",
+        json!({}),
+        &|_| (),
+        "an adapter of a GGUF file",
+    );
+    check_on(
+        "rand-gemma3",
+        json!({"task_type": "TOKEN_CLS"}),
+        &|_| (),
+        "ForTokenClassification",
+    );
+}
+
+/// Both matrices of a tied model, saved whole, are two.
+#[test]
+fn a_saved_head_unties_a_model() {
+    let mut tensors = Tensors::new();
+    for (name, seed) in [("model.embed_tokens", "x"), ("lm_head", "y")] {
+        let name = format!("base_model.model.{name}.weight");
+        tensors.insert(name, random(seed, Dtype::BF16, &[4096, 192]));
+    }
+    let merged = open(
+        "demo-lm",
+        &tensors,
+        json!({"modules_to_save": ["embed_tokens", "lm_head"]}),
+    );
+    let merged = merged.unwrap();
+    assert!(!merged.config().tie_word_embeddings);
+    let saved = &tensors["base_model.model.lm_head.weight"].2;
+    assert_eq!(&values(&merged, "lm_head.weight"), saved);
+    crate::Decoder::load(&merged, 16, &mut NaiveLoader::default()).unwrap();
+}
+
+#[test]
+fn weights_say_what_to_do() {
+    let folder = Folder::new();
+    let open = || Checkpoint::open_adapter(&folder.0, &model_folder("rand-llama"));
+    assert_error(open(), "adapter_config.json");
+    folder.write("adapter_config.json", config(json!({})).to_string());
+    assert_error(open(), "read from its adapter_model.safetensors");
+    folder.write("adapter_model.bin", b"");
+    assert_error(open(), "Convert adapter_model.bin once");
+    folder.write("adapter_model.safetensors", b"");
+    assert_error(open(), "adapter_model.safetensors is not a valid");
+}
