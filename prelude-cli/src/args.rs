@@ -175,6 +175,10 @@ pub(crate) struct ModelArgs {
     /// Branch, tag or commit of a model on the Hub [default: main].
     #[arg(long, value_name = "REVISION")]
     pub(crate) revision: Option<String>,
+    /// The model that MODEL, the folder of a LoRA adapter, changes: a folder, or a name on the Hub, of
+    /// which --revision is then [default: the folder that the adapter names].
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) base: Option<PathBuf>,
     /// Device: auto, cpu, cuda or cuda:N (a program built with the feature cuda). Auto takes the GPU
     /// for one model, if there are a driver and kernels, and says so [default: auto].
     #[arg(long)]

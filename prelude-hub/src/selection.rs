@@ -81,7 +81,9 @@ pub(crate) fn first_files(repo: &Repo, listing: &Listing) -> Result<Vec<RemoteFi
     if !has_config {
         let advice = match listing.file("adapter_config.json") {
             None => "it is not a model in the format of transformers",
-            Some(_) => "it is a LoRA adapter; merge it into its base, and serve the result",
+            Some(_) => {
+                "it is a LoRA adapter; fetch its files with `hf download`, and serve their folder with --base"
+            }
         };
         return Err(Error::NoFile {
             repo: repo.clone(),

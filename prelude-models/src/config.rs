@@ -376,7 +376,7 @@ fn gate(fields: &Fields<'_>, family: &Family) -> Result<Option<Activation>, Erro
 
 /// Returns the model's class, and a note for the operator where the file does not name it: the body
 /// of its `model_type`, which transformers takes there too.
-fn architecture(fields: &Fields<'_>) -> Result<(String, Option<String>), Error> {
+pub(crate) fn architecture(fields: &Fields<'_>) -> Result<(String, Option<String>), Error> {
     let list = fields.array("architectures")?.unwrap_or_default();
     match list.first() {
         Some(Value::String(name)) => return Ok((name.clone(), None)),

@@ -338,6 +338,8 @@ pub(crate) enum Source {
     /// A model of the Hub, by its name, in a folder of the cache.
     Fetched(String, PathBuf),
     Embedded(EmbeddedModel),
+    /// The folder of a LoRA adapter, and its base.
+    Adapter(PathBuf, Box<Self>),
 }
 
 impl Source {
@@ -368,12 +370,34 @@ impl Source {
         }
     }
 
+    /// Returns the source that an argument names; of an adapter's folder if there is a `base`, whose
+    /// revision it is then.
+    ///
+    /// # Errors
+    /// The errors of [`Source::of`].
+    pub(crate) fn on(
+        base: Option<&Path>,
+        model: &Path,
+        revision: Option<&str>,
+    ) -> Result<Self, Failure> {
+        match base {
+            None => Self::of(model, revision),
+            Some(base) => {
+                let base = Box::new(Self::of(base, revision)?);
+                Ok(Self::Adapter(model.to_owned(), base))
+            }
+        }
+    }
+
     /// Downloads what is missing of a model on the Hub. `report` is told how far the download is.
     pub(crate) fn fetched(self, report: &dyn Fn(Progress)) -> Result<Self, Failure> {
         match self {
             Self::Hub(model) => {
                 let folder = model.open(report)?;
                 Ok(Self::Fetched(model.repo.to_string(), folder))
+            }
+            Self::Adapter(folder, base) => {
+                Ok(Self::Adapter(folder, Box::new(base.fetched(report)?)))
             }
             here => Ok(here),
         }
@@ -382,7 +406,7 @@ impl Source {
     /// Returns the name under which the model is known: its folder, or its own.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Folder(path) => path.display().to_string(),
+            Self::Folder(path) | Self::Adapter(path, _) => path.display().to_string(),
             Self::Hub(model) => model.repo.to_string(),
             Self::Fetched(name, _) => name.clone(),
             Self::Embedded(files) => files.name.to_owned(),
@@ -401,6 +425,12 @@ impl Source {
                 Ok(assets)
             }
             Self::Embedded(files) => Assets::embedded(files),
+            Self::Adapter(path, base) => match &**base {
+                Self::Folder(base) | Self::Fetched(_, base) => {
+                    Assets::open_adapter(path, base, tokenizers)
+                }
+                other => Err(LoadError::NoFolder(other.name().into())),
+            },
         }
     }
 

@@ -31,6 +31,9 @@ pub(crate) struct ModelSettings {
     pub(crate) model: Option<PathBuf>,
     /// Branch, tag or commit of a model on the Hub (default `main`).
     pub(crate) revision: Option<String>,
+    /// The model that `model`, the folder of a LoRA adapter, changes: a folder, or a name on the Hub, of
+    /// which `revision` is then (default the folder that the adapter names).
+    pub(crate) base: Option<PathBuf>,
     /// Further names by which requests may ask for the model (default none).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) aliases: Vec<String>,
@@ -242,6 +245,7 @@ impl Flags<'_> {
         let model = self.model;
         let given = [
             (model.revision.is_some(), "--revision", "revision"),
+            (model.base.is_some(), "--base", "base"),
             (model.kind.is_some(), "--kind", "kind"),
             (
                 model.max_model_len.is_some(),
@@ -371,7 +375,8 @@ fn listed(
     options.calibration = Some(settings.decide.calibration.clone());
     let revision = flags.model.revision.as_deref().or(own.revision.as_deref());
     let is_own = count == 1 || !own.profile.is_empty();
-    let source = Source::of(model, revision)?;
+    let base = flags.model.base.as_deref().or(own.base.as_deref());
+    let source = Source::on(base, model, revision)?;
     let choice = flags.model.device.or(own.device);
     let device = settings.device(choice, host_alone(&options, &source, count));
     let model = ToServe {
@@ -396,6 +401,11 @@ fn unlisted(
                        and the demo models keep theirs";
         return Err(Failure::new(Code::Usage, message));
     }
+    let base = flags.model.base.as_deref();
+    if lone.is_none() && base.is_some() {
+        let message = "--base needs a MODEL, the folder of the adapter that it is the base of";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let mut options = settings.load_options(flags.model);
     options.generation_config =
         flags.generation_config.unwrap_or_default() == GenerationConfig::Auto;
@@ -403,7 +413,7 @@ fn unlisted(
     let aliases: Vec<String> = names.collect();
     let profile = profile_of(settings)?;
     let sources = match lone {
-        Some(model) => vec![Source::of(model, flags.model.revision.as_deref())?],
+        Some(model) => vec![Source::on(base, model, flags.model.revision.as_deref())?],
         None => vec![
             Source::Embedded(demo::LM),
             Source::Embedded(demo::CLASSIFIER),
@@ -598,6 +608,32 @@ mod tests {
         assert_eq!(one[0].options.kind, Some(ModelKind::Reranker));
         // Flags win over the settings of a model too.
         assert_eq!(one[0].options.executor.num_blocks, Some(77));
+    }
+
+    #[test]
+    fn an_adapter_has_a_base() {
+        let base = |arguments: &[&str], text: &str, flag: Option<&str>| {
+            let model = ModelArgs {
+                base: flag.map(PathBuf::from),
+                ..ModelArgs::default()
+            };
+            let models = chosen(arguments, text, &model).unwrap();
+            match &models[0].source {
+                Source::Adapter(folder, base) => format!("{} {}", folder.display(), base.name()),
+                other => other.name(),
+            }
+        };
+        assert_eq!(base(&["./a"], "", Some("x/y")), "./a x/y");
+        let table = "[models.a]\nmodel = './a'\nbase = './b'";
+        assert_eq!(base(&[], table, None), "./a ./b");
+        assert_eq!(base(&[], table, Some("./c")), "./a ./c");
+        assert_eq!(base(&["./a"], "", None), "./a");
+        let model = ModelArgs {
+            base: Some("./b".into()),
+            ..ModelArgs::default()
+        };
+        let refusal = chosen(&[], "", &model).unwrap_err().to_string();
+        assert!(refusal.contains("--base needs a MODEL"), "{refusal}");
     }
 
     #[test]

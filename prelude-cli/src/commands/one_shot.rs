@@ -100,8 +100,9 @@ impl From<Refusal> for Failure {
 }
 
 fn source(args: &OneShotArgs, demo: EmbeddedModel) -> Result<Source, Failure> {
+    let (base, revision) = (&args.model_args.base, &args.model_args.revision);
     match &args.model {
-        Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ()),
+        Some(model) => Source::on(base.as_deref(), model, revision.as_deref())?.fetched(&|_| ()),
         None => Ok(Source::Embedded(demo)),
     }
 }

@@ -23,8 +23,9 @@ pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), F
     check_folder(&args.output)?;
     let settings = environment.settings(args.config.as_deref())?;
     let options = settings.load_options(&args.model_args);
+    let (base, revision) = (&args.model_args.base, &args.model_args.revision);
     let source = match &args.model {
-        Some(model) => Source::of(model, args.model_args.revision.as_deref())?.fetched(&|_| ())?,
+        Some(model) => Source::on(base.as_deref(), model, revision.as_deref())?.fetched(&|_| ())?,
         None => Source::Embedded(demo::LM),
     };
     let devices = settings.devices(args.model_args.device, &options, &source)?;

@@ -257,6 +257,36 @@ fn a_server_stops_while_it_downloads_and_a_pull_goes_on() {
     );
 }
 
+/// A folder of an adapter that replaces the head alone, by zeros, and a base on the Hub.
+#[test]
+fn an_adapter_may_have_its_base_on_the_hub() {
+    let world = World::new("adapter");
+    let folder = world.home.join("adapter");
+    fs::create_dir_all(&folder).unwrap();
+    let bytes = 2 * 192 * 4;
+    let header = format!(
+        r#"{{"base_model.model.score.weight":{{"dtype":"F32","shape":[2,192],"data_offsets":[0,{bytes}]}}}}"#
+    );
+    let mut weights = (header.len() as u64).to_le_bytes().to_vec();
+    weights.extend_from_slice(header.as_bytes());
+    weights.resize(weights.len() + bytes, 0);
+    fs::write(folder.join("adapter_model.safetensors"), weights).unwrap();
+    let config = r#"{"peft_type": "LORA", "task_type": "SEQ_CLS", "modules_to_save": ["score"],
+        "base_model_name_or_path": "bank/demo-lm"}"#;
+    fs::write(folder.join("adapter_config.json"), config).unwrap();
+    let folder = folder.to_str().unwrap();
+    let told = world.run(&["classify", "-m", folder, "card"]);
+    let said = text(&told.stderr);
+    assert_eq!(told.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("\"bank/demo-lm\"") && said.contains("--base"),
+        "{said}"
+    );
+    let answered = world.run(&["classify", "-m", folder, "--base", "bank/demo-lm", "card"]);
+    let said = text(&answered.stderr);
+    assert_eq!(text(&answered.stdout), "0.500\tLABEL_0\tcard\n", "{said}");
+}
+
 #[test]
 fn refusals_end_the_program_with_what_to_do() {
     let world = World::new("refusals");

@@ -94,15 +94,15 @@ impl Key {
         for name in checkpoint.names() {
             part(name.as_bytes());
             // A tensor that cannot be read as numbers is not loaded.
-            let (Some((dtype, shape)), Some(bytes)) =
-                (checkpoint.form(name), checkpoint.stored_bytes(name))
-            else {
+            let Some((dtype, shape)) = checkpoint.form(name) else {
                 continue;
             };
             part(format!("{dtype:?} {shape:?}").as_bytes());
-            let last = bytes.len().saturating_sub(SAMPLE_BYTES);
-            for first in [0, last / 2, last] {
-                part(&bytes[first..(first + SAMPLE_BYTES).min(bytes.len())]);
+            for bytes in checkpoint.stored_parts(name) {
+                let last = bytes.len().saturating_sub(SAMPLE_BYTES);
+                for first in [0, last / 2, last] {
+                    part(&bytes[first..(first + SAMPLE_BYTES).min(bytes.len())]);
+                }
             }
         }
         Some(Self(hash.finalize().into()))

@@ -222,6 +222,37 @@ fn a_checkpoint_that_changed_has_another_key() {
     assert_ne!(keys("bf16"), before);
 }
 
+/// The factor of an adapter is in no file of weights.
+#[test]
+fn each_adapter_has_another_key() {
+    let folder = Folder::new("adapter");
+    fs::create_dir_all(&folder.0).unwrap();
+    let module = "base_model.model.model.layers.0.self_attn.o_proj.lora_";
+    let part = |name: char, shape: [usize; 2], first: usize| {
+        let end = first + 2 * 192 * 4;
+        format!(
+            r#""{module}{name}.weight":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{first},{end}]}}"#
+        )
+    };
+    let header = [part('A', [2, 192], 0), part('B', [192, 2], 2 * 192 * 4)].join(",");
+    let header = format!("{{{header}}}");
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend((0..4 * 192).flat_map(|_| 0.5_f32.to_le_bytes()));
+    fs::write(folder.0.join("adapter_model.safetensors"), bytes).unwrap();
+    let key = |alpha: u32| {
+        let config = format!(r#"{{"peft_type":"LORA","r":2,"lora_alpha":{alpha}}}"#);
+        fs::write(folder.0.join("adapter_config.json"), config).unwrap();
+        let merged = Checkpoint::open_adapter(&folder.0, &model_folder("demo-lm")).unwrap();
+        Key::of(&merged, "bf16").unwrap().0
+    };
+    let base = Checkpoint::open(&model_folder("demo-lm")).unwrap();
+    let base = Key::of(&base, "bf16").unwrap().0;
+    let (one, two) = (key(1), key(2));
+    assert_eq!(key(1), one);
+    assert!(one != two && one != base && two != base);
+}
+
 #[test]
 fn a_folder_keeps_what_was_used_last() {
     let folder = Folder::new("room");

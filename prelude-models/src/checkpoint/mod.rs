@@ -1,9 +1,11 @@
 //! Checkpoints in the Hugging Face layout: `config.json` and one or several safetensors files.
 
+mod adapter;
 mod container;
 mod gguf;
 mod index;
 mod map;
+mod merged;
 mod quantised;
 mod stored;
 
@@ -18,7 +20,10 @@ use std::{
 
 use prelude_core::Pooling;
 
-use self::stored::{Entry, Stored};
+use self::{
+    adapter::Adapter,
+    stored::{Entry, Stored},
+};
 use crate::{
     DType, Decision, DenseConfig, Error, Fp8Matrix, GenerationConfig, LogitScore, ModelConfig,
     ModelKind, Tensor, TensorView,
@@ -76,6 +81,8 @@ type Tensors = BTreeMap<String, (usize, Entry)>;
 struct Weights {
     files: Vec<WeightFile>,
     tensors: Tensors,
+    /// The adapter that is to be merged into them.
+    adapter: Option<Adapter>,
 }
 
 #[derive(Debug)]
@@ -194,25 +201,76 @@ impl Checkpoint {
     /// # Errors
     /// As of [`Checkpoint::open`].
     pub fn open_plain(folder: &Path) -> Result<Self, Error> {
-        let modules = json::read(&folder.join(MODULES))?;
+        Self::open_with(folder, Some(folder), None, None)
+    }
+
+    /// Opens a LoRA adapter as PEFT saves it, merged into the checkpoint `base`: [`Checkpoint::read`]
+    /// computes each matrix that the adapter changes in f32, `W + s·B·A`, and modules that the adapter
+    /// replaces whole are its own. An adapter of a classifier makes the base one.
+    ///
+    /// What beside the weights says how vectors are made is read from the adapter's folder if that has
+    /// a `modules.json`. A decision model's head may lie beside the adapter.
+    ///
+    /// # Errors
+    /// The errors of [`Checkpoint::open`]; [`Error::Unsupported`] naming a field of
+    /// `adapter_config.json` for what would not be merged exactly; [`Error::Tensors`] naming tensors of
+    /// the adapter that the base has no place for, or in another shape.
+    pub fn open_adapter(adapter: &Path, base: &Path) -> Result<Self, Error> {
+        let opened = Adapter::open(adapter)?;
+        let beside = match opened.has_modules {
+            true => Some(adapter),
+            false => Some(base).filter(|_| !opened.is_classifier()),
+        };
+        let decision = DecisionFiles::find(adapter)?;
+        if let Some(files) = &decision {
+            files.check_beside_adapter()?;
+        }
+        Self::open_with(base, beside, Some(opened), decision.as_ref())
+    }
+
+    /// Opens the checkpoint in `folder` with the modules that the folder `beside` names.
+    fn open_with(
+        folder: &Path,
+        beside: Option<&Path>,
+        adapter: Option<Adapter>,
+        decision: Option<&DecisionFiles>,
+    ) -> Result<Self, Error> {
+        let document = |file: &str| match beside {
+            Some(folder) => json::read(&folder.join(file)),
+            None => Ok(None),
+        };
+        let modules = document(MODULES)?;
         let named = modules.as_deref().map(Modules::find).transpose()?;
         let named = named.unwrap_or_default();
-        let body = body_of(folder, &named);
+        let body = match beside == Some(folder) {
+            true => body_of(folder, &named),
+            false => Self::body_folder(folder)?,
+        };
         if !body.join(CONFIG_FILE).exists()
             && let Some(path) = gguf::only_file(folder)
         {
-            return Self::open_gguf(&path);
+            return match adapter {
+                None => Self::open_gguf(&path),
+                Some(_) => Err(Error::Unsupported {
+                    file: path.display().to_string(),
+                    what: "an adapter of a GGUF file".to_owned(),
+                }),
+            };
         }
-        let config = required(&body.join(CONFIG_FILE))?;
+        let mut config = required(&body.join(CONFIG_FILE))?;
+        if let Some(adapter) = &adapter {
+            config = adapter.configured(config)?;
+        }
         let generation = json::read(&body.join("generation_config.json"))?;
-        let pooling = json::read(&folder.join("1_Pooling/config.json"))?;
+        let pooling = document("1_Pooling/config.json")?;
         let normalize = match &named.normalize {
-            Some(name) => json::read(&folder.join(name).join("config.json"))?,
+            Some(name) => document(&format!("{name}/config.json"))?,
             None => None,
         };
-        let logit_score = json::read(&folder.join("1_LogitScore/config.json"))?;
+        let logit_score = document("1_LogitScore/config.json")?;
         let mut weights = Weights::open(&body)?;
         let mut dense = Vec::new();
+        let folder = beside.unwrap_or(folder);
         for name in named.dense {
             let config = required(&folder.join(&name).join("config.json"))?;
             weights.add_dense(folder, &name)?;
@@ -221,6 +279,7 @@ impl Checkpoint {
                 config,
             });
         }
+        weights.adapter = adapter;
         Self::assemble(
             CONFIG_FILE,
             &Companions {
@@ -233,7 +292,7 @@ impl Checkpoint {
                 logit_score: logit_score.as_deref(),
             },
             weights,
-            None,
+            decision.map(|files| (files, HeadTensors::new(SINGLE_FILE, []))),
         )
     }
 
@@ -319,11 +378,17 @@ impl Checkpoint {
     fn assemble(
         file: &str,
         documents: &Companions<'_>,
-        weights: Weights,
+        mut weights: Weights,
         decision: Option<(&DecisionFiles, HeadTensors)>,
     ) -> Result<Self, Error> {
-        let Weights { files, mut tensors } = weights;
         let mut config = ModelConfig::from_json(file, documents.config)?;
+        let mut adapter = weights.adapter.take();
+        if let Some(adapter) = &mut adapter {
+            adapter.replace(&mut config, &mut weights);
+        }
+        let Weights {
+            files, mut tensors, ..
+        } = weights;
         let decision = decision.map(|(files, of_head)| files.read(&mut config, of_head));
         let decision = decision.transpose()?.map(Arc::new);
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
@@ -353,7 +418,7 @@ impl Checkpoint {
             let dtype = config.dtype.unwrap_or(DType::Bf16);
             quantised::attach_scales(form, dtype, &files, &mut tensors)?;
         }
-        Ok(Self {
+        let mut checkpoint = Self {
             config,
             generation,
             kind,
@@ -364,7 +429,11 @@ impl Checkpoint {
             files,
             tensors,
             shapes,
-        })
+        };
+        match adapter {
+            None => Ok(checkpoint),
+            Some(adapter) => adapter.merge(&mut checkpoint).map(|()| checkpoint),
+        }
     }
 
     /// Returns the checked content of `config.json`.
@@ -455,24 +524,44 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the tensor `name`, widened if it is stored in such a form. Then it is computed anew at
-    /// each call.
+    /// Returns the tensor `name`, widened if it is stored in such a form, and with an adapter's product
+    /// added if there is one. Then it is computed anew at each call.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::tensor`].
     pub fn read(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let (_, entry) = self.entry(name)?;
+        let Stored::Merged(merged) = &entry.dtype else {
+            return self.read_as(name, &entry.dtype);
+        };
+        let base = self.read_as(name, &merged.base)?;
+        let mut values = Vec::with_capacity(base.view().len());
+        base.view().read_f32(0..base.view().len(), &mut values);
+        let columns = base.shape.last().copied().unwrap_or(0);
+        merged.add(&self.files, columns, &mut values);
+        let mut bytes = vec![0; values.len() * DType::F32.size()];
+        quantised::write(values.into_iter(), DType::F32, &mut bytes);
+        Ok(Tensor {
+            dtype: DType::F32,
+            shape: base.shape,
+            bytes: Cow::Owned(bytes),
+        })
+    }
+
+    /// Returns a tensor whose bytes are of the type `stored`.
+    fn read_as(&self, name: &str, stored: &Stored) -> Result<Tensor<'_>, Error> {
         let (file, entry) = self.entry(name)?;
         let mut bytes = Cow::Borrowed(&file.bytes[entry.bytes.clone()]);
         if let Some(rows) = entry.paired_rows {
             bytes = Cow::Owned(quantised::unpaired(&bytes, &entry.shape, rows));
         }
-        let dtype = match &entry.dtype {
+        let dtype = match stored {
             Stored::Float(dtype) => *dtype,
             Stored::Quantised(quantised) => {
                 bytes = Cow::Owned(quantised.widen(&self.files, &entry.shape, &bytes));
                 quantised.dtype
             }
-            Stored::Other(_) => return self.tensor(name).map(Tensor::from),
+            Stored::Merged(_) | Stored::Other(_) => return self.tensor(name).map(Tensor::from),
         };
         Ok(Tensor {
             dtype,
@@ -506,16 +595,26 @@ impl Checkpoint {
         let dtype = match &entry.dtype {
             Stored::Float(dtype) => *dtype,
             Stored::Quantised(quantised) => quantised.dtype,
+            Stored::Merged(_) => DType::F32,
             Stored::Other(_) => return None,
         };
         Some((dtype, &entry.shape))
     }
 
-    /// Returns the bytes of a tensor in its file.
+    /// Returns all that a tensor's numbers follow from: its bytes in its file, and behind them the
+    /// factor and the two matrices that an adapter adds to it, if there is one. Empty for a tensor that
+    /// is not there.
     #[must_use]
-    pub fn stored_bytes(&self, name: &str) -> Option<&[u8]> {
-        let (file, entry) = self.tensors.get(name)?;
-        Some(&self.files[*file].bytes[entry.bytes.clone()])
+    pub fn stored_parts(&self, name: &str) -> Vec<&[u8]> {
+        let Some((file, entry)) = self.tensors.get(name) else {
+            return Vec::new();
+        };
+        let mut parts = vec![&self.files[*file].bytes[entry.bytes.clone()]];
+        if let Stored::Merged(merged) = &entry.dtype {
+            parts.push(&merged.scale);
+            parts.extend(merged.factor_bytes(&self.files));
+        }
+        parts
     }
 
     fn entry(&self, name: &str) -> Result<(&WeightFile, &Entry), Error> {

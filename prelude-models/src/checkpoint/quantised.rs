@@ -194,7 +194,7 @@ fn widen_fp8(
 }
 
 /// Writes numbers as little-endian elements.
-fn write(values: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
+pub(super) fn write(values: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
     match dtype {
         DType::Bf16 => {
             for (out, x) in out.as_chunks_mut().0.iter_mut().zip(values) {

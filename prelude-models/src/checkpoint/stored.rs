@@ -24,6 +24,8 @@ pub(super) enum Stored {
     Float(DType),
     /// A type that is widened to such numbers when the tensor is read.
     Quantised(Quantised),
+    /// A sum, computed in f32 when the tensor is read.
+    Merged(Box<Merged>),
     /// Another one: legal in a file, refused when the tensor is asked for.
     Other(&'static str),
 }
@@ -34,9 +36,25 @@ impl Stored {
         match self {
             Self::Float(_) => "float",
             Self::Quantised(_) => "quantised",
+            Self::Merged(_) => "merged",
             Self::Other(name) => name,
         }
     }
+}
+
+/// A base's tensor and what an adapter adds to it: a product of two matrices, times a factor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Merged {
+    /// The type of the base's bytes.
+    pub(super) base: Stored,
+    /// The adapter's file, by its number.
+    pub(super) file: usize,
+    /// The matrices `[rows, rank]` and `[rank, columns]`.
+    pub(super) factors: [Entry; 2],
+    /// True if the matrices are stored as `[rank, rows]` and `[columns, rank]`.
+    pub(super) is_transposed: bool,
+    /// The factor, an f32 in little-endian bytes.
+    pub(super) scale: [u8; 4],
 }
 
 /// The form of a tensor that is widened.

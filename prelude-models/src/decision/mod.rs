@@ -351,6 +351,20 @@ impl DecisionFiles {
         Ok(Some(files))
     }
 
+    /// Checks that the files may lie beside an adapter, whose base is elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Decision`] for a format whose backbone lies beside its head.
+    pub(crate) fn check_beside_adapter(&self) -> Result<(), Error> {
+        match self.kind {
+            Kind::Kev | Kind::Codes => Ok(()),
+            Kind::Laya | Kind::Decision2 => {
+                let what = "has an adapter beside a decision model whose format has none";
+                Err(wrong(&self.folder.display().to_string(), what))
+            }
+        }
+    }
+
     /// Returns true if a tensor beside the backbone's is the head's, or none that answers need.
     pub(crate) fn is_of_head(&self, tensor: &str) -> bool {
         self.kind == Kind::Laya && laya::is_of_head(tensor)

@@ -5,6 +5,7 @@
 //! loaded. A field that has no row is passed over, as transformers does, with a warning that names
 //! it.
 
+mod adapter;
 mod config;
 mod encoder;
 mod generation;
@@ -47,6 +48,7 @@ pub fn all() -> impl Iterator<Item = &'static Field> {
         sentence_transformers::LOGIT_SCORE,
         sentence_transformers::PIPELINE,
         sentence_transformers::TRANSFORMER,
+        adapter::ADAPTER,
     ];
     let shared = [config::CONFIG, encoder::CONFIG];
     shared.into_iter().chain(own).chain(others).flatten()

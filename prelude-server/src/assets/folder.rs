@@ -1,7 +1,10 @@
 //! Folders that hold something else than a model of Prelude's, or more than one: each is told for
 //! what it is before anything large is read.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use prelude_models::{fields, refused_files};
 use serde_json::Value;
@@ -36,15 +39,11 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
     }
     if let Some(base) = adapter(folder)? {
         return Err(other(match has_weights {
-            true => format!(
-                "has an adapter ({ADAPTER_CONFIG}, of {base}) beside a whole model, and does not \
-                 say which is meant. Merge it, or move it out of the folder"
-            ),
+            true => beside(&base),
             false => format!(
-                "is a LoRA adapter of {base}, not a model. Merge it once and serve the result: \
-                 python -c \"from peft import AutoPeftModel as M; \
-                 M.from_pretrained('.').merge_and_unload().save_pretrained('merged')\", then copy \
-                 the tokenizer's files into merged"
+                "is a LoRA adapter ({ADAPTER_CONFIG}) of {base}, which is no folder here. Name the \
+                 base with --base, or as `base` in the settings of the model: a folder, or a name on \
+                 the Hugging Face Hub. The adapter is merged into it as it is loaded"
             ),
         }));
     }
@@ -80,6 +79,31 @@ pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
+/// Refuses an adapter's folder that holds a whole model, too, or files that would change its answers.
+pub(super) fn check_adapter(folder: &Path) -> Result<(), LoadError> {
+    let has = |file: &str| folder.join(file).exists();
+    let other = match (refused_files(has), adapter(folder)?) {
+        (Some(what), _) => what,
+        (None, Some(base)) if WEIGHTS.iter().any(|file| has(file)) => beside(&base),
+        (None, None) => format!(
+            "is no LoRA adapter: it has no {ADAPTER_CONFIG}. --base is for a folder that PEFT wrote"
+        ),
+        (None, Some(_)) => return Ok(()),
+    };
+    Err(LoadError::Folder {
+        folder: folder.to_owned(),
+        what: other,
+    })
+}
+
+/// Returns what is wrong with an adapter of `base` and a model in one folder.
+fn beside(base: &str) -> String {
+    format!(
+        "has an adapter ({ADAPTER_CONFIG}, of {base}) beside a whole model, and does not say which \
+         is meant. Move one of them out of the folder"
+    )
+}
+
 /// Returns the advice for a folder without `tokenizer.json`: the line that writes it, if the folder has
 /// the files of an older tokenizer.
 pub(super) fn no_tokenizer(folder: &Path) -> LoadError {
@@ -110,6 +134,25 @@ pub(super) fn no_tokenizer(folder: &Path) -> LoadError {
     }
 }
 
+/// Returns the base that an adapter in a folder without a model names, if that is a folder: by its
+/// path, or by that from the adapter's own folder.
+pub(super) fn base(folder: &Path) -> Result<Option<PathBuf>, LoadError> {
+    if WEIGHTS.iter().any(|file| folder.join(file).exists()) {
+        return Ok(None);
+    }
+    let Some(bytes) = read(folder, ADAPTER_CONFIG)? else {
+        return Ok(None);
+    };
+    let config = fields::document(ADAPTER_CONFIG, &bytes)?;
+    let named = config
+        .get("base_model_name_or_path")
+        .and_then(Value::as_str);
+    let path = named
+        .filter(|name| !name.is_empty())
+        .map(|name| folder.join(name));
+    Ok(path.filter(|path| path.is_dir()))
+}
+
 /// Returns the base of an adapter in a folder, in words; `None` if there is no adapter.
 fn adapter(folder: &Path) -> Result<Option<String>, LoadError> {
     let names = [
@@ -124,8 +167,10 @@ fn adapter(folder: &Path) -> Result<Option<String>, LoadError> {
         None => None,
         Some(bytes) => {
             let config = fields::document(ADAPTER_CONFIG, &bytes)?;
-            let base = config.get("base_model_name_or_path");
-            base.and_then(Value::as_str).map(|base| format!("{base:?}"))
+            let text = |field| config.get(field).and_then(Value::as_str);
+            let revision = text("revision").map(|of| format!(" at revision {of:?}"));
+            let revision = revision.unwrap_or_default();
+            text("base_model_name_or_path").map(|base| format!("{base:?}{revision}"))
         }
     };
     Ok(Some(base.unwrap_or_else(|| "an unnamed base".to_owned())))

@@ -92,6 +92,11 @@ impl Assets {
                 false => LoadError::NoFolder(path.to_owned()),
             });
         }
+        if gguf.is_none()
+            && let Some(base) = folder::base(root)?
+        {
+            return Self::open_adapter(root, &base, tokenizers);
+        }
         folder::check(root)?;
         // The model's own files, which sentence-transformers once put into a folder within.
         let decides = match gguf {
@@ -115,51 +120,47 @@ impl Assets {
             }
             None => None,
         };
-        let tokenizer_json = read_bounded(folder, "tokenizer.json", TOKENIZER_BYTES_MAX)?;
-        let tokenizer_json = tokenizer_json.ok_or_else(|| folder::no_tokenizer(folder))?;
-        let mut tokenizer_config = match read(folder, "tokenizer_config.json")? {
-            Some(bytes) => TokenizerConfig::from_json(&bytes)?,
-            None => TokenizerConfig::default(),
+        let places = Places {
+            root,
+            body: folder,
+            tokenizer: folder,
+            sentence: [root, folder],
         };
-        if let Some(bytes) = read(folder, "special_tokens_map.json")? {
-            tokenizer_config.add_special_tokens(&bytes)?;
+        let name = gguf.map_or_else(|| folder_name(root), file_name);
+        places.read(name, checkpoint, tokenizers)
+    }
+
+    /// Opens a LoRA adapter as PEFT saves it, merged into the model in the folder `base`. The files of
+    /// the tokenizer are the adapter's if it has a `tokenizer.json`, and those of sentence-transformers
+    /// if it has a `modules.json`; else they are the base's.
+    ///
+    /// # Errors
+    /// The same as of [`Assets::open`], and those of [`Checkpoint::open_adapter`].
+    pub fn open_adapter(
+        adapter: &Path,
+        base: &Path,
+        tokenizers: Option<&Path>,
+    ) -> Result<Self, LoadError> {
+        if let Some(path) = [adapter, base].into_iter().find(|path| !path.is_dir()) {
+            return Err(LoadError::NoFolder(path.to_owned()));
         }
-        tokenizer_config.check_normalizer(&tokenizer_json)?;
-        // A template in a file of its own wins, as in the reference.
-        let own_template = read(folder, "chat_template.jinja")?;
-        let more = read(folder, "additional_chat_templates/tool_use.jinja")?;
-        let has_tool_template =
-            more.is_some() || (own_template.is_none() && tokenizer_config.has_tool_template);
-        let chat_template = match own_template {
-            Some(bytes) => Some(text("chat_template.jinja", bytes)?),
-            None => tokenizer_config.chat_template.clone(),
+        folder::check_adapter(adapter)?;
+        folder::check(base)?;
+        let body = &Checkpoint::body_folder(base)?;
+        let checkpoint = Checkpoint::open_adapter(adapter, base)?;
+        let places = Places {
+            root: base,
+            body,
+            tokenizer: match adapter.join("tokenizer.json").exists() {
+                true => adapter,
+                false => body,
+            },
+            sentence: match adapter.join("modules.json").exists() {
+                true => [adapter, adapter],
+                false => [base, body],
+            },
         };
-        let (tokenizer, warning) = match tokenizers {
-            None => Tokenizer::from_bytes(&tokenizer_json)?,
-            Some(cache) => Tokenizer::from_bytes_cached(&tokenizer_json, cache)?,
-        };
-        let checkpoint = match checkpoint {
-            Some(checkpoint) => checkpoint,
-            None => Checkpoint::open(root)?,
-        };
-        let chat_template = chat_template.or_else(|| checkpoint.chat_template().map(str::to_owned));
-        let assets = Self {
-            name: gguf.map_or_else(|| folder_name(root), file_name),
-            checkpoint,
-            tokenizer,
-            cuts: SafeCuts::of(&tokenizer_json),
-            tokenizer_config,
-            chat_template,
-            has_tool_template,
-            sentence: SentenceConfig::from_json(
-                read(root, "config_sentence_transformers.json")?.as_deref(),
-                read(folder, "sentence_bert_config.json")?.as_deref(),
-            )?,
-            max_len: None,
-            matryoshka: matryoshka(folder)?,
-            warnings: Vec::from_iter(warning),
-        };
-        assets.checked()
+        places.read(folder_name(adapter), Some(checkpoint), tokenizers)
     }
 
     /// Checks what takes several files, and gathers what they say in common.
@@ -221,6 +222,74 @@ impl Assets {
             return Ok(None);
         };
         ChatTemplate::new(source, self.tokenizer_config.special_tokens()).map(Some)
+    }
+}
+
+/// The folders of a model's files.
+struct Places<'a> {
+    /// The model's own.
+    root: &'a Path,
+    /// That of `config.json`.
+    body: &'a Path,
+    tokenizer: &'a Path,
+    /// Those of `config_sentence_transformers.json` and of `sentence_bert_config.json`.
+    sentence: [&'a Path; 2],
+}
+
+impl Places<'_> {
+    /// Reads what lies beside the weights; without a checkpoint, that of the folder.
+    fn read(
+        &self,
+        name: String,
+        checkpoint: Option<Checkpoint>,
+        tokenizers: Option<&Path>,
+    ) -> Result<Assets, LoadError> {
+        let folder = self.tokenizer;
+        let tokenizer_json = read_bounded(folder, "tokenizer.json", TOKENIZER_BYTES_MAX)?;
+        let tokenizer_json = tokenizer_json.ok_or_else(|| folder::no_tokenizer(folder))?;
+        let mut tokenizer_config = match read(folder, "tokenizer_config.json")? {
+            Some(bytes) => TokenizerConfig::from_json(&bytes)?,
+            None => TokenizerConfig::default(),
+        };
+        if let Some(bytes) = read(folder, "special_tokens_map.json")? {
+            tokenizer_config.add_special_tokens(&bytes)?;
+        }
+        tokenizer_config.check_normalizer(&tokenizer_json)?;
+        // A template in a file of its own wins, as in the reference.
+        let own_template = read(folder, "chat_template.jinja")?;
+        let more = read(folder, "additional_chat_templates/tool_use.jinja")?;
+        let has_tool_template =
+            more.is_some() || (own_template.is_none() && tokenizer_config.has_tool_template);
+        let chat_template = match own_template {
+            Some(bytes) => Some(text("chat_template.jinja", bytes)?),
+            None => tokenizer_config.chat_template.clone(),
+        };
+        let (tokenizer, warning) = match tokenizers {
+            None => Tokenizer::from_bytes(&tokenizer_json)?,
+            Some(cache) => Tokenizer::from_bytes_cached(&tokenizer_json, cache)?,
+        };
+        let checkpoint = match checkpoint {
+            Some(checkpoint) => checkpoint,
+            None => Checkpoint::open(self.root)?,
+        };
+        let chat_template = chat_template.or_else(|| checkpoint.chat_template().map(str::to_owned));
+        let assets = Assets {
+            name,
+            checkpoint,
+            tokenizer,
+            cuts: SafeCuts::of(&tokenizer_json),
+            tokenizer_config,
+            chat_template,
+            has_tool_template,
+            sentence: SentenceConfig::from_json(
+                read(self.sentence[0], "config_sentence_transformers.json")?.as_deref(),
+                read(self.sentence[1], "sentence_bert_config.json")?.as_deref(),
+            )?,
+            max_len: None,
+            matryoshka: matryoshka(self.body)?,
+            warnings: Vec::from_iter(warning),
+        };
+        assets.checked()
     }
 }
 

@@ -11,7 +11,7 @@ table! {
     NoEffect ["user"] "OpenAI" "no answer depends on who asks";
     NoEffect ["mm_processor_kwargs", "media_io_kwargs"] "vLLM" "how media would be read, which are refused where they stand";
     NoEffect ["routed_dp_rank", "data_parallel_rank", "disagg_prefill_dp_rank"] "SGLang" "a model runs on one device";
-    Refused() ["lora", "lora_path"] "SGLang" "there are no adapters; merge one into its model";
+    Refused() ["lora", "lora_path"] "SGLang" "an adapter is a model of its own, merged when it is loaded: `model` names it";
     Refused("\"do_not_pad\"") ["padding"] "vLLM" "no text is padded";
 }
 

@@ -51,6 +51,8 @@ enum Base {
     CrossEncoder,
     /// A language model that is a cross-encoder.
     Judge,
+    /// A LoRA adapter of the classifier.
+    Adapter,
 }
 
 /// A field's new value: file, name, value.
@@ -75,6 +77,7 @@ const DENSE: &str = "2_Dense/config.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const PIPELINE: &str = "config_sentence_transformers.json";
 const TRANSFORMER: &str = "sentence_bert_config.json";
+const ADAPTER: &str = "adapter_config.json";
 
 /// A template that prints all names in its reach.
 const TEMPLATE: &str = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_token }}{{ pad_token }}\
@@ -93,6 +96,7 @@ impl Base {
             MAP => Self::LmWithMap,
             LOGIT_SCORE => Self::Judge,
             DENSE => Self::Dense,
+            ADAPTER => Self::Adapter,
             GENERATION | TOKENIZER | TOKENIZER_CONFIG => Self::Lm,
             _ => Self::Embedder,
         }
@@ -103,6 +107,8 @@ impl Base {
         match self {
             Self::Lm | Self::LmWithMap | Self::Embedder | Self::Judge => Some(demo.join("demo-lm")),
             Self::Classifier => Some(demo.join("demo-classifier")),
+            // Its weights are made.
+            Self::Adapter => Some(demo),
             Self::Reward => Some(testing::golden("rand-yarn-reward")?.join("model")),
             Self::Mistral => Some(testing::golden("rand-mistral-cls3")?.join("model")),
             Self::Llama => Some(testing::golden("rand-llama-cls3")?.join("model")),
@@ -133,6 +139,15 @@ impl Base {
             Self::Experts | Self::Granite => Vec::new(),
             Self::GemmaEmbedder => vec![(POOLING, "pooling_mode_lasttoken", json!(true))],
             Self::Lm => vec![template],
+            Self::Adapter => vec![
+                (ADAPTER, "peft_type", json!("LORA")),
+                (ADAPTER, "r", json!(2)),
+                (
+                    ADAPTER,
+                    "base_model_name_or_path",
+                    json!(Self::Classifier.folder()),
+                ),
+            ],
             Self::Judge => vec![
                 template,
                 (LOGIT_SCORE, "true_token_id", json!(300)),
@@ -177,6 +192,9 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
             let name = path.file_name().unwrap();
             std::os::unix::fs::symlink(&path, folder.join(name)).unwrap();
         }
+    }
+    if base == Base::Adapter {
+        fs::write(folder.join("adapter_model.safetensors"), adapter()).unwrap();
     }
     for module in ["2_Dense", "3_Dense"] {
         let file = format!("{module}/model.safetensors");
@@ -227,6 +245,21 @@ fn outcome(base: Base, changes: &[Change]) -> Option<Result<(String, Vec<String>
     let asked = ask(base, &folder);
     fs::remove_dir_all(&folder).unwrap();
     Some(asked)
+}
+
+/// Returns the weights of an adapter that changes answers.
+fn adapter() -> Vec<u8> {
+    use safetensors::{Dtype, tensor::TensorView};
+
+    let ones: Vec<u8> = (0..2 * 192).flat_map(|_| 0.1_f32.to_le_bytes()).collect();
+    let tensor = |part: &str, shape: [usize; 2]| {
+        let name = format!("base_model.model.model.layers.0.self_attn.o_proj.lora_{part}.weight");
+        (
+            name,
+            TensorView::new(Dtype::F32, shape.to_vec(), &ones).unwrap(),
+        )
+    };
+    safetensors::serialize([tensor("A", [2, 192]), tensor("B", [192, 2])], None).unwrap()
 }
 
 fn ask(base: Base, folder: &Path) -> Result<(String, Vec<String>), String> {
@@ -283,7 +316,7 @@ fn probe(app: &Arc<App>, base: Base) -> String {
                 json!({"prompt": "card ".repeat(60), "max_tokens": 1, "temperature": 0}),
             ),
         ],
-        Base::Classifier | Base::Mistral | Base::Llama => vec![
+        Base::Classifier | Base::Mistral | Base::Llama | Base::Adapter => vec![
             ("/classify", json!({"input": text})),
             ("/pooling", json!({"input": text})),
         ],
@@ -508,6 +541,15 @@ fn shown_by(file: &'static str, name: &'static str) -> (Base, Vec<Change>) {
         (PIPELINE, "truncate_dim") => one(json!(5)),
         (LOGIT_SCORE, _) => one(json!(302)),
         (TRANSFORMER, _) => one(json!(9)),
+        (ADAPTER, "r") => one(json!(3)),
+        (ADAPTER, "lora_alpha") => one(json!(20)),
+        (ADAPTER, "use_rslora") => one(json!(true)),
+        (ADAPTER, "modules_to_save") => one(json!(["norm"])),
+        (ADAPTER, "task_type") => one(json!("QUESTION_ANS")),
+        (ADAPTER, "auto_mapping") => {
+            one(json!({"base_model_class": "Qwen3ForTokenClassification"}))
+        }
+        (ADAPTER, "base_model_name_or_path") => one(json!("no/such")),
         _ => panic!("{file}: nothing shows that {name} is obeyed"),
     }
 }

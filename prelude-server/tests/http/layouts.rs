@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 
 use crate::support::{TestServer, config, devices};
 
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+pub(super) type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// A copy of a golden model's folder, which is removed when it is dropped.
-struct Layout(PathBuf);
+pub(super) struct Layout(pub(super) PathBuf);
 
 impl Layout {
-    fn of(name: &str) -> Self {
+    pub(super) fn of(name: &str) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let own = COUNT.fetch_add(1, Ordering::Relaxed);
         let own = format!("prelude-layout-{}-{own}", std::process::id());
@@ -35,7 +35,7 @@ impl Layout {
     }
 
     /// Changes the tensors of `model.safetensors`.
-    fn tensors(&self, change: impl FnOnce(&mut Tensors)) {
+    pub(super) fn tensors(&self, change: impl FnOnce(&mut Tensors)) {
         let path = self.0.join("model.safetensors");
         let bytes = fs::read(&path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
@@ -52,14 +52,14 @@ impl Layout {
         fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
     }
 
-    fn write(&self, file: &str, text: &str) {
+    pub(super) fn write(&self, file: &str, text: &str) {
         let path = self.0.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     /// Loads the folder in f32 under this name.
-    fn load(&self, name: &str) -> Result<Loaded, String> {
+    pub(super) fn load(&self, name: &str) -> Result<Loaded, String> {
         let mut options = LoadOptions {
             name: Some(name.to_owned()),
             ..LoadOptions::default()
@@ -76,7 +76,7 @@ impl Drop for Layout {
     }
 }
 
-fn golden(name: &str) -> PathBuf {
+pub(super) fn golden(name: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match name.starts_with("demo-") {
         true => workspace.join("prelude-server/demo").join(name),
@@ -403,7 +403,7 @@ fn folders_are_told_for_what_they_are() {
         assert!(error.lines().count() <= 2, "{error}");
     };
     let remove = |layout: &Layout, file: &str| fs::remove_file(layout.0.join(file)).unwrap();
-    let adapter = r#"{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}"#;
+    let adapter = r#"{"base_model_name_or_path": "Qwen/Qwen3-0.6B", "revision": "v2"}"#;
     told(
         "rand-cls3",
         &|layout| layout.write("adapter_config.json", adapter),
@@ -417,8 +417,8 @@ fn folders_are_told_for_what_they_are() {
             remove(layout, "model.safetensors");
         },
         &[
-            "is a LoRA adapter of \"Qwen/Qwen3-0.6B\"",
-            "merge_and_unload",
+            "is a LoRA adapter (adapter_config.json) of \"Qwen/Qwen3-0.6B\" at revision \"v2\"",
+            "--base",
         ],
     );
     told(

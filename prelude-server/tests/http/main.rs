@@ -1,6 +1,7 @@
 //! The server as its clients see it: bytes in, bytes out, over loopback.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod adapters;
 mod chat;
 mod completions;
 #[cfg(feature = "llguidance")]

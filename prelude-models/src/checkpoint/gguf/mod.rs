@@ -66,6 +66,7 @@ impl Checkpoint {
                 name: name.clone(),
                 bytes,
             }],
+            ..Weights::default()
         };
         let mut checkpoint = Self::assemble(&name, &documents, weights, None)?;
         checkpoint.chat_template = template;
