@@ -563,3 +563,41 @@ fn weights_say_what_to_do() {
     folder.write("adapter_model.safetensors", b"");
     assert_error(open(), "adapter_model.safetensors is not a valid");
 }
+
+/// What peft's `merge_and_unload` makes of bases in float32: `golden/tools/make_adapter_golden.py`.
+#[test]
+fn merged_models_are_those_of_peft() {
+    for (name, base) in [
+        ("decoder", "rand-qwen2"),
+        ("rslora", "rand-llama"),
+        ("encoder", "rand-bert-embed"),
+        ("classifier", "rand-qwen2"),
+    ] {
+        let folder = crate::testing::folder("adapters").join(name);
+        let checkpoint = Checkpoint::open_adapter(&folder, &model_folder(base)).unwrap();
+        checkpoint.check_tensors().unwrap();
+        let file = std::fs::read(folder.join("merged.safetensors")).unwrap();
+        let merged = safetensors::SafeTensors::deserialize(&file).unwrap();
+        assert!(merged.len() > 4, "{name}");
+        // An embedder reads no pooler.
+        let read = merged
+            .iter()
+            .filter(|(name, _)| !name.starts_with("pooler."));
+        for (tensor, expected) in read {
+            let found = checkpoint.read(tensor).unwrap();
+            let mut numbers = Vec::new();
+            found.view().read_f32(0..found.view().len(), &mut numbers);
+            let (expected, _) = expected.data().as_chunks::<4>();
+            assert_eq!(numbers.len(), expected.len(), "{name}: {tensor}");
+            for (found, expected) in numbers.iter().zip(expected) {
+                let expected = f32::from_le_bytes(*expected);
+                assert!(
+                    (found - expected).abs() < 1e-5,
+                    "{name}: {tensor}: {found} {expected}"
+                );
+            }
+        }
+        let is_classifier = matches!(checkpoint.kind(), ModelKind::SequenceClassification { labels } if labels.len() == 3);
+        assert_eq!(is_classifier, name == "classifier");
+    }
+}
