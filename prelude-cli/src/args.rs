@@ -179,6 +179,10 @@ pub(crate) struct ModelArgs {
     /// which --revision is then [default: the folder that the adapter names].
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: Option<PathBuf>,
+    /// Serve the plain model of a folder with files by which a decision model decides: without its head,
+    /// prompt and calibration.
+    #[arg(long)]
+    pub(crate) plain: bool,
     /// Device: auto, cpu, cuda or cuda:N (a program built with the feature cuda). Auto takes the GPU
     /// for one model, if there are a driver and kernels, and says so [default: auto].
     #[arg(long)]

@@ -360,7 +360,9 @@ pub(crate) fn widest_input(model: &ModelConfig) -> usize {
         .iter()
         .map(|experts| experts.intermediate_size);
     let encoder = model.encoder.as_ref();
-    let markers = encoder.and_then(|of| of.markers).map(|_| 4 * model.hidden_size);
+    let markers = encoder
+        .and_then(|of| of.markers)
+        .map(|_| 4 * model.hidden_size);
     let all = of_layers.into_iter().chain(dense).chain(experts);
     let widest = all.chain(markers).max();
     widest.expect("a layer has products")

@@ -58,6 +58,8 @@ pub struct LoadOptions {
     pub tool_parser: Option<ToolParser>,
     /// Temperatures of typed decisions by type of question, if they differ from the server's.
     pub calibration: Option<Calibration>,
+    /// True if files by which a decision model decides are not looked at ([`Assets::open_plain`]).
+    pub plain: bool,
     /// A folder where compiled tokenizers are kept from one start to the next.
     pub tokenizer_cache: Option<PathBuf>,
     /// Settings of the executor.
@@ -83,6 +85,7 @@ impl Default for LoadOptions {
             reasoning_parser: None,
             tool_parser: None,
             calibration: None,
+            plain: false,
             tokenizer_cache: None,
             executor: ExecutorConfig::default(),
             engine: EngineConfig::default(),

@@ -175,9 +175,8 @@ fn gather_parts(device: &Device, rows: usize, width: usize) {
 /// Tables in any company; ids and positions at, and behind, the last row.
 fn embed_sum(device: &Device, rows: usize, width: usize, live: Option<u32>, tables: [bool; 3]) {
     let [has_words, has_positions, has_types] = tables;
-    let what = format!(
-        "[{rows}, {width}] words {has_words} positions {has_positions} types {has_types}"
-    );
+    let what =
+        format!("[{rows}, {width}] words {has_words} positions {has_positions} types {has_types}");
     const POSITIONS: usize = 9;
     const TYPES: usize = 2;
     let mut values = Values::new(6);

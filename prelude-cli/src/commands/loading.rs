@@ -44,7 +44,7 @@ pub(crate) fn load_all(
         model.source = fetched.map_err(|e| of(e, &name))?;
         report(None);
         let tokenizers = model.options.tokenizer_cache.as_deref();
-        let assets = model.source.assets(tokenizers);
+        let assets = model.source.assets(tokenizers, model.options.plain);
         let assets = assets.map_err(|e| of(e.into(), &name))?;
         let name = model
             .options

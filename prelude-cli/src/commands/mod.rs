@@ -274,6 +274,7 @@ impl Settings {
             chat_template: args.chat_template.clone(),
             pooling: args.pooling,
             rerank_template: args.rerank_template.clone(),
+            plain: args.plain,
             tokenizer_cache: self.tokenizer.cache.clone(),
             executor,
             ..tables
@@ -414,12 +415,21 @@ impl Source {
     }
 
     /// Opens the model's files; `tokenizers` is the folder of compiled tokenizers, if there is one.
-    pub(crate) fn assets(&self, tokenizers: Option<&Path>) -> Result<Assets, LoadError> {
+    /// `is_plain` says not to look at what makes it a decision model.
+    pub(crate) fn assets(
+        &self,
+        tokenizers: Option<&Path>,
+        is_plain: bool,
+    ) -> Result<Assets, LoadError> {
+        let open = match is_plain {
+            true => Assets::open_plain,
+            false => Assets::open_cached,
+        };
         match self {
-            Self::Folder(path) => Assets::open_cached(path, tokenizers),
+            Self::Folder(path) => open(path, tokenizers),
             Self::Hub(model) => Err(LoadError::NoFolder(model.repo.to_string().into())),
             Self::Fetched(name, path) => {
-                let mut assets = Assets::open_cached(path, tokenizers)?;
+                let mut assets = open(path, tokenizers)?;
                 // The folder is named after a commit.
                 assets.name.clone_from(name);
                 Ok(assets)
@@ -436,7 +446,7 @@ impl Source {
 
     /// Loads the model, with a sign of life on a terminal and warnings on stderr.
     pub(crate) fn load(&self, options: &LoadOptions, devices: &Devices) -> Result<Loaded, Failure> {
-        let assets = self.assets(options.tokenizer_cache.as_deref())?;
+        let assets = self.assets(options.tokenizer_cache.as_deref(), options.plain)?;
         loading::load_one(&self.name(), assets, options, devices)
     }
 }

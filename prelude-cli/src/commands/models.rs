@@ -34,6 +34,9 @@ pub(crate) struct ModelSettings {
     /// The model that `model`, the folder of a LoRA adapter, changes: a folder, or a name on the Hub, of
     /// which `revision` is then (default the folder that the adapter names).
     pub(crate) base: Option<PathBuf>,
+    /// True to serve the plain model of a folder with files by which a decision model decides (default
+    /// false).
+    pub(crate) plain: Option<bool>,
     /// Further names by which requests may ask for the model (default none).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) aliases: Vec<String>,
@@ -246,6 +249,7 @@ impl Flags<'_> {
         let given = [
             (model.revision.is_some(), "--revision", "revision"),
             (model.base.is_some(), "--base", "base"),
+            (model.plain, "--plain", "plain"),
             (model.kind.is_some(), "--kind", "kind"),
             (
                 model.max_model_len.is_some(),
@@ -363,6 +367,7 @@ fn listed(
     options.kind = options.kind.or(own.kind);
     options.max_model_len = options.max_model_len.or(own.max_model_len);
     options.auto_truncate |= own.auto_truncate.unwrap_or(false);
+    options.plain |= own.plain.unwrap_or(false);
     options.pooling = options.pooling.or(own.pooling);
     let chat_template = options.chat_template.take();
     options.chat_template = chat_template.or_else(|| own.chat_template.clone());

@@ -304,7 +304,10 @@ pub(crate) fn tokenize(args: &TokenizeArgs, environment: &Environment) -> Result
     let texts = texts::read(&args.texts)?;
     let settings = environment.settings(None)?;
     let source = source(&args.common, demo::LM)?;
-    let assets = source.assets(settings.tokenizer.cache.as_deref())?;
+    let assets = source.assets(
+        settings.tokenizer.cache.as_deref(),
+        args.common.model_args.plain,
+    )?;
     for text in texts {
         let tokens = assets.tokenizer.encode(&text, true);
         let pieces: Vec<String> = tokens

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &ProfileArgs, environment: &Environment) -> Result<(), F
         None => Source::Embedded(demo::LM),
     };
     let devices = settings.devices(args.model_args.device, &options, &source)?;
-    let assets = source.assets(options.tokenizer_cache.as_deref())?;
+    let assets = source.assets(options.tokenizer_cache.as_deref(), options.plain)?;
     let mut opened = load::open(&assets, &options, &devices)?;
     let budget = Duration::from_secs(args.seconds);
     let measured = {

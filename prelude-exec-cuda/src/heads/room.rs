@@ -90,7 +90,9 @@ fn need<'a>(
     let own = match &row.head {
         // Products behind the pooling take a second row and an index.
         OutputHead::Embed { .. } => 2 * size_of::<PoolRow>() + WORD * (outputs + 1),
-        OutputHead::Tokens(TokenHead::Embed { .. }) | OutputHead::States(_) => (size_of::<PoolRow>() + WORD) * outputs,
+        OutputHead::Tokens(TokenHead::Embed { .. }) | OutputHead::States(_) => {
+            (size_of::<PoolRow>() + WORD) * outputs
+        }
         OutputHead::Classify | OutputHead::Tokens(TokenHead::Classify) => WORD * outputs,
         // A state and an id for each product.
         OutputHead::LabelScores {

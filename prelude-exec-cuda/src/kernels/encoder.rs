@@ -73,7 +73,11 @@ pub(crate) fn embed_sum(
         ("position_table", tables.positions),
         ("types", tables.types),
     ];
-    reads.extend(named.into_iter().filter_map(|(name, table)| Some(access(name, table?))));
+    reads.extend(
+        named
+            .into_iter()
+            .filter_map(|(name, table)| Some(access(name, table?))),
+    );
     launcher.launch(&params.launch(), &params, &reads, &[access("h", h)])
 }
 

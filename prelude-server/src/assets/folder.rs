@@ -25,17 +25,21 @@ const TABLE_FIELDS: [&str; 4] = [
 /// Files of weights that Prelude reads.
 const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
 
+/// The advice where files of a decision model are refused.
+const PLAIN: &str =
+    "--plain, or `plain = true` in the model's settings, serves the backbone without them";
+
 /// Refuses a folder that holds something else than a whole model, and one whose files beside the model
-/// would change its answers.
-pub(super) fn check(folder: &Path) -> Result<(), LoadError> {
+/// would change its answers, unless the plain model is meant.
+pub(super) fn check(folder: &Path, is_plain: bool) -> Result<(), LoadError> {
     let has = |file: &str| folder.join(file).exists();
     let has_weights = WEIGHTS.iter().any(|file| has(file));
     let other = |what: String| LoadError::Folder {
         folder: folder.to_owned(),
         what,
     };
-    if let Some(what) = refused_files(has) {
-        return Err(other(what));
+    if !is_plain && let Some(what) = refused_files(has) {
+        return Err(other(format!("{what}. {PLAIN}")));
     }
     if let Some(base) = adapter(folder)? {
         return Err(other(match has_weights {

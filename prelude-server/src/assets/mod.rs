@@ -79,6 +79,19 @@ impl Assets {
     /// # Errors
     /// The same as of [`Assets::open`].
     pub fn open_cached(path: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
+        Self::open_as(path, tokenizers, false)
+    }
+
+    /// Opens a model's files as [`Assets::open_cached`] does, without looking at files beside them by
+    /// which a decision model decides.
+    ///
+    /// # Errors
+    /// The same as of [`Assets::open`].
+    pub fn open_plain(path: &Path, tokenizers: Option<&Path>) -> Result<Self, LoadError> {
+        Self::open_as(path, tokenizers, true)
+    }
+
+    fn open_as(path: &Path, tokenizers: Option<&Path>, is_plain: bool) -> Result<Self, LoadError> {
         let gguf = Some(path).filter(|path| is_gguf_file(path));
         let root = match gguf.map(|path| path.parent().unwrap_or_else(|| Path::new(""))) {
             None => path,
@@ -97,11 +110,11 @@ impl Assets {
         {
             return Self::open_adapter(root, &base, tokenizers);
         }
-        folder::check(root)?;
+        folder::check(root, is_plain)?;
         // The model's own files, which sentence-transformers once put into a folder within.
         let decides = match gguf {
-            None => Checkpoint::decision_tokenizer(root)?,
-            Some(_) => None,
+            None if !is_plain => Checkpoint::decision_tokenizer(root)?,
+            _ => None,
         };
         let is_decision = decides.is_some();
         let folder = &match (gguf, decides) {
@@ -110,11 +123,12 @@ impl Assets {
             (Some(_), _) => root.to_owned(),
         };
         if folder != root && !is_decision {
-            folder::check(folder)?;
+            folder::check(folder, is_plain)?;
         }
         // Before the tokenizer: a model that is not served is told as such.
         let checkpoint = match gguf {
             Some(path) => Some(Checkpoint::open_gguf(path)?),
+            None if is_plain => Some(Checkpoint::open_plain(root)?),
             None if is_decision || folder.join("config.json").exists() => {
                 Some(Checkpoint::open(root)?)
             }
@@ -145,7 +159,7 @@ impl Assets {
             return Err(LoadError::NoFolder(path.to_owned()));
         }
         folder::check_adapter(adapter)?;
-        folder::check(base)?;
+        folder::check(base, false)?;
         let body = &Checkpoint::body_folder(base)?;
         let checkpoint = Checkpoint::open_adapter(adapter, base)?;
         let places = Places {

@@ -216,6 +216,22 @@ fn the_prompt_is_the_format_s() {
 }
 
 #[test]
+fn the_plain_model_is_served_if_that_is_said() {
+    let Some(folder) = golden("decision/d3-qwen3") else {
+        return;
+    };
+    let assets = Assets::open_plain(&folder.join("model"), None).unwrap();
+    assert!(assets.checkpoint.decision().is_none());
+    let mut loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+    loaded.warnings.clear();
+    let vectors = answer(&app(vec![loaded]), "/v1/embeddings", &json!({"input": "a"}));
+    assert_eq!(
+        vectors["data"][0]["embedding"].as_array().unwrap().len(),
+        64
+    );
+}
+
+#[test]
 fn permutations_are_the_mean_over_orders_of_options() {
     for name in ["laya", "d3-qwen3"] {
         let Some((app, _)) = served(name) else {
