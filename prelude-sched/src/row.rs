@@ -79,10 +79,7 @@ pub(crate) fn output_of(
         return answers.then(|| (computed.clone(), OutputHead::Tokens(*head)));
     }
     if let Head::States { positions } = head {
-        let at = positions.iter().copied();
-        let at: Arc<[u32]> = at.filter(|position| computed.contains(position)).collect();
-        let span = *at.first()?..at.last()? + 1;
-        return Some((span, OutputHead::States(at)));
+        return states_of(positions, computed);
     }
     if computed.end < len {
         return None;
@@ -136,10 +133,16 @@ pub(crate) fn output_of(
             Attention::Causal => (last, OutputHead::Classify),
             Attention::Full => (0..1, OutputHead::Classify),
         },
-        Head::PromptLogprobs { .. } | Head::Tokens(_) | Head::States { .. } => {
-            unreachable!("answered above")
-        }
+        _ => unreachable!("answered above"),
     })
+}
+
+/// Returns the states that a step reads of those at `positions`, if it computes any.
+fn states_of(positions: &[u32], computed: &Range<u32>) -> Option<(Range<u32>, OutputHead)> {
+    let at = positions.iter().copied();
+    let at: Arc<[u32]> = at.filter(|position| computed.contains(position)).collect();
+    let span = *at.first()?..at.last()? + 1;
+    Some((span, OutputHead::States(at)))
 }
 
 /// Returns whether an executor's answer is of the kind that the head asked for, so that a defective

@@ -29,6 +29,7 @@ mod app;
 pub mod assets;
 mod config;
 mod constrain;
+mod decider;
 pub mod demo;
 mod dialects;
 mod encode;
@@ -63,6 +64,7 @@ mod wire;
 pub use app::App;
 pub use bytes::Bytes;
 pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
+pub use decider::Decider;
 pub use endpoint::Asking;
 pub use error::ApiError;
 pub use host::resolve_host;
@@ -71,7 +73,7 @@ pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use own::{OwnCall, OwnEndpoint};
 pub use served_model::{
-    Classes, Decider, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults,
-    ServedModel, Task, Vectors, Words,
+    Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,
+    Task, Vectors, Words,
 };
 pub use traces::Traces;

@@ -22,12 +22,12 @@ use sha2::{Digest, Sha256};
 use crate::{
     assets::{Assets, LoadError, read_template},
     config::{ReasoningParser, ToolParser},
+    decider::Decider,
     executor::{Devices, ExecutorConfig, HostMemory, Opened},
     served_model::{
         Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults,
         ServedModel, Task, Vectors, Words,
     },
-    tasks::decide::Decider,
 };
 
 pub use self::tables::KvSettings;

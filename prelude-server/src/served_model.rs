@@ -18,10 +18,9 @@ use crate::{
     assets::TokenizerConfig,
     config::{ReasoningParser, ToolParser},
     constrain::Grammars,
+    decider::Decider,
     executor::{HostMemory, PackedCheck},
 };
-
-pub use crate::tasks::decide::Decider;
 
 /// The use of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

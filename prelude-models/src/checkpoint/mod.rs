@@ -28,7 +28,7 @@ use crate::{
     DType, Decision, DenseConfig, Error, Fp8Matrix, GenerationConfig, LogitScore, ModelConfig,
     ModelKind, Tensor, TensorView,
     config::Companions,
-    decision::{DecisionFiles, HeadTensors, widened},
+    decision::{DecisionFiles, HeadTensors, NamedTensor, widened},
     error::{TensorDefects, first_few},
     json,
     modules::{DenseDocument, MODULES, Modules},
@@ -389,7 +389,8 @@ impl Checkpoint {
         let Weights {
             files, mut tensors, ..
         } = weights;
-        let decision = decision.map(|(files, of_head)| files.read(&mut config, of_head));
+        let decision =
+            decision.map(|(files, of_head)| files.read(&mut config, of_head, head_tensors));
         let decision = decision.transpose()?.map(Arc::new);
         let generation = GenerationConfig::from_documents(&config, documents.generation)?;
         let bare = !tensors.contains_key("model.embed_tokens.weight")
@@ -674,10 +675,7 @@ impl Checkpoint {
 }
 
 /// Returns the tensors of a safetensors file, widened to f32, whose name in messages is `file`.
-pub(crate) fn head_tensors(
-    file: &str,
-    bytes: &[u8],
-) -> Result<Vec<(String, Vec<usize>, Vec<f32>)>, Error> {
+fn head_tensors(file: &str, bytes: &[u8]) -> Result<Vec<NamedTensor>, Error> {
     let tensor = |entry: Entry| match entry.dtype {
         Stored::Float(dtype) => {
             let view = TensorView {

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, path::Path};
 
 use super::{
-    CodeWording, Decision, DecisionFormat, DecisionHead, HeadTensors, Linear, Temperatures,
+    CodeWording, Decision, DecisionFormat, DecisionHead, HeadTensors, Linear, Parse, Temperatures,
     laya::{document, refuse_others},
     look_ahead, wrong,
 };
@@ -18,7 +18,11 @@ const CODES: usize = 255;
 const PPLX_TOKENS: usize = 8_192;
 
 /// Reads the format's files.
-pub(super) fn read(folder: &Path, config: &mut ModelConfig) -> Result<Decision, Error> {
+pub(super) fn read(
+    folder: &Path,
+    config: &mut ModelConfig,
+    parse: Parse,
+) -> Result<Decision, Error> {
     let map = document(folder, CONFIG)?;
     let fields = Fields::new(CONFIG, &map);
     if fields.get("codes").is_none() {
@@ -71,7 +75,7 @@ pub(super) fn read(folder: &Path, config: &mut ModelConfig) -> Result<Decision, 
     let temperature = fields.number("temperature", "above 0", |t| t > 0.0)?;
     let temperature = fields.required("temperature", temperature)?;
     let max_tokens = fields.count("max_length", usize::MAX)?;
-    let mut tensors = HeadTensors::open(folder, HEAD)?;
+    let mut tensors = HeadTensors::open(folder, HEAD, parse)?;
     let size = [CODES, config.hidden_size];
     let head = DecisionHead::Codes(Linear::take(&mut tensors, ["weight", ""], size)?);
     tensors.finish()?;

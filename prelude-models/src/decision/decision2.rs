@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{
-    Decision, DecisionFormat, DecisionHead, HeadTensors, LayerNorm, Linear, Temperatures,
+    Decision, DecisionFormat, DecisionHead, HeadTensors, LayerNorm, Linear, Parse, Temperatures,
     laya::{document, refuse_others},
     wrong,
 };
@@ -35,7 +35,7 @@ pub(super) fn backbone(folder: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Reads the format's files.
-pub(super) fn read(folder: &Path, config: &mut ModelConfig) -> Result<Decision, Error> {
+pub(super) fn read(folder: &Path, config: &ModelConfig, parse: Parse) -> Result<Decision, Error> {
     let map = document(folder, PACKAGE)?;
     let package = Fields::new(PACKAGE, &map);
     if package.count("format_version", usize::MAX)? != Some(2) {
@@ -78,7 +78,7 @@ pub(super) fn read(folder: &Path, config: &mut ModelConfig) -> Result<Decision, 
     }
     let d = settings.required_count("head_dim", HEAD_DIM_MAX)?;
     let path = named(folder, &package, "decision_weights", Some("decision_head"))?;
-    let head = head(folder, &path, [d, config.hidden_size])?;
+    let head = head(folder, (&path, parse), [d, config.hidden_size])?;
     let calibration = object_at(&named(folder, &package, "calibration", None)?)?;
     let calibration = Fields::new(CALIBRATION, &calibration);
     must_be(
@@ -107,9 +107,13 @@ pub(super) fn read(folder: &Path, config: &mut ModelConfig) -> Result<Decision, 
     })
 }
 
-fn head(folder: &Path, path: &Path, [d, hidden]: [usize; 2]) -> Result<DecisionHead, Error> {
+fn head(
+    folder: &Path,
+    (path, parse): (&Path, Parse),
+    [d, hidden]: [usize; 2],
+) -> Result<DecisionHead, Error> {
     let name = path.strip_prefix(folder).unwrap_or(path);
-    let mut tensors = HeadTensors::open(folder, &name.display().to_string())?;
+    let mut tensors = HeadTensors::open(folder, &name.display().to_string(), parse)?;
     let of = &mut tensors;
     let option_norm = LayerNorm::take(of, "candidate_norm", hidden)?;
     let query_norm = LayerNorm::take(of, "query_norm", hidden)?;

@@ -32,7 +32,7 @@ use prelude_core::{Attention, TokenId};
 use crate::{Error, ModelConfig};
 
 pub use head::{DecisionHead, LayerNorm, Linear};
-pub(crate) use tensors::{HeadTensors, widened};
+pub(crate) use tensors::{HeadTensors, NamedTensor, Parse, widened};
 
 /// The type of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -379,7 +379,7 @@ impl DecisionFiles {
     }
 
     /// Reads what the files say. `config` is changed where the format says more of the backbone, and
-    /// `of_weights` are the tensors beside the backbone's in its files.
+    /// `of_weights` are the tensors beside the backbone's in its files; `parse` reads those of other files.
     ///
     /// # Errors
     /// [`Error::Decision`], [`Error::Field`] and others of reading, naming the file.
@@ -387,14 +387,15 @@ impl DecisionFiles {
         &self,
         config: &mut ModelConfig,
         of_weights: HeadTensors,
+        parse: Parse,
     ) -> Result<Decision, Error> {
         let folder = &self.folder;
         manifest::verify(folder)?;
         match self.kind {
             Kind::Laya => laya::read(folder, config, of_weights),
-            Kind::Codes => codes::read(folder, config),
+            Kind::Codes => codes::read(folder, config, parse),
             Kind::Kev => kev::read(folder, config),
-            Kind::Decision2 => decision2::read(folder, config),
+            Kind::Decision2 => decision2::read(folder, config, parse),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::io::{Cursor, Read};
 
 use zip::ZipArchive;
 
+use super::NamedTensor;
 use crate::DType;
 
 /// The most bytes of a pickle without its tensors.
@@ -79,9 +80,6 @@ pub(super) struct Pickle<'a> {
     values: Vec<Value>,
     root: usize,
 }
-
-/// A tensor by name, with its shape and its numbers.
-pub(super) type NamedTensor = (String, Vec<usize>, Vec<f32>);
 
 impl<'a> Pickle<'a> {
     /// Reads an archive's pickle.

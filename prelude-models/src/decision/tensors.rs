@@ -3,10 +3,16 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::wrong;
-use crate::{Error, TensorView, checkpoint::head_tensors, error::first_few, file};
+use crate::{Error, TensorView, error::first_few, file};
 
 /// The most bytes of a file with a head: far above what the largest model has.
 const HEAD_BYTES_MAX: u64 = 256 << 20;
+
+/// A tensor by name, with its shape and its numbers.
+pub(crate) type NamedTensor = (String, Vec<usize>, Vec<f32>);
+
+/// Reads the tensors of a safetensors file, whose name in messages comes first.
+pub(crate) type Parse = fn(&str, &[u8]) -> Result<Vec<NamedTensor>, Error>;
 
 /// Tensors of a file that have not been taken.
 #[derive(Debug)]
@@ -18,10 +24,7 @@ pub(crate) struct HeadTensors {
 
 impl HeadTensors {
     /// Returns tensors by name, of this file.
-    pub(crate) fn new(
-        file: &str,
-        tensors: impl IntoIterator<Item = (String, Vec<usize>, Vec<f32>)>,
-    ) -> Self {
+    pub(crate) fn new(file: &str, tensors: impl IntoIterator<Item = NamedTensor>) -> Self {
         let tensors = tensors.into_iter();
         Self {
             file: file.to_owned(),
@@ -32,9 +35,9 @@ impl HeadTensors {
     }
 
     /// Reads a safetensors file `name` of a folder.
-    pub(super) fn open(folder: &Path, name: &str) -> Result<Self, Error> {
+    pub(super) fn open(folder: &Path, name: &str, parse: Parse) -> Result<Self, Error> {
         let bytes = read_head(folder, name)?;
-        Ok(Self::new(name, head_tensors(name, &bytes)?))
+        Ok(Self::new(name, parse(name, &bytes)?))
     }
 
     /// Returns the shape of a tensor that has not been taken.

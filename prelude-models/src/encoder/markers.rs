@@ -11,7 +11,7 @@ use prelude_core::Attention;
 
 use super::Norm;
 use crate::{
-    Activation, AttnShape, EmbedTables, Error, Ops,
+    Activation, AttnShape, EmbedTables, EncoderConfig, Error, Ops,
     source::{Form, TensorSource},
 };
 
@@ -57,8 +57,18 @@ pub(super) struct Room<T> {
 }
 
 impl<W> Markers<W> {
+    /// Makes what a decision model has behind its encoder, if this is one.
+    pub(super) fn of<S: TensorSource<Weight = W>>(
+        source: &mut S,
+        hidden: usize,
+        encoder: &EncoderConfig,
+    ) -> Result<Option<Self>, Error> {
+        let define = |layers| Self::define(source, hidden, (layers, encoder.token_types));
+        encoder.markers.map(define).transpose()
+    }
+
     /// Makes `layers` layers of the tensors that it asks `source` for. All names are whole.
-    pub(super) fn define<S: TensorSource<Weight = W>>(
+    fn define<S: TensorSource<Weight = W>>(
         source: &mut S,
         hidden: usize,
         (layers, types): (usize, usize),

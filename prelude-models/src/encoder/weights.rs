@@ -58,11 +58,7 @@ impl<W> Encoder<W> {
                 source.rope("rope", &local.rope, config.head_dim)?,
             ]),
         };
-        let markers = encoder.markers.map(|layers| {
-            let types = encoder.token_types;
-            Markers::define(source, hidden, (layers, types))
-        });
-        let markers = markers.transpose()?;
+        let markers = Markers::of(source, hidden, encoder)?;
         let pooled = source.dense(&config.dense)?;
         let classes = match kind {
             ModelKind::SequenceClassification { labels } => Some((&family.text_classes, labels)),

@@ -18,7 +18,6 @@ use serde_json::{json, value::RawValue};
 mod checkpoint;
 mod guideline;
 
-pub use checkpoint::Decider;
 #[cfg(test)]
 pub(crate) use checkpoint::rows;
 

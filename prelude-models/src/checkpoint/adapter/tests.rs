@@ -576,7 +576,7 @@ fn merged_models_are_those_of_peft() {
         let folder = crate::testing::folder("adapters").join(name);
         let checkpoint = Checkpoint::open_adapter(&folder, &model_folder(base)).unwrap();
         checkpoint.check_tensors().unwrap();
-        let file = std::fs::read(folder.join("merged.safetensors")).unwrap();
+        let file = fs::read(folder.join("merged.safetensors")).unwrap();
         let merged = safetensors::SafeTensors::deserialize(&file).unwrap();
         assert!(merged.len() > 4, "{name}");
         // An embedder reads no pooler.

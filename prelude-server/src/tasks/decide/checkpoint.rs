@@ -1,19 +1,19 @@
 //! Typed decisions by a decision model: the prompt of its format, hidden states where its head reads,
 //! and the head.
 
-use std::{borrow::Cow, collections::HashMap, iter, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, iter};
 
 use prelude_core::{RowOutput, TokenId};
-use prelude_models::{CodeWording, Decision, DecisionFormat, QuestionType};
+use prelude_models::QuestionType;
 use prelude_text::decide::{
     Answer, Criteria, Diagnostics, Question,
-    formats::{Codes, Decision2, DecisionPrompt, Kev, Laya, Part, Piece, Refusal, Row, Wording},
+    formats::{Part, Piece, Refusal, Row},
 };
 use serde_json::json;
 
 use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire};
 use crate::{
-    assets::{Assets, LoadError},
+    decider::Decider,
     error::ApiError,
     tasks::{
         budget::Budget,
@@ -27,126 +27,43 @@ use crate::{
 /// Texts that are longer are encoded once for all questions in which they are alike.
 const SHORT_BYTES: usize = 64;
 
-/// What makes a served model a decision model.
-#[derive(Debug)]
-pub struct Decider {
-    decision: Arc<Decision>,
-    prompt: Box<dyn DecisionPrompt>,
-    /// The distance between ids of tokens of different types, if the model has types of questions.
-    type_step: Option<u32>,
+/// Refuses what would change the format's prompt.
+fn check(decider: &Decider, questionnaire: &Questionnaire<'_>) -> Result<(), ApiError> {
+    let options = &questionnaire.options;
+    options.check_format(decider.format())?;
+    ApiError::refuse_given(&[
+        ("instructions", questionnaire.instructions.is_some()),
+        ("/x_prelude/labels", options.labels.is_some()),
+    ])
 }
 
-impl Decider {
-    /// Finds the tokens of the format's prompt in the model's tokenizer.
-    ///
-    /// # Errors
-    /// [`LoadError::Option`] naming a token that is not there.
-    pub(crate) fn new(decision: Arc<Decision>, assets: &Assets) -> Result<Self, LoadError> {
-        let tokenizer = &assets.tokenizer;
-        let lacks = |what: String| {
-            let name = decision.format().name();
-            LoadError::Option(format!(
-                "the tokenizer does not fit the format {name}: {what}"
-            ))
-        };
-        let token = |text: &str| {
-            let found = tokenizer.token_to_id(text);
-            found.ok_or_else(|| lacks(format!("it has no token {text:?}")))
-        };
-        let special = |name: &str| {
-            let text = assets.tokenizer_config.token(name);
-            text.ok_or_else(|| lacks(format!("tokenizer_config.json names no {name}")))
-        };
-        let prompt: Box<dyn DecisionPrompt> = match decision.format() {
-            DecisionFormat::Laya {
-                max_tokens,
-                head_tokens,
-            } => {
-                let mask = special("mask_token")?;
-                let (first, separator) = (special("cls_token")?, special("sep_token")?);
-                Box::new(Laya {
-                    special: [token(first)?, token(separator)?, token(mask)?],
-                    mask: mask.to_owned(),
-                    max_tokens: *max_tokens,
-                    head_tokens: *head_tokens,
-                })
-            }
-            DecisionFormat::Codes { wording, codes } => {
-                for (code, id) in codes {
-                    if tokenizer.encode(code, false) != [*id] {
-                        return Err(lacks(format!("the code {code:?} is not its token {id}")));
-                    }
-                }
-                if assets.chat_template.is_none() {
-                    return Err(lacks("it has no chat template".to_owned()));
-                }
-                Box::new(Codes {
-                    wording: match wording {
-                        CodeWording::Pplx => Wording::PPLX,
-                        CodeWording::D3 => Wording::D3,
-                    },
-                    codes: codes.iter().map(|(code, _)| code.clone()).collect(),
-                })
-            }
-            DecisionFormat::Kev => {
-                let [a, b, c, d, e] = Kev::TOKENS;
-                Box::new(Kev([token(a)?, token(b)?, token(c)?, token(d)?, token(e)?]))
-            }
-            DecisionFormat::Decision2 => Box::new(Decision2),
-            other => return Err(lacks(format!("{other:?} is not known"))),
-        };
-        let config = assets.checkpoint.config();
-        let types = config.encoder.as_ref().and_then(|encoder| encoder.markers);
-        Ok(Self {
-            type_step: types.map(|_| u32::try_from(config.vocab_size).unwrap_or(u32::MAX)),
-            prompt,
-            decision,
-        })
-    }
-
-    /// Returns the format's name in answers.
-    pub(crate) fn format(&self) -> &'static str {
-        self.decision.format().name()
-    }
-
-    /// Refuses what would change the format's prompt.
-    fn check(&self, questionnaire: &Questionnaire<'_>) -> Result<(), ApiError> {
-        let options = &questionnaire.options;
-        options.check_format(self.format())?;
-        ApiError::refuse_given(&[
-            ("instructions", questionnaire.instructions.is_some()),
-            ("/x_prelude/labels", options.labels.is_some()),
-        ])
-    }
-
-    /// Returns the answer to a question from the states that the head reads in each order of the options.
-    fn answer(
-        &self,
-        named: &NamedQuestion<'_>,
-        orders: &[Vec<Vec<f32>>],
-        factor: f64,
-    ) -> (Answer, Diagnostics) {
-        let criteria = &named.question.criteria;
-        let n = criteria.labels().count();
-        let kind = question_type(criteria);
-        let mut probabilities = vec![0.0; n];
-        let share = 1.0 / orders.len() as f64;
-        for (turn, states) in orders.iter().enumerate() {
-            let first = turn * n / orders.len();
-            let turned = self.decision.probabilities(kind, (n, factor), states);
-            for (place, p) in turned.into_iter().enumerate() {
-                probabilities[(place + first) % n] += p * share;
-            }
+/// Returns the answer to a question from the states that the head reads in each order of the options.
+fn answer(
+    decider: &Decider,
+    named: &NamedQuestion<'_>,
+    orders: &[Vec<Vec<f32>>],
+    factor: f64,
+) -> (Answer, Diagnostics) {
+    let criteria = &named.question.criteria;
+    let n = criteria.labels().count();
+    let kind = question_type(criteria);
+    let mut probabilities = vec![0.0; n];
+    let share = 1.0 / orders.len() as f64;
+    for (turn, states) in orders.iter().enumerate() {
+        let first = turn * n / orders.len();
+        let turned = decider.decision.probabilities(kind, (n, factor), states);
+        for (place, p) in turned.into_iter().enumerate() {
+            probabilities[(place + first) % n] += p * share;
         }
-        let diagnostics = Diagnostics::new(&probabilities, None);
-        let answer = match criteria {
-            // Every format has no first.
-            Criteria::Noul { .. } => Answer::noul(&probabilities[1..]),
-            Criteria::Choice(_) => Answer::choice(probabilities),
-            Criteria::Score(_) => Answer::score(probabilities),
-        };
-        (answer, diagnostics)
     }
+    let diagnostics = Diagnostics::new(&probabilities, None);
+    let answer = match criteria {
+        // Every format has no first.
+        Criteria::Noul { .. } => Answer::noul(&probabilities[1..]),
+        Criteria::Choice(_) => Answer::choice(probabilities),
+        Criteria::Score(_) => Answer::score(probabilities),
+    };
+    (answer, diagnostics)
 }
 
 const fn question_type(criteria: &Criteria) -> QuestionType {
@@ -168,7 +85,7 @@ pub(super) async fn decide(
     decider: &Decider,
     bytes: usize,
 ) -> Result<Decided, ApiError> {
-    decider.check(questionnaire)?;
+    check(decider, questionnaire)?;
     let Ask { call, model, .. } = ask;
     let orders =
         { questionnaire.questions.iter() }.map(|named| Plan::turns(named, &questionnaire.options));
@@ -216,7 +133,7 @@ pub(super) async fn decide(
         let answer = |(named, orders): (_, &usize)| {
             let (states, behind) = rest.split_at(*orders);
             rest = behind;
-            decider.answer(named, states, factor)
+            answer(decider, named, states, factor)
         };
         answered.map(answer).collect()
     };
