@@ -12,6 +12,8 @@ use prelude_server::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::wording::{self, Wording};
+
 const EXAMPLES: &str = "\
 Try it, nothing to download (the program carries two small demo models):
   prelude                                    serve them on http://127.0.0.1:8000
@@ -179,6 +181,10 @@ pub(crate) struct ModelArgs {
     /// which --revision is then [default: the folder that the adapter names].
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: Option<PathBuf>,
+    /// Words in which a language model is asked typed questions: prelude-decide-1, tev1, or a file in TOML
+    /// [default: prelude-decide-1].
+    #[arg(long, value_parser = wording::read, value_name = "NAME|FILE")]
+    pub(crate) decide_format: Option<Wording>,
     /// Serve the plain model of a folder with files by which a decision model decides: without its head,
     /// prompt and calibration.
     #[arg(long)]

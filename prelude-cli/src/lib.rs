@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod variables;
+mod wording;
 
 use std::{env, ffi::OsString};
 

@@ -5,7 +5,14 @@ use prelude_core::{
     BlockSpan, Executor as _, ExecutorError, ForwardBatch, OneShotBatch, OutputHead, Pooling,
     Residency, RowOutput, Segment, SegmentIdx, StepId, TokenHead,
 };
-use prelude_models::conformance::batches::{append, prompt};
+use prelude_models::{
+    QuestionType,
+    conformance::{
+        batches::{append, prompt},
+        golden,
+    },
+};
+use serde_json::Value;
 
 use crate::{
     CudaConfig, CudaExecutor,
@@ -300,4 +307,74 @@ fn shared_prompts_of_an_encoder_are_refused() {
         panic!("{error:?}")
     };
     assert!(error.contains("attention sees whole prompts"), "{error}");
+}
+
+/// Decision models against the answers of their authors: states in bfloat16, heads in f32. Rows of one
+/// step, of questions of all types, have the bits that each has alone.
+#[test]
+fn decision_models() {
+    for name in ["laya", "kev-qwen3"] {
+        let Some(mut executor) = executor(&format!("decision/{name}"), &config()) else {
+            return;
+        };
+        let checkpoint = checkpoint(&format!("decision/{name}"));
+        let decision = checkpoint.decision().unwrap();
+        let words = checkpoint.config().vocab_size as u32;
+        let file = golden::folder(&format!("decision/{name}")).join("golden.json");
+        let golden: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let mut alone = Vec::new();
+        let mut together = OneShotBatch::EMPTY;
+        for case in &golden["cases"].as_array().unwrap()[..5] {
+            for (id, asked) in case["prompts"].as_object().unwrap() {
+                let numbers = |list: &Value| -> Vec<u32> {
+                    let list = list.as_array().unwrap().iter();
+                    list.map(|n| u32::try_from(n.as_u64().unwrap()).unwrap())
+                        .collect()
+                };
+                let expected = &case["answers"][id];
+                let kinds = ["choice", "score", "noul"];
+                let kind = kinds
+                    .iter()
+                    .position(|kind| expected["type"] == *kind)
+                    .unwrap();
+                let step = if name == "laya" {
+                    words * kind as u32
+                } else {
+                    0
+                };
+                let tokens: Vec<u32> = numbers(&asked["tokens"])
+                    .iter()
+                    .map(|id| id + step)
+                    .collect();
+                if tokens.len() > 150 {
+                    continue;
+                }
+                let mut at = numbers(&asked["options"]);
+                let n = at.len();
+                at.extend(asked["query"].as_u64().map(|at| at as u32));
+                let span = at[0]..at[at.len() - 1] + 1;
+                let batch = prompt(&tokens, vec![(span, OutputHead::States(at.into()))]);
+                let rows = run(&mut executor, batch.clone());
+                append(&mut together, batch);
+                let RowOutput::Tokens { rows: states, .. } = &rows[0] else {
+                    panic!("{rows:?}");
+                };
+                let question = [
+                    QuestionType::Choice,
+                    QuestionType::Score,
+                    QuestionType::Noul,
+                ][kind];
+                let found = decision.probabilities(question, (n, 1.0), states);
+                let expected = expected["probabilities"].as_object().unwrap().values();
+                for (found, expected) in found.iter().zip(expected) {
+                    let expected = expected.as_f64().unwrap();
+                    let what = format!("{name}, {id}: {found}, recorded {expected}");
+                    assert!((found - expected).abs() < 0.05, "{what}");
+                }
+                alone.extend(bits(&rows));
+            }
+        }
+        assert!(alone.len() > 5, "{name}");
+        assert_eq!(bits(&run(&mut executor, together)), alone, "{name}");
+    }
 }

@@ -14,6 +14,8 @@ pub struct Decider {
     pub(crate) prompt: Box<dyn DecisionPrompt>,
     /// The distance between ids of tokens of different types, if the model has types of questions.
     pub(crate) type_step: Option<u32>,
+    /// Numbers of a hidden state.
+    pub(crate) hidden: usize,
 }
 
 impl Decider {
@@ -79,6 +81,7 @@ impl Decider {
         let types = config.encoder.as_ref().and_then(|encoder| encoder.markers);
         Ok(Self {
             type_step: types.map(|_| u32::try_from(config.vocab_size).unwrap_or(u32::MAX)),
+            hidden: config.hidden_size,
             prompt,
             decision,
         })

@@ -72,6 +72,7 @@ pub use http::{Ended, Server};
 pub use identity::{ApiKeys, KeyLineError};
 pub use in_process::Answered;
 pub use own::{OwnCall, OwnEndpoint};
+pub use prelude_text::decide::{AskWording, PROMPT_FORMAT, WordingFile};
 pub use served_model::{
     Classes, Judge, Judging, ModelKind, OnHost, PromptForm, Purpose, SamplingDefaults, ServedModel,
     Task, Vectors, Words,

@@ -11,7 +11,7 @@ use prelude_core::{Pooling, Profile};
 use prelude_engine::{EngineConfig, ScheduledEngine};
 use prelude_models::{Checkpoint, ClassActivation, EncoderConfig, ModelKind as CheckpointKind};
 use prelude_text::{
-    decide::{Calibration, DecideLabels, Unfit},
+    decide::{AskWording, Calibration, DecideLabels, Unfit, WordingFile},
     rerank_template::RerankTemplate,
     template::{ChatInputs, ChatTemplate, no_thinking},
     tokenizer::{Escaper, Tokenizer},
@@ -56,6 +56,9 @@ pub struct LoadOptions {
     pub reasoning_parser: Option<ReasoningParser>,
     /// The form of the model's tool calls; `None` is the server's.
     pub tool_parser: Option<ToolParser>,
+    /// The words in which a language model is asked typed questions, if they are not those of
+    /// `prelude-decide-1`.
+    pub decide_format: Option<WordingFile>,
     /// Temperatures of typed decisions by type of question, if they differ from the server's.
     pub calibration: Option<Calibration>,
     /// True if files by which a decision model decides are not looked at ([`Assets::open_plain`]).
@@ -84,6 +87,7 @@ impl Default for LoadOptions {
             generation_config: true,
             reasoning_parser: None,
             tool_parser: None,
+            decide_format: None,
             calibration: None,
             plain: false,
             tokenizer_cache: None,
@@ -166,6 +170,15 @@ pub fn load(
     let decider = { assets.checkpoint.decision().cloned() }
         .map(|decision| Decider::new(decision, &assets))
         .transpose()?;
+    let wording = options
+        .decide_format
+        .clone()
+        .map(AskWording::new)
+        .transpose()?;
+    if wording.is_some() && !predicts_words(kind, &assets.checkpoint) {
+        let message = "--decide-format is of use to a language model alone: this one has no words";
+        return Err(LoadError::Option(message.to_owned()));
+    }
     let judge = judge(&assets, kind, options)?;
     let judging = judging(judge, &mut assets, options)?;
     check_generation(&assets, kind, options)?;
@@ -196,6 +209,7 @@ pub fn load(
             (Some(decider), ..) => Purpose::Decisions(decider),
             (None, true, _) => Purpose::Words(Box::new(Words {
                 labels,
+                wording: wording.map(Arc::new),
                 vectors: pooling.map(|pooling| vectors(&assets, pooling, false)),
                 judging,
                 ..words(&assets, options)
@@ -308,6 +322,7 @@ fn words(assets: &Assets, options: &LoadOptions) -> Words {
         reasoning_parser: options.reasoning_parser,
         tool_parser: options.tool_parser,
         labels: None,
+        wording: None,
         calibration: options.calibration.clone(),
         grammars: crate::constrain::Grammars::new(options.engine.scheduler.max_num_seqs),
         vectors: None,

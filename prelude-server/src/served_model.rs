@@ -6,7 +6,7 @@ use prelude_core::Pooling;
 use prelude_engine::EngineHandle;
 use prelude_models::ClassActivation;
 use prelude_text::{
-    decide::{Calibration, DecideLabels},
+    decide::{AskWording, Calibration, DecideLabels},
     rerank_template::RerankTemplate,
     shared_prefix::SafeCuts,
     template::ChatTemplate,
@@ -226,6 +226,8 @@ pub struct Words {
     pub tool_parser: Option<ToolParser>,
     /// Label tokens of typed decisions, if the tokenizer has them.
     pub labels: Option<Arc<DecideLabels>>,
+    /// The words in which typed questions are asked, if they are not those of `prelude-decide-1`.
+    pub wording: Option<Arc<AskWording>>,
     /// Temperatures of typed decisions by type of question, if they differ from the server's.
     pub calibration: Option<Calibration>,
     /// Compiled constraints.

@@ -274,6 +274,7 @@ impl Settings {
             chat_template: args.chat_template.clone(),
             pooling: args.pooling,
             rerank_template: args.rerank_template.clone(),
+            decide_format: args.decide_format.as_deref().cloned().flatten(),
             plain: args.plain,
             tokenizer_cache: self.tokenizer.cache.clone(),
             executor,

@@ -16,7 +16,10 @@ use std::path::PathBuf;
 use toml::Table;
 
 use super::{Code, Failure, Settings, Source, host_alone};
-use crate::args::{GenerationConfig, ModelArgs};
+use crate::{
+    args::{GenerationConfig, ModelArgs},
+    wording,
+};
 
 /// The tables `[models.NAME]`, in the order in which they were given. The first model answers requests
 /// that name none, as far as it serves what they ask for.
@@ -34,6 +37,9 @@ pub(crate) struct ModelSettings {
     /// The model that `model`, the folder of a LoRA adapter, changes: a folder, or a name on the Hub, of
     /// which `revision` is then (default the folder that the adapter names).
     pub(crate) base: Option<PathBuf>,
+    /// Words in which a language model is asked typed questions: `prelude-decide-1` (default), `tev1`, or a
+    /// file in TOML.
+    pub(crate) decide_format: Option<String>,
     /// True to serve the plain model of a folder with files by which a decision model decides (default
     /// false).
     pub(crate) plain: Option<bool>,
@@ -250,6 +256,11 @@ impl Flags<'_> {
             (model.revision.is_some(), "--revision", "revision"),
             (model.base.is_some(), "--base", "base"),
             (model.plain, "--plain", "plain"),
+            (
+                model.decide_format.is_some(),
+                "--decide-format",
+                "decide_format",
+            ),
             (model.kind.is_some(), "--kind", "kind"),
             (
                 model.max_model_len.is_some(),
@@ -368,6 +379,10 @@ fn listed(
     options.max_model_len = options.max_model_len.or(own.max_model_len);
     options.auto_truncate |= own.auto_truncate.unwrap_or(false);
     options.plain |= own.plain.unwrap_or(false);
+    if let (None, Some(own)) = (&flags.model.decide_format, &own.decide_format) {
+        let wording = wording::read(own).map_err(|e| Failure::new(Code::Usage, e))?;
+        options.decide_format = *wording;
+    }
     options.pooling = options.pooling.or(own.pooling);
     let chat_template = options.chat_template.take();
     options.chat_template = chat_template.or_else(|| own.chat_template.clone());

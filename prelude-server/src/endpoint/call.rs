@@ -228,6 +228,7 @@ impl Call {
             Printed::Decimal => (count, NUMBER_BYTES),
             Printed::Base64 => (count.div_ceil(3), BASE64_BYTES),
             Printed::Logprob => (count.saturating_mul(2), LOGPROB_BYTES),
+            Printed::State => (count.div_ceil(3), size_of::<f32>() as u64),
         };
         let max = self.app.config.limits.answer_numbers;
         if numbers > max {
@@ -311,6 +312,8 @@ pub(crate) enum Printed {
     Base64,
     /// A log-probability with its token and its rank, which count as two numbers.
     Logprob,
+    /// A number of a hidden state that the answer is made of, which counts as a third of a number.
+    State,
 }
 
 /// A successful answer. Failures are [`ApiError`]s.

@@ -109,7 +109,13 @@ mod tests {
     use serde_json::{Map, Value};
 
     use super::*;
-    use crate::testing::{answer, ask, ask_raw, demos};
+    use prelude_text::decide::{AskWording, WordingFile};
+
+    use crate::{
+        demo,
+        load::LoadOptions,
+        testing::{answer, app, ask, ask_raw, demos, embedded, options},
+    };
 
     const PATH: &str = "/v1/systemone";
 
@@ -381,7 +387,7 @@ mod tests {
         config.decide.calibration.noul = 1e9;
         config.decide.systemone_aliases = vec!["judge".to_owned()];
         let app = crate::App::new(config, crate::ApiKeys::default());
-        let loaded = crate::testing::embedded(&crate::demo::LM, &crate::testing::options());
+        let loaded = embedded(&demo::LM, &options());
         app.set_models(vec![loaded.model]);
         let body = |model: &str, more: Value| {
             json!({"model": model, "state": "Where is my card?",
@@ -466,6 +472,54 @@ mod tests {
         assert_eq!(detail["type"], kind, "{body}: {found}");
         assert_eq!(detail["msg"], found["error"]["message"]);
         assert_eq!(found["error"]["code"], 422);
+    }
+
+    /// A wording that says what `prelude-decide-1` says gives its bits; tev1 has its own labels and bounds.
+    #[test]
+    fn questions_are_asked_in_the_operator_s_words() {
+        let asked_in = |wording: WordingFile| {
+            let options = LoadOptions {
+                decide_format: Some(wording),
+                ..options()
+            };
+            app(vec![embedded(&demo::LM, &options)])
+        };
+        let user = "{{ state }}\n\nQuestion: {{ question }}\n{% for option in options %}{{ option.label }}: \
+            {{ option.key }}\n{% endfor %}Answer with one letter.";
+        let same = json!({"name": "own", "user": user});
+        let same = asked_in(serde_json::from_value(same).unwrap());
+        let body = json!({"state": "Where is my card?", "questions": {"q": {"type": "choice",
+            "instructions": "Which topic?", "criteria": {"card": null, "transfer": null, "cash": null}}}});
+        let found = answer(&same, PATH, &body);
+        assert_eq!(found["x_prelude"]["prompt_format"], "own");
+        assert_eq!(found["answers"], answer(demos(), PATH, &body)["answers"]);
+        let tev1 = asked_in(AskWording::named("tev1").unwrap());
+        let noul =
+            json!({"state": "s", "questions": {"q": {"type": "noul", "instructions": "Is it?"}}});
+        let found = answer(&tev1, PATH, &noul);
+        assert_eq!(found["x_prelude"]["prompt_format"], "tev1");
+        // No comes first: the sides change places with the labels.
+        let turned = json!({"state": "s", "questions": {"q": {"type": "choice", "instructions": "Is it?",
+            "criteria": {"false": "No", "true": "Yes"}}}});
+        let turned = answer(&tev1, PATH, &turned);
+        let yes = &turned["answers"]["q"]["probabilities"]["true"];
+        assert_eq!(&found["answers"]["q"]["noul"], yes);
+        let many: Value = (0..25).map(|i| (format!("o{i}"), Value::Null)).collect();
+        let many = json!({"state": "s", "questions": {"q": {"type": "choice", "criteria": many}}});
+        crate::testing::refused(
+            &tev1,
+            PATH,
+            &many,
+            (422, "invalid_value", Some("/questions/q/criteria")),
+        );
+        let mut system = noul.clone();
+        system["instructions"] = json!("You judge.");
+        crate::testing::refused(
+            &tev1,
+            PATH,
+            &system,
+            (422, "unsupported_parameter", Some("instructions")),
+        );
     }
 
     #[test]

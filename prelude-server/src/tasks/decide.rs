@@ -5,8 +5,8 @@ use std::{borrow::Cow, collections::BTreeMap, iter, sync::Arc};
 use prelude_engine::Usage;
 use prelude_text::{
     decide::{
-        Answer, Calibration, ChoiceLabels, Criteria, Diagnostics, LabelKind, PROMPT_FORMAT,
-        Question, TextOrJson, formats::Cut,
+        Answer, AskWording, Calibration, ChoiceLabels, Criteria, Diagnostics, LabelKind,
+        PROMPT_FORMAT, Question, TextOrJson, formats::Cut,
     },
     label_trie::{LabelTrie, RowScores, below_max, rows_behind},
     shared_prefix::SharedPrompts,
@@ -160,6 +160,31 @@ impl Options {
         })
     }
 
+    /// Refuses what a wording of the operator's has no place for.
+    fn check_wording(
+        &self,
+        wording: &AskWording,
+        questionnaire: &Questionnaire<'_>,
+    ) -> Result<(), ApiError> {
+        self.check_format(wording.name())?;
+        let has_instructions = questionnaire.instructions.is_some() && wording.has_system();
+        ApiError::refuse_given(&[
+            ("instructions", has_instructions),
+            ("/x_prelude/labels", self.labels.is_some()),
+        ])?;
+        let most = wording.options_max();
+        for named in &questionnaire.questions {
+            if let Criteria::Choice(options) = &named.question.criteria
+                && options.len() > most
+            {
+                let must =
+                    format!("have at most {most} options: this model was asked with no more");
+                return Err(ApiError::invalid_value(named.pointer.clone(), must));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the labels by which choices are answered.
     fn labels(&self) -> ChoiceLabels {
         self.labels.unwrap_or_default()
@@ -186,7 +211,7 @@ impl Options {
 #[derive(Debug)]
 pub(crate) struct Decided {
     /// The format in which the model was asked.
-    pub(crate) prompt_format: &'static str,
+    pub(crate) prompt_format: String,
     /// The answers, in the order of the questions.
     pub(crate) answers: Vec<(Answer, Diagnostics)>,
     /// Distinct tokens of the prompts: the state once, however many questions.
@@ -242,7 +267,13 @@ pub(crate) async fn decide(
     if let Some(decider) = model.decider() {
         return checkpoint::decide(ask, questionnaire, decider, bytes).await;
     }
-    questionnaire.options.check_format(PROMPT_FORMAT)?;
+    let wording = wording(model);
+    match wording {
+        None => questionnaire.options.check_format(PROMPT_FORMAT)?,
+        Some(wording) => questionnaire
+            .options
+            .check_wording(wording, questionnaire)?,
+    }
     if let Some(Guard::Guidelines(form)) = Guard::of(model)? {
         return guideline::decide(ask, questionnaire, form).await;
     }
@@ -292,13 +323,23 @@ pub(crate) async fn decide(
     let masses = answers.iter().filter_map(|(_, d)| d.label_mass);
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
-        prompt_format: PROMPT_FORMAT,
+        prompt_format: wording.map_or(PROMPT_FORMAT, AskWording::name).to_owned(),
         answers,
         tokens: computed.tokens,
         usage: computed.cost,
         forest,
         cuts: BTreeMap::new(),
     })
+}
+
+/// Returns the operator's wording of questions to a model, if there is one.
+fn wording(model: &ServedModel) -> Option<&AskWording> {
+    model.words().and_then(|words| words.wording.as_deref())
+}
+
+/// Returns the labels by which a model answers a question with one of its codes.
+fn labels_of(model: &ServedModel, criteria: &Criteria) -> LabelKind {
+    wording(model).map_or_else(|| criteria.labels(), |wording| wording.labels(criteria))
 }
 
 /// The tries of codes that a request has needed so far: most of its questions are of few kinds.
@@ -325,6 +366,8 @@ struct Plan {
     rotations: Vec<usize>,
     temperature: f64,
     labels: ChoiceLabels,
+    /// True if the first option of a yes/no question is no.
+    has_no_first: bool,
 }
 
 impl Plan {
@@ -391,7 +434,7 @@ impl Plan {
                 let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
                 Arc::new(trie.map_err(|e| e.with_param(named.pointer.clone()))?)
             }
-            _ => tries.of(model, criteria.labels()),
+            _ => tries.of(model, labels_of(model, criteria)),
         };
         let calibration = model.words().and_then(|words| words.calibration.as_ref());
         let calibration = calibration.unwrap_or(&budget.call.app.config.decide.calibration);
@@ -400,6 +443,7 @@ impl Plan {
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),
             temperature: options.temperature(criteria, calibration),
             labels: labelled,
+            has_no_first: wording(model).is_some_and(|wording| !wording.has_yes_first()),
         })
     }
 
@@ -437,7 +481,7 @@ impl Plan {
         }
         let diagnostics = Diagnostics::new(&probabilities, mass);
         let answer = match named.question.criteria {
-            Criteria::Noul { .. } => Answer::noul(&probabilities),
+            Criteria::Noul { .. } => Answer::noul(&probabilities[usize::from(self.has_no_first)..]),
             Criteria::Choice(_) => Answer::choice(probabilities),
             Criteria::Score(_) => Answer::score(probabilities),
         };
@@ -463,6 +507,9 @@ fn encode(
         .flat_map(|(named, plan)| {
             let system = &system;
             let turn = move |&rotation| {
+                if let Some(wording) = wording(escaping.model) {
+                    return worded(escaping, wording, questionnaire, (named, rotation));
+                }
                 let labels = questionnaire.options.labels();
                 let user = named
                     .question
@@ -477,4 +524,21 @@ fn encode(
             plan.rotations.iter().map(turn)
         });
     escaping.encode_all((questionnaire.state_field, 1), turns, budget)
+}
+
+/// Renders the prompt of a question in the operator's wording.
+fn worded(
+    escaping: &Escaping<'_>,
+    wording: &AskWording,
+    questionnaire: &Questionnaire<'_>,
+    (named, rotation): (&NamedQuestion<'_>, usize),
+) -> Result<String, ApiError> {
+    let turns = wording.turns(&questionnaire.state, &named.question, rotation);
+    let (system, user) = turns.map_err(|e| ApiError::template(e.to_string()))?;
+    let asked = questionnaire.instructions.as_ref();
+    let asked = asked.map(|text| escaping.text(text.as_str()).into_owned());
+    let system = system.or(asked);
+    let system = { system.iter() }.map(|text| json!({"role": "system", "content": text}));
+    let user = json!({"role": "user", "content": escaping.text(&user)});
+    prompt(escaping.model, &system.chain([user]).collect::<Vec<_>>())
 }

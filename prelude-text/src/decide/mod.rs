@@ -12,6 +12,7 @@ mod labels;
 mod question;
 mod text;
 mod value;
+mod wording;
 
 pub use answer::{Answer, Diagnostics};
 pub use calibration::Calibration;
@@ -19,6 +20,7 @@ pub use labels::{ChoiceLabels, DecideLabels, LabelKind, Unfit};
 pub use question::{ChoiceOption, Criteria, Level, Question};
 pub use text::compact_json;
 pub use value::TextOrJson;
+pub use wording::{AskWording, First, NoulLabels, ScoreLabels, ValueForm, WordingFile};
 
 /// The version of the prompts that [`Question::user_turn`] writes. Another wording is another
 /// version: probabilities of two versions do not compare.

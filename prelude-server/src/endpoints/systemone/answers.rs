@@ -32,7 +32,7 @@ struct Usage {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SystemOneExtension")]
 struct Extension<'a> {
-    prompt_format: &'static str,
+    prompt_format: &'a str,
     diagnostics: Entries<'a, DiagnosticsBody>,
     /// What the model's format left out of the state, by question: nothing if a question is not here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +138,7 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
             output_tokens: 0,
         },
         x_prelude: Extension {
-            prompt_format: decided.prompt_format,
+            prompt_format: &decided.prompt_format,
             diagnostics: Entries(diagnostics.collect()),
             truncated: (!decided.cuts.is_empty()).then(|| Entries(cuts.collect())),
             forest,

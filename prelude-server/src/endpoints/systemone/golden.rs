@@ -8,6 +8,7 @@ use super::questions::{StateFields, questionnaire};
 use crate::{
     app::App,
     assets::Assets,
+    config::{Limits, ServerConfig},
     executor::Devices,
     load::load,
     tasks::{
@@ -15,7 +16,7 @@ use crate::{
         decide::{self, DecideFields},
         escaping::Escaping,
     },
-    testing::{answer, app, call, golden, options, refused},
+    testing::{answer, app, app_with, call, golden, options, refused},
 };
 
 const PATH: &str = "/v1/systemone";
@@ -213,6 +214,33 @@ fn the_prompt_is_the_format_s() {
         let noul = even["answers"]["q"]["noul"].as_f64().unwrap();
         assert!((noul - 0.5).abs() < 1e-3, "{noul}");
     }
+}
+
+/// Questions of 255 options read 256 states of 64 numbers each, far more than their answers have.
+#[test]
+fn states_are_bounded_before_they_are_computed() {
+    let Some(folder) = golden("decision/kev-qwen3") else {
+        return;
+    };
+    let assets = Assets::open(&folder.join("model")).unwrap();
+    let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+    let limits = Limits {
+        answer_numbers: 20_000,
+        ..Limits::default()
+    };
+    let config = ServerConfig {
+        limits,
+        ..ServerConfig::default()
+    };
+    let app = app_with(config, vec![loaded]);
+    let criteria: Value = (0..255).map(|i| (format!("o{i}"), Value::Null)).collect();
+    let question = json!({"type": "choice", "criteria": criteria});
+    let ask = |questions: usize| {
+        let questions = (0..questions).map(|i| (format!("q{i}"), question.clone()));
+        json!({"state": "s", "questions": questions.collect::<Value>()})
+    };
+    answer(&app, PATH, &ask(1));
+    refused(&app, PATH, &ask(4), (422, "too_many_numbers", None));
 }
 
 #[test]

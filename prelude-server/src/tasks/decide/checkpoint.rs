@@ -14,6 +14,7 @@ use serde_json::json;
 use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire};
 use crate::{
     decider::Decider,
+    endpoint::Printed,
     error::ApiError,
     tasks::{
         budget::Budget,
@@ -102,6 +103,8 @@ pub(super) async fn decide(
         budget.numbers(numbers.sum())?;
         let escaping = questionnaire.escaping(ask)?;
         let rows = rows(&escaping, budget, questionnaire, decider)?;
+        let states = rows.iter().map(|row| row.reads.len()).sum::<usize>();
+        call.expect((states * decider.hidden) as u64, Printed::State)?;
         let indices = orders.iter().enumerate();
         let indices = indices.flat_map(|(index, orders)| iter::repeat_n(index, *orders));
         let cuts = indices.zip(&rows);
@@ -138,7 +141,7 @@ pub(super) async fn decide(
         answered.map(answer).collect()
     };
     Ok(Decided {
-        prompt_format: decider.format(),
+        prompt_format: decider.format().to_owned(),
         answers: call.write(0, answers).await,
         tokens: computed.tokens,
         usage: computed.cost,

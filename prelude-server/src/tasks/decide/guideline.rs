@@ -65,7 +65,7 @@ pub(super) async fn decide(
     let masses = asked.outputs.iter().filter_map(|(_, d)| d.label_mass);
     call.app.metrics.label_masses(&model.name, masses);
     Ok(Decided {
-        prompt_format: PROMPT_FORMAT,
+        prompt_format: PROMPT_FORMAT.to_owned(),
         answers: asked.outputs,
         tokens: asked.tokens,
         usage: asked.cost,
