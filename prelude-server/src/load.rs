@@ -157,6 +157,17 @@ fn predicts_words(kind: ModelKind, checkpoint: &Checkpoint) -> bool {
         && matches!(checkpoint.kind(), CheckpointKind::CausalLm)
 }
 
+/// Compiles the operator's wording of typed questions, if there is one.
+fn wording(options: &LoadOptions, has_vocabulary: bool) -> Result<Option<AskWording>, LoadError> {
+    let wording = options.decide_format.clone();
+    match wording.map(AskWording::new).transpose()? {
+        Some(_) if !has_vocabulary => Err(LoadError::Option(
+            "--decide-format is of use to a language model alone: this one has no words".to_owned(),
+        )),
+        wording => Ok(wording),
+    }
+}
+
 /// Puts a model into service.
 ///
 /// # Errors
@@ -167,18 +178,9 @@ pub fn load(
     devices: &Devices,
 ) -> Result<Loaded, LoadError> {
     let kind = served_kind(&assets, options.kind)?;
-    let decider = { assets.checkpoint.decision().cloned() }
-        .map(|decision| Decider::new(decision, &assets))
-        .transpose()?;
-    let wording = options
-        .decide_format
-        .clone()
-        .map(AskWording::new)
-        .transpose()?;
-    if wording.is_some() && !predicts_words(kind, &assets.checkpoint) {
-        let message = "--decide-format is of use to a language model alone: this one has no words";
-        return Err(LoadError::Option(message.to_owned()));
-    }
+    let decider = assets.checkpoint.decision().cloned();
+    let decider = decider.map(|of| Decider::new(of, &assets)).transpose()?;
+    let wording = wording(options, predicts_words(kind, &assets.checkpoint))?;
     let judge = judge(&assets, kind, options)?;
     let judging = judging(judge, &mut assets, options)?;
     check_generation(&assets, kind, options)?;
