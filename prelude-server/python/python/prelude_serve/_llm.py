@@ -133,7 +133,7 @@ class LLM:
 
     @property
     def kind(self) -> str:
-        """The task of the model: `lm`, `reranker`, `embedding`, `classifier`, `reward` or `token-classifier`."""
+        """The task of the model: `lm`, `reranker`, `embedding`, `classifier`, `reward`, `token-classifier` or `decision`."""
         return str(self._about["kind"])
 
     @property
