@@ -225,16 +225,26 @@ fn compare_text(shown: &str, found: &str, at: &str) {
     assert!(all, "{at}: printed\n{found}\nshown is\n{shown}");
 }
 
+/// Checks a file in TOML: settings, or words of typed questions, which begin with their name.
 fn check_settings(text: &str, folder: &Path, at: &str) {
     let file = folder.join("settings.toml");
     std::fs::write(&file, text).unwrap();
+    let is_wording = text.starts_with("name = ");
+    let flag = if is_wording {
+        "--decide-format"
+    } else {
+        "--config"
+    };
     let output = Command::new(PROGRAM)
-        .args(["serve", "--print-config", "--config"])
+        .args(["serve", "--print-config", flag])
         .arg(&file)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{at}: {errors}");
+    if is_wording {
+        return;
+    }
     let found: toml::Table = toml::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
     let shown: toml::Table = toml::from_str(text).unwrap();
     compare_settings(&shown, &found, at);

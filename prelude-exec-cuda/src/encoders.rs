@@ -346,7 +346,8 @@ fn decision_models() {
                     .iter()
                     .map(|id| id + step)
                     .collect();
-                if tokens.len() > 150 {
+                // A chunk holds no longer prompt, and a step no more tokens than these.
+                if tokens.len() > 150 || together.tokens.len() + tokens.len() > 500 {
                     continue;
                 }
                 let mut at = numbers(&asked["options"]);

@@ -216,8 +216,8 @@ impl<W> Encoder<W> {
         match self.markers.as_ref().zip(markers.as_mut()) {
             None => Ok(()),
             Some((markers, room)) => {
-                let at = (self.layers.len() - 1, rows);
-                markers.run(ops, inputs, at, self.num_words, h, [qkv, attn], room)
+                let at = (self.layers.len() - 1, rows, self.num_words);
+                markers.run(ops, inputs, at, h, [qkv, attn], room)
             }
         }
     }

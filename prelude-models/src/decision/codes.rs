@@ -87,7 +87,10 @@ pub(super) fn read(
         head,
         temperatures: Temperatures::all(temperature),
         score_offsets: Default::default(),
-        max_tokens: max_tokens.or((wording == CodeWording::Pplx).then_some(PPLX_TOKENS)),
+        max_tokens: max_tokens.or(match wording {
+            CodeWording::Pplx => Some(PPLX_TOKENS),
+            CodeWording::D3 => None,
+        }),
     })
 }
 

@@ -15,6 +15,7 @@ const LANES: usize = 16;
 /// The head of a decision model.
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "a model has one")]
 pub enum DecisionHead {
     /// A row for each code by which options are named: `W · query`.
     Codes(Linear),

@@ -66,7 +66,7 @@ pub(super) fn read(
     };
     let hidden = config.hidden_size;
     let shape = markers::shape(hidden);
-    if shape.out_width() != hidden || shape.head_dim % 2 != 0 {
+    if shape.out_width() != hidden || !shape.head_dim.is_multiple_of(2) {
         let what = format!(
             "stands on an encoder of {hidden}, which {} heads do not divide",
             shape.heads

@@ -225,6 +225,8 @@ struct Marks {
     title: &'static str,
     /// The file that marks the format.
     marker: &'static str,
+    /// A file without which the marker says too little, if there is one.
+    config: Option<&'static str>,
     /// All files of the format that others read otherwise.
     files: &'static [&'static str],
 }
@@ -234,24 +236,28 @@ const MARKS: [Marks; 4] = [
         kind: Kind::Laya,
         title: "a Laya",
         marker: laya::CONFIG,
+        config: None,
         files: &[laya::CONFIG],
     },
     Marks {
         kind: Kind::Codes,
         title: "a code readout",
         marker: codes::HEAD,
+        config: Some(codes::CONFIG),
         files: &[codes::HEAD, codes::CONFIG],
     },
     Marks {
         kind: Kind::Kev,
         title: "a Kev",
         marker: kev::HEAD,
+        config: None,
         files: &[kev::HEAD],
     },
     Marks {
         kind: Kind::Decision2,
         title: "a Decision 2.0",
         marker: decision2::HEAD,
+        config: Some(decision2::CONFIG),
         files: &[
             decision2::HEAD,
             decision2::CONFIG,
@@ -296,6 +302,19 @@ pub fn refused_files(has: impl Fn(&str) -> bool) -> Option<String> {
             "has {}, by which it is {}, and {}, by which it is {}: move what is not meant out of \
              the folder",
             first.marker, first.title, second.marker, second.title
+        ));
+    }
+    if let [
+        Marks {
+            marker,
+            config: Some(config),
+            ..
+        },
+    ] = marked[..]
+        && !has(config)
+    {
+        return Some(format!(
+            "has {marker}, the head of a decision model, but not {config}, which says how it is asked"
         ));
     }
     let own = marked.first().map_or(&[][..], |of| of.files);

@@ -121,6 +121,11 @@ fn files_of_other_formats_are_refused_by_name() {
         &["readout.safetensors", "decision_head.safetensors"],
     );
     check(&["head.pt", "calibration.json"], &["calibration.json"]);
+    check(
+        &["readout.safetensors"],
+        &["the head of a decision model", "decision_config.json"],
+    );
+    check(&["decision_head.safetensors"], &["decision_config.json"]);
     for files in [
         &["config.json"][..],
         &["rl_agent_config.json"],
