@@ -467,6 +467,7 @@ impl Ops for CudaOps {
         let tables = encoder::Tables {
             words: tables.words.map(|table| table.matrix().0),
             num_words: tables.num_words,
+            num_types: tables.num_types,
             positions: tables.positions.map(|table| table.matrix().0),
             types: tables.types.map(|table| table.matrix().0),
         };

@@ -33,6 +33,7 @@ pub struct Encoder<W> {
     activation: Activation,
     eps: f32,
     num_words: u32,
+    num_types: u32,
     words: W,
     positions: Option<W>,
     types: Option<W>,
@@ -190,6 +191,7 @@ impl<W> Encoder<W> {
         let tables = EmbedTables {
             words: Some(&self.words),
             num_words: self.num_words,
+            num_types: self.num_types,
             positions: self.positions.as_ref(),
             types: self.types.as_ref(),
         };
@@ -216,7 +218,11 @@ impl<W> Encoder<W> {
         match self.markers.as_ref().zip(markers.as_mut()) {
             None => Ok(()),
             Some((markers, room)) => {
-                let at = (self.layers.len() - 1, rows, self.num_words);
+                let at = (
+                    self.layers.len() - 1,
+                    rows,
+                    [self.num_words, self.num_types],
+                );
                 markers.run(ops, inputs, at, h, [qkv, attn], room)
             }
         }

@@ -77,6 +77,8 @@ pub struct EmbedTables<'a, W> {
     pub words: Option<&'a W>,
     /// Number of words: a token of type `k` has an id in `k · V..(k + 1) · V`.
     pub num_words: u32,
+    /// Number of types that ids have, whether or not their rows are added here.
+    pub num_types: u32,
     /// Rows by position: `[≥ positions, H]`. `None` if positions are not in a table.
     pub positions: Option<&'a W>,
     /// Rows by the type of a token: `[types, H]`. `None` if the model has no types.

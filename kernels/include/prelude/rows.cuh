@@ -113,7 +113,7 @@ PRELUDE_DEVICE void embed_sum(const EmbedSumParams& p) {
     if (row >= live_rows(p.live, p.rows)) return;
     i32 id = load(p.ids + row);
     u32 type = u32(id) / p.num_words, word = u32(id) % p.num_words;
-    bool there = id >= 0 && type < (p.types ? p.num_types : 1);
+    bool there = id >= 0 && type < p.num_types;
     u32 position = 0;
     if (p.position_table) {
         // As an unsigned number a negative position is larger than any row.

@@ -83,7 +83,7 @@ params! {
         pub num_words: u32,
         /// Rows of `position_table`.
         pub num_positions: u32,
-        /// Rows of `types`.
+        /// Types that ids have: not more than the rows of `types`, if there are those.
         pub num_types: u32,
         /// Elements from one row of `h` to the next: a multiple of 8.
         pub h_stride: u32,

@@ -225,7 +225,7 @@ fn embed_sum(device: &Device, rows: usize, width: usize, live: Option<u32>, tabl
         width: width as u32,
         num_words: VOCAB as u32,
         num_positions: POSITIONS as u32,
-        num_types: TYPES as u32,
+        num_types: if has_types { TYPES as u32 } else { 1 },
         h_stride: width as u32,
     };
     launch(device, params.launch(), &params);

@@ -23,6 +23,8 @@ pub(crate) struct Tables {
     pub(crate) words: Option<View<bf16>>,
     /// The number of words: ids of tokens of the type `k` are `k · num_words` above their words'.
     pub(crate) num_words: u32,
+    /// The number of types that ids have.
+    pub(crate) num_types: u32,
     pub(crate) positions: Option<View<bf16>>,
     pub(crate) types: Option<View<bf16>>,
 }
@@ -49,6 +51,9 @@ pub(crate) fn embed_sum(
         tables.num_words > 0
             && tables.words.is_none_or(|words| tables.num_words as usize <= words.rows())
             => "fewer words than the table should have",
+        tables.num_types > 0
+            && tables.types.is_none_or(|types| tables.num_types as usize <= types.rows())
+            => "fewer types than the table should have",
     }
     let address = |table: Option<View<bf16>>| table.map_or(DevicePtr::NULL, |table| table.ptr());
     let rows = |table: Option<View<bf16>>| table.map_or(0, |table| int(table.rows()));
@@ -64,7 +69,7 @@ pub(crate) fn embed_sum(
         width: int(h.width()),
         num_words: tables.num_words,
         num_positions: rows(tables.positions),
-        num_types: rows(tables.types),
+        num_types: tables.num_types,
         h_stride: int(h.stride()),
     };
     let mut reads = vec![access("ids", ids), access("positions", positions)];

@@ -345,6 +345,7 @@ fn embed_sum<D: ConformanceDevice>(
             let tables = EmbedTables {
                 words: Some(&w),
                 num_words: VOCAB as u32,
+                num_types: 2,
                 positions: Some(&p),
                 types: Some(&t),
             };
@@ -354,6 +355,7 @@ fn embed_sum<D: ConformanceDevice>(
             let more = EmbedTables {
                 words: None,
                 num_words: VOCAB as u32,
+                num_types: 2,
                 positions: None,
                 types: Some(&t),
             };

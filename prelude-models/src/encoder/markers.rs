@@ -130,7 +130,7 @@ impl<W> Markers<W> {
         &self,
         ops: &mut O,
         inputs: &O::Inputs<'_>,
-        (place, rows, num_words): (usize, Range<usize>, u32),
+        (place, rows, [num_words, num_types]): (usize, Range<usize>, [u32; 2]),
         h: &mut O::Tensor,
         [qkv, attn]: [&mut O::Tensor; 2],
         room: &mut Room<O::Tensor>,
@@ -140,6 +140,7 @@ impl<W> Markers<W> {
         let types = EmbedTables {
             words: None,
             num_words,
+            num_types,
             positions: None,
             types: Some(&self.types),
         };

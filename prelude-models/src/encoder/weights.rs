@@ -77,6 +77,8 @@ impl<W> Encoder<W> {
             eps: config.norm_eps,
             num_words: u32::try_from(config.vocab_size)
                 .expect("the configuration bounds the vocabulary"),
+            num_types: u32::try_from(encoder.token_types)
+                .expect("the configuration bounds the types"),
             words,
             positions,
             types,
