@@ -502,19 +502,20 @@ fn folders_are_told_for_what_they_are() {
 /// Files beside a model that would change its answers.
 #[test]
 fn files_that_decide_are_refused_by_name() {
-    for file in [
-        "decision_config.json",
-        "readout.safetensors",
-        "joint_head.safetensors",
-        "head.pt",
-        "head.safetensors",
-        "temperatures.json",
-        "rl_agent_config.json",
-        "answer_codes.json",
+    for (file, words) in [
+        ("decision_config.json", "has decision_config.json, "),
+        ("readout.safetensors", "has readout.safetensors, "),
+        ("joint_head.safetensors", "has joint_head.safetensors, "),
+        ("head.safetensors", "has head.safetensors, "),
+        ("temperatures.json", "has temperatures.json, "),
+        ("answer_codes.json", "has answer_codes.json, "),
+        // Formats that are served, of which the rest is missing.
+        ("head.pt", "head.pt is no archive"),
+        ("rl_agent_config.json", "encoder/config.json"),
     ] {
         let layout = Layout::of("demo-lm");
         layout.write(file, "{}");
         let error = layout.load("changed").map(drop).unwrap_err();
-        assert!(error.contains(&format!("has {file}, ")), "{error}");
+        assert!(error.contains(words), "{error}");
     }
 }
