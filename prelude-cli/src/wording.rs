@@ -14,7 +14,7 @@ pub(crate) type Wording = Box<Option<WordingFile>>;
 /// Returns the wording of a name, or reads the file.
 ///
 /// # Errors
-/// What is wrong with the file, in words.
+/// A description of the file's fault.
 pub(crate) fn read(name: &str) -> Result<Wording, String> {
     if name == PROMPT_FORMAT {
         return Ok(Box::new(None));

@@ -7,7 +7,7 @@ use prelude_text::decide::formats::{Codes, Decision2, DecisionPrompt, Kev, Laya,
 
 use crate::assets::{Assets, LoadError};
 
-/// What makes a served model a decision model.
+/// The format of a served decision model: its prompt for this tokenizer, and its head.
 #[derive(Debug)]
 pub struct Decider {
     pub(crate) decision: Arc<Decision>,

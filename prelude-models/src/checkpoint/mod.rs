@@ -208,8 +208,8 @@ impl Checkpoint {
     /// computes each matrix that the adapter changes in f32, `W + s·B·A`, and modules that the adapter
     /// replaces whole are its own. An adapter of a classifier makes the base one.
     ///
-    /// What beside the weights says how vectors are made is read from the adapter's folder if that has
-    /// a `modules.json`. A decision model's head may lie beside the adapter.
+    /// The files of pooling and of other modules are the adapter's if its folder has a `modules.json`, else
+    /// the base's. A decision model's head may lie beside the adapter.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::open`]; [`Error::Unsupported`] naming a field of
@@ -322,7 +322,7 @@ impl Checkpoint {
     /// Returns the folder with the tokenizer's files of a decision model; `None` for other folders.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`] about a decision model's files.
+    /// [`Error::Decision`] for files of a decision model whose format is not served.
     pub fn decision_tokenizer(folder: &Path) -> Result<Option<PathBuf>, Error> {
         Ok(DecisionFiles::find(folder)?.map(|files| files.tokenizer))
     }

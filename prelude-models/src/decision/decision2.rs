@@ -131,7 +131,7 @@ fn head(
     Ok(head)
 }
 
-/// Reads the numbers that are added to the logits of levels, if there is a file of them.
+/// Reads the numbers that are added to the logits of levels, if there is a file of such numbers.
 fn score_offsets(folder: &Path) -> Result<std::collections::BTreeMap<usize, Vec<f32>>, Error> {
     if !folder.join(SCORE_BIAS).exists() {
         return Ok(Default::default());
@@ -146,7 +146,8 @@ fn score_offsets(folder: &Path) -> Result<std::collections::BTreeMap<usize, Vec<
         let numbers: Vec<f32> = numbers
             .map(|x| x.map(|x| x as f32))
             .collect::<Option<_>>()?;
-        (numbers.len() == n).then_some((n, numbers))
+        let are_finite = numbers.iter().all(|x| x.is_finite());
+        (numbers.len() == n && are_finite).then_some((n, numbers))
     };
     let wrong = || {
         fields.wrong(

@@ -45,7 +45,7 @@ pub enum QuestionType {
     Noul,
 }
 
-/// What of a format's prompt the checkpoint says.
+/// A format of decision models, with the settings of its prompt that a checkpoint brings.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DecisionFormat {
@@ -94,7 +94,7 @@ impl DecisionFormat {
     }
 }
 
-/// What makes a backbone a decision model.
+/// The format, the head and the calibration that a decision model has beside its backbone.
 #[derive(Debug)]
 pub struct Decision {
     pub(crate) format: DecisionFormat,
@@ -153,7 +153,9 @@ impl Decision {
             let added = logits.iter_mut().zip(offsets);
             added.for_each(|(logit, offset)| *logit += offset);
         }
-        softmax(&logits, self.temperatures.of(question, n) * factor)
+        // A product that is too small for a number would divide by 0.
+        let temperature = self.temperatures.of(question, n) * factor;
+        softmax(&logits, temperature.max(f64::MIN_POSITIVE))
     }
 }
 
@@ -169,9 +171,9 @@ fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
 /// Temperatures by type of question and, for some, by the number of options.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Temperatures {
-    /// Of choices, scores and nouls.
+    /// Temperatures of choices, scores and nouls, in this order.
     by_type: [f64; 3],
-    /// Of each type for 2, 3 to 5, 6 to 10 and more options, where they differ.
+    /// For each type the temperatures of 2, 3 to 5, 6 to 10 and more options, where a file has such.
     by_count: [[Option<f64>; 4]; 3],
 }
 

@@ -85,7 +85,7 @@ impl<'a> Pickle<'a> {
     /// Reads an archive's pickle.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// A description of the first fault of the archive or its pickle.
     pub(super) fn open(bytes: &'a [u8]) -> Result<Self, String> {
         let mut archive = ZipArchive::new(Cursor::new(bytes))
             .map_err(|e| format!("is no archive of torch.save: {e}"))?;

@@ -121,20 +121,12 @@ impl<'m> Escaping<'m> {
         })
     }
 
-    /// Encodes a part of a prompt that is tokenised by itself, which may be longer than the context: some
-    /// formats cut it.
-    ///
-    /// # Errors
-    /// 400 `larger_than_queue`.
-    pub(crate) fn encode_part(
-        &self,
-        part: &str,
-        budget: &Budget<'_>,
-    ) -> Result<Vec<TokenId>, ApiError> {
+    /// Returns the ids of a part of a prompt that is tokenised by itself, however long it is: some formats
+    /// cut it.
+    pub(crate) fn encode_part(&self, part: &str) -> Vec<TokenId> {
         let mut ids = Vec::new();
         self.encode_into(part, &mut ids);
-        budget.add_tokens(ids.len())?;
-        Ok(ids)
+        ids
     }
 
     /// Returns the number of ids that a prompt has.

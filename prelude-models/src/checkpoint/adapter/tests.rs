@@ -564,7 +564,8 @@ fn weights_say_what_to_do() {
     assert_error(open(), "adapter_model.safetensors is not a valid");
 }
 
-/// What peft's `merge_and_unload` makes of bases in float32: `golden/tools/make_adapter_golden.py`.
+/// Adapters are merged as peft's `merge_and_unload` merges them in float32, whose results
+/// `golden/tools/make_adapter_golden.py` recorded.
 #[test]
 fn merged_models_are_those_of_peft() {
     for (name, base) in [

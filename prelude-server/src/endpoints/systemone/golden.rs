@@ -259,6 +259,26 @@ fn the_plain_model_is_served_if_that_is_said() {
     );
 }
 
+/// Instructions and a state that are longer than the model's row: the format cuts both.
+#[test]
+fn long_texts_of_a_laya_are_cut() {
+    let Some((app, _)) = served("laya") else {
+        return;
+    };
+    let long = "where is my card ".repeat(2_000);
+    let question = json!({"type": "noul", "instructions": long});
+    let body = json!({"state": long, "questions": {"a": question, "b": {"type": "noul"}},
+        "x_prelude": {"temperature": 5e-324}});
+    let found = answer(&app, PATH, &body);
+    assert!(found["answers"]["a"]["noul"].is_number(), "{found}");
+    assert!(
+        found["x_prelude"]["truncated"]["b"]["state_tokens"]
+            .as_u64()
+            .unwrap()
+            > 2_000
+    );
+}
+
 #[test]
 fn permutations_are_the_mean_over_orders_of_options() {
     for name in ["laya", "d3-qwen3"] {

@@ -11,7 +11,7 @@ use prelude_text::decide::{
 };
 use serde_json::json;
 
-use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire};
+use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire, SharedPrompts, TextOrJson};
 use crate::{
     decider::Decider,
     endpoint::Printed,
@@ -20,6 +20,7 @@ use crate::{
         budget::Budget,
         escaping::Escaping,
         labels::prompt,
+        place::check_length,
         prepared::{Expected, Prepared, compute},
         submit::Ask,
     },
@@ -150,7 +151,33 @@ pub(super) async fn decide(
     })
 }
 
-/// Makes the prompts of all questions.
+/// Returns the error for a question that the format cannot ask.
+fn refused(named: &NamedQuestion<'_>, refusal: Refusal) -> ApiError {
+    let Refusal { part, must } = refusal;
+    let question = named
+        .pointer
+        .rsplit_once('/')
+        .map_or("", |(question, _)| question);
+    let pointer = match part {
+        Part::Criteria => named.pointer.clone(),
+        Part::Instructions => format!("{question}/instructions"),
+    };
+    ApiError::invalid_value(pointer, must)
+}
+
+/// Returns the pieces of a question's prompt.
+fn pieces_of<'q>(
+    decider: &'q Decider,
+    state: &'q TextOrJson,
+    named: &NamedQuestion<'_>,
+    question: &'q Question,
+) -> Result<Vec<Piece<'q>>, ApiError> {
+    let pieces = decider.prompt.pieces(state, question);
+    pieces.map_err(|refusal| refused(named, refusal))
+}
+
+/// Makes the prompts of all questions, from the pieces of one question at a time: those of all together
+/// would hold the state once for each.
 pub(crate) fn rows(
     escaping: &Escaping<'_>,
     budget: &Budget<'_>,
@@ -158,46 +185,41 @@ pub(crate) fn rows(
     decider: &Decider,
 ) -> Result<Vec<Row>, ApiError> {
     let state = &questionnaire.state;
-    let refused = |named: &NamedQuestion<'_>, refusal: Refusal| {
-        let Refusal { part, must } = refusal;
-        let pointer = match part {
-            Part::Criteria => named.pointer.clone(),
-            Part::Instructions => { named.pointer.rsplit_once('/') }
-                .map_or_else(String::new, |(question, _)| {
-                    format!("{question}/instructions")
-                }),
-        };
-        ApiError::invalid_value(pointer, must)
+    let asked = || {
+        { questionnaire.questions.iter() }
+            .flat_map(|named| turned(named, &questionnaire.options).map(move |of| (named, of)))
     };
-    let asked = { questionnaire.questions.iter() }
-        .flat_map(|named| turned(named, &questionnaire.options).map(move |of| (named, of)));
-    let asked: Vec<_> = asked.collect();
-    let mut pieces = Vec::with_capacity(asked.len());
-    for (named, question) in &asked {
-        let of = decider.prompt.pieces(state, question);
-        pieces.push(of.map_err(|refusal| refused(named, refusal))?);
+    let is_cut = decider.prompt.row_tokens().is_some();
+    let mut firsts = match is_cut {
+        // Texts that are cut may be longer than the context.
+        true => {
+            budget.read_again(state.as_str().len(), asked().count() - 1)?;
+            SharedPrompts::default()
+        }
+        // The first texts of all questions often begin with the state.
+        false => {
+            let firsts = asked().map(|(named, question)| {
+                let pieces = pieces_of(decider, state, named, &question)?;
+                let mut texts = pieces.iter().filter_map(|piece| text(escaping, piece));
+                texts.next().unwrap_or_else(|| Ok(String::new()))
+            });
+            escaping.encode_all((questionnaire.state_field, 1), firsts, budget)?
+        }
     }
-    // The first texts of all questions often begin with the state.
-    let firsts = pieces
-        .iter()
-        .filter_map(|of| of.iter().find_map(|piece| text(escaping, piece)));
-    let firsts = escaping.encode_all((questionnaire.state_field, 1), firsts, budget)?;
-    let mut firsts = firsts.into_prompts();
+    .into_prompts();
     let mut known: HashMap<String, Vec<TokenId>> = HashMap::new();
-    let mut rows = Vec::with_capacity(pieces.len());
-    for ((named, _), pieces) in asked.iter().zip(&pieces) {
+    let mut rows = Vec::new();
+    for (named, question) in asked() {
+        let pieces = &pieces_of(decider, state, named, &question)?;
         let mut texts: Vec<Vec<TokenId>> = firsts.next().into_iter().collect();
-        let rest = pieces
-            .iter()
-            .filter_map(|piece| text(escaping, piece))
-            .skip(1);
-        for text in rest {
+        let all = pieces.iter().filter_map(|piece| text(escaping, piece));
+        for text in all.skip(texts.len()) {
             let text = text?;
             texts.push(match known.get(&text) {
                 Some(ids) => ids.clone(),
-                None if text.len() < SHORT_BYTES => escaping.encode_part(&text, budget)?,
+                None if text.len() < SHORT_BYTES => escaping.encode_part(&text),
                 None => {
-                    let ids = escaping.encode_part(&text, budget)?;
+                    let ids = escaping.encode_part(&text);
                     known.insert(text, ids.clone());
                     ids
                 }
@@ -209,6 +231,12 @@ pub(crate) fn rows(
             let kind = question_type(&named.question.criteria) as u32;
             row.tokens.iter_mut().for_each(|id| *id += kind * step);
         }
+        check_length(
+            questionnaire.state_field,
+            row.tokens.len(),
+            0,
+            escaping.model,
+        )?;
         budget.add_tokens(row.tokens.len())?;
         rows.push(row);
     }

@@ -16,7 +16,7 @@ pub struct Codes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wording {
     system: &'static str,
-    /// What stands for a state without text.
+    /// The text that stands for an empty state.
     empty_state: &'static str,
     last: &'static str,
 }

@@ -43,7 +43,7 @@ pub enum Piece<'a> {
 pub struct Refusal {
     /// The part of the question that is at fault.
     pub part: Part,
-    /// What the part must do, behind the word "must".
+    /// The rule that the part breaks, as it stands behind the word "must".
     pub must: String,
 }
 
@@ -96,7 +96,7 @@ pub struct Row {
     pub tokens: Vec<TokenId>,
     /// The positions whose states the head reads, in ascending order.
     pub reads: Vec<u32>,
-    /// What is left out of the state, if something is.
+    /// The number of tokens of the state that are left out, if some are.
     pub cut: Option<Cut>,
 }
 
@@ -121,7 +121,9 @@ impl Row {
                 Piece::Text(_) | Piece::Chat { .. } => {
                     tokens.extend(texts.next().unwrap_or_default());
                 }
-                Piece::Read => reads.push(u32::try_from(tokens.len() - 1).unwrap_or(u32::MAX)),
+                Piece::Read => {
+                    reads.push(u32::try_from(tokens.len().saturating_sub(1)).unwrap_or(u32::MAX))
+                }
             }
         }
         if let Some(most) = prompt.row_tokens() {
