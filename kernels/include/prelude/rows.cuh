@@ -125,11 +125,13 @@ PRELUDE_DEVICE void embed_sum(const EmbedSumParams& p) {
         copy_row(p.words, false, h, p.width);
         return;
     }
+    Global<const bf16> first = h;
+    if (p.words) first = p.words + u64(word) * p.width;
     auto row_of = [&](Global<const bf16> table, u32 at, u32 i) {
         return load_ro(as<const bf16x8>(table + (u64(at) * p.width + i)));
     };
     for (u32 i = 8 * lane_id(); i < p.width; i += 8 * WARP) {
-        bf16x8 x = p.words ? row_of(p.words, word, i) : load(as<const bf16x8>(h + i));
+        bf16x8 x = load(as<const bf16x8>(first + i));
         float sum[8];
         for (int j = 0; j < 8; j++) sum[j] = to_f32(x[j]);
         if (p.types) {
