@@ -27,7 +27,9 @@ const GROUPS: &[Group] = &[
     },
     Group {
         folder: "prelude-server/fuzz",
-        targets: &["body", "template", "schema", "config", "batch", "wire"],
+        targets: &[
+            "body", "template", "schema", "config", "batch", "wire", "pickle",
+        ],
         max_len: 2_048,
         detect_leaks: false,
         is_short: false,

@@ -16,6 +16,8 @@ use crate::DType;
 const PICKLE_BYTES_MAX: u64 = 4 << 20;
 /// The most numbers of a tensor.
 const NUMBERS_MAX: usize = 1 << 26;
+/// The most bytes that are read for tensors, in times of the archive's: several may share a file.
+const READ_TIMES_MAX: u64 = 4;
 
 /// Names that a pickle may use: of a module, and of what is in it.
 const GLOBALS: [(&str, &str, Global); 7] = [
@@ -75,6 +77,8 @@ impl Value {
 /// An archive whose pickle has been read.
 pub(super) struct Pickle<'a> {
     archive: ZipArchive<Cursor<&'a [u8]>>,
+    /// Bytes that may still be read for tensors.
+    rest: u64,
     /// The beginning of the names of the archive's files.
     prefix: String,
     values: Vec<Value>,
@@ -99,6 +103,7 @@ impl<'a> Pickle<'a> {
         let (values, root) = Machine::run(&pickle)?;
         Ok(Self {
             archive,
+            rest: READ_TIMES_MAX * bytes.len() as u64,
             prefix,
             values,
             root,
@@ -173,6 +178,8 @@ impl<'a> Pickle<'a> {
         }
         let size = dtype.size();
         let bytes = read(&mut self.archive, &name, (NUMBERS_MAX * size) as u64)?;
+        let rest = self.rest.checked_sub(bytes.len() as u64);
+        self.rest = rest.ok_or("shares its numbers with too many others")?;
         let range = offset.checked_add(len).and_then(|end| {
             let (start, end) = (offset.checked_mul(size)?, end.checked_mul(size)?);
             bytes.get(start..end)
@@ -514,6 +521,8 @@ impl<'p> Machine<'p> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -551,6 +560,35 @@ mod tests {
             b"\x80\x02(X\x04\0\0\0fileX\x01\0\0\0aX\x01\0\0\x000tQ.",
             "unknown kind",
         );
+    }
+
+    /// A megabyte of a pickle could ask for its file of numbers ten thousand times.
+    #[test]
+    fn tensors_that_share_a_file_are_bounded() {
+        let archive = |tensors: usize| {
+            let mut pickle = b"\x80\x02}(X\x01\0\0\0s}(".to_vec();
+            for tensor in 0..tensors {
+                pickle.extend_from_slice(b"X\x02\0\0\0");
+                pickle.extend_from_slice(format!("{tensor:02}").as_bytes());
+                pickle.extend_from_slice(
+                    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n\
+                    X\x01\0\0\x000X\x03\0\0\0cpuM\x00\x10tQK\0K\x01\x85K\x01\x85\x89\
+                    ccollections\nOrderedDict\n)RtR",
+                );
+            }
+            pickle.extend_from_slice(b"uu.");
+            let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+            let stored = zip::CompressionMethod::Stored;
+            let options = zip::write::SimpleFileOptions::default().compression_method(stored);
+            for (name, bytes) in [("h/data.pkl", &*pickle), ("h/data/0", &[0; 1 << 14])] {
+                archive.start_file(name, options).unwrap();
+                archive.write_all(bytes).unwrap();
+            }
+            archive.finish().unwrap().into_inner()
+        };
+        let tensors = |count| Pickle::open(&archive(count)).unwrap().tensors("s");
+        assert_eq!(tensors(4).unwrap().len(), 4);
+        assert!(tensors(40).unwrap_err().contains("too many others"));
     }
 
     #[test]
