@@ -26,7 +26,8 @@ const SLICE_MS: u32 = 20;
 /// Bytes that an executor takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// Weights in the executor's own format, rotations included.
+    /// Weights in the executor's own format, rotations included, and the head of a decision model in
+    /// f32, which is computed beside the executor.
     pub weights_bytes: u64,
     /// KV blocks: room for [`Capacity::num_blocks`].
     pub kv_bytes: u64,
@@ -89,7 +90,10 @@ impl MemoryPlan {
             let (dtype, shape) = checkpoint.form(name)?;
             Some((name.to_owned(), dtype, shape.to_vec()))
         });
-        Self::of_model(model, tensors, config, threads)
+        let (mut plan, capacity) = Self::of_model(model, tensors, config, threads)?;
+        let head = { checkpoint.decision() }.map_or(0, |decision| decision.head().bytes());
+        plan.weights_bytes += head as u64;
+        Ok((plan, capacity))
     }
 
     /// Plans for a model with such tensors (name, element type, shape), whatever memory there is. The

@@ -131,6 +131,19 @@ pub struct DecideConfig {
     pub systemone_aliases: Vec<String>,
     /// Temperatures by type of question.
     pub calibration: Calibration,
+    /// The fate of a state that a decision model's format cuts to its row (default `cut`).
+    pub truncate: Truncate,
+}
+
+/// The fate of a state that does not fit the row of a decision model whose format cuts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Truncate {
+    /// The model reads what fits, as its authors serve it; answers say so.
+    #[default]
+    Cut,
+    /// 413 on `/v1/systemone`, 400 on `/v1/decisions`.
+    Refuse,
 }
 
 impl Default for DecideConfig {
@@ -138,6 +151,7 @@ impl Default for DecideConfig {
         Self {
             systemone_aliases: vec!["jev-latest".to_owned()],
             calibration: Calibration::default(),
+            truncate: Truncate::default(),
         }
     }
 }

@@ -63,7 +63,9 @@ mod wire;
 
 pub use app::App;
 pub use bytes::Bytes;
-pub use config::{DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser};
+pub use config::{
+    DecideConfig, Limits, ReasoningParser, ServerConfig, SettingError, ToolParser, Truncate,
+};
 pub use decider::Decider;
 pub use endpoint::Asking;
 pub use error::ApiError;

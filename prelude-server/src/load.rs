@@ -238,6 +238,7 @@ pub fn load(
         },
         created: crate::endpoint::unix_seconds(),
         fingerprint: fingerprint(checkpoint, &options.executor),
+        revision: assets.revision,
         tokenizer: Arc::new(assets.tokenizer),
         name,
         aliases: Vec::new(),

@@ -30,6 +30,7 @@ pub(crate) const ENDPOINTS: &[&Endpoint] = &[
     &tei::SIMILARITY,
     &moderations::MODERATIONS,
     &systemone::SYSTEM_ONE,
+    &systemone::PERMUTE,
     &decisions::DECISIONS,
     &tokenize::TOKENIZE,
     &tokenize::DETOKENIZE,

@@ -320,6 +320,8 @@ pub struct ServedModel {
     pub created: u64,
     /// Names weights, dtype and kernels: `system_fingerprint`.
     pub fingerprint: String,
+    /// The commit on the Hub, if the model's folder is one of its cache.
+    pub revision: Option<String>,
 }
 
 impl ServedModel {

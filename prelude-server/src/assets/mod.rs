@@ -25,6 +25,8 @@ const TOKENIZER_BYTES_MAX: u64 = 512 << 20;
 pub struct Assets {
     /// The folder's name: what the model is called unless it is told otherwise.
     pub name: String,
+    /// The commit on the Hub, if the folder is one of its cache.
+    pub revision: Option<String>,
     /// Configuration and weights.
     pub checkpoint: Checkpoint,
     /// Text to ids and back.
@@ -141,7 +143,8 @@ impl Assets {
             sentence: [root, folder],
         };
         let name = gguf.map_or_else(|| folder_name(root), file_name);
-        places.read(name, checkpoint, tokenizers)
+        let assets = places.read(name, checkpoint, tokenizers)?;
+        Ok(assets.of_revision(root))
     }
 
     /// Opens a LoRA adapter as PEFT saves it, merged into the model in the folder `base`. The files of
@@ -174,7 +177,21 @@ impl Assets {
                 false => [base, body],
             },
         };
-        places.read(folder_name(adapter), Some(checkpoint), tokenizers)
+        let assets = places.read(folder_name(adapter), Some(checkpoint), tokenizers)?;
+        Ok(assets.of_revision(adapter))
+    }
+
+    /// Takes over the commit that the Hub's cache names a folder by.
+    fn of_revision(mut self, folder: &Path) -> Self {
+        let is_of_hub = folder
+            .parent()
+            .is_some_and(|above| above.ends_with("snapshots"));
+        let commit = folder.file_name().and_then(|name| name.to_str());
+        let is_commit =
+            |name: &&str| name.len() == 40 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        let commit = commit.filter(|name| is_of_hub && is_commit(name));
+        self.revision = commit.map(str::to_owned);
+        self
     }
 
     /// Checks what takes several files, and gathers what they say in common.
@@ -208,6 +225,7 @@ impl Assets {
         let (tokenizer, warning) = Tokenizer::from_bytes(files.tokenizer)?;
         let assets = Self {
             name: files.name.to_owned(),
+            revision: None,
             checkpoint: Checkpoint::from_files(CheckpointFiles {
                 config: files.config,
                 generation_config: files.generation_config,
@@ -289,6 +307,7 @@ impl Places<'_> {
         let chat_template = chat_template.or_else(|| checkpoint.chat_template().map(str::to_owned));
         let assets = Assets {
             name,
+            revision: None,
             checkpoint,
             tokenizer,
             cuts: SafeCuts::of(&tokenizer_json),
@@ -511,6 +530,27 @@ mod tests {
         let assets = Assets::open_cached(folder.as_ref(), Some(&cache)).unwrap();
         fs::remove_file(&cache).unwrap();
         assert!(assets.warnings[0].contains("cannot be kept in"));
+    }
+
+    #[test]
+    fn a_folder_of_the_hub_s_cache_is_named_by_its_commit() {
+        let demo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/demo/demo-lm"));
+        let cache = std::env::temp_dir().join(format!("prelude-commit-{}", std::process::id()));
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let revision = |folder: &str| {
+            let folder = cache.join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            for entry in fs::read_dir(demo).unwrap() {
+                let path = entry.unwrap().path();
+                fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+            }
+            Assets::open(&folder).unwrap().revision
+        };
+        let found = revision(&format!("snapshots/{commit}"));
+        assert_eq!(found.as_deref(), Some(commit));
+        assert_eq!(revision("snapshots/main"), None);
+        assert_eq!(revision(&format!("other/{commit}")), None);
+        fs::remove_dir_all(&cache).unwrap();
     }
 
     #[test]

@@ -15,6 +15,13 @@ table! {
 }
 
 table! {
+    /// The fields of `/v1/systemone/permute`.
+    PERMUTE "Orders of options";
+    Obeyed ["request", "question"] "Kev" "a request of `/v1/systemone`, and the id of a choice in it";
+    Obeyed ["n_perm", "seed"] "Kev" "how many orders, and another shuffle; orders differ from those of Kev's own server";
+}
+
+table! {
     /// The fields of `/v1/decisions`.
     DECISIONS "Decisions";
     Obeyed ["input", "questions"] "OpenAI" "what is asked about, and the questions";

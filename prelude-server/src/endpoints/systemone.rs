@@ -3,6 +3,7 @@
 mod answers;
 #[cfg(test)]
 mod golden;
+mod permute;
 mod questions;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 
+pub(crate) use self::permute::PERMUTE;
 use self::{answers::Response, questions::StateFields};
 use crate::{
     dialects::{self, COMMON, DECIDE, MEDIA, ONE_PIECE, SERVICE},
@@ -17,23 +19,25 @@ use crate::{
     error::{ApiError, Dialect},
     served_model::Task,
     tasks::{
-        decide::{self, DecideFields},
+        decide::{self, DecideFields, Questionnaire},
         messages::has_media,
-        submit::{Common, CommonFields},
+        submit::{Ask, Common, CommonFields},
     },
     wire::request,
 };
 
-/// `POST /v1/systemone`.
+/// `POST /v1/systemone`. Kev's `separate` computes each question by itself, for comparison with what it
+/// computes together: the same bits here, so together it is.
 pub(crate) const SYSTEM_ONE: Endpoint = Endpoint {
     group: "decisions",
     summary: "Answer typed questions about a state",
     requests: &[asked::<SystemOneRequest<'static>>()],
     responses: json::<Response<'static>>,
     dialect: Dialect::SystemOne,
-    ..Endpoint::post(&["/v1/systemone", "/v1/decide"], |call, body| {
-        Box::pin(handle(call, body))
-    })
+    ..Endpoint::post(
+        &["/v1/systemone", "/v1/decide", "/v1/systemone/separate"],
+        |call, body| Box::pin(handle(call, body)),
+    )
 };
 
 request! {
@@ -52,6 +56,16 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
 }
 
 async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
+    let (ask, questionnaire) = read(call, body).await?;
+    let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
+    Ok(answers::reply(&ask.model.name, &questionnaire, &decided))
+}
+
+/// Reads a request: whom it asks, and what.
+async fn read<'a>(
+    call: &'a Call,
+    body: &'a [u8],
+) -> Result<(Ask<'a>, Questionnaire<'a>), ApiError> {
     let fields = call.fields(body).await?;
     if fields.raw("state").is_some_and(has_media) {
         let reason = "it has a content part that is not text, and models read text alone";
@@ -65,10 +79,8 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
         .as_deref()
         .filter(|name| !aliases.iter().any(|alias| alias == name));
     let model = call.app.model_for(name, Task::SystemOne)?;
-    let ask = common.ask(call, model);
     let questionnaire = questions::questionnaire(request.state, request.options)?;
-    let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
-    Ok(answers::reply(&model.name, &questionnaire, &decided))
+    Ok((common.ask(call, model), questionnaire))
 }
 
 /// Turns the status of a malformed request, 400 elsewhere, into 422 with a list of details, and that

@@ -13,6 +13,7 @@ const MAX_AGE: &str = "600";
 
 /// The response headers that a page may read.
 const EXPOSED: &str = "x-request-id, retry-after, retry-after-ms, x-should-retry, \
+                       x-prelude-fingerprint, x-prelude-revision, \
                        x-prelude-class, x-prelude-prompt-tokens, x-prelude-cached-tokens, \
                        x-prelude-computed-tokens, x-prelude-queue-ms, x-prelude-exec-ms";
 

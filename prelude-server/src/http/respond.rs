@@ -20,6 +20,8 @@ use crate::{
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const FINGERPRINT: HeaderName = HeaderName::from_static("x-prelude-fingerprint");
+const REVISION: HeaderName = HeaderName::from_static("x-prelude-revision");
 const CLASS: HeaderName = HeaderName::from_static("x-prelude-class");
 const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prelude-prompt-tokens");
 const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-prelude-cached-tokens");
@@ -70,7 +72,7 @@ pub(super) fn reply(app: &Arc<App>, reply: Reply, mut log: RequestLog) -> Respon
     };
     if let Some(call) = log.call() {
         let is_stream = matches!(content, Content::Stream { .. });
-        inference_headers(&mut headers, &call.inference(), is_stream);
+        inference_headers(app, &mut headers, &call.inference(), is_stream);
         if let Content::Whole(body) = &content {
             call.reservation.reach(Stage::Answered(body.len()));
         }
@@ -138,9 +140,9 @@ fn error_headers(error: &ApiError, version: Version) -> HeaderMap {
     }
     if let Some(after) = error.retry_after() {
         let seconds = after.as_secs_f64().ceil();
-        headers.insert(header::RETRY_AFTER, number(format!("{seconds:.0}")));
+        headers.insert(header::RETRY_AFTER, plain(format!("{seconds:.0}")));
         let exact = HeaderName::from_static("retry-after-ms");
-        headers.insert(exact, number(after.as_millis().to_string()));
+        headers.insert(exact, plain(after.as_millis().to_string()));
     }
     if let Some(should) = error.should_retry() {
         let name = HeaderName::from_static("x-should-retry");
@@ -171,10 +173,16 @@ fn respond(
 }
 
 /// Inserts the figures of an inference request, which routers read.
-fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool) {
+fn inference_headers(app: &App, headers: &mut HeaderMap, seen: &Inference, is_stream: bool) {
     let Some(class) = seen.class else {
         return;
     };
+    if let Some(model) = seen.model.and_then(|place| app.models().get(place)) {
+        headers.insert(FINGERPRINT, plain(model.fingerprint.clone()));
+        if let Some(commit) = &model.revision {
+            headers.insert(REVISION, plain(commit.clone()));
+        }
+    }
     headers.insert(CLASS, HeaderValue::from_static(class.as_str()));
     headers.insert(PROMPT_TOKENS, seen.prompt_tokens.into());
     if seen.truncated > 0 {
@@ -187,8 +195,8 @@ fn inference_headers(headers: &mut HeaderMap, seen: &Inference, is_stream: bool)
     let usage = seen.usage.unwrap_or_default();
     headers.insert(CACHED_TOKENS, usage.cached_tokens.into());
     headers.insert(COMPUTED_TOKENS, usage.computed_tokens.into());
-    headers.insert(QUEUE_MS, number(millis(usage.queue_time)));
-    headers.insert(EXEC_MS, number(millis(usage.exec_time)));
+    headers.insert(QUEUE_MS, plain(millis(usage.queue_time)));
+    headers.insert(EXEC_MS, plain(millis(usage.exec_time)));
 }
 
 /// Prints milliseconds with three decimal places.
@@ -199,8 +207,8 @@ fn millis(duration: Duration) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }
 
-fn number(text: String) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits are a header value")
+fn plain(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("visible ASCII is a header value")
 }
 
 /// Prints a whole HTTP/1.1 response, for connections on which no request began.

@@ -204,6 +204,16 @@ fn is_possible(status: u16, endpoint: &Endpoint) -> bool {
 /// Headers of every answer that an engine gave.
 const INFERENCE: &[(&str, &str, &str)] = &[
     (
+        "x-prelude-fingerprint",
+        "string",
+        "Names the model's weights and head, its dtype and the program's version, as `system_fingerprint`.",
+    ),
+    (
+        "x-prelude-revision",
+        "string",
+        "The model's commit on the Hub. Absent if its folder is none of the Hub's cache.",
+    ),
+    (
         "x-prelude-class",
         "string",
         "`oneshot`: one forward pass and no more; `decode`: a text that grew.",

@@ -114,6 +114,10 @@ pub(crate) fn right(endpoint: &Endpoint) -> Vec<Value> {
         "/v1/systemone" => {
             vec![json!({"state": "a", "questions": {"q": {"type": "noul", "instructions": "b"}}})]
         }
+        "/v1/systemone/permute" => vec![json!({
+            "request": {"state": "a", "questions": {"q": {"type": "choice", "criteria": {"b": null, "c": null}}}},
+            "question": "q",
+        })],
         "/v1/decisions" => {
             vec![json!({"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]})]
         }

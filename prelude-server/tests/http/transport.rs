@@ -36,6 +36,7 @@ fn whole_transcripts() {
     let end = print + text[print..].find('"').unwrap();
     let text = text.replace(&text[print..end], "F");
     let expected = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+        x-prelude-fingerprint: F\r\n\
         x-prelude-class: oneshot\r\nx-prelude-prompt-tokens: 1\r\n\
         x-prelude-cached-tokens: 0\r\nx-prelude-computed-tokens: 0\r\n\
         x-prelude-queue-ms: 0.000\r\nx-prelude-exec-ms: 0.000\r\nx-request-id: my.id-1\r\n\

@@ -24,9 +24,18 @@ pub(crate) struct Response<'a> {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SystemOneUsage")]
-struct Usage {
+pub(super) struct Usage {
     input_tokens: u64,
     output_tokens: u64,
+}
+
+impl Usage {
+    pub(super) const fn of(decided: &Decided) -> Self {
+        Self {
+            input_tokens: decided.tokens,
+            output_tokens: 0,
+        }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -133,10 +142,7 @@ pub(super) fn reply(model: &str, questionnaire: &Questionnaire<'_>, decided: &De
     Reply::json(&Response {
         model,
         answers: Entries(bodies.collect()),
-        usage: Usage {
-            input_tokens: decided.tokens,
-            output_tokens: 0,
-        },
+        usage: Usage::of(decided),
         x_prelude: Extension {
             prompt_format: &decided.prompt_format,
             diagnostics: Entries(diagnostics.collect()),

@@ -8,7 +8,7 @@ use super::questions::{StateFields, questionnaire};
 use crate::{
     app::App,
     assets::Assets,
-    config::{Limits, ServerConfig},
+    config::{Limits, ServerConfig, Truncate},
     executor::Devices,
     load::load,
     tasks::{
@@ -370,4 +370,25 @@ fn the_two_dialects_agree_and_no_other_route_answers() {
         let (status, found, _) = crate::testing::ask(&app, path, &body);
         assert!([400, 404].contains(&status), "{path}: {status} {found}");
     }
+}
+
+#[test]
+fn a_state_that_would_be_cut_is_refused_where_that_is_set() {
+    let Some(folder) = golden("decision/laya") else {
+        return;
+    };
+    let assets = Assets::open(&folder.join("model")).unwrap();
+    let loaded = load(assets, &options(), &Devices::of_machine()).unwrap();
+    let mut config = ServerConfig::default();
+    config.decide.truncate = Truncate::Refuse;
+    let app = app_with(config, vec![loaded]);
+    let ask = |state: &str| json!({"state": state, "questions": {"q": {"type": "noul"}}});
+    answer(&app, PATH, &ask("Where is my card?"));
+    let long = ask(&"where is my card ".repeat(2_000));
+    refused(
+        &app,
+        PATH,
+        &long,
+        (413, "context_length_exceeded", Some("state")),
+    );
 }

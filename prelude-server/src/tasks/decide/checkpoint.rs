@@ -7,12 +7,13 @@ use prelude_core::{RowOutput, TokenId};
 use prelude_models::QuestionType;
 use prelude_text::decide::{
     Answer, Criteria, Diagnostics, Question,
-    formats::{Part, Piece, Refusal, Row},
+    formats::{Cut, Part, Piece, Refusal, Row},
 };
 use serde_json::json;
 
 use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire, SharedPrompts, TextOrJson};
 use crate::{
+    config::Truncate,
     decider::Decider,
     endpoint::Printed,
     error::ApiError,
@@ -104,6 +105,16 @@ pub(super) async fn decide(
         budget.numbers(numbers.sum())?;
         let escaping = questionnaire.escaping(ask)?;
         let rows = rows(&escaping, budget, questionnaire, decider)?;
+        if call.app.config.decide.truncate == Truncate::Refuse
+            && let Some(Cut { state_tokens, used }) = rows.iter().find_map(|row| row.cut)
+        {
+            let message = format!(
+                "the state has {state_tokens} tokens, and the model's row has room for {used} of them \
+                 beside the question. Shorten it: this server cuts no state"
+            );
+            let error = ApiError::new(400, "context_length_exceeded", message);
+            return Err(error.with_param(questionnaire.state_field));
+        }
         let states = rows.iter().map(|row| row.reads.len()).sum::<usize>();
         call.expect((states * decider.hidden) as u64, Printed::State)?;
         let indices = orders.iter().enumerate();
