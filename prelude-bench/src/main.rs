@@ -149,7 +149,7 @@ fn published(
 
 #[derive(clap::Args)]
 struct ServerArgs {
-    /// Measure only these parts (default: all but `encoders`).
+    /// Measure only these parts (default: all but `encoders` and `decisions`).
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
     /// Also measure these servers with the same requests.

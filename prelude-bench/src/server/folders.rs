@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use prelude_models::{Checkpoint, CheckpointFiles};
+use prelude_models::Checkpoint;
 use prelude_server::demo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -23,15 +23,19 @@ pub(crate) const VOCABULARY: u32 = 4_096;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../golden");
 
 /// The documents of a model that a folder takes over, those that are there.
-const FILES: [&str; 5] = [
+const FILES: [&str; 9] = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "modules.json",
     "1_Pooling/config.json",
+    "rl_agent_config.json",
+    "encoder/config.json",
+    "tokenizer/tokenizer.json",
+    "tokenizer/tokenizer_config.json",
 ];
-/// Names and shapes of tensors, in the order of the file.
-type Shapes = Vec<(String, Vec<usize>)>;
+/// Shapes of tensors by their names, in the order of the file.
+type Shapes = BTreeMap<String, Vec<usize>>;
 
 const WEIGHTS: &str = "model.safetensors";
 
@@ -43,6 +47,9 @@ struct Made {
     /// True for random weights of the shape that its configuration says.
     #[serde(default)]
     random: bool,
+    /// The tensors beside the body: those of a decision model's head.
+    #[serde(default)]
+    head: Shapes,
     /// The fields that are changed, by document.
     #[serde(flatten)]
     changed: BTreeMap<String, Map<String, Value>>,
@@ -63,22 +70,19 @@ pub(crate) fn make(out: &Path, name: &str) -> Result<PathBuf> {
 
 impl Made {
     fn make(&self, folder: &Path) -> Result<PathBuf> {
-        let weights = folder.join(WEIGHTS);
-        if weights.exists() {
+        if folder.join(WEIGHTS).exists() {
             return Ok(folder.to_owned());
         }
-        let documents = self.documents()?;
-        for (file, bytes) in &documents {
-            write(&folder.join(file), bytes)?;
-        }
         // Renamed when it is whole.
-        let part = folder.join("model.part");
-        match self.random {
-            true => write_random(&part, &self.shapes(&documents)?)?,
-            false => write(&part, &self.weights()?)?,
+        let part = PathBuf::from(format!("{}.part", folder.display()));
+        for (file, bytes) in self.documents()? {
+            write(&part.join(file), &bytes)?;
         }
-        fs::rename(&part, &weights)
-            .with_context(|| format!("cannot make {}", weights.display()))?;
+        match self.random {
+            true => write_random(&part.join(WEIGHTS), &self.shapes(&part)?)?,
+            false => write(&part.join(WEIGHTS), &self.weights()?)?,
+        }
+        fs::rename(&part, folder).with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(folder.to_owned())
     }
 
@@ -99,21 +103,23 @@ impl Made {
         Ok(documents)
     }
 
-    /// Returns the names and shapes of the tensors that the documents ask for. The names of the model
-    /// that it is like say which form of names the files of a family have.
-    fn shapes(&self, documents: &BTreeMap<&str, Vec<u8>>) -> Result<Shapes> {
-        let document = |file| documents.get(file).map(Vec::as_slice);
-        let checkpoint = Checkpoint::from_files(CheckpointFiles {
-            config: document("config.json").unwrap_or_default(),
-            modules: document("modules.json"),
-            pooling: document("1_Pooling/config.json"),
-            weights: self.weights()?.into(),
-            ..CheckpointFiles::default()
-        })?;
-        let shapes = checkpoint.shapes();
-        Ok(shapes
-            .map(|(name, shape)| (name.to_owned(), shape.to_vec()))
-            .collect())
+    /// Returns the shapes of the tensors that the documents in `part` ask for. The names of the model
+    /// that it is like, which are written there first, say which form of names the files of a family
+    /// have.
+    fn shapes(&self, part: &Path) -> Result<Shapes> {
+        let like = match self.like == demo::LM.name {
+            true => Checkpoint::from_bytes(demo::LM.config, demo::LM.weights)?,
+            false => Checkpoint::open(&self.golden())?,
+        };
+        let of_body = |body: &Checkpoint| -> Shapes {
+            // A checkpoint gives attention's product of a Laya's head the name that others have.
+            let named = |(name, shape): (&str, &[usize])| {
+                (name.replace(".in_proj.", ".in_proj_"), shape.to_vec())
+            };
+            body.shapes().map(named).chain(self.head.clone()).collect()
+        };
+        write_random(&part.join(WEIGHTS), &of_body(&like))?;
+        Ok(of_body(&Checkpoint::open(part)?))
     }
 
     fn weights(&self) -> Result<Vec<u8>> {
@@ -121,11 +127,15 @@ impl Made {
         weights.with_context(|| format!("{} has no {WEIGHTS}", self.like))
     }
 
+    /// Returns the folder of the golden model that it is like.
+    fn golden(&self) -> PathBuf {
+        Path::new(GOLDEN).join(&self.like).join("model")
+    }
+
     /// Returns a file of the model that it is like, if there is one.
     fn read(&self, file: &str) -> Option<Vec<u8>> {
         if self.like != demo::LM.name {
-            let model = Path::new(GOLDEN).join(&self.like).join("model");
-            return fs::read(model.join(file)).ok();
+            return fs::read(self.golden().join(file)).ok();
         }
         let bytes = match file {
             "config.json" => demo::LM.config,
@@ -187,14 +197,22 @@ mod tests {
 
     use super::*;
 
+    fn temporary(name: &str) -> PathBuf {
+        let name = format!("prelude-made-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
     #[test]
     fn parameters_are_as_many_as_published() {
         let check = |name: &str, millions: f64| {
             let made = &MADE[name];
-            let shapes = made.shapes(&made.documents().unwrap()).unwrap();
-            let sizes = shapes
-                .iter()
-                .map(|(_, shape)| shape.iter().product::<usize>());
+            let part = temporary(&format!("{name}-shapes"));
+            for (file, bytes) in made.documents().unwrap() {
+                write(&part.join(file), &bytes).unwrap();
+            }
+            let shapes = made.shapes(&part).unwrap();
+            fs::remove_dir_all(&part).unwrap();
+            let sizes = shapes.values().map(|shape| shape.iter().product::<usize>());
             let found = sizes.sum::<usize>() as f64 / 1e6;
             assert!((found / millions - 1.0).abs() < 0.02, "{name}: {found} M");
         };
@@ -204,6 +222,8 @@ mod tests {
         check("bge-base", 108.9);
         check("bge-reranker-base", 278.0);
         check("ModernBERT-base", 149.0);
+        // Its encoder and, by its authors' code, two layers and three small heads behind it.
+        check("laya-base", 149.0 + 15.0);
         check("qwen3-0.6b-random", 596.0);
     }
 
@@ -218,7 +238,10 @@ mod tests {
         ];
         for (name, made) in MADE.iter().filter(|(_, made)| made.random) {
             let mut made = made.clone();
-            let config = made.changed.get_mut("config.json").unwrap();
+            let mut configs = made.changed.values_mut();
+            let config = configs
+                .find(|of| of.contains_key("num_hidden_layers"))
+                .unwrap();
             config.extend(small.map(|(field, value)| (field.to_owned(), json!(value))));
             if config.contains_key("head_dim") {
                 config.insert("num_key_value_heads".to_owned(), json!(2));
@@ -227,8 +250,10 @@ mod tests {
             if let Some(pooling) = made.changed.get_mut("1_Pooling/config.json") {
                 pooling.insert("word_embedding_dimension".to_owned(), json!(48));
             }
-            let folder = format!("prelude-made-{name}-{}", std::process::id());
-            let folder = made.make(&std::env::temp_dir().join(folder)).unwrap();
+            for width in made.head.values_mut().flatten().filter(|w| **w >= 768) {
+                *width -= 768 - 48;
+            }
+            let folder = made.make(&temporary(name)).unwrap();
             let checkpoint = Checkpoint::open(&folder).unwrap();
             let config = prelude_exec_cpu::CpuConfig::default();
             let pool = Arc::new(prelude_exec_cpu::ComputePool::new(1));

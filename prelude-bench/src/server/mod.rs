@@ -57,7 +57,12 @@ pub enum Part {
     Workloads,
     /// Embedders and a cross-encoder of published shapes, beside libraries. Only if it is named.
     Encoders,
+    /// Decision models beside their authors' packages. Only if it is named.
+    Decisions,
 }
+
+/// The parts that are measured only if they are named: they write checkpoints of a gigabyte.
+const ONLY_NAMED: [Part; 2] = [Part::Encoders, Part::Decisions];
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
@@ -66,7 +71,7 @@ pub struct Config {
     pub rounds: usize,
     /// The time of one measurement in one round.
     pub time: Duration,
-    /// The parts to measure; all parts but the encoders if empty.
+    /// The parts to measure; all but the encoders and the decision models if empty.
     pub parts: Vec<Part>,
     /// The program `prelude`.
     pub program: PathBuf,
@@ -105,8 +110,7 @@ pub fn run(config: &Config) -> Result<Report> {
     session.find_rivals()?;
     let mut rows = Vec::new();
     for part in Part::value_variants() {
-        // It writes checkpoints of a gigabyte.
-        let by_default = config.parts.is_empty() && *part != Part::Encoders;
+        let by_default = config.parts.is_empty() && !ONLY_NAMED.contains(part);
         if !by_default && !config.parts.contains(part) {
             continue;
         }

@@ -38,6 +38,8 @@ pub enum Rival {
     /// Hugging Face's text-embeddings-inference, for the part `encoders` alone: --tei names the
     /// program, which no package index carries.
     Tei,
+    /// The server of Laya's authors: for the part `decisions` alone.
+    Laya,
 }
 
 /// The entry of a rival.
@@ -224,11 +226,7 @@ impl Rival {
         let about = self.about();
         let more = about.serves.get(serve);
         let more = more.with_context(|| format!("it does not serve {serve}"))?;
-        ensure!(
-            model.join("config.json").exists(),
-            "{} holds no model",
-            model.display()
-        );
+        ensure!(model.is_dir(), "{} is no folder", model.display());
         let address = free_address()?;
         let name = name_of(model);
         let gguf = match self {
@@ -246,7 +244,8 @@ impl Rival {
         };
         let mut command = Command::new(self.program(config).context("no program to start")?);
         command.args(about.start.iter().map(filled)).args(more);
-        command.envs(&about.env).env("HF_HUB_OFFLINE", "1");
+        let env = about.env.iter().map(|(name, value)| (name, filled(value)));
+        command.envs(env).env("HF_HUB_OFFLINE", "1");
         let log = config.out.join(format!("{}-{name}.log", about.folder));
         Server::at(address, &mut command, &log, START_WITHIN, is_healthy)
     }

@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use fasttoken::Tokenizer;
 use prelude_measure::{process::Output, server::Server};
+use prelude_models::Checkpoint;
 use prelude_server::{ServerConfig, demo};
 
 use super::{
@@ -40,7 +41,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two looks at metrics.
 const LOOK: Duration = Duration::from_millis(3);
-/// The rest before a measurement beside libraries, in which the threads of the engine before go to
+/// The rest before a measurement beside other engines, in which the threads of the engine before go to
 /// sleep.
 const REST: Duration = Duration::from_millis(250);
 
@@ -99,7 +100,11 @@ pub(super) fn measure(session: &mut Session<'_>, part: &str) -> Result<Vec<Row>>
             config,
             case,
             tokenizer: match &folder {
-                Some(folder) => Tokenizer::from_file(folder.join("tokenizer.json"))?,
+                Some(folder) => {
+                    let own = Checkpoint::decision_tokenizer(folder)?;
+                    let own = own.as_ref().unwrap_or(folder);
+                    Tokenizer::from_file(own.join("tokenizer.json"))?
+                }
                 None => tokenizer()?,
             },
             folder,
@@ -363,7 +368,7 @@ impl<'a> Run<'a> {
         {
             return Ok(None);
         }
-        if matches!(self.case.rivals.as_deref(), Some("embed" | "rank")) {
+        if matches!(self.case.rivals.as_deref(), Some("embed" | "rank" | "laya")) {
             thread::sleep(REST);
         }
         let tallies = self.watched(target, &loads)?;

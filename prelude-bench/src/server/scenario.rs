@@ -15,7 +15,8 @@ use super::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Case {
-    /// The model that rivals serve: `lm`, `embedder`, `classifier`, `embed` or `rank`.
+    /// The model that rivals serve: `lm`, `embedder`, `classifier`, `embed`, `rank` or a format of
+    /// decision models.
     pub(super) rivals: Option<String>,
     /// True to leave the case out where no rival is measured.
     pub(super) only_beside_rivals: bool,
