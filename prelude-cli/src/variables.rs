@@ -165,8 +165,9 @@ mod tests {
     /// name sockets and what readers expect, the host memory that may be filled with KV blocks, the
     /// tables of several models, counted as one, which say of one model what others say of all, int8
     /// weights, which are faster and less exact, the folder of packed weights, which spends disk on
-    /// faster starts, and two rights that only an operator can give: to go first (`best_priority`),
-    /// and to be this server's name (`hosts`).
+    /// faster starts, two rights that only an operator can give: to go first (`best_priority`), and to
+    /// be this server's name (`hosts`), and whether decisions may be about a state of which the model
+    /// reads a part (`truncate`): only an operator knows what depends on them.
     #[test]
     fn settings_are_few() {
         let mut names = Vec::new();
@@ -174,7 +175,7 @@ mod tests {
         let of_cuda = names.iter().filter(|name| name.starts_with("CUDA__"));
         let counts = (of_cuda.count(), names.len());
         let cuda = if cfg!(feature = "cuda") { 7 } else { 0 };
-        assert_eq!(counts, (cuda, 79 + cuda), "{names:#?}");
+        assert_eq!(counts, (cuda, 80 + cuda), "{names:#?}");
     }
 
     #[test]
