@@ -124,5 +124,5 @@ fn greedy_texts_are_the_references() {
         );
         compared += sure;
     }
-    assert!(compared > 100, "{compared} tokens compared");
+    assert!(compared > 60, "{compared} tokens compared");
 }
