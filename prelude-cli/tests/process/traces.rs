@@ -148,7 +148,7 @@ fn a_request_leaves_its_spans_below_those_of_its_caller() {
     let server = collector.server();
     let body = json!({
         "model": "demo-lm", "prompt": (0..70).collect::<Vec<u32>>(), "max_tokens": 3,
-        "temperature": 0,
+        "temperature": 0, "ignore_eos": true,
     });
     for round in 0..2 {
         let headers = format!("x-request-id: mine-{round}\r\n{}", sampled(TRACE));
