@@ -417,6 +417,8 @@ fn a_larger_graph_gives_the_same_bits() {
     let vocab = vocab_of(name);
     let plain = CudaConfig {
         chunk_tokens: 128,
+        // Else the algorithm of a product depends on its number of rows, which a larger graph has more of.
+        deterministic: true,
         ..small()
     };
     let padding = CudaConfig {
@@ -494,7 +496,7 @@ fn graphs_of_the_start_give_the_same_bits() {
 /// Generates greedy text row by row behind prompts of two lengths prefilled in one step; returns
 /// the tokens of the last steps, and the smallest lead of the chosen token over the next.
 fn generate(executor: &mut dyn Executor, vocab: u32, steps: usize) -> (Vec<Vec<u32>>, f32) {
-    let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 57 + n) % vocab).collect::<Vec<u32>>());
+    let prompts = [20u32, 37].map(|n| (0..n).map(|i| (i * 73 + n) % vocab).collect::<Vec<u32>>());
     let blocks = |r: u32| (0..4).map(|b| BlockId(r * 8 + b)).collect::<Vec<_>>();
     let mut batch = OneShotBatch::default();
     for (r, tokens) in prompts.iter().enumerate() {
