@@ -94,7 +94,8 @@ fn a_guard_is_asked_for_its_verdicts() {
     let names: Vec<_> = scores.keys().collect();
     assert_eq!(names, ["controversial", "unsafe"]);
     // The same as the log-probabilities of the answers' own tokens.
-    let prompt = "Where is my card?\nSafety: Safe, Safety: Unsafe or Safety: Controversial?\n\
+    // Templates lose the line break behind a block.
+    let prompt = "Where is my card?Safety: Safe, Safety: Unsafe or Safety: Controversial?\n\
         <|im_start|>assistant\n";
     let log = |answer_text: &str| {
         let model = guard.model(None).unwrap();
@@ -112,7 +113,7 @@ fn a_guard_is_asked_for_its_verdicts() {
     for (name, log) in [("controversial", log[1]), ("unsafe", log[2])] {
         let (found, expected) = (scores[name].as_f64().unwrap(), log.exp() / sum);
         assert!(
-            (found - expected).abs() < 1e-4,
+            (found / expected - 1.0).abs() < 1e-4,
             "{name}: {found} {expected}"
         );
     }
