@@ -49,9 +49,9 @@ const DIFFER: &[&str] = &["fasttoken", "prelude-exec-cpu", "prelude-hub"];
 /// The tests to run: emulation is slow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
-    /// Those that [`FEW`] names, and [`DIFFER`] compiles.
+    /// The tests in [`FEW`]; of other crates those in [`DIFFER`] are compiled.
     Few,
-    /// Those of all crates with unsafe leaves, and all crates compile.
+    /// The unit tests of all crates with unsafe leaves; all other crates are compiled.
     All,
 }
 

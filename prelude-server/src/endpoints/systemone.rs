@@ -61,7 +61,7 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
     Ok(answers::reply(&ask.model.name, &questionnaire, &decided))
 }
 
-/// Reads a request: whom it asks, and what.
+/// Reads a request: the model that is asked, and the state with its questions.
 async fn read<'a>(
     call: &'a Call,
     body: &'a [u8],

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{SystemOneRequest, answers::Usage, as_system_one, read};
 use crate::{
+    admission::Growth,
     dialects,
     endpoint::{Call, Endpoint, Reply, asked, json},
     error::{ApiError, Dialect},
@@ -104,6 +105,9 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
     let orders: Vec<Vec<usize>> = orders(options.len(), of.seed.unwrap_or(0))
         .take(count as usize)
         .collect();
+    // Each order holds the question's texts once more.
+    let values = (options.len() + request.len() / 512 + 1) * orders.len();
+    call.reservation.grow(Growth::Values(values as u64))?;
     let turned = |order: &Vec<usize>| {
         let mut question = question.clone();
         let options = order.iter().map(|&option| options[option].clone());
@@ -191,7 +195,7 @@ fn orders(n: usize, seed: i64) -> impl Iterator<Item = Vec<usize>> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::testing::{answer, ask, demos};
+    use crate::testing::{answer, ask, demos, refused};
 
     const PATH: &str = "/v1/systemone/permute";
 
@@ -241,6 +245,15 @@ mod tests {
         }
         let is_stable = runs.iter().all(|run| run["choice"] == runs[0]["choice"]);
         assert_eq!(found["argmax_stable"], is_stable);
+    }
+
+    /// Each order would hold the texts of ten megabytes of options.
+    #[test]
+    fn orders_of_long_texts_are_bounded() {
+        let long = "a".repeat(9 << 20);
+        let request = request(&json!({"card": long, "transfer": null}));
+        let body = json!({"request": request, "question": "topic", "n_perm": 64});
+        refused(demos(), PATH, &body, (429, "queue_full", None));
     }
 
     #[test]
