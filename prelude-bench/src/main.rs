@@ -289,7 +289,13 @@ fn main() -> Result<ExitCode> {
         }
         Command::Cpu(Printed { config, json }) => {
             let report = cpu::run(&config)?;
-            published(&report, &config.out, ("cpu", Some("cpu.svg")), json)?
+            let printed = published(&report, &config.out, ("cpu", Some("cpu.svg")), json)?;
+            if report.missed() > 0 {
+                print!("{printed}");
+                eprintln!("{} aims were missed: see MISS", report.missed());
+                return Ok(ExitCode::FAILURE);
+            }
+            printed
         }
         Command::Papers(args) => papers_command::run(args)?,
         Command::Replay(Printed { config, json }) => bench_replay(&config, json)?,

@@ -51,6 +51,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = CpuConfig {
         path,
         quantization,
+        num_blocks: matches!(checkpoint.kind(), ModelKind::CausalLm)
+            .then_some(GENERATIONS * BLOCKS),
         ..CpuConfig::default()
     };
     let one = pool.threads() == 1;
@@ -92,9 +94,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.print(&format!("{count:>2} prompts of {len:>4}"), count * len, one);
     }
     if matches!(checkpoint.kind(), ModelKind::CausalLm) {
-        for (rows, context) in [(1, 30), (1, 500), (4, 500), (32, 30)] {
+        let most = LONGEST.min(executor.capacity().max_context_len - 1);
+        let cases = [(1, 30), (1, 500), (1, most), (4, 500), (4, most), (32, 30)];
+        // Memory that was never written would be one page over and over.
+        for at in 0..GENERATIONS {
+            let batch = generation(at, most, &head);
+            executor.submit(StepId(0), batch)?;
+            executor.collect(StepId(0))?;
+        }
+        for (rows, context) in cases {
             let times = time(&mut executor, || decode(rows, context))?;
-            times.print(&format!("{rows:>2} decode rows at {context:>3}"), rows, one);
+            times.print(&format!("{rows:>2} decode rows at {context:>4}"), rows, one);
         }
     }
     print_peak();
@@ -187,9 +197,30 @@ fn prompts(count: u32, len: u32, head: &OutputHead) -> ForwardBatch {
     })
 }
 
-/// Returns rows that each continue `context` tokens; what the blocks hold does not matter to the time.
+/// Tokens of a KV block.
+const BLOCK: u32 = 16;
+/// Tokens of the longest generation.
+const LONGEST: u32 = 4_000;
+/// Blocks of the longest generation.
+const BLOCKS: u32 = LONGEST / BLOCK + 1;
+/// Generations of that length.
+const GENERATIONS: u32 = 4;
+
+/// Returns a prompt of `len` tokens, whose keys and values are kept in the blocks of generation `at`.
+fn generation(at: u32, len: u32, head: &OutputHead) -> ForwardBatch {
+    let ForwardBatch::OneShot(mut batch) = prompts(1, len, head) else {
+        unreachable!("prompts are computed at once");
+    };
+    let len = len.div_ceil(BLOCK);
+    batch.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len });
+    batch.block_ids = (at * BLOCKS..at * BLOCKS + len).map(BlockId).collect();
+    ForwardBatch::OneShot(batch)
+}
+
+/// Returns rows that each continue `context` tokens.
 fn decode(rows: u32, context: u32) -> ForwardBatch {
-    let blocks = context / 16 + 1;
+    let blocks = context / BLOCK + 1;
+    let apart = if rows > GENERATIONS { blocks } else { BLOCKS };
     ForwardBatch::Decode(DecodeBatch {
         rows: (0..rows)
             .map(|row| DecodeRow {
@@ -203,6 +234,8 @@ fn decode(rows: u32, context: u32) -> ForwardBatch {
                 sample: greedy(),
             })
             .collect(),
-        block_ids: (0..rows * blocks).map(BlockId).collect(),
+        block_ids: (0..rows)
+            .flat_map(|row| (row * apart..).take(blocks as usize).map(BlockId))
+            .collect(),
     })
 }

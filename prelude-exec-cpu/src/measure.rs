@@ -1,6 +1,7 @@
 //! Rates of the kernels on this machine, for examples and benchmarks.
 
 use std::{
+    hint::black_box,
     sync::{
         Mutex,
         atomic::{AtomicU32, Ordering},
@@ -184,6 +185,36 @@ pub fn peak_flops_per_second(pool: &ComputePool, isa: Isa, dtype: CpuDtype) -> O
         best = best.max(flops as f64 / elapsed.as_secs_f64());
     }
     Some(best)
+}
+
+/// Measures the bytes per second at which all workers together read memory that no cache holds.
+///
+/// # Panics
+/// If 512 MiB cannot be had.
+#[must_use]
+pub fn bytes_read_per_second(pool: &ComputePool) -> f64 {
+    const LINES: usize = 8 << 20;
+    const PARTS: usize = 64;
+    const TRIES: usize = 5;
+    let memory: Vec<[u64; 8]> = (0..LINES as u64).map(|line| [line; 8]).collect();
+    let memory = black_box(memory);
+    let read = |part: usize, _worker: usize| {
+        let lines = &memory[part * (LINES / PARTS)..][..LINES / PARTS];
+        let mut sums = [0u64; 8];
+        for line in lines {
+            for (sum, word) in sums.iter_mut().zip(line) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        black_box(sums);
+    };
+    let seconds = |_| {
+        let start = Instant::now();
+        pool.run(PARTS, usize::MAX, &read);
+        start.elapsed().as_secs_f64()
+    };
+    let fastest = (0..TRIES).map(seconds).fold(f64::INFINITY, f64::min);
+    size_of_val(memory.as_slice()) as f64 / fastest
 }
 
 #[cfg(test)]

@@ -19,24 +19,27 @@ import numpy as np
 
 STEPS = 16
 SEQUENCES = 16
-# The tokens of a call, and those that a sequence has room for.
+# The tokens of a call, and those that a prompt has room for.
 TOKENS = 4096
 LONGEST = 512
+# Generations, and the tokens that one has room for.
+ROWS = 4
+CONTEXT = 4096
 
 
 class Engine:
     """A context of the model, with one batch that is filled again for each call."""
 
-    def __init__(self, model, vocabulary, unified):
+    def __init__(self, model, vocabulary, sequences, cells, unified=False):
         params = api.llama_context_default_params()
         threads = len(os.sched_getaffinity(0))
         params.n_threads = params.n_threads_batch = threads
         params.n_batch = TOKENS
         # Sequences that do not share cells have equal parts of them.
-        params.n_ctx = TOKENS if unified else SEQUENCES * LONGEST
+        params.n_ctx = cells
         # Of 256, 512, 1,024 and 2,048 tokens in a pass, this is the fastest here.
         params.n_ubatch = 512
-        params.n_seq_max = SEQUENCES
+        params.n_seq_max = sequences
         # Sequences share the cells of a prefix in a unified cache alone.
         params.kv_unified = unified
         params.no_perf = True
@@ -54,10 +57,10 @@ class Engine:
         for sequence in range(1, count):
             api.llama_memory_seq_cp(self.memory, 0, sequence, -1, -1)
 
-    def forward(self, rows, position):
-        """Appends a row of ids to each sequence and returns the likeliest next id of each."""
+    def forward(self, rows, position, first=0):
+        """Appends a row of ids to each sequence from `first` on and returns the likeliest next id of each."""
         batch, at, last = self.batch, 0, []
-        for sequence, row in enumerate(rows):
+        for sequence, row in enumerate(rows, first):
             for offset, token in enumerate(row):
                 batch.token[at] = token
                 batch.pos[at] = position + offset
@@ -86,9 +89,10 @@ def main():
         path.encode(), api.llama_model_default_params()
     )
     assert model, f"{path} cannot be loaded"
-    apart = Engine(model, vocabulary, False)
+    apart = Engine(model, vocabulary, SEQUENCES, SEQUENCES * LONGEST)
     loaded = time.perf_counter() - start
-    together = Engine(model, vocabulary, True)
+    together = Engine(model, vocabulary, SEQUENCES, TOKENS, unified=True)
+    long = Engine(model, vocabulary, ROWS, ROWS * CONTEXT)
     drawn = random.Random(1)
 
     def ids(count):
@@ -96,12 +100,13 @@ def main():
 
     def measure(work):
         if "rows" in work:
-            apart.clear()
-            context = work["context"]
-            tokens = apart.forward([ids(context) for _ in range(work["rows"])], 0)
+            long.clear()
+            context, tokens = work["context"], []
+            for row in range(work["rows"]):
+                tokens += long.forward([ids(context)], 0, row)
             start = time.perf_counter()
             for step in range(STEPS):
-                tokens = apart.forward([[token] for token in tokens], context + step)
+                tokens = long.forward([[token] for token in tokens], context + step)
             return (time.perf_counter() - start) / STEPS
         shared = ids(work["shared"])
         own = [ids(work["own"]) for _ in range(work["count"])]

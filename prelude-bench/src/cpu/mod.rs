@@ -54,12 +54,14 @@ enum Work {
     /// Prompts that begin with `shared` equal tokens, then have `own` of their own. Each is answered
     /// by one token.
     Prompts { shared: u32, count: u32, own: u32 },
-    /// Generations that have [`CONTEXT`] tokens and go on by one token: the time of a step.
-    Decode { rows: u32 },
+    /// Generations that have `context` tokens and go on by one token: the time of a step.
+    Decode { rows: u32, context: u32 },
 }
 
-/// Tokens of a generation before the first measured step.
-const CONTEXT: u32 = 128;
+/// Rows of the largest decode step.
+const ROWS_MAX: u32 = 4;
+/// Tokens of the longest generation before its first measured step.
+const CONTEXT_MAX: u32 = 4_000;
 
 /// A line of the report.
 struct Case {
@@ -69,7 +71,7 @@ struct Case {
     aim: f64,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 10] = [
     Case {
         name: "a prompt of 128 tokens",
         work: prompts(0, 1, 128),
@@ -91,19 +93,41 @@ const CASES: [Case; 6] = [
         aim: 1.8,
     },
     Case {
-        name: "a decode step of 1 row",
-        work: Work::Decode { rows: 1 },
+        name: "a decode step of 1 row behind 128 tokens",
+        work: decode(1, 128),
         aim: 1.9,
     },
     Case {
-        name: "a decode step of 4 rows",
-        work: Work::Decode { rows: 4 },
+        name: "a decode step of 1 row behind 1,000 tokens",
+        work: decode(1, 1_000),
+        aim: 1.0,
+    },
+    Case {
+        name: "a decode step of 1 row behind 4,000 tokens",
+        work: decode(1, 4_000),
+        aim: 1.0,
+    },
+    Case {
+        name: "a decode step of 4 rows behind 128 tokens",
+        work: decode(4, 128),
         aim: 1.5,
+    },
+    Case {
+        name: "a decode step of 4 rows behind 1,000 tokens",
+        work: decode(4, 1_000),
+        aim: 1.2,
+    },
+    Case {
+        name: "a decode step of 4 rows behind 4,000 tokens",
+        work: decode(4, 4_000),
+        aim: 1.2,
     },
 ];
 
 /// Least share of the peak that prompts are to reach, in percent.
 const PEAK_AIM: f64 = 78.0;
+/// Times of reading weights, keys and values once that a decode step may take.
+const READING_AIM: f64 = 1.2;
 /// Seconds that loading a checkpoint may take.
 const FIRST_LOAD_AIM: f64 = 0.8;
 /// Seconds that mapping packed weights may take.
@@ -113,6 +137,10 @@ const INT8_AIM: f64 = 1.7;
 
 const fn prompts(shared: u32, count: u32, own: u32) -> Work {
     Work::Prompts { shared, count, own }
+}
+
+const fn decode(rows: u32, context: u32) -> Work {
+    Work::Decode { rows, context }
 }
 
 /// Measures all engines in turns.
@@ -136,10 +164,13 @@ pub fn run(config: &Config) -> Result<Report> {
     let Loaded { ours, mapped, int8 } = &mut loaded;
     let (mut mapped_steps, mut int8_steps) = (Vec::new(), Vec::new());
     let mut results: Vec<Rounds> = CASES.iter().map(|_| Rounds::new(peers.len())).collect();
-    let (mut peaks, mut handovers) = (Vec::new(), Vec::new());
+    let (mut peaks, mut rates, mut handovers) = (Vec::new(), Vec::new(), Vec::new());
+    bar.says("keys and values of the longest generations");
+    ours.generate(ROWS_MAX, CONTEXT_MAX)?;
     // The first round compiles and warms what there is to compile and to warm; it does not count.
     for round in 0..=config.rounds {
         peaks.extend(ours.peak().filter(|_| round > 0));
+        rates.extend((round > 0).then(|| ours.read_rate()));
         handovers.extend((round > 0).then(|| handover_ns() / 1e3));
         for (case, result) in CASES.iter().zip(&mut results) {
             bar.says(&format!(
@@ -153,7 +184,7 @@ pub fn run(config: &Config) -> Result<Report> {
                 result.push(seconds, &theirs);
             }
         }
-        let one_row = Work::Decode { rows: 1 };
+        let one_row = decode(1, 128);
         let (packed, bytes) = (mapped.measure(one_row)?, int8.measure(one_row)?);
         // After the rivals' turns: the row that int8 is compared with is measured beside it.
         let bf16 = ours.measure(one_row)?;
@@ -177,11 +208,12 @@ pub fn run(config: &Config) -> Result<Report> {
         Unit::Micros,
         handovers,
     );
-    let mut rows = vec![peak, handovers];
+    let rate = Row::new("reading memory", Unit::GigabytesPerSecond, rates);
+    let mut rows = vec![peak, rate, handovers];
     rows.extend(loads);
     rows.extend([mapped_steps, int8_steps]);
     for (case, result) in CASES.iter().zip(results) {
-        rows.extend(case.rows(ours, &peers, &result, rows[0].value)?);
+        rows.extend(case.rows(ours, &peers, &result, (rows[0].value, rows[1].value))?);
     }
     Ok(report_since(before, config.rounds, rows, skipped))
 }
@@ -268,7 +300,15 @@ impl Rounds {
 }
 
 impl Case {
-    fn rows(&self, ours: &Ours, peers: &[Running], result: &Rounds, peak: f64) -> Result<Vec<Row>> {
+    /// Returns the time beside those of `peers`, and what it is of the machine's limit: the units'
+    /// peak in gigaflops a second, or the rate of reading in gigabytes a second.
+    fn rows(
+        &self,
+        ours: &Ours,
+        peers: &[Running],
+        result: &Rounds,
+        (peak, rate): (f64, f64),
+    ) -> Result<Vec<Row>> {
         let ms = |seconds: &[f64]| seconds.iter().map(|s| 1e3 * s).collect::<Vec<_>>();
         let mut time = Row::new(self.name, Unit::Millis, ms(&result.ours));
         for (peer, theirs) in peers.iter().zip(&result.theirs) {
@@ -292,6 +332,16 @@ impl Case {
                     .noting(note),
             );
         }
+        if let Some(bytes) = self.work.bytes() {
+            let reads = seconds / (bytes / (1e9 * rate));
+            let name = format!("{}: times of reading once", self.name);
+            let note = format!("weights, keys and values: {:.2} GB", bytes / 1e9);
+            rows.push(
+                Row::one(name, Unit::Times, reads)
+                    .at_most(READING_AIM)
+                    .noting(note),
+            );
+        }
         Ok(rows)
     }
 }
@@ -301,6 +351,7 @@ mod shape {
     pub(super) const LAYERS: u32 = 28;
     pub(super) const HIDDEN: u32 = 1_024;
     pub(super) const HEADS: u32 = 16;
+    pub(super) const KV_HEADS: u32 = 8;
     pub(super) const HEAD_DIM: u32 = 128;
     pub(super) const VOCABULARY: u32 = 151_936;
     /// Outputs and inputs of the four products of a layer: q, k and v; o; gate and up; down.
@@ -331,11 +382,25 @@ impl Work {
         Some(f64::from(shape::LAYERS) * (tokens * products + attention) + head)
     }
 
+    /// Returns the bytes of the weights, and of the keys and values behind which each row decodes, all
+    /// in bf16; `None` of prompts, which wait for the units.
+    fn bytes(self) -> Option<f64> {
+        let Self::Decode { rows, context } = self else {
+            return None;
+        };
+        let products = { shape::PRODUCTS.iter() }
+            .map(|&(outputs, inputs)| f64::from(outputs) * f64::from(inputs))
+            .sum::<f64>();
+        let head = f64::from(shape::HIDDEN) * f64::from(shape::VOCABULARY);
+        let kv = 2.0 * f64::from(shape::KV_HEADS * shape::HEAD_DIM * rows * context);
+        Some(2.0 * (f64::from(shape::LAYERS) * (products + kv) + head))
+    }
+
     /// Returns the tokens that are computed.
     const fn tokens(self) -> u32 {
         match self {
             Self::Prompts { shared, count, own } => shared + count * own,
-            Self::Decode { rows } => rows,
+            Self::Decode { rows, .. } => rows,
         }
     }
 }
@@ -355,6 +420,12 @@ mod tests {
         let apart = giga(prompts(0, 8, 512));
         assert!(shared < 0.3 * apart, "{shared} of {apart}");
         assert_eq!(prompts(448, 8, 64).tokens(), 960);
-        assert_eq!(Work::Decode { rows: 4 }.flops(), None);
+        assert_eq!(decode(4, 128).flops(), None);
+        // 596 million weights, and 114,688 bytes for each token.
+        let bytes = decode(4, 1_000).bytes().unwrap();
+        assert!(
+            (bytes - (2.0 * 595.8e6 + 4e3 * 114_688.0)).abs() < 1e6,
+            "{bytes}"
+        );
     }
 }

@@ -8,17 +8,17 @@ use std::{
 
 use anyhow::Result;
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OutputHead, SampleHead,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, ForwardBatch, OutputHead, Residency, SampleHead,
     SamplingParams, SeqId, TokenSource,
 };
 use prelude_exec_cpu::{
     ComputePool, CpuConfig, CpuDtype, PackedUse, Quantization,
-    measure::{Product, peak_flops_per_second},
+    measure::{Product, bytes_read_per_second, peak_flops_per_second},
 };
 use prelude_measure::{random::Random, stats::median};
 use prelude_models::Checkpoint;
 
-use super::{CONTEXT, Work, shape};
+use super::{CONTEXT_MAX, ROWS_MAX, Work, shape};
 use crate::batches::{Stepper, forest};
 
 /// Steps of a measurement of decoding.
@@ -27,6 +27,8 @@ const DECODE_STEPS: u32 = 16;
 const PRODUCT_RUNS: usize = 3;
 /// Tokens of a KV block.
 const BLOCK: u32 = 16;
+/// Blocks of the longest generation.
+const BLOCKS: u32 = (CONTEXT_MAX + DECODE_STEPS).div_ceil(BLOCK);
 
 /// The loaded model.
 pub(super) struct Ours {
@@ -58,8 +60,13 @@ impl Ours {
         Ok(ours)
     }
 
+    /// Loads the model with room for the longest generations.
     pub(super) fn load(model: &Path) -> Result<Self> {
-        Self::load_with(model, CpuConfig::default())
+        let config = CpuConfig {
+            num_blocks: Some(ROWS_MAX * BLOCKS),
+            ..CpuConfig::default()
+        };
+        Self::load_with(model, config)
     }
 
     /// Loads the model and rounds its weights to int8.
@@ -91,6 +98,28 @@ impl Ours {
         Some(peak / 1e9)
     }
 
+    /// Returns the gigabytes a second at which all threads together read memory.
+    pub(super) fn read_rate(&self) -> f64 {
+        bytes_read_per_second(&self.pool) / 1e9
+    }
+
+    /// Computes `rows` generations of `tokens` tokens: of memory that was never written, the system
+    /// would show decode steps one page over and over.
+    pub(super) fn generate(&mut self, rows: u32, tokens: u32) -> Result<()> {
+        for row in 0..rows {
+            let ForwardBatch::OneShot(mut batch) = self.prompts(0, 1, tokens) else {
+                unreachable!("prompts are computed at once");
+            };
+            batch.block_ids = (row * BLOCKS..(row + 1) * BLOCKS).map(BlockId).collect();
+            batch.segments[0].residency = Residency::Keep(BlockSpan {
+                start: 0,
+                len: tokens.div_ceil(BLOCK),
+            });
+            self.stepper.run(ForwardBatch::OneShot(batch))?;
+        }
+        Ok(())
+    }
+
     /// Returns the seconds that the work takes; of decoding, those of the median step.
     pub(super) fn measure(&mut self, work: Work) -> Result<f64> {
         match work {
@@ -98,9 +127,9 @@ impl Ours {
                 let batch = self.prompts(shared, count, own);
                 self.seconds(batch)
             }
-            Work::Decode { rows } => {
+            Work::Decode { rows, context } => {
                 let steps = 0..DECODE_STEPS;
-                let seconds = steps.map(|step| self.seconds(decode(rows, CONTEXT + step)));
+                let seconds = steps.map(|step| self.seconds(decode(rows, context + step)));
                 Ok(median(&seconds.collect::<Result<Vec<_>>>()?))
             }
         }
@@ -143,22 +172,21 @@ impl Ours {
     }
 }
 
-/// Returns rows that each continue `context` tokens; what their blocks hold does not change the time.
+/// Returns rows that each continue `context` tokens of the blocks that [`Ours::generate`] filled.
 fn decode(rows: u32, context: u32) -> ForwardBatch {
-    let blocks = context / BLOCK + 1;
     let row = |row: u32| DecodeRow {
         seq: SeqId(u64::from(row)),
         token: TokenSource::Known(row),
         context_len: context,
         blocks: BlockSpan {
-            start: row * blocks,
-            len: blocks,
+            start: row * BLOCKS,
+            len: context / BLOCK + 1,
         },
         sample: greedy(),
     };
     ForwardBatch::Decode(DecodeBatch {
         rows: (0..rows).map(row).collect(),
-        block_ids: (0..rows * blocks).map(BlockId).collect(),
+        block_ids: (0..rows * BLOCKS).map(BlockId).collect(),
     })
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use prelude_measure::driver::Driver;
 use serde_json::{Value, json};
 
-use super::{CONTEXT, Work, shape};
+use super::{Work, shape};
 use crate::server::Rival;
 
 /// The rest before a measurement, in which the threads of the engine before go to sleep.
@@ -116,7 +116,7 @@ fn asked(work: Work) -> Value {
         Work::Prompts { shared, count, own } => {
             json!({"shared": shared, "count": count, "own": own})
         }
-        Work::Decode { rows } => json!({"rows": rows, "context": CONTEXT}),
+        Work::Decode { rows, context } => json!({"rows": rows, "context": context}),
     }
 }
 

@@ -26,6 +26,9 @@ pub enum Unit {
     /// Thousand million floating-point operations per second.
     #[serde(rename = "GFLOP/s")]
     GigaflopsPerSecond,
+    /// Thousand million bytes per second.
+    #[serde(rename = "GB/s")]
+    GigabytesPerSecond,
     /// Percent: more is better.
     #[serde(rename = "%")]
     Percent,
@@ -54,6 +57,7 @@ impl Unit {
             Self::PerSecond => "req/s",
             Self::TokensPerSecond => "tok/s",
             Self::GigaflopsPerSecond => "GFLOP/s",
+            Self::GigabytesPerSecond => "GB/s",
             Self::Percent => "%",
             Self::Count => "",
             Self::Mebibytes => "MiB",
@@ -67,6 +71,7 @@ impl Unit {
             Self::PerSecond
                 | Self::TokensPerSecond
                 | Self::GigaflopsPerSecond
+                | Self::GigabytesPerSecond
                 | Self::Ratio
                 | Self::Percent
         )
