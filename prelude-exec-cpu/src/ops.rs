@@ -15,10 +15,10 @@ use crate::{
     experts::{Shares, add_shares, gather_tokens},
     heads::{HeadPass, VocabularyHeads, mean},
     kernels::{
-        Backend, Supported, activation,
+        Backend, InputForm, Supported, activation,
         attention::{self, Attention},
         gemm::{Multiplier, ProductOutput},
-        kv::{self, Kv, KvElement, KvStore},
+        kv::{self, Blocks, Kv, KvElement, KvStore},
         simd,
     },
     memory,
@@ -82,7 +82,14 @@ impl CpuOps {
                 model.num_hidden_layers,
                 shape.kv_heads * shape.head_dim,
                 config.max_step_tokens as usize,
-                num_blocks as usize * config.block_size as usize,
+                (
+                    num_blocks as usize,
+                    Blocks {
+                        size: config.block_size as usize,
+                        // A matrix unit packs rows itself.
+                        panels: (backend.act != InputForm::Tiles).then_some(shape.head_dim),
+                    },
+                ),
             )?,
             multiplier,
             attention: PerWorker::new(threads, || {
@@ -179,11 +186,20 @@ impl Placement<'_> {
                 }
             },
         );
-        for token in self.rows.clone() {
-            let slot = self.layout.slots[token];
-            if slot != NO_SLOT {
-                kv.keep(self.layer, token, slot as usize);
+        // Slots that follow each other in a block are filled together.
+        let size = self.layout.block_size();
+        let slots = &self.layout.slots[..self.rows.end];
+        let mut token = self.rows.start;
+        while token < self.rows.end {
+            let slot = slots[token];
+            if slot == NO_SLOT {
+                token += 1;
+                continue;
             }
+            let block = (slot..slot - slot % size + size).zip(&slots[token..]);
+            let count = block.take_while(|(next, slot)| next == *slot).count();
+            kv.keep(self.isa, self.layer, (token, slot as usize), count);
+            token += count;
         }
     }
 

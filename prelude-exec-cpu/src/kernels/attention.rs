@@ -12,6 +12,7 @@
 //! sixteen queries in the lanes.
 
 mod locations;
+mod panels;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
@@ -23,12 +24,12 @@ use prelude_models::{
     step::{KvSpan, StepLayout, StepSegment},
 };
 
-use self::locations::{KvLocation, for_locations};
+use self::{locations::KvLocation, panels::TilePanels};
 
 use super::{
     Backend, InputForm, Supported,
     elementwise::RowScores,
-    kv::{Kv, KvElement, pack_keys},
+    kv::{Kv, KvElement},
     panel::{MR, NR, Right, Rows, Tile, multiply},
     simd,
 };
@@ -49,8 +50,7 @@ pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
     tiles: Option<tiles::TileScratch>,
     path: Vec<KvSpan>,
-    keys: Vec<u32>,
-    values: Vec<u32>,
+    panels: TilePanels,
     /// Queries, rounded to pairs or as they are.
     pairs: Vec<u32>,
     queries: Vec<f32>,
@@ -69,10 +69,9 @@ pub(crate) struct Scratch {
 
 /// Returns about how many bytes [`Scratch`] takes.
 pub(crate) fn scratch_bytes(shape: AttnShape, backend: Backend, by_distance: bool) -> usize {
-    let columns = shape.head_dim.next_multiple_of(NR);
     let rows = rows_of(shape);
     let in_panels =
-        (NR * shape.head_dim + NR * columns + 2 * rows * shape.head_dim + 4 * rows + 2 * MR * NR)
+        (panels::room(shape.head_dim) + 2 * rows * shape.head_dim + 4 * rows + 2 * MR * NR)
             * size_of::<f32>();
     #[cfg(target_arch = "x86_64")]
     if on_tiles(backend).is_some() {
@@ -121,8 +120,7 @@ impl Scratch {
             }
         }
         let dim = shape.head_dim;
-        grow(&mut self.keys, dim * NR);
-        grow(&mut self.values, NR * dim.next_multiple_of(NR));
+        self.panels.fit(dim);
         grow(&mut self.pairs, rows * dim.div_ceil(2));
         grow(&mut self.queries, rows * dim);
         grow(&mut self.seen, rows);
@@ -307,13 +305,16 @@ impl<E: KvElement> Attention<'_, E> {
         self.window.is_none() && self.bias.is_none() && self.shape.soft_cap.is_none()
     }
 
-    /// Returns the row of keys and values at a location.
-    fn row(&self, location: KvLocation) -> &[E] {
-        let width = 2 * self.kv.half;
-        match location {
-            KvLocation::Slot(slot) => &self.kv.layers[self.layer][slot * width..][..width],
-            KvLocation::Token(token) => &self.kv.step[token * width..][..width],
-        }
+    /// Returns the key and the value of a head, `i` positions behind a location that has rows.
+    fn head(&self, location: KvLocation, i: usize, kv_head: usize) -> (&[E], &[E]) {
+        let row = match location {
+            KvLocation::Slot(slot) => self.kv.slot(self.layer, slot + i),
+            KvLocation::Token(token) => self.kv.token(token + i),
+        };
+        let (keys, values) = row.split_at(self.kv.half);
+        let dim = self.shape.head_dim;
+        let head = kv_head * dim..(kv_head + 1) * dim;
+        (&keys[head.clone()], &values[head])
     }
 
     /// Returns the query of a row.
@@ -335,38 +336,12 @@ impl<E: KvElement> Attention<'_, E> {
         &mut out[row % queries.group * dim..][..dim]
     }
 
-    /// Calls `f` for each tile of the keys that queries see, in order: with its first position, and with
-    /// the keys and the values of its positions, each read by `read`. All ways of attention walk here.
-    #[inline]
-    fn for_tiles<T>(
-        &self,
-        queries: &Queries<'_>,
-        read: impl for<'k> Fn(&'k [E]) -> &'k [T],
-        mut f: impl FnMut(u32, &[&[T]], &[&[T]]),
-    ) {
-        let dim = self.shape.head_dim;
-        let head = queries.kv_head * dim..(queries.kv_head + 1) * dim;
+    /// Returns the positions of the keys that queries see, in tiles.
+    fn tiles(&self, queries: &Queries<'_>) -> impl Iterator<Item = Range<u32>> + use<E> {
         let begin = queries.first_seen(0) / NR as u32 * NR as u32;
         let end = queries.last_seen(queries.rows() - 1) + 1;
-        let mut cursor = 0;
-        for start in (begin..end).step_by(NR) {
-            let keys = (end - start).min(NR as u32);
-            let (mut tile_keys, mut tile_values) = ([[].as_slice(); NR], [[].as_slice(); NR]);
-            for_locations(
-                self.layout,
-                queries.path,
-                &mut cursor,
-                start..start + keys,
-                |position, location| {
-                    let (k, v) = self.row(location).split_at(self.kv.half);
-                    let lane = (position - start) as usize;
-                    tile_keys[lane] = read(&k[head.clone()]);
-                    tile_values[lane] = read(&v[head.clone()]);
-                },
-            );
-            let keys = keys as usize;
-            f(start, &tile_keys[..keys], &tile_values[..keys]);
-        }
+        let starts = (begin..end).step_by(NR);
+        starts.map(move |start| start..end.min(start + NR as u32))
     }
 
     /// Attends by products of panels, [`MR`] queries at a time.
@@ -381,16 +356,13 @@ impl<E: KvElement> Attention<'_, E> {
         let rows = queries.rows();
         scratch.fit(self.shape, rows);
         self.put_queries(isa, act, queries, scratch);
-        let key_panel = dim / E::PER_DWORD * NR;
-        self.for_tiles(
-            queries,
-            |row| row,
-            |start, keys, values| {
-                pack_keys(isa, keys, &mut scratch.keys[..key_panel]);
-                E::pack_values(isa, values, &mut scratch.values);
-                self.attend_keys(isa, act, (start, keys.len()), queries, scratch);
-            },
-        );
+        let mut cursor = 0;
+        for positions in self.tiles(queries) {
+            let keys = (positions.start, positions.len());
+            let at = (self.layout, &mut cursor);
+            self.fill(isa, queries, at, positions, &mut scratch.panels);
+            self.attend_keys(isa, act, keys, queries, scratch);
+        }
         for r in 0..rows {
             let out = self.out(queries, r, tile);
             simd::divide(isa, &scratch.out[r * dim..][..dim], scratch.sum[r], out);
@@ -453,7 +425,7 @@ impl<E: KvElement> Attention<'_, E> {
                 InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
             };
             let scores = &mut scratch.scores;
-            let panel = E::panel(&scratch.keys[..panel]);
+            let panel = E::panel(&scratch.panels.keys[..panel]);
             multiply(isa, rows, stride, count, Right::new(panel, keys), scores);
             let scores = &mut scores.0[..count];
             let mut softened = [RowScores::default(); MR];
@@ -534,7 +506,7 @@ impl<E: KvElement> Attention<'_, E> {
         let depth = keys.div_ceil(E::PER_DWORD) * NR;
         for (j, first_col) in (0..dim).step_by(NR).enumerate() {
             let cols = NR.min(dim - first_col);
-            let panel = &scratch.values[j * NR / E::PER_DWORD * NR..][..depth];
+            let panel = &scratch.panels.values[j * NR / E::PER_DWORD * NR..][..depth];
             let right = Right::new(E::panel(panel), cols);
             multiply(isa, weights, stride, count, right, &mut scratch.sums);
             for (i, sums) in scratch.sums.0.iter().enumerate().take(count) {

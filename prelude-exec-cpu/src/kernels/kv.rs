@@ -3,8 +3,15 @@
 //! ```text
 //! row of a position: | K of head 0 | K of head 1 | … | V of head 0 | V of head 1 | … |
 //! step buffer        [max_step_tokens] rows, overwritten by each layer
-//! pool, per layer    [num_blocks · block_size] rows
+//! pool, per layer    [num_blocks] blocks, of one of two forms:
+//!   rows             [block_size] rows, which a matrix unit takes as they are
+//!   panels           | K of head 0 | K of head 1 | … | V of head 0 | V of head 1 | … |, where
+//!                    K of a head: dword (d, p) = components (2d, p), (2d + 1, p)   [dim/2][block_size]
+//!                    V of a head: dword (p, d) = positions (2p, d), (2p + 1, d)    [block_size/2][dim]
 //! ```
+//!
+//! In f32 a dword is one number, and halves are wholes. Panels are what products read: a key is put
+//! in place once, when its block gets it, and not by each step that reads it.
 //!
 //! Keys and values are rounded to the cache's type when they are placed in the step buffer, so
 //! that it makes no difference to later tokens whether they read them from there, in the same
@@ -18,7 +25,7 @@ use half::bf16;
 
 use super::{
     CpuDtype, Supported, native,
-    panel::{NR, Panel},
+    panel::{GROUP, Panel},
     simd,
 };
 use crate::Error;
@@ -34,10 +41,9 @@ pub(crate) trait KvElement: bytemuck::Pod + Default + Send + Sync {
     fn round(isa: Supported, x: &[f32], out: &mut [Self]);
     /// Returns the exact value.
     fn widen(self) -> f32;
-    /// Writes a key to column `lane` of a panel `[head_dim / PER_DWORD][64]`.
-    fn pack_key(key: &[Self], lane: usize, panel: &mut [u32]);
-    /// Writes up to 64 values to the rows of panels `[64 / PER_DWORD][64]` of 64 components each.
-    fn pack_values(isa: Supported, values: &[&[Self]], panels: &mut [u32]);
+    /// Writes the values of two positions to a line of dwords, each component of both together; in f32
+    /// there is only the first.
+    fn pair(isa: Supported, values: [&[Self]; 2], line: &mut [u32]);
     /// Returns the bits of bf16 numbers.
     ///
     /// # Panics
@@ -59,19 +65,8 @@ impl KvElement for f32 {
         self
     }
 
-    fn pack_key(key: &[Self], lane: usize, panel: &mut [u32]) {
-        for (line, &x) in panel.chunks_exact_mut(NR).zip(key) {
-            line[lane] = x.to_bits();
-        }
-    }
-
-    fn pack_values(_: Supported, values: &[&[Self]], panels: &mut [u32]) {
-        for (lane, value) in values.iter().enumerate() {
-            for (j, part) in value.chunks(NR).enumerate() {
-                let line = &mut panels[(j * NR + lane) * NR..][..part.len()];
-                line.copy_from_slice(bytemuck::cast_slice(part));
-            }
-        }
+    fn pair(_: Supported, [value, _]: [&[Self]; 2], line: &mut [u32]) {
+        line.copy_from_slice(bytemuck::cast_slice(value));
     }
 
     fn bf16_bits(_: &[Self]) -> &[u16] {
@@ -95,30 +90,8 @@ impl KvElement for bf16 {
         self.to_f32()
     }
 
-    fn pack_key(key: &[Self], lane: usize, panel: &mut [u32]) {
-        let pairs = key.as_chunks::<2>().0;
-        for (line, [low, high]) in panel.chunks_exact_mut(NR).zip(pairs) {
-            line[lane] = u32::from(low.to_bits()) | (u32::from(high.to_bits()) << 16);
-        }
-    }
-
-    fn pack_values(isa: Supported, values: &[&[Self]], panels: &mut [u32]) {
-        for (pair, rows) in values.chunks(2).enumerate() {
-            for (j, low) in rows[0].chunks(NR).enumerate() {
-                let low = Self::bf16_bits(low);
-                let line = &mut panels[(j * NR / 2 + pair) * NR..][..low.len()];
-                match rows.get(1) {
-                    Some(high) => {
-                        let high = &Self::bf16_bits(high)[j * NR..][..low.len()];
-                        simd::interleave(isa, low, high, line);
-                    }
-                    None => line
-                        .iter_mut()
-                        .zip(low)
-                        .for_each(|(x, &low)| *x = low.into()),
-                }
-            }
-        }
+    fn pair(isa: Supported, [low, high]: [&[Self]; 2], line: &mut [u32]) {
+        simd::interleave(isa, Self::bf16_bits(low), Self::bf16_bits(high), line);
     }
 
     fn bf16_bits(x: &[Self]) -> &[u16] {
@@ -130,45 +103,84 @@ impl KvElement for bf16 {
     }
 }
 
-/// Writes up to 64 keys to the columns of a panel `[head_dim / PER_DWORD][64]`, as
-/// [`KvElement::pack_key`] would one by one.
-pub(crate) fn pack_keys<E: KvElement>(isa: Supported, keys: &[&[E]], panel: &mut [u32]) {
-    for (group, keys) in keys.chunks(GROUP).enumerate() {
-        let first_lane = group * GROUP;
-        let done = if keys.len() == GROUP {
-            transpose(isa, keys, first_lane, panel)
-        } else {
-            0
-        };
-        for (i, key) in keys.iter().enumerate() {
-            let rest = &key[done * E::PER_DWORD..];
-            E::pack_key(rest, first_lane + i, &mut panel[done * NR..]);
-        }
-    }
+/// Dwords of which each line holds some, one line after the other.
+pub(crate) struct Panels<'a> {
+    pub(crate) dwords: &'a mut [u32],
+    /// Dwords of a line.
+    pub(crate) width: usize,
 }
 
-/// Keys that are transposed together.
-const GROUP: usize = 16;
-
-/// Packs as many leading dwords of 16 keys as instructions allow, and says how many.
-fn transpose<E: KvElement>(
-    isa: Supported,
-    keys: &[&[E]],
-    first_lane: usize,
-    panel: &mut [u32],
-) -> usize {
-    let mut rows: [&[u8]; GROUP] = [&[]; GROUP];
-    for (row, key) in rows.iter_mut().zip(keys) {
-        *row = bytemuck::cast_slice(key);
+impl Panels<'_> {
+    /// Returns the numbers of a line.
+    fn numbers<E: KvElement>(&mut self, line: usize) -> &mut [E] {
+        bytemuck::cast_slice_mut(&mut self.dwords[line * self.width..][..self.width])
     }
-    let dwords = keys[0].len() / E::PER_DWORD;
-    for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
-        let out = &mut panel[first * NR + first_lane..];
-        if !native::transpose(isa, &rows, first * 4, out) {
-            return 0;
+
+    /// Writes keys to columns from `first` on: dword d of each to line d.
+    pub(crate) fn put_keys<E: KvElement>(&mut self, isa: Supported, first: usize, keys: &[&[E]]) {
+        let mut at = 0;
+        while at < keys.len() {
+            let column = first + at;
+            let together = keys[at..].first_chunk::<GROUP>();
+            let together = together.filter(|_| column.is_multiple_of(GROUP));
+            let done = together.map_or(0, |keys| self.transpose(isa, keys, column));
+            let count = if done > 0 { GROUP } else { 1 };
+            for (i, key) in keys[at..at + count].iter().enumerate() {
+                for (d, pair) in key.chunks_exact(E::PER_DWORD).enumerate().skip(done) {
+                    let numbers = &mut self.numbers(d)[(column + i) * E::PER_DWORD..];
+                    numbers[..E::PER_DWORD].copy_from_slice(pair);
+                }
+            }
+            at += count;
         }
     }
-    dwords - dwords % GROUP
+
+    /// Puts as many leading dwords of 16 keys in place as instructions allow, and says how many.
+    fn transpose<E: KvElement>(
+        &mut self,
+        isa: Supported,
+        keys: &[&[E]; GROUP],
+        column: usize,
+    ) -> usize {
+        let rows = keys.map(bytemuck::cast_slice);
+        let dwords = keys[0].len() / E::PER_DWORD;
+        for first in (0..dwords - dwords % GROUP).step_by(GROUP) {
+            let out = &mut self.dwords[first * self.width + column..];
+            if !native::transpose(isa, &rows, first * 4, (out, self.width)) {
+                return 0;
+            }
+        }
+        dwords - dwords % GROUP
+    }
+
+    /// Writes values of positions from `first` on: those of two positions to each line, in f32 those
+    /// of one. A position without its second in the line has zeros there.
+    pub(crate) fn put_values<E: KvElement>(
+        &mut self,
+        isa: Supported,
+        first: usize,
+        values: &[&[E]],
+    ) {
+        let (mut at, per_line) = (0, E::PER_DWORD);
+        while at < values.len() {
+            let (line, half) = ((first + at) / per_line, (first + at) % per_line);
+            let count = (per_line - half).min(values.len() - at);
+            if count == per_line {
+                let pair = [values[at], values[at + per_line - 1]];
+                let line = &mut self.dwords[line * self.width..][..pair[0].len()];
+                E::pair(isa, pair, line);
+            } else {
+                for (pair, &x) in { self.numbers(line) }
+                    .chunks_exact_mut(per_line)
+                    .zip(values[at])
+                {
+                    pair[half..].fill(E::default());
+                    pair[half] = x;
+                }
+            }
+            at += count;
+        }
+    }
 }
 
 /// Keys and values of one element type.
@@ -176,7 +188,17 @@ pub(crate) struct Kv<E> {
     /// `kv_heads · head_dim`: half a row.
     pub(crate) half: usize,
     pub(crate) step: Vec<E>,
-    pub(crate) layers: Vec<Vec<E>>,
+    blocks: Blocks,
+    layers: Vec<Vec<u32>>,
+}
+
+/// The size of blocks, and what is in them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    /// Positions of a block.
+    pub(crate) size: usize,
+    /// Components of a head in panels, or `None` for rows.
+    pub(crate) panels: Option<usize>,
 }
 
 /// Keys and values.
@@ -186,31 +208,24 @@ pub(crate) enum KvStore {
 }
 
 impl KvStore {
-    /// Allocates a zeroed pool; the system provides pages when they are first written.
+    /// Allocates `num_blocks` zeroed blocks; the system provides pages when they are first written.
     pub(crate) fn new(
         dtype: CpuDtype,
         layers: usize,
         half: usize,
         step_tokens: usize,
-        slots: usize,
+        (num_blocks, blocks): (usize, Blocks),
     ) -> Result<Self, Error> {
-        fn make<E: KvElement>(
-            layers: usize,
-            half: usize,
-            step_tokens: usize,
-            slots: usize,
-        ) -> Result<Kv<E>, Error> {
-            Ok(Kv {
-                half,
-                step: zeroed(step_tokens * 2 * half)?,
-                layers: (0..layers)
-                    .map(|_| zeroed(slots * 2 * half))
-                    .collect::<Result<_, _>>()?,
-            })
-        }
         match dtype {
-            CpuDtype::F32 => Ok(Self::F32(make(layers, half, step_tokens, slots)?)),
-            CpuDtype::Bf16 => Ok(Self::Bf16(make(layers, half, step_tokens, slots)?)),
+            CpuDtype::F32 => {
+                Kv::new(layers, half, step_tokens, (num_blocks, blocks)).map(Self::F32)
+            }
+            CpuDtype::Bf16 => {
+                // A block of one position has no pairs.
+                let panels = blocks.panels.filter(|_| blocks.size > 1);
+                let blocks = Blocks { panels, ..blocks };
+                Kv::new(layers, half, step_tokens, (num_blocks, blocks)).map(Self::Bf16)
+            }
         }
     }
 }
@@ -243,19 +258,116 @@ impl KvStore {
     }
 }
 
-fn zeroed<E: KvElement>(len: usize) -> Result<Vec<E>, Error> {
-    bytemuck::try_zeroed_vec(len).map_err(|()| Error::Allocation {
+fn zeroed<E: bytemuck::Zeroable>(len: usize) -> Result<Vec<E>, Error> {
+    bytemuck::try_zeroed_vec(len).map_err(|()| no_room::<E>(len))
+}
+
+fn no_room<E>(len: usize) -> Error {
+    Error::Allocation {
         what: "KV blocks; lower `kv_bytes` or `num_blocks`",
         bytes: len as u64 * size_of::<E>() as u64,
-    })
+    }
+}
+
+/// The keys and values of one head in a block.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadPanels<'a> {
+    /// `[head_dim / PER_DWORD][block_size]`.
+    pub(crate) keys: &'a [u32],
+    /// `[block_size / PER_DWORD][head_dim]`.
+    pub(crate) values: &'a [u32],
 }
 
 impl<E: KvElement> Kv<E> {
-    /// Copies a row of the step buffer to a slot of `layer`.
-    pub(crate) fn keep(&mut self, layer: usize, token: usize, slot: usize) {
+    fn new(
+        layers: usize,
+        half: usize,
+        step_tokens: usize,
+        (num_blocks, blocks): (usize, Blocks),
+    ) -> Result<Self, Error> {
+        let dwords = num_blocks * blocks.size * 2 * half / E::PER_DWORD;
+        Ok(Self {
+            half,
+            step: zeroed(step_tokens * 2 * half)?,
+            blocks,
+            layers: (0..layers)
+                .map(|_| zeroed(dwords))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Returns the number of positions of a block in panels; `None` if blocks are rows.
+    pub(crate) fn panels(&self) -> Option<usize> {
+        self.blocks.panels.map(|_| self.blocks.size)
+    }
+
+    /// Returns a row of the step.
+    pub(crate) fn token(&self, token: usize) -> &[E] {
         let width = 2 * self.half;
-        self.layers[layer][slot * width..][..width]
-            .copy_from_slice(&self.step[token * width..][..width]);
+        &self.step[token * width..][..width]
+    }
+
+    /// Returns a row of the pool, whose blocks are rows.
+    pub(crate) fn slot(&self, layer: usize, slot: usize) -> &[E] {
+        let width = 2 * self.half / E::PER_DWORD;
+        bytemuck::cast_slice(&self.layers[layer][slot * width..][..width])
+    }
+
+    /// Returns the keys and values of a head in a block of panels.
+    pub(crate) fn head(&self, layer: usize, block: usize, head: usize) -> HeadPanels<'_> {
+        let half = self.blocks.size * self.half / E::PER_DWORD;
+        let (keys, values) = self.layers[layer][block * 2 * half..][..2 * half].split_at(half);
+        let len = self.blocks.size * self.blocks.panels.unwrap_or(0) / E::PER_DWORD;
+        HeadPanels {
+            keys: &keys[head * len..][..len],
+            values: &values[head * len..][..len],
+        }
+    }
+
+    /// Copies the rows of tokens from `token` on to slots of `layer` from `slot` on, which lie in one
+    /// block.
+    pub(crate) fn keep(
+        &mut self,
+        isa: Supported,
+        layer: usize,
+        (token, slot): (usize, usize),
+        count: usize,
+    ) {
+        let row = 2 * self.half;
+        let rows = &self.step[token * row..][..count * row];
+        let layer = &mut self.layers[layer];
+        let Some(dim) = self.blocks.panels else {
+            let width = row / E::PER_DWORD;
+            layer[slot * width..][..count * width].copy_from_slice(bytemuck::cast_slice(rows));
+            return;
+        };
+        let size = self.blocks.size;
+        let half = size * self.half / E::PER_DWORD;
+        let (block, first) = (slot / size, slot % size);
+        let (keys, values) = layer[block * 2 * half..][..2 * half].split_at_mut(half);
+        let len = size * dim / E::PER_DWORD;
+        let heads = keys.chunks_exact_mut(len).zip(values.chunks_exact_mut(len));
+        for (head, (dwords, values)) in heads.enumerate() {
+            let width = size;
+            let mut keys = Panels { dwords, width };
+            let (dwords, width) = (values, dim);
+            let mut values = Panels { dwords, width };
+            let mut at = 0;
+            while at < count {
+                // Up to the next multiple of a group, so that whole groups are put in place together.
+                let together = (GROUP - (first + at) % GROUP).min(count - at);
+                let (mut key_rows, mut value_rows) =
+                    ([[].as_slice(); GROUP], [[].as_slice(); GROUP]);
+                for i in 0..together {
+                    let (k, v) = rows[(at + i) * row..][..row].split_at(self.half);
+                    key_rows[i] = &k[head * dim..][..dim];
+                    value_rows[i] = &v[head * dim..][..dim];
+                }
+                keys.put_keys(isa, first + at, &key_rows[..together]);
+                values.put_values(isa, first + at, &value_rows[..together]);
+                at += together;
+            }
+        }
     }
 }
 
@@ -297,67 +409,64 @@ mod tests {
         assert!(rest.eq([3.0, 4.0, 0.0, 0.0, -2.0, 0.25]));
     }
 
-    fn check_packing<E: KvElement>() {
-        for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
-            for (dim, keys) in [(24, 64), (32, 16), (40, 35), (128, 64), (2, 17)] {
-                let mut data = vec![E::default(); dim * keys];
-                let numbers: Vec<f32> = (0..dim * keys).map(|i| i as f32).collect();
-                E::round(isa, &numbers, &mut data);
-                let keys: Vec<&[E]> = data.chunks_exact(dim).collect();
-                let mut expected = vec![0; dim / E::PER_DWORD * NR];
-                let mut got = expected.clone();
-                for (lane, key) in keys.iter().enumerate() {
-                    E::pack_key(key, lane, &mut expected);
-                }
-                pack_keys(isa, &keys, &mut got);
-                assert_eq!(got, expected, "{isa:?} {dim}");
-            }
-        }
+    /// Numbers of a layer's rows, each another.
+    fn rows<E: KvElement>(isa: Supported, count: usize, width: usize) -> Vec<E> {
+        let numbers: Vec<f32> = (0..count * width).map(|i| (i % 251) as f32).collect();
+        let mut rows = vec![E::default(); count * width];
+        E::round(isa, &numbers, &mut rows);
+        rows
     }
 
-    #[test]
-    fn keys_are_packed_in_groups_as_one_by_one() {
-        check_packing::<f32>();
-        check_packing::<bf16>();
-    }
-
-    fn check_values<E: KvElement>() {
+    /// Rows that are kept in pieces are in blocks of panels what they are in rows.
+    fn check_blocks<E: KvElement>(dim: usize, size: usize, pieces: &[usize]) {
+        let (heads, tokens) = (2, pieces.iter().sum::<usize>());
         for isa in Isa::ALL.into_iter().filter_map(Supported::new) {
-            for (dim, count) in [(24, 64), (64, 1), (72, 35), (128, 64)] {
-                let number = |lane: usize, component: usize| (lane * 3 + component) as f32;
-                let rows: Vec<Vec<E>> = (0..count)
-                    .map(|lane| {
-                        let numbers: Vec<f32> = (0..dim).map(|c| number(lane, c)).collect();
-                        let mut row = vec![E::default(); dim];
-                        E::round(isa, &numbers, &mut row);
-                        row
-                    })
-                    .collect();
-                let values: Vec<&[E]> = rows.iter().map(|row| &row[..]).collect();
-                // What an earlier tile left.
-                let mut panels = vec![u32::MAX; dim.next_multiple_of(NR) * NR / E::PER_DWORD];
-                E::pack_values(isa, &values, &mut panels);
-                for lane in 0..count.next_multiple_of(E::PER_DWORD) {
-                    for c in 0..dim {
-                        let line = c / NR * NR / E::PER_DWORD + lane / E::PER_DWORD;
-                        let dword = panels[line * NR + c % NR];
-                        let found = match (E::PER_DWORD, lane % 2) {
-                            (1, _) => f32::from_bits(dword),
-                            (_, 0) => f32::from_bits(dword << 16),
-                            _ => f32::from_bits(dword & 0xffff_0000),
-                        };
-                        let expected = rows.get(lane).map_or(0.0, |row| row[c].widen());
-                        assert_eq!(found, expected, "{isa:?} {dim} {lane} {c}");
+            let blocks = |panels| (tokens.div_ceil(size), Blocks { size, panels });
+            let mut stores = [blocks(Some(dim)), blocks(None)]
+                .map(|blocks| Kv::<E>::new(1, heads * dim, tokens, blocks).unwrap());
+            for store in &mut stores {
+                store.step = rows(isa, tokens, 2 * heads * dim);
+                let mut first = 0;
+                for &count in pieces {
+                    let mut at = first;
+                    while at < first + count {
+                        let end = (first + count).min((at / size + 1) * size);
+                        store.keep(isa, 0, (at, at), end - at);
+                        at = end;
                     }
+                    first += count;
+                }
+            }
+            let [panels, expected] = stores;
+            for (p, head) in (0..tokens).flat_map(|p| [(p, 0), (p, 1)]) {
+                let (keys, values) = expected.slot(0, p).split_at(heads * dim);
+                let found = panels.head(0, p / size, head);
+                let (at, per) = (p % size, E::PER_DWORD);
+                let number =
+                    |line: &[u32], i: usize| bytemuck::cast_slice::<u32, E>(line)[i].widen();
+                for d in 0..dim {
+                    let key = number(&found.keys[d / per * size..], at * per + d % per);
+                    let value = number(&found.values[at / per * dim..], d * per + at % per);
+                    let expected = (keys[head * dim + d].widen(), values[head * dim + d].widen());
+                    assert_eq!(
+                        (key, value),
+                        expected,
+                        "{isa:?} {dim} {size} {p} {head} {d}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn values_are_packed_in_pairs_with_zeros_behind_the_last() {
-        check_values::<f32>();
-        check_values::<bf16>();
+    fn blocks_hold_what_is_put_there_in_pieces() {
+        for (dim, size) in [(24, 2), (32, 16), (40, 4), (72, 16), (128, 16), (128, 64)] {
+            for pieces in [&[64, 1, 1, 3][..], &[5, 16, 33], &[1; 40]] {
+                check_blocks::<f32>(dim, size, pieces);
+                check_blocks::<bf16>(dim, size, pieces);
+            }
+        }
+        check_blocks::<f32>(6, 1, &[3, 1]);
     }
 
     #[test]

@@ -143,6 +143,9 @@ pub(crate) fn multiply(
     }
 }
 
+/// Columns that lie together in blocks of keys: one AVX-512 register.
+pub(crate) const GROUP: usize = 16;
+
 fn scalar_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
     for (r, out) in out.0.iter_mut().enumerate().take(count) {
         *out = [0.0; NR];

@@ -38,7 +38,7 @@ pub(super) fn multiply_int8(
     false
 }
 
-pub(super) fn transpose(_: Supported, _: &[&[u8]], _: usize, _: &mut [u32]) -> bool {
+pub(super) fn transpose(_: Supported, _: &[&[u8]], _: usize, _: (&mut [u32], usize)) -> bool {
     false
 }
 

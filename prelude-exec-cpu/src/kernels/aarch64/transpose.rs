@@ -5,14 +5,14 @@ use std::arch::aarch64::{
     vst1q_u32, vtrn1q_u32, vtrn1q_u64, vtrn2q_u32, vtrn2q_u64,
 };
 
-use super::{LANES, NR};
+use super::LANES;
 
-/// Transposes 16 rows of 16 dwords: line d of `out` (lines are 64 dwords) gets dword d of each row.
+/// Transposes 16 rows of 16 dwords: line d of `out` (lines are `width` dwords) gets dword d of each row.
 ///
 /// # Safety
 /// NEON; each row has 64 bytes; `out` reaches to the 16th dword of its 16th line.
 #[target_feature(enable = "neon")]
-pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
+pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32, width: usize) {
     for (group, rows) in rows.as_chunks::<LANES>().0.iter().enumerate() {
         for first in (0..16).step_by(LANES) {
             let mut r = [vdupq_n_u32(0); LANES];
@@ -35,7 +35,10 @@ pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
             for (d, line) in (first..).zip(lines) {
                 // SAFETY: four dwords of one of 16 lines.
                 unsafe {
-                    vst1q_u32(out.add(d * NR + group * LANES), vreinterpretq_u32_u64(line));
+                    vst1q_u32(
+                        out.add(d * width + group * LANES),
+                        vreinterpretq_u32_u64(line),
+                    );
                 }
             }
         }

@@ -13,15 +13,15 @@ pub(super) enum KvLocation {
     Token(usize),
 }
 
-/// Calls `f(position, location)` for the positions of `range` on a path, in order. `cursor` is the
-/// index of the span at which to start looking; it only moves forward, so that ranges must be
-/// visited in order.
-pub(super) fn for_locations(
+/// Calls `f(position, location, count)` for runs of positions of `range` on a path, in order: `count`
+/// positions from `position` on lie one after the other from `location` on. `cursor` is the index of
+/// the span at which to start looking; it only moves forward, so that ranges must be visited in order.
+pub(super) fn for_runs(
     layout: &StepLayout,
     path: &[KvSpan],
     cursor: &mut usize,
     range: Range<u32>,
-    mut f: impl FnMut(u32, KvLocation),
+    mut f: impl FnMut(u32, KvLocation, usize),
 ) {
     let block_size = layout.block_size();
     let mut position = range.start;
@@ -30,7 +30,6 @@ pub(super) fn for_locations(
             *cursor += 1;
         }
         let span = path[*cursor];
-        // Positions up to `end` lie one after the other.
         let (first, end) = match span.source {
             KvSource::Tokens { first } => (
                 KvLocation::Token(first + (position - span.start) as usize),
@@ -45,13 +44,7 @@ pub(super) fn for_locations(
             }
         };
         let end = end.min(range.end);
-        for (i, position) in (position..end).enumerate() {
-            let location = match first {
-                KvLocation::Slot(slot) => KvLocation::Slot(slot + i),
-                KvLocation::Token(token) => KvLocation::Token(token + i),
-            };
-            f(position, location);
-        }
+        f(position, first, (end - position) as usize);
         position = end;
     }
 }
@@ -97,14 +90,18 @@ mod tests {
         for cuts in [vec![0, 9], vec![0, 2, 5, 6, 9]] {
             let (mut cursor, mut locations) = (0, Vec::new());
             for cut in cuts.windows(2) {
-                for_locations(
+                let range = cut[0]..cut[1];
+                for_runs(
                     &layout,
                     &path,
                     &mut cursor,
-                    cut[0]..cut[1],
-                    |position, l| {
+                    range,
+                    |position, first, count| {
                         assert_eq!(position as usize, locations.len());
-                        locations.push(l);
+                        locations.extend((0..count).map(|i| match first {
+                            KvLocation::Slot(slot) => KvLocation::Slot(slot + i),
+                            KvLocation::Token(token) => KvLocation::Token(token + i),
+                        }));
                     },
                 );
             }

@@ -1,10 +1,11 @@
 //! [`super::Attention`] on matrix units: gathers queries, keys and values for [`Flash`].
 
-use super::{Attention, Queries, Scratch, TASK_ROWS_ON_TILES};
+use super::{Attention, Queries, Scratch, TASK_ROWS_ON_TILES, locations::for_runs};
 use crate::{
     kernels::{
         Supported,
         kv::KvElement,
+        panel::NR,
         tiles::ROWS,
         x86::{amx::Tiles, amx_attention::Flash},
     },
@@ -64,10 +65,26 @@ impl<E: KvElement> Attention<'_, E> {
             flash.set_queries(index, &lanes[..len], &positions[..len]);
         }
         let tiles = Tiles::new(isa);
-        self.for_tiles(queries, E::bf16_bits, |start, keys, values| {
-            flash.set_keys(start, keys, values);
+        let mut cursor = 0;
+        for positions in self.tiles(queries) {
+            let (mut keys, mut values) = ([[].as_slice(); NR], [[].as_slice(); NR]);
+            let (start, count) = (positions.start, positions.len());
+            for_runs(
+                self.layout,
+                queries.path,
+                &mut cursor,
+                positions,
+                |position, location, run| {
+                    let lanes = (position - start) as usize..;
+                    for (lane, i) in lanes.zip(0..run) {
+                        let (key, value) = self.head(location, i, queries.kv_head);
+                        (keys[lane], values[lane]) = (E::bf16_bits(key), E::bf16_bits(value));
+                    }
+                },
+            );
+            flash.set_keys(start, &keys[..count], &values[..count]);
             flash.attend(&tiles, self.shape.scale);
-        });
+        }
         drop(tiles);
         for (index, first) in sixteens() {
             flash.finish(index, rows);

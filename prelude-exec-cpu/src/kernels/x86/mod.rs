@@ -212,20 +212,25 @@ entry!(
     f32_f32_256, f32, 1, Isa::Avx2, avx2::f32_f32
 );
 
-/// Writes 16 dwords of each of 16 rows, from byte `first` on, to columns of `out`: line d (lines are
-/// 64 dwords) gets dword d of the rows, in order. `false` if the family has no such instructions.
-pub(crate) fn transpose(isa: Supported, rows: &[&[u8]], first: usize, out: &mut [u32]) -> bool {
+/// Writes 16 dwords of each of 16 rows, from byte `first` on, to columns of `out`: line d (of
+/// `width` dwords) gets dword d of the rows, in order. `false` if the family has no such instructions.
+pub(crate) fn transpose(
+    isa: Supported,
+    rows: &[&[u8]],
+    first: usize,
+    (out, width): (&mut [u32], usize),
+) -> bool {
     if !matches!(isa.isa(), Isa::AmxBf16 | Isa::Avx512Bf16 | Isa::Avx512f) {
         return false;
     }
     assert!(
-        rows.len() == 16 && out.len() >= 15 * NR + 16,
+        rows.len() == 16 && out.len() >= 15 * width + 16,
         "not 16 by 16"
     );
     let rows = std::array::from_fn(|i| rows[i][first..first + 64].as_ptr());
     // SAFETY: `Supported` was made only after the features were detected; each row was cut to 64
     // bytes, and the length of `out` was checked.
-    unsafe { transpose::transpose(&rows, out.as_mut_ptr()) };
+    unsafe { transpose::transpose(&rows, out.as_mut_ptr(), width) };
     true
 }
 

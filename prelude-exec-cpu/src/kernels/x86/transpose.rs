@@ -5,14 +5,12 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::NR;
-
-/// Transposes 16 rows of 16 dwords: line d of `out` (lines are 64 dwords) gets dword d of each row.
+/// Transposes 16 rows of 16 dwords: line d of `out` (lines are `width` dwords) gets dword d of each row.
 ///
 /// # Safety
 /// AVX-512F; each row has 64 bytes; `out` reaches to the 16th dword of its 16th line.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
+pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32, width: usize) {
     let mut r = [_mm512_setzero_si512(); 16];
     for (r, row) in r.iter_mut().zip(rows) {
         // SAFETY: the row has 64 bytes.
@@ -20,7 +18,7 @@ pub(super) unsafe fn transpose(rows: &[*const u8; 16], out: *mut u32) {
     }
     for (column, line) in transposed(r).into_iter().enumerate() {
         // SAFETY: one of 16 lines, 16 dwords of it.
-        unsafe { _mm512_storeu_si512(out.add(column * NR).cast(), line) };
+        unsafe { _mm512_storeu_si512(out.add(column * width).cast(), line) };
     }
 }
 
