@@ -7,8 +7,8 @@
 //! come from: that is the batch invariance of attention.
 //!
 //! A task is a block of the chunk's tokens for one key-value head, with all query heads that read
-//! it. For each tile it packs up to 64 keys and values into panels and runs both products, q · kᵀ
-//! and p · v, on [`multiply`], six rows at a time; on a matrix unit, `tiles` does the same with
+//! it. For each tile it puts up to 64 keys and values into panels, or reads them in blocks of panels,
+//! and runs both products, q · kᵀ and p · v, on [`multiply`], six rows at a time; on a matrix unit, `tiles` does the same with
 //! sixteen queries in the lanes.
 
 mod locations;
@@ -24,13 +24,16 @@ use prelude_models::{
     step::{KvSpan, StepLayout, StepSegment},
 };
 
-use self::{locations::KvLocation, panels::TilePanels};
+use self::{
+    locations::KvLocation,
+    panels::{InBlocks, TilePanels},
+};
 
 use super::{
     Backend, InputForm, Supported,
     elementwise::RowScores,
     kv::{Kv, KvElement},
-    panel::{MR, NR, Right, Rows, Tile, multiply},
+    panel::{MR, NR, Right, Rows, Tile, multiply, multiply_pieces},
     simd,
 };
 use crate::{
@@ -130,6 +133,9 @@ impl Scratch {
         grow(&mut self.sum, rows);
     }
 }
+
+/// The blocks of a tile, and those of the next tile, which are fetched meanwhile.
+type BlocksAndNext<'a> = (&'a InBlocks<'a>, Option<&'a InBlocks<'a>>);
 
 /// The positions that the tokens of a segment see.
 #[derive(Clone, Copy)]
@@ -357,11 +363,22 @@ impl<E: KvElement> Attention<'_, E> {
         scratch.fit(self.shape, rows);
         self.put_queries(isa, act, queries, scratch);
         let mut cursor = 0;
-        for positions in self.tiles(queries) {
+        let mut tiles = self.tiles(queries).peekable();
+        let mut next = None;
+        while let Some(positions) = tiles.next() {
             let keys = (positions.start, positions.len());
-            let at = (self.layout, &mut cursor);
-            self.fill(isa, queries, at, positions, &mut scratch.panels);
-            self.attend_keys(isa, act, keys, queries, scratch);
+            let in_blocks = |positions| self.in_blocks((isa, act), queries, cursor, positions);
+            let blocks = match next {
+                Some(blocks) => Some(blocks),
+                None => in_blocks(positions.clone()),
+            };
+            next = tiles.peek().cloned().and_then(in_blocks);
+            if blocks.is_none() {
+                let at = (self.layout, &mut cursor);
+                self.fill(isa, queries, at, positions, &mut scratch.panels);
+            }
+            let blocks = blocks.as_ref().map(|blocks| (blocks, next.as_ref()));
+            self.attend_keys((isa, act), keys, blocks, queries, scratch);
         }
         for r in 0..rows {
             let out = self.out(queries, r, tile);
@@ -398,14 +415,14 @@ impl<E: KvElement> Attention<'_, E> {
         scratch.sum[..rows].fill(0.0);
     }
 
-    /// Takes the packed keys and values of positions `start..start + keys` into account, for
-    /// [`MR`] queries at a time.
+    /// Takes the keys and values of positions `start..start + keys` into account, which are packed if
+    /// they are not in `blocks`, for [`MR`] queries at a time.
     #[inline]
     fn attend_keys(
         &self,
-        isa: Supported,
-        act: InputForm,
+        (isa, act): (Supported, InputForm),
         (start, keys): (u32, usize),
+        blocks: Option<BlocksAndNext<'_>>,
         queries: &Queries<'_>,
         scratch: &mut Scratch,
     ) {
@@ -425,8 +442,16 @@ impl<E: KvElement> Attention<'_, E> {
                 InputForm::Bf16 => (Rows::Bf16(&scratch.pairs[first * dim / 2..]), dim / 2),
             };
             let scores = &mut scratch.scores;
-            let panel = E::panel(&scratch.panels.keys[..panel]);
-            multiply(isa, rows, stride, count, Right::new(panel, keys), scores);
+            match (blocks, rows) {
+                (Some((blocks, next)), Rows::Bf16(rows)) => {
+                    let keys = blocks.keys(next.filter(|_| first == 0));
+                    multiply_pieces(isa, rows, stride, count, keys, scores);
+                }
+                _ => {
+                    let panel = E::panel(&scratch.panels.keys[..panel]);
+                    multiply(isa, rows, stride, count, Right::new(panel, keys), scores);
+                }
+            }
             let scores = &mut scores.0[..count];
             let mut softened = [RowScores::default(); MR];
             for (i, (scores, &(first_seen, last_seen))) in scores.iter_mut().zip(seen).enumerate() {
@@ -452,7 +477,8 @@ impl<E: KvElement> Attention<'_, E> {
                 let weights = &mut scratch.weights[..count * NR / 2];
                 simd::bf16_pairs(isa, scores.as_flattened(), weights);
             }
-            self.add_values(isa, act, keys, (first, count), factors, scratch);
+            let keys = (keys, blocks);
+            self.add_values((isa, act), keys, (first, count), factors, scratch);
         }
     }
 
@@ -487,13 +513,12 @@ impl<E: KvElement> Attention<'_, E> {
         scale
     }
 
-    /// Adds the packed values, weighted by `scores`, to the sums of queries `first..first + count`.
+    /// Adds the values, weighted by `scores`, to the sums of queries `first..first + count`.
     #[inline]
     fn add_values(
         &self,
-        isa: Supported,
-        act: InputForm,
-        keys: usize,
+        (isa, act): (Supported, InputForm),
+        (keys, blocks): (usize, Option<BlocksAndNext<'_>>),
         (first, count): (usize, usize),
         factors: [Option<f32>; MR],
         scratch: &mut Scratch,
@@ -506,9 +531,20 @@ impl<E: KvElement> Attention<'_, E> {
         let depth = keys.div_ceil(E::PER_DWORD) * NR;
         for (j, first_col) in (0..dim).step_by(NR).enumerate() {
             let cols = NR.min(dim - first_col);
-            let panel = &scratch.panels.values[j * NR / E::PER_DWORD * NR..][..depth];
-            let right = Right::new(E::panel(panel), cols);
-            multiply(isa, weights, stride, count, right, &mut scratch.sums);
+            match (blocks, weights) {
+                (Some((blocks, next)), Rows::Bf16(weights)) => {
+                    let next = next.filter(|_| first == 0);
+                    let parts = blocks.parts(first_col);
+                    let next = next.map(|next| next.parts(first_col));
+                    let right = blocks.values(first_col, &parts, next.as_ref());
+                    multiply_pieces(isa, weights, stride, count, right, &mut scratch.sums);
+                }
+                _ => {
+                    let panel = &scratch.panels.values[j * NR / E::PER_DWORD * NR..][..depth];
+                    let right = Right::new(E::panel(panel), cols);
+                    multiply(isa, weights, stride, count, right, &mut scratch.sums);
+                }
+            }
             for (i, sums) in scratch.sums.0.iter().enumerate().take(count) {
                 if let Some(factor) = factors[i] {
                     let out = &mut scratch.out[(first + i) * dim + first_col..][..cols];

@@ -24,7 +24,9 @@
 use half::bf16;
 
 use super::{
-    CpuDtype, Supported, native,
+    CpuDtype, Supported,
+    lines::Lines,
+    native,
     panel::{GROUP, Panel},
     simd,
 };
@@ -189,7 +191,7 @@ pub(crate) struct Kv<E> {
     pub(crate) half: usize,
     pub(crate) step: Vec<E>,
     blocks: Blocks,
-    layers: Vec<Vec<u32>>,
+    layers: Vec<Lines>,
 }
 
 /// The size of blocks, and what is in them.
@@ -286,13 +288,12 @@ impl<E: KvElement> Kv<E> {
         (num_blocks, blocks): (usize, Blocks),
     ) -> Result<Self, Error> {
         let dwords = num_blocks * blocks.size * 2 * half / E::PER_DWORD;
+        let layer = |_| Lines::try_zeroed(dwords).ok_or_else(|| no_room::<u32>(dwords));
         Ok(Self {
             half,
             step: zeroed(step_tokens * 2 * half)?,
             blocks,
-            layers: (0..layers)
-                .map(|_| zeroed(dwords))
-                .collect::<Result<_, _>>()?,
+            layers: (0..layers).map(layer).collect::<Result<_, _>>()?,
         })
     }
 

@@ -29,8 +29,17 @@ const MAPPED_LEN: usize = HUGE / size_of::<u32>();
 
 impl Lines {
     pub(crate) fn zeroed(len: usize) -> Self {
-        let memory = mapped(len).unwrap_or_else(|| heap(len));
+        let memory = mapped(len).unwrap_or_else(|| at_line(vec![0; len + LINE]));
         Self { memory, len }
+    }
+
+    /// Returns zeroed dwords, or `None` if there is no memory for them.
+    pub(crate) fn try_zeroed(len: usize) -> Option<Self> {
+        let memory = match mapped(len) {
+            Some(memory) => memory,
+            None => at_line(bytemuck::try_zeroed_vec(len.checked_add(LINE)?).ok()?),
+        };
+        Some(Self { memory, len })
     }
 
     /// Grows to at least `len`; the contents are lost if the lines grow.
@@ -46,8 +55,8 @@ impl Lines {
     }
 }
 
-fn heap(len: usize) -> Memory {
-    let data = vec![0; len + LINE];
+/// Returns memory from the first start of a cache line on.
+fn at_line(data: Vec<u32>) -> Memory {
     let base = data.as_ptr().align_offset(LINE * size_of::<u32>());
     // Where alignment cannot be computed it is forgone.
     let base = if base < LINE { base } else { 0 };

@@ -15,7 +15,7 @@
 //! how many rows are multiplied together, on the split of columns or on threads: that is the
 //! whole of the batch invariance of these products.
 
-use super::{Supported, native};
+use super::{Isa, Supported, native};
 
 /// Columns of a panel: four AVX-512 registers.
 pub(crate) const NR: usize = 64;
@@ -143,8 +143,55 @@ pub(crate) fn multiply(
     }
 }
 
-/// Columns that lie together in blocks of keys: one AVX-512 register.
+/// Columns that lie together in [`Pieces`]: one AVX-512 register.
 pub(crate) const GROUP: usize = 16;
+
+/// A right-hand side of bf16 pairs that lies in pieces of `lines` lines, one piece below the other.
+/// Of each piece, line l of the columns from `16 g` on begins at dword `l · width` of `pieces[i][g]`.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "only x86-64 has products of pieces")
+)]
+pub(crate) struct Pieces<'a> {
+    pub(crate) pieces: &'a [[&'a [u32]; NR / GROUP]],
+    pub(crate) lines: usize,
+    pub(crate) width: usize,
+    /// The number of columns to compute, from the first on; at most [`NR`].
+    pub(crate) columns: usize,
+    /// Pieces that a later product reads, as many or none: the product fetches them into the
+    /// second-level cache meanwhile.
+    pub(crate) next: &'a [[&'a [u32]; NR / GROUP]],
+}
+
+/// Returns true if [`multiply_pieces`] has instructions.
+pub(crate) fn takes_pieces(isa: Supported) -> bool {
+    isa.isa() == Isa::Avx512Bf16
+}
+
+/// Multiplies as [`multiply`] does, with the bits that it has if the pieces are copied to a panel.
+///
+/// # Panics
+/// As [`multiply`], and if the family has no such product: see [`takes_pieces`].
+#[inline]
+pub(crate) fn multiply_pieces(
+    isa: Supported,
+    rows: &[u32],
+    stride: usize,
+    count: usize,
+    right: Pieces<'_>,
+    out: &mut Tile,
+) {
+    let depth = right.pieces.len() * right.lines;
+    assert!((1..=MR).contains(&count), "a tile has 1 to {MR} rows");
+    assert!(right.columns <= NR, "a panel has {NR} columns");
+    assert!(
+        (count - 1) * stride + depth <= rows.len(),
+        "rows shorter than the pieces are deep"
+    );
+    let done = native::multiply_pieces(isa, rows, stride, count, right, out);
+    assert!(done, "pieces need bf16 instructions of 512 bits");
+}
 
 fn scalar_bf16(a: &[f32], stride: usize, count: usize, b: &[u32], out: &mut Tile) {
     for (r, out) in out.0.iter_mut().enumerate().take(count) {
@@ -245,6 +292,50 @@ mod tests {
                             }
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_have_the_bits_of_the_panel_that_they_make() {
+        let Some(isa) = Supported::new(Isa::Avx512Bf16).filter(|&isa| takes_pieces(isa)) else {
+            return;
+        };
+        let word = |i: usize| pair(ragged(2 * i), ragged(2 * i + 1));
+        for (pieces, lines, width) in [(1, 64, 16), (1, 24, 32), (4, 8, 128), (3, 8, 80)] {
+            let depth = pieces * lines;
+            let a: Vec<u32> = (0..MR * depth).map(|i| word(i + 1_000_000)).collect();
+            let parts: Vec<Vec<u32>> = (0..pieces * NR / GROUP)
+                .map(|part| {
+                    (0..(lines - 1) * width + GROUP)
+                        .map(|i| word(part * 9_999 + i))
+                        .collect()
+                })
+                .collect();
+            let right: Vec<[&[u32]; NR / GROUP]> = (0..pieces)
+                .map(|i| std::array::from_fn(|g| &parts[i * NR / GROUP + g][..]))
+                .collect();
+            let panel: Vec<u32> = (0..depth * NR)
+                .map(|at| {
+                    let (line, column) = (at / NR, at % NR);
+                    right[line / lines][column / GROUP][line % lines * width + column % GROUP]
+                })
+                .collect();
+            for (count, columns) in (1..=MR).flat_map(|count| [(count, 32), (count, 64)]) {
+                let [mut expected, mut found] = [Tile::ZERO, Tile::ZERO];
+                let whole = Right::new(Panel::Bf16(&panel), columns);
+                multiply(isa, Rows::Bf16(&a), depth, count, whole, &mut expected);
+                let right = Pieces {
+                    pieces: &right[..],
+                    lines,
+                    width,
+                    columns,
+                    next: [&[], &right[..]][count % 2],
+                };
+                multiply_pieces(isa, &a, depth, count, right, &mut found);
+                for (found, expected) in found.0.iter().zip(&expected.0) {
+                    assert_eq!(found[..columns], expected[..columns]);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::{
     Isa, Supported,
     elementwise::RowScores,
-    panel::{MR, NR, Right, Rows, Tile},
+    panel::{MR, NR, Pieces, Right, Rows, Tile},
 };
 
 pub(super) fn is_available(_: Isa) -> bool {
@@ -24,6 +24,17 @@ pub(super) fn multiply(
     _: usize,
     _: usize,
     _: Right<'_>,
+    _: &mut Tile,
+) -> bool {
+    false
+}
+
+pub(super) fn multiply_pieces(
+    _: Supported,
+    _: &[u32],
+    _: usize,
+    _: usize,
+    _: Pieces<'_>,
     _: &mut Tile,
 ) -> bool {
     false

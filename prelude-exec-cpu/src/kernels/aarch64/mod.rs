@@ -19,7 +19,7 @@ use super::{
     Isa, Supported,
     elementwise::RowScores,
     int8::GROUP_QUADS,
-    panel::{MR, NR, Panel, Right, Rows, Tile},
+    panel::{MR, NR, Panel, Pieces, Right, Rows, Tile},
 };
 
 /// Columns of a register.
@@ -98,6 +98,18 @@ pub(super) fn multiply(
         _ => return false,
     }
     true
+}
+
+/// The family multiplies panels alone.
+pub(super) fn multiply_pieces(
+    _: Supported,
+    _: &[u32],
+    _: usize,
+    _: usize,
+    _: Pieces<'_>,
+    _: &mut Tile,
+) -> bool {
+    false
 }
 
 /// Multiplies int8 rows by an int8 panel of so many groups and dwords, as `super::int8::multiply` has

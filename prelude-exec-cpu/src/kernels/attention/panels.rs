@@ -1,4 +1,5 @@
-//! The panels of a tile of keys and values: rows are packed, blocks of panels are copied.
+//! The panels of a tile of keys and values: rows are packed, blocks of panels are copied. A tile that
+//! lies in blocks as a whole is read where it is, if the products have instructions for that.
 
 use std::ops::Range;
 
@@ -9,9 +10,9 @@ use super::{
     locations::{KvLocation, for_runs},
 };
 use crate::kernels::{
-    Supported,
+    InputForm, Supported,
     kv::{HeadPanels, KvElement, Panels},
-    panel::{GROUP, NR},
+    panel::{GROUP, NR, Pieces, takes_pieces},
 };
 
 /// A tile of up to 64 keys and their values, as products read them.
@@ -106,7 +107,101 @@ impl TilePanels {
     }
 }
 
+/// A whole tile of keys and values in blocks of panels.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InBlocks<'a> {
+    /// From 16 positions on each: `[head_dim / 2][block_size]`.
+    keys: [[&'a [u32]; GROUPS]; 1],
+    /// Of 16 positions each: `[8][head_dim]`.
+    values: [&'a [u32]; GROUPS],
+    block_size: usize,
+    head_dim: usize,
+}
+
+/// Groups of positions of a tile.
+const GROUPS: usize = NR / GROUP;
+
+impl<'a> InBlocks<'a> {
+    /// Returns the keys, as columns; those of `next` are fetched meanwhile.
+    pub(super) fn keys<'t>(&'t self, next: Option<&'t Self>) -> Pieces<'t> {
+        Pieces {
+            next: next.map_or(&[], |next| &next.keys),
+            pieces: &self.keys,
+            lines: self.head_dim / 2,
+            width: self.block_size,
+            columns: NR,
+        }
+    }
+
+    /// Returns the parts of the values that hold the components from `first` on.
+    pub(super) fn parts(&self, first: usize) -> [[&'a [u32]; GROUPS]; GROUPS] {
+        // Beyond the last component, any are read in its place.
+        let column = |group: usize| (first + group * GROUP).min(self.head_dim - GROUP);
+        let of = |values: &'a [u32]| std::array::from_fn(|group| &values[column(group)..]);
+        self.values.map(of)
+    }
+
+    /// Returns components of the values as columns, as many as there are from `first` on; `next` is fetched meanwhile.
+    pub(super) fn values<'p>(
+        &self,
+        first: usize,
+        pieces: &'p [[&'a [u32]; GROUPS]; GROUPS],
+        next: Option<&'p [[&'a [u32]; GROUPS]; GROUPS]>,
+    ) -> Pieces<'p> {
+        Pieces {
+            pieces,
+            lines: GROUP / 2,
+            width: self.head_dim,
+            columns: NR.min(self.head_dim - first),
+            next: next.map_or(&[], |next| next),
+        }
+    }
+}
+
 impl<E: KvElement> Attention<'_, E> {
+    /// Returns the keys and values of `positions`, from span `cursor` of the path on, if they are a whole
+    /// tile in blocks of panels and products can read them there.
+    pub(super) fn in_blocks(
+        &self,
+        (isa, act): (Supported, InputForm),
+        queries: &Queries<'_>,
+        mut cursor: usize,
+        positions: Range<u32>,
+    ) -> Option<InBlocks<'_>> {
+        let block_size = self.kv.panels()?;
+        let head_dim = self.shape.head_dim;
+        let reads = takes_pieces(isa) && act == InputForm::Bf16;
+        let is_whole = [block_size, head_dim]
+            .iter()
+            .all(|n| n.is_multiple_of(GROUP));
+        if !(reads && is_whole && positions.len() == NR) {
+            return None;
+        }
+        let mut tile = InBlocks {
+            block_size,
+            head_dim,
+            ..InBlocks::default()
+        };
+        let mut found = 0;
+        for_runs(
+            self.layout,
+            queries.path,
+            &mut cursor,
+            positions,
+            |_, location, count| {
+                if let KvLocation::Slot(slot) = location {
+                    let head = self.kv.head(self.layer, slot / block_size, queries.kv_head);
+                    for first in (slot % block_size..).step_by(GROUP).take(count / GROUP) {
+                        tile.keys[0][found] = &head.keys[first..];
+                        tile.values[found] = &head.values[first / 2 * head_dim..];
+                        found += 1;
+                    }
+                }
+            },
+        );
+        (found == GROUPS).then_some(tile)
+    }
+
     /// Puts the keys and values of `positions` in place.
     pub(super) fn fill(
         &self,

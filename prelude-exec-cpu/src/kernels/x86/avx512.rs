@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
-use super::{MR, NR, PanelAndNext, Tile, by_count, fetch};
+use super::{MR, NR, PanelAndNext, Pieces, Tile, by_count, fetch};
 
 /// Registers of 16 columns.
 const REGS: usize = NR / 16;
@@ -38,6 +38,22 @@ unsafe fn load<const R: usize>(line: *const u32) -> [__m512i; R] {
         *register = unsafe { _mm512_loadu_si512(line.add(j * 16).cast()) };
     }
     registers
+}
+
+/// Adds the products of pair `$p` of each row with a line: in place, since sums behind a reference
+/// would leave their registers. All rows of `$acc`, `$stride` apart, must have that pair within `$a`.
+macro_rules! add_pairs {
+    ($acc:ident, $a:ident, $stride:ident, $p:expr, $line:ident) => {
+        for (r, acc) in $acc.iter_mut().enumerate() {
+            let x = _mm512_set1_epi32((*$a.get_unchecked(r * $stride + $p)).cast_signed());
+            // Both types are 64 bytes without invalid values.
+            let x = std::mem::transmute::<__m512i, __m512bh>(x);
+            for (sum, &w) in acc.iter_mut().zip(&$line) {
+                let w = std::mem::transmute::<__m512i, __m512bh>(w);
+                *sum = _mm512_dpbf16_ps(*sum, x, w);
+            }
+        }
+    };
 }
 
 /// # Safety
@@ -85,16 +101,60 @@ unsafe fn bf16_bf16_rows<const M: usize, const R: usize>(
         // SAFETY: line p of the panel.
         let line: [__m512i; R] = unsafe { load(b.as_ptr().add(p * NR)) };
         fetch(next, p);
-        for (r, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: row r reaches as far as the panel is deep.
-            let x = _mm512_set1_epi32(unsafe { *a.get_unchecked(r * stride + p) }.cast_signed());
-            // SAFETY: both types are 64 bytes without invalid values.
-            let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(x) };
-            for (sum, &w) in acc.iter_mut().zip(&line) {
-                // SAFETY: as above.
-                let w = unsafe { std::mem::transmute::<__m512i, __m512bh>(w) };
-                *sum = _mm512_dpbf16_ps(*sum, x, w);
+        // SAFETY: the rows reach as far as the panel is deep.
+        unsafe { add_pairs!(acc, a, stride, p, line) };
+    }
+    // SAFETY: M rows.
+    unsafe { store(&acc, out) };
+}
+
+/// # Safety
+/// The instructions; `count` rows as long as the pieces are deep within `a`; each part of a piece holds
+/// `lines - 1` lines and 16 dwords of one more.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+pub(super) unsafe fn bf16_pieces(
+    a: &[u32],
+    stride: usize,
+    count: usize,
+    right: Pieces<'_>,
+    out: &mut Tile,
+) {
+    const HALF: usize = REGS / 2;
+    // SAFETY: our caller's promises.
+    unsafe {
+        if right.columns <= NR / 2 {
+            by_count!(count, bf16_pieces_rows::<HALF>(a, stride, right, out));
+        } else {
+            by_count!(count, bf16_pieces_rows::<REGS>(a, stride, right, out));
+        }
+    }
+}
+
+/// # Safety
+/// As [`bf16_pieces`], with `M` rows and `R` registers of columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn bf16_pieces_rows<const M: usize, const R: usize>(
+    a: &[u32],
+    stride: usize,
+    right: Pieces<'_>,
+    out: &mut Tile,
+) {
+    let mut acc = [[_mm512_setzero_ps(); R]; M];
+    for (i, piece) in right.pieces.iter().enumerate() {
+        let first = i * right.lines;
+        let next = right.next.get(i);
+        for l in 0..right.lines {
+            for part in next.iter().flat_map(|parts| &parts[..R]) {
+                fetch(part, l * right.width / 16);
             }
+            let mut line = [_mm512_setzero_si512(); R];
+            for (register, part) in line.iter_mut().zip(piece) {
+                // SAFETY: 16 dwords of line l.
+                *register =
+                    unsafe { _mm512_loadu_si512(part.as_ptr().add(l * right.width).cast()) };
+            }
+            // SAFETY: the rows reach as far as the pieces are deep.
+            unsafe { add_pairs!(acc, a, stride, first + l, line) };
         }
     }
     // SAFETY: M rows.

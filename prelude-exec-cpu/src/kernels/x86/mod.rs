@@ -26,7 +26,7 @@ use super::{
     Isa, Supported,
     elementwise::RowScores,
     int8::GROUP_QUADS,
-    panel::{MR, NR, Panel, Right, Rows, Tile},
+    panel::{GROUP, MR, NR, Panel, Pieces, Right, Rows, Tile},
 };
 
 /// Calls `$kernel::<count>`, or `$kernel::<count, $more>`, with a count known at compile time.
@@ -115,6 +115,35 @@ pub(super) fn multiply(
         }
         _ => return false,
     }
+    true
+}
+
+/// Multiplies bf16 rows by pieces, as `super::panel::multiply_pieces` has checked them; returns `false` if
+/// the family has no instructions for it.
+#[inline]
+pub(super) fn multiply_pieces(
+    isa: Supported,
+    a: &[u32],
+    stride: usize,
+    count: usize,
+    right: Pieces<'_>,
+    out: &mut Tile,
+) -> bool {
+    if isa.isa() != Isa::Avx512Bf16 {
+        return false;
+    }
+    let len = (right.lines.max(1) - 1) * right.width + GROUP;
+    let parts = right.pieces.iter().flatten();
+    assert!(parts.into_iter().all(|part| part.len() >= len));
+    assert!(fits(
+        count,
+        stride,
+        right.pieces.len() * right.lines,
+        a.len()
+    ));
+    // SAFETY: `Supported` was made only after the features were detected, and the lengths were
+    // checked above.
+    unsafe { avx512::bf16_pieces(a, stride, count, right, out) }
     true
 }
 
