@@ -281,7 +281,7 @@ impl Reservation {
     /// Takes room for more bytes.
     ///
     /// # Errors
-    /// 400 `larger_than_queue` for an answer that never fits, 429 `queue_full`.
+    /// 400 `larger_than_queue` for what never fits, 429 `queue_full`.
     pub(crate) fn grow(&self, more: Growth) -> Result<(), ApiError> {
         let mut held = self.held();
         match more {
@@ -379,6 +379,10 @@ impl Held {
     fn grow_bytes(&mut self, queue: &Admission, more: u64) -> Result<(), ApiError> {
         let bytes = self.bytes.saturating_add(more);
         let max = queue.limits.bodies_in_flight_bytes;
+        if bytes > max {
+            let what = "bytes of a request and of what it becomes";
+            return Err(ApiError::larger_than_queue(what, bytes, max));
+        }
         set(&queue.body_bytes, &mut self.bytes, bytes, max).map_err(|held| {
             let message = format!("too much is being received: {held} of {max} bytes");
             ApiError::queue_full(message, Admission::soon())
@@ -680,7 +684,12 @@ mod tests {
     #[test]
     fn a_refused_body_leaves_nothing_behind() {
         let queue = admission();
-        assert_eq!(queue.reserve(91).unwrap_err().reason(), "queue_full");
+        // More than the queue ever holds: no reason to come again.
+        let refused = queue.reserve(91).unwrap_err();
+        assert_eq!(
+            (refused.status(), refused.reason()),
+            (400, "larger_than_queue")
+        );
         assert_eq!(queue.reserved(), (0, 0, 0));
         let a = queue.reserve(60).unwrap();
         let refused = queue.reserve(33).unwrap_err();
@@ -688,6 +697,6 @@ mod tests {
         assert!(refused.retry_after().is_some());
         assert_eq!(queue.reserved(), (1, 20, 60));
         assert_eq!(reason(a.grow(Growth::Body(30))), "ok");
-        assert_eq!(reason(a.grow(Growth::Body(1))), "queue_full");
+        assert_eq!(reason(a.grow(Growth::Body(1))), "larger_than_queue");
     }
 }

@@ -425,12 +425,22 @@ fn an_answer_prints_so_many_log_probabilities_and_no_more() {
 #[test]
 fn overload_may_have_another_status() {
     let mut config = with_limits(Limits {
-        bodies_in_flight_bytes: 10,
+        bodies_in_flight_bytes: 40,
         ..Limits::default()
     });
     config.overload_status = 503;
     let server = TestServer::fake(config, &Fake::default());
-    let response = server.post(PATH, r#"{"prompt":[1],"max_tokens":1}"#);
+    // Half of a body, which has room for all that it declares.
+    let body = r#"{"prompt":[1],"max_tokens":1}"#;
+    let whole = request(body, "");
+    let mut half = server.connect();
+    half.write_all(&whole.as_bytes()[..whole.len() - body.len() / 2])
+        .unwrap();
+    wait_for(|| match server.post(PATH, body) {
+        response if response.status == 200 => Err("there was room".to_owned()),
+        _ => Ok(()),
+    });
+    let response = server.post(PATH, body);
     assert_eq!((response.status, &*response.reason()), (503, "queue_full"));
     assert_eq!(response.json()["error"]["code"], 503);
     assert!(response.header("retry-after").is_some());

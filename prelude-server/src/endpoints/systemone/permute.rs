@@ -253,7 +253,7 @@ mod tests {
         let long = "a".repeat(9 << 20);
         let request = request(&json!({"card": long, "transfer": null}));
         let body = json!({"request": request, "question": "topic", "n_perm": 64});
-        refused(demos(), PATH, &body, (429, "queue_full", None));
+        refused(demos(), PATH, &body, (400, "larger_than_queue", None));
     }
 
     #[test]
