@@ -33,6 +33,8 @@ pub enum Rival {
     SentenceTransformers,
     /// ONNX Runtime on models that torch exports: a library, for the part `encoders` alone.
     OnnxRuntime,
+    /// OpenVINO on models that it converts from torch: a library, for the part `encoders` alone.
+    Openvino,
     /// infinity, a server of encoders on torch: for the part `encoders` alone.
     Infinity,
     /// Hugging Face's text-embeddings-inference, for the part `encoders` alone: --tei names the

@@ -101,15 +101,16 @@ fn memory_of_values_is_reserved_and_goes_back() {
 }
 
 #[test]
-fn values_without_room_are_refused_for_now() {
+fn values_that_never_have_room_are_refused_for_good() {
     let server = Served::start(&[("LIMITS__BODIES_IN_FLIGHT_BYTES", &(16 * MIB).to_string())]);
     for (path, body) in bodies(&list(30_000)) {
         if body.contains("structured_outputs") {
-            continue; // Refused for good, by its bytes.
+            continue; // Refused by its bytes.
         }
         let refused = server.post(path, &body);
         let found = (refused.status, &*refused.reason());
-        assert_eq!(found, (429, "queue_full"), "{}", &body[..100]);
+        let expected = (400, "larger_than_queue");
+        assert_eq!(found, expected, "{}", &body[..100]);
     }
     server.settle();
     let body = r#"{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}"#;

@@ -1,4 +1,5 @@
-"""Measures encoders in process. Arguments: the model's folder, embed or rank, torch or onnx, a dtype.
+"""Measures encoders in process. Arguments: the model's folder, embed or rank, torch, onnx or openvino, a
+dtype or, of openvino, what it is to be compiled for.
 
 Prints `ready`; then for each line of JSON on standard input the median of milliseconds for a text
 alone, or the texts per second of several at once.
@@ -33,22 +34,17 @@ def by_torch():
     )
 
 
-def exported():
-    """The model as a file of ONNX, with fused operators where the optimizer knows the family."""
-    path = os.path.join(folder, "model.onnx")
-    if os.path.exists(path):
-        return path
+def traceable(attention):
+    """The model's first output as a module, its configuration, and the names of its inputs."""
     import torch
-    from onnxruntime.transformers import optimizer
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
     config = AutoConfig.from_pretrained(folder)
     kind = AutoModelForSequenceClassification if task == "rank" else AutoModel
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
     names = ["input_ids", "attention_mask"]
     if config.model_type == "bert":
         names.append("token_type_ids")
-    example = torch.ones(2, 8, dtype=torch.int64)
 
     class First(torch.nn.Module):
         def __init__(self):
@@ -58,10 +54,23 @@ def exported():
         def forward(self, *tensors):
             return self.model(**dict(zip(names, tensors)))[0]
 
+    return First(), config, names
+
+
+def exported():
+    """The model as a file of ONNX, with fused operators where the optimizer knows the family."""
+    path = os.path.join(folder, "model.onnx")
+    if os.path.exists(path):
+        return path
+    import torch
+    from onnxruntime.transformers import optimizer
+
+    first, config, names = traceable("eager")
+    example = torch.ones(2, 8, dtype=torch.int64)
     raw = path + ".raw"
     axes = {name: {0: "batch", 1: "tokens"} for name in names}
     torch.onnx.export(
-        First(), (example,) * len(names), raw, input_names=names, output_names=["out"],
+        first, (example,) * len(names), raw, input_names=names, output_names=["out"],
         dynamic_axes=axes, opset_version=17, dynamo=False,
     )
     if config.model_type in ("bert", "xlm-roberta"):
@@ -76,16 +85,67 @@ def exported():
 
 
 def by_onnx():
-    """The runtime alone, with the tokenizer's library and pooling by numpy, as fastembed does it."""
+    """The runtime alone."""
     path = exported()
-    import numpy
     import onnxruntime
-    from tokenizers import Tokenizer
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     wanted = {given.name for given in session.get_inputs()}
+
+    def infer(given):
+        return session.run(None, {k: v for k, v in given.items() if k in wanted})[0]
+
+    return behind_tokenizer(infer)
+
+
+def by_openvino():
+    """The runtime alone, in bfloat16, with its own conversion of the model, tokenized and pooled as above."""
+    import openvino
+    import torch
+
+    path = os.path.join(folder, "openvino.xml")
+    if not os.path.exists(path):
+        first, _, names = traceable("sdpa")
+        example = tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names)
+        with torch.no_grad():
+            model = openvino.convert_model(first, example_input=example)
+        for given, name in zip(model.inputs, names):
+            given.get_tensor().set_names({name})
+        openvino.save_model(model, path)
+    cores = len(os.sched_getaffinity(0))
+    settings = {
+        "PERFORMANCE_HINT": dtype.upper(),
+        "INFERENCE_PRECISION_HINT": "bf16",
+        "INFERENCE_NUM_THREADS": cores,
+    }
+    compiled = openvino.Core().compile_model(path, "CPU", settings)
+    wanted = {name for given in compiled.inputs for name in given.get_names()}
+    requests = [compiled.create_infer_request() for _ in range(cores)]
+
+    def infer(given):
+        import numpy
+
+        count = len(given["input_ids"])
+        parts = 1 if dtype == "latency" else min(cores, count)
+        cuts = [count * part // parts for part in range(parts + 1)]
+        for request, start, end in zip(requests, cuts, cuts[1:]):
+            request.start_async({k: v[start:end] for k, v in given.items() if k in wanted})
+        outs = []
+        for request in requests[:parts]:
+            request.wait()
+            outs.append(request.get_output_tensor(0).data)
+        return numpy.concatenate(outs)
+
+    return behind_tokenizer(infer)
+
+
+def behind_tokenizer(infer):
+    """The calls of a runtime with the tokenizer's library and pooling by numpy, as fastembed does it."""
+    import numpy
+    from tokenizers import Tokenizer
+
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     tokenizer.enable_padding()
     cls = False
@@ -97,12 +157,11 @@ def by_onnx():
         inputs = pairs if task == "rank" else [text for _, text in pairs]
         encoded = tokenizer.encode_batch(inputs)
         mask = numpy.array([e.attention_mask for e in encoded], dtype=numpy.int64)
-        given = {
+        out = infer({
             "input_ids": numpy.array([e.ids for e in encoded], dtype=numpy.int64),
             "attention_mask": mask,
             "token_type_ids": numpy.array([e.type_ids for e in encoded], dtype=numpy.int64),
-        }
-        (out,) = session.run(None, {k: v for k, v in given.items() if k in wanted})
+        })
         if task == "rank":
             return 1 / (1 + numpy.exp(-out))
         mask = mask[..., None]
@@ -113,7 +172,7 @@ def by_onnx():
 
 
 def main():
-    run = {"torch": by_torch, "onnx": by_onnx}[backend]()
+    run = {"torch": by_torch, "onnx": by_onnx, "openvino": by_openvino}[backend]()
     lists, places = {}, {}
 
     def take(path, count):
