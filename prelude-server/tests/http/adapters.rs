@@ -163,6 +163,48 @@ fn an_adapter_gives_the_bits_of_merged_weights() {
     check("demo-lm", (&lm, &saved), (fields, class), asked);
 }
 
+/// As Kev is published beside a plain Qwen3.
+#[test]
+fn an_adapter_beside_a_head_is_a_decision_model() {
+    let kev = "decision/kev-qwen3";
+    let [merged, adapter, base] = [0, 1, 2].map(|_| Layout::of(kev));
+    let (none, pairs) = (
+        Tensors::new(),
+        pairs(&[
+            ("layers.0.self_attn.q_proj", [128, 64]),
+            ("layers.3.mlp.down_proj", [64, 160]),
+        ]),
+    );
+    merged.tensors(|all| merge(all, &pairs, &none));
+    fs::remove_file(base.0.join("head.pt")).unwrap();
+    let beside = json!({"base_model_name_or_path": base.0});
+    adapt(&adapter, kev, (&pairs, &none), &beside);
+    fs::copy(merged.0.join("head.pt"), adapter.0.join("head.pt")).unwrap();
+    let whole = Layout::of(kev);
+    let models = [
+        ("merged", &merged),
+        ("adapter", &adapter),
+        ("whole", &whole),
+    ];
+    let loaded = models.map(|(name, layout)| layout.load(name).unwrap());
+    let server = TestServer::with(config(), ApiKeys::default(), loaded.into());
+    let [merged, adapter, whole] = models.map(|(model, _)| {
+        let body = json!({
+            "model": model,
+            "state": "My card has not arrived",
+            "questions": {
+                "lost": {"type": "noul", "instructions": "Is a card missing?"},
+                "topic": {"type": "choice", "criteria": {"card": "a card", "money": null}},
+            },
+        });
+        let answer = server.post("/v1/systemone", &body.to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()["answers"].clone()
+    });
+    assert_eq!(adapter, merged);
+    assert_ne!(adapter, whole);
+}
+
 #[test]
 fn files_of_the_tokenizer_are_the_adapters_if_it_has_them() {
     let base = "rand-bert-cls3";
