@@ -156,7 +156,7 @@ impl Panels<'_> {
     }
 
     /// Writes values of positions from `first` on: those of two positions to each line, in f32 those
-    /// of one. A position without its second in the line has zeros there.
+    /// of one. The values of other positions stay: a block's may be those of another sequence.
     pub(crate) fn put_values<E: KvElement>(
         &mut self,
         isa: Supported,
@@ -176,7 +176,6 @@ impl Panels<'_> {
                     .chunks_exact_mut(per_line)
                     .zip(values[at])
                 {
-                    pair[half..].fill(E::default());
                     pair[half] = x;
                 }
             }
@@ -436,6 +435,10 @@ mod tests {
                         at = end;
                     }
                     first += count;
+                }
+                // A position that is computed again leaves those beside it as they are.
+                for at in (0..tokens).step_by(2) {
+                    store.keep(isa, 0, (at, at), 1);
                 }
             }
             let [panels, expected] = stores;
