@@ -6,8 +6,10 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::Value;
 
 use super::{
-    Bytes, CONFIG_FILE, Checkpoint, WeightFile, Weights, container, required,
+    CONFIG_FILE, Checkpoint, container,
+    open::required,
     stored::{Entry, Merged, Stored},
+    weights::{Bytes, WeightFile, Weights},
 };
 use crate::{
     Error, ModelConfig, ModelKind,

@@ -5,7 +5,10 @@ use std::{collections::HashMap, fs, path::PathBuf};
 use proptest::prelude::*;
 use safetensors::{Dtype, tensor::TensorView as Stored};
 
-use super::*;
+use super::{
+    weights::{INDEX_FILE, PICKLED, SINGLE_FILE},
+    *,
+};
 use crate::{
     DType, WeightLoader,
     naive::device::NaiveLoader,
@@ -388,7 +391,7 @@ fn golden_models_open_from_disk_and_memory() {
         };
         let read = |file: &str| fs::read(folder.join(file)).ok();
         let of_dense = |file: &str| {
-            let read = |of: &DenseConfig| read(&format!("{}/{file}", of.folder)).unwrap();
+            let read = |of: &crate::DenseConfig| read(&format!("{}/{file}", of.folder)).unwrap();
             mapped.config.dense.iter().map(read).collect::<Vec<_>>()
         };
         let configs = of_dense("config.json");

@@ -13,7 +13,11 @@ use std::{
 };
 
 use self::header::Header;
-use super::{Bytes, Checkpoint, WeightFile, Weights, stored::Entry};
+use super::{
+    Checkpoint,
+    stored::Entry,
+    weights::{Bytes, WeightFile, Weights},
+};
 use crate::{Error, config::Companions};
 
 /// The end of the names of GGUF files.
