@@ -4,7 +4,7 @@ use std::{collections::HashSet, path::Path};
 
 use super::{
     CodeWording, Decision, DecisionFormat, DecisionHead, HeadTensors, Linear, Parse, Temperatures,
-    laya::{document, refuse_others},
+    document::{document, refuse_others},
     look_ahead, wrong,
 };
 use crate::{Error, ModelConfig, json::Fields};

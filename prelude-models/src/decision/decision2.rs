@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Decision, DecisionFormat, DecisionHead, HeadTensors, LayerNorm, Linear, Parse, Temperatures,
-    laya::{document, refuse_others},
+    document::{document, refuse_others},
     wrong,
 };
 use crate::{Error, ModelConfig, json::Fields};

@@ -5,13 +5,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    Decision, DecisionFormat, DecisionHead, HeadTensors, LayerNorm, Linear, Temperatures, wrong,
+    Decision, DecisionFormat, DecisionHead, HeadTensors, LayerNorm, Linear, Temperatures,
+    document::{document, refuse_others},
+    wrong,
 };
-use crate::{
-    Error, ModelConfig,
-    encoder::markers,
-    json::{self, Fields},
-};
+use crate::{Error, ModelConfig, encoder::markers, json::Fields};
 
 pub(super) const CONFIG: &str = "rl_agent_config.json";
 
@@ -138,30 +136,4 @@ fn clamped(value: Option<&Value>) -> f64 {
     };
     let number = number.filter(|number| number.is_finite());
     number.map_or(1.0, |number| number.clamp(0.5, 5.0))
-}
-
-/// Reads a document of a folder that must be there, as an object.
-pub(super) fn document(folder: &Path, name: &str) -> Result<serde_json::Map<String, Value>, Error> {
-    match json::read(&folder.join(name))? {
-        Some(bytes) => json::object(name, &bytes),
-        None => Err(wrong(
-            &folder.display().to_string(),
-            format!("lacks {name}"),
-        )),
-    }
-}
-
-/// Refuses fields that a format does not have: they would be another format's.
-pub(super) fn refuse_others(fields: &Fields<'_>, known: &[&str]) -> Result<(), Error> {
-    let other = fields
-        .map
-        .keys()
-        .find(|name| !known.contains(&name.as_str()));
-    match other {
-        None => Ok(()),
-        Some(name) => {
-            let name: String = name.chars().take(60).collect();
-            Err(fields.unsupported(format!("`{name}`, which this format does not have,")))
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{laya::document, wrong};
+use super::{document::document, wrong};
 use crate::{Error, file, json::Fields};
 
 const MANIFEST: &str = "MODEL_MANIFEST.json";

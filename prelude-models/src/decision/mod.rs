@@ -15,6 +15,7 @@
 
 mod codes;
 mod decision2;
+mod document;
 mod head;
 mod kev;
 mod laya;
