@@ -42,6 +42,8 @@ pub enum Rival {
     Tei,
     /// The server of Laya's authors: for the part `decisions` alone.
     Laya,
+    /// sys1, a server of Layas in Rust: for the part `decisions` alone.
+    Sys1,
 }
 
 /// The entry of a rival.
@@ -54,6 +56,9 @@ pub(super) struct About {
     pip: Vec<Vec<String>>,
     #[serde(default)]
     python: Vec<String>,
+    /// The crate whose program cargo compiles for this processor.
+    #[serde(rename = "crate")]
+    of_crate: Option<String>,
     program: Option<String>,
     /// The option that names its program, where it has none of its own.
     option: Option<String>,
@@ -106,7 +111,21 @@ impl Rival {
     /// # Errors
     /// If a package cannot be had.
     pub(crate) fn install(self, out: &Path) -> Result<()> {
-        let About { pip, python, .. } = self.about();
+        let About {
+            pip,
+            python,
+            of_crate,
+            ..
+        } = self.about();
+        if let Some(of_crate) = of_crate {
+            let root = self.folder(out);
+            let native = "build.rustflags=['-Ctarget-cpu=native']";
+            let root = root.to_string_lossy();
+            let args = [
+                "install", of_crate, "--locked", "--config", native, "--root", &root,
+            ];
+            return run(Path::new("cargo"), &args);
+        }
         if pip.is_empty() {
             return Ok(());
         }
@@ -180,12 +199,18 @@ impl Rival {
 
     /// Returns the step that is missing before it can be started.
     pub(super) fn lacks(self, config: &Config) -> Option<String> {
-        let About { option, pip, .. } = self.about();
+        let About {
+            option,
+            pip,
+            of_crate,
+            ..
+        } = self.about();
         let Some(program) = self.program(config) else {
             let option = option.as_deref().unwrap_or_default();
             return Some(format!("name its program with {option}"));
         };
-        if !pip.is_empty() && !self.python(&config.out).exists() {
+        let python = !pip.is_empty() && !self.python(&config.out).exists();
+        if python || of_crate.is_some() && !program.exists() {
             return Some("it is not installed; --install-rivals does that".to_owned());
         }
         (!program.exists()).then(|| "its program is not there".to_owned())
