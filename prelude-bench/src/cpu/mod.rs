@@ -29,7 +29,7 @@ Examples:
 
 /// The CPU executor on random weights of Qwen3-0.6B's shape, beside other engines in process.
 ///
-/// Writes a checkpoint of 1.2 GB. All engines are loaded at once, which takes about 10 GB with vLLM
+/// Writes a checkpoint of 1.2 GB. All engines are loaded at once, which takes more than 10 GB with vLLM
 /// and transformers. Leave the machine alone meanwhile: each engine uses all cores.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -105,7 +105,8 @@ impl KvElement for bf16 {
     }
 }
 
-/// Dwords of which each line holds some, one line after the other.
+/// Lines of `width` dwords, one after the other, that keys or values are put into: a block's of one
+/// head, or a tile's.
 pub(crate) struct Panels<'a> {
     pub(crate) dwords: &'a mut [u32],
     /// Dwords of a line.

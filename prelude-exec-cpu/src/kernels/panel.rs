@@ -1,8 +1,9 @@
 //! The matrix product of vector registers: rows times a packed panel of 64 columns.
 //!
 //! Where there is no matrix unit, everything dense runs on it: layers' weights, the output head,
-//! label rows, and, with keys and values packed on the fly, both products of attention. Where
-//! there is one, bf16 weights are multiplied by [`super::tiles`], from the same panels.
+//! label rows, and both products of attention, whose keys and values are panels in blocks or are
+//! packed for a tile. Where there is one, bf16 weights are multiplied by [`super::tiles`], from the
+//! same panels.
 //!
 //! ```text
 //! panel, bf16: dword (p, c) = elements (2p, c) low and (2p + 1, c) high   [depth/2][64] dwords
