@@ -1,4 +1,5 @@
-//! The times of steps of a model: prompts of several lengths, and decode rows.
+//! The times of steps of a model: prompts of several lengths, decode rows, and texts behind a cached
+//! context.
 //!
 //! `cargo run --release -p prelude-exec-cpu --example step [model folder] [threads] [path] [int8|fp8]`
 //!
@@ -105,6 +106,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for (rows, context) in cases {
             let times = time(&mut executor, || decode(rows, context))?;
             times.print(&format!("{rows:>2} decode rows at {context:>4}"), rows, one);
+        }
+        for (count, len, context) in [(1, 256, 1_008), (50, 24, 496), (100, 3, 1_008)] {
+            let times = time(&mut executor, || behind(count, len, context, &head))?;
+            let what = format!("{count:>2} texts of {len:>3} behind {context:>4} cached");
+            times.print(&what, count * len, one);
         }
     }
     print_peak();
@@ -214,6 +220,25 @@ fn generation(at: u32, len: u32, head: &OutputHead) -> ForwardBatch {
     let len = len.div_ceil(BLOCK);
     batch.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len });
     batch.block_ids = (at * BLOCKS..at * BLOCKS + len).map(BlockId).collect();
+    ForwardBatch::OneShot(batch)
+}
+
+/// Returns prompts of `len` tokens behind the first `context` of a generation, which they share.
+fn behind(count: u32, len: u32, context: u32, head: &OutputHead) -> ForwardBatch {
+    let ForwardBatch::OneShot(mut batch) = prompts(count, len, head) else {
+        unreachable!("prompts are computed at once");
+    };
+    batch.block_ids = (0..context / BLOCK).map(BlockId).collect();
+    for segment in &mut batch.segments {
+        segment.context_len = context;
+        segment.cached = BlockSpan {
+            start: 0,
+            len: context / BLOCK,
+        };
+    }
+    for row in &mut batch.rows {
+        row.positions = context + len - 1..context + len;
+    }
     ForwardBatch::OneShot(batch)
 }
 

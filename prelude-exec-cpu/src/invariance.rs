@@ -268,6 +268,69 @@ fn decodes_as_it_recomputes(name: &str, block: u32, lens: [usize; 2]) {
     });
 }
 
+/// Short texts behind a prompt that is cached, behind one that the step computes, and behind a part of
+/// it: attention reads the keys that neighbours share once.
+#[test]
+fn texts_behind_shared_keys_get_the_bits_of_each_alone() {
+    for name in ["demo-lm", "rand-llama", "rand-gemma2", "rand-gemma3"] {
+        let block = 16;
+        let vocab = u32::try_from(checkpoint(name).config().vocab_size).unwrap();
+        check_paths(1, (name, block), |alone, together, runner, what| {
+            let mut text = |len: usize| -> Vec<u32> {
+                (0..len)
+                    .map(|_| runner.rng().random_range(0..vocab))
+                    .collect()
+            };
+            let (prefix, rest) = (text(150), text(70));
+            let blocks: Vec<BlockId> = (0..10).map(BlockId).collect();
+            prefill(together, &prefix, &blocks, 40);
+            // Each segment: the cached tokens before it, its parent, and its own tokens.
+            let mut segments = vec![(144_u32, None, [&prefix[144..], &rest].concat())];
+            segments.extend((1..9).map(|len| (220, Some(0), text(len))));
+            segments.extend([64, 144, 144, 64, 130].map(|cached| (cached, None, text(5))));
+            let mut batch = OneShotBatch::EMPTY;
+            let mut prompts = Vec::new();
+            for (context_len, parent, tokens) in segments {
+                let before = match parent {
+                    Some(_) => [&prefix[..], &rest].concat(),
+                    None => prefix[..context_len as usize].to_vec(),
+                };
+                let whole = [&before[..], &tokens].concat();
+                let start = batch.tokens.len() as u32;
+                let cached = match parent {
+                    Some(_) => BlockSpan::EMPTY,
+                    None => BlockSpan {
+                        start: batch.block_ids.len() as u32,
+                        len: context_len.div_ceil(block),
+                    },
+                };
+                batch.block_ids.extend(&blocks[..cached.len as usize]);
+                batch.rows.push(OutputRow {
+                    segment: SegmentIdx(batch.segments.len() as u32),
+                    positions: whole.len() as u32 - 1..whole.len() as u32,
+                    head: OutputHead::Sample(sample_head()),
+                });
+                batch.segments.push(Segment {
+                    tokens: start..start + tokens.len() as u32,
+                    parent: parent.map(SegmentIdx),
+                    context_len,
+                    cached,
+                    residency: Residency::Transient,
+                });
+                batch.tokens.extend(tokens);
+                prompts.push(whole);
+            }
+            let rows = run_oneshot(together, batch);
+            for (whole, row) in prompts.iter().zip(rows) {
+                let len = whole.len() as u32;
+                let head = OutputHead::Sample(sample_head());
+                let expected = run_oneshot(alone, prompt(whole, vec![(len - 1..len, head)]));
+                assert_eq!(expected[0], row, "{what}: {len} tokens");
+            }
+        });
+    }
+}
+
 /// Several rows of a head, or of different heads, at one position agree.
 #[test]
 fn heads_agree_with_each_other() {

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Rows (tokens times query heads of a group) of a task: enough to repay the packing of keys.
-const ROWS: usize = 16 * MR;
+const ROWS: usize = 32 * MR;
 
 /// Rows of a task on tiles, whose products take less time than packing.
 const TASK_ROWS_ON_TILES: usize = 128;
@@ -52,7 +52,8 @@ const TASK_ROWS_ON_TILES: usize = 128;
 pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
     tiles: Option<tiles::TileScratch>,
-    path: Vec<KvSpan>,
+    /// The places of the keys of each segment of a task.
+    paths: Vec<Vec<KvSpan>>,
     panels: TilePanels,
     /// Queries, rounded to pairs or as they are.
     pairs: Vec<u32>,
@@ -159,12 +160,14 @@ impl Sight {
     }
 }
 
-/// The queries of a task that lie in one segment, and the keys that they see: `group` rows for each
-/// token.
+/// Queries of a task, and the keys that they see: `group` rows for each token. They lie in one segment,
+/// or in several that share their first keys.
+#[derive(Clone)]
 struct Queries<'a> {
     tokens: Range<usize>,
-    first_position: u32,
-    /// The places of the keys of all positions up to the segment's end.
+    /// The positions of the tokens.
+    positions: &'a [u32],
+    /// The places of the keys of all positions up to the end of the (first) segment.
     path: &'a [KvSpan],
     sight: Sight,
     kv_head: usize,
@@ -190,7 +193,7 @@ impl Queries<'_> {
 
     /// Returns the position of a row's token.
     const fn position(&self, row: usize) -> u32 {
-        self.first_position + (row / self.group) as u32
+        self.positions[row / self.group]
     }
 
     /// Returns the first position that a row's token sees.
@@ -233,7 +236,7 @@ impl<E: KvElement> Attention<'_, E> {
         let group_width = shape.heads / shape.kv_heads * shape.head_dim;
         // Decode rows share no keys: spread them over all workers. Prompts do: whole blocks.
         let count = self.rows.len();
-        let segments = self.segments(&self.rows).count();
+        let segments = self.segments(self.rows.clone()).count();
         let (rows, per_ns) = match on_tiles(backend) {
             Some(_) => (TASK_ROWS_ON_TILES, 64),
             None => (ROWS, 16),
@@ -245,7 +248,7 @@ impl<E: KvElement> Attention<'_, E> {
             block
         };
         let context: usize = self
-            .segments(&self.rows)
+            .segments(self.rows.clone())
             .map(|(_, s)| {
                 let window = self.window.map_or(usize::MAX, |w| 2 * w as usize + NR);
                 (s.end_position() as usize).min(window) * s.len.min(count)
@@ -265,7 +268,10 @@ impl<E: KvElement> Attention<'_, E> {
     }
 
     /// Returns the segments that have some of these tokens, with their numbers.
-    fn segments(&self, tokens: &Range<usize>) -> impl Iterator<Item = (usize, &StepSegment)> {
+    fn segments(
+        &self,
+        tokens: Range<usize>,
+    ) -> impl Iterator<Item = (usize, &StepSegment)> + Clone {
         let all = &self.layout.segments;
         let first = all.partition_point(|s| s.end() <= tokens.start);
         let last = tokens.end;
@@ -276,33 +282,77 @@ impl<E: KvElement> Attention<'_, E> {
     fn run_task(&self, backend: Backend, scratch: &mut Scratch, tile: &mut TileMut<'_, f32>) {
         let first = self.rows.start + tile.first_row;
         let last = first + tile.rows;
-        let group = self.shape.heads / self.shape.kv_heads;
-        for (i, segment) in self.segments(&(first..last)) {
-            let tokens = first.max(segment.first)..last.min(segment.end());
-            let mut path = std::mem::take(&mut scratch.path);
-            self.layout.path(i, &mut path);
-            let is_whole = self.shape.attention == VisibleTokens::Full;
-            let queries = Queries {
-                first_position: self.layout.positions[tokens.start],
-                tokens,
-                path: &path,
-                sight: Sight {
-                    whole_end: is_whole.then(|| segment.end_position() - 1),
-                    window: self.window,
-                },
-                kv_head: tile.first_col / (group * self.shape.head_dim),
-                group,
-            };
-            // Tiles know neither windows nor biases nor caps.
-            #[cfg(target_arch = "x86_64")]
-            match on_tiles(backend) {
-                Some(isa) if self.is_plain() => self.run_on_tiles(isa, &queries, scratch, tile),
-                _ => self.run_in_panels(backend, &queries, scratch, tile),
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            self.run_in_panels(backend, &queries, scratch, tile);
-            scratch.path = path;
+        let mut paths = std::mem::take(&mut scratch.paths);
+        let segments = self.segments(first..last);
+        let count = segments.clone().count();
+        paths.resize(paths.len().max(count), Vec::new());
+        for ((i, _), path) in segments.clone().zip(&mut paths) {
+            self.layout.path(i, path);
         }
+        let first_segment = segments.clone().next().map_or(0, |(i, _)| i);
+        let kv_head = tile.first_col * self.shape.kv_heads / self.shape.out_width();
+        let part = |at: usize| {
+            let segment = &self.layout.segments[first_segment + at];
+            let tokens = first.max(segment.first)..last.min(segment.end());
+            self.queries(segment, tokens, &paths[at], kv_head)
+        };
+        // Tiles know neither windows nor biases nor caps.
+        #[cfg(target_arch = "x86_64")]
+        let on_tiles = on_tiles(backend).filter(|_| self.is_plain());
+        let mut at = 0;
+        while at < count {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(isa) = on_tiles {
+                self.run_on_tiles(isa, &part(at), scratch, tile);
+                at += 1;
+                continue;
+            }
+            // Those behind the first that share its first keys go with it.
+            let (begin, mut shared) = (at, u32::MAX);
+            at += 1;
+            while at < count {
+                let both = self.shared_keys(&part(at - 1), &part(at)).min(shared);
+                if both == 0 {
+                    break;
+                }
+                (at, shared) = (at + 1, both);
+            }
+            self.run_in_panels(backend, (begin..at).map(&part), shared, scratch, tile);
+        }
+        scratch.paths = paths;
+    }
+
+    /// Returns the queries of some tokens of a segment.
+    fn queries<'q>(
+        &'q self,
+        segment: &StepSegment,
+        tokens: Range<usize>,
+        path: &'q [KvSpan],
+        kv_head: usize,
+    ) -> Queries<'q> {
+        let is_whole = self.shape.attention == VisibleTokens::Full;
+        Queries {
+            positions: &self.layout.positions[tokens.clone()],
+            tokens,
+            path,
+            sight: Sight {
+                whole_end: is_whole.then(|| segment.end_position() - 1),
+                window: self.window,
+            },
+            kv_head,
+            group: self.shape.heads / self.shape.kv_heads,
+        }
+    }
+
+    /// Returns how many of the first positions, in whole tiles, have the same keys for both, all of which
+    /// both see.
+    fn shared_keys(&self, a: &Queries<'_>, b: &Queries<'_>) -> u32 {
+        if self.window.is_some() || a.sight.whole_end.is_some() {
+            return 0;
+        }
+        let shared = locations::shared(self.layout, a.path, b.path);
+        let shared = shared.min(a.positions[0]).min(b.positions[0]);
+        shared / NR as u32 * NR as u32
     }
 
     /// Returns true if scores do not depend on distances and are not bounded.
@@ -350,24 +400,75 @@ impl<E: KvElement> Attention<'_, E> {
         starts.map(move |start| start..end.min(start + NR as u32))
     }
 
-    /// Attends by products of panels, [`MR`] queries at a time.
-    fn run_in_panels(
+    /// Attends by products of panels, [`MR`] queries at a time: all of `parts`
+    /// to the keys of the first `shared` positions, if they are several, and then each part to the keys
+    /// behind them.
+    fn run_in_panels<'q>(
         &self,
-        Backend { isa, act }: Backend,
-        queries: &Queries<'_>,
+        backend: Backend,
+        parts: impl Iterator<Item = Queries<'q>> + Clone,
+        shared: u32,
         scratch: &mut Scratch,
         tile: &mut TileMut<'_, f32>,
     ) {
         let dim = self.shape.head_dim;
-        let rows = queries.rows();
+        let (Some(first), Some(last)) = (parts.clone().next(), parts.clone().last()) else {
+            return;
+        };
+        let tokens = first.tokens.start..last.tokens.end;
+        let all = Queries {
+            positions: &self.layout.positions[tokens.clone()],
+            tokens,
+            ..first.clone()
+        };
+        let rows = all.rows();
         scratch.fit(self.shape, rows);
-        self.put_queries(isa, act, queries, scratch);
+        self.put_queries(backend, &all, scratch);
+        let mut behind = 0;
+        if all.tokens.end > first.tokens.end {
+            behind = shared;
+            let tiles = self.tiles(&first).take_while(|tile| tile.end <= shared);
+            self.attend_tiles(backend, tiles, &all, 0..rows, scratch);
+        }
+        for part in parts {
+            let before = (part.tokens.start - all.tokens.start) * all.group;
+            let rows = before..before + part.rows();
+            let tiles = self.tiles(&part).skip_while(|tile| tile.start < behind);
+            let of_part = Queries {
+                path: part.path,
+                ..all.clone()
+            };
+            self.attend_tiles(backend, tiles, &of_part, rows, scratch);
+        }
+        for r in 0..rows {
+            let out = self.out(&all, r, tile);
+            simd::divide(
+                backend.isa,
+                &scratch.out[r * dim..][..dim],
+                scratch.sum[r],
+                out,
+            );
+        }
+    }
+
+    /// Attends to tiles of keys, which are on the path of `queries`, for some of the rows.
+    fn attend_tiles(
+        &self,
+        Backend { isa, act }: Backend,
+        tiles: impl Iterator<Item = Range<u32>>,
+        queries: &Queries<'_>,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) {
         let mut cursor = 0;
-        let mut tiles = self.tiles(queries).peekable();
+        let mut tiles = tiles.peekable();
         let mut next = None;
         while let Some(positions) = tiles.next() {
             let keys = (positions.start, positions.len());
-            let in_blocks = |positions| self.in_blocks((isa, act), queries, cursor, positions);
+            let in_blocks = |positions| match rows.len() <= MR {
+                true => self.in_blocks((isa, act), queries, cursor, positions),
+                false => None,
+            };
             let blocks = match next {
                 Some(blocks) => Some(blocks),
                 None => in_blocks(positions.clone()),
@@ -378,11 +479,7 @@ impl<E: KvElement> Attention<'_, E> {
                 self.fill(isa, queries, at, positions, &mut scratch.panels);
             }
             let blocks = blocks.as_ref().map(|blocks| (blocks, next.as_ref()));
-            self.attend_keys((isa, act), keys, blocks, queries, scratch);
-        }
-        for r in 0..rows {
-            let out = self.out(queries, r, tile);
-            simd::divide(isa, &scratch.out[r * dim..][..dim], scratch.sum[r], out);
+            self.attend_keys((isa, act), keys, blocks, (queries, rows.clone()), scratch);
         }
     }
 
@@ -390,8 +487,7 @@ impl<E: KvElement> Attention<'_, E> {
     #[inline]
     fn put_queries(
         &self,
-        isa: Supported,
-        act: InputForm,
+        Backend { isa, act }: Backend,
         queries: &Queries<'_>,
         scratch: &mut Scratch,
     ) {
@@ -423,13 +519,14 @@ impl<E: KvElement> Attention<'_, E> {
         (isa, act): (Supported, InputForm),
         (start, keys): (u32, usize),
         blocks: Option<BlocksAndNext<'_>>,
-        queries: &Queries<'_>,
+        (queries, rows): (&Queries<'_>, Range<usize>),
         scratch: &mut Scratch,
     ) {
         let dim = self.shape.head_dim;
         let panel = dim / E::PER_DWORD * NR;
-        for first in (0..queries.rows()).step_by(MR) {
-            let count = MR.min(queries.rows() - first);
+        let begin = rows.start;
+        for first in rows.clone().step_by(MR) {
+            let count = MR.min(rows.end - first);
             let all = first..first + count;
             let seen = &scratch.seen[all.clone()];
             if seen[count - 1].1 < start || seen[0].0 >= start + NR as u32 {
@@ -444,7 +541,7 @@ impl<E: KvElement> Attention<'_, E> {
             let scores = &mut scratch.scores;
             match (blocks, rows) {
                 (Some((blocks, next)), Rows::Bf16(rows)) => {
-                    let keys = blocks.keys(next.filter(|_| first == 0));
+                    let keys = blocks.keys(next.filter(|_| first == begin));
                     multiply_pieces(isa, rows, stride, count, keys, scores);
                 }
                 _ => {
@@ -477,6 +574,7 @@ impl<E: KvElement> Attention<'_, E> {
                 let weights = &mut scratch.weights[..count * NR / 2];
                 simd::bf16_pairs(isa, scores.as_flattened(), weights);
             }
+            let blocks = blocks.map(|(of, next)| (of, next.filter(|_| first == begin)));
             let keys = (keys, blocks);
             self.add_values((isa, act), keys, (first, count), factors, scratch);
         }
@@ -533,7 +631,6 @@ impl<E: KvElement> Attention<'_, E> {
             let cols = NR.min(dim - first_col);
             match (blocks, weights) {
                 (Some((blocks, next)), Rows::Bf16(weights)) => {
-                    let next = next.filter(|_| first == 0);
                     let parts = blocks.parts(first_col);
                     let next = next.map(|next| next.parts(first_col));
                     let right = blocks.values(first_col, &parts, next.as_ref());

@@ -49,6 +49,30 @@ pub(super) fn for_runs(
     }
 }
 
+/// Returns the number of first positions whose keys lie in the same places on both paths.
+pub(super) fn shared(layout: &StepLayout, a: &[KvSpan], b: &[KvSpan]) -> u32 {
+    let mut shared = 0;
+    for (a, b) in a.iter().zip(b) {
+        let end = a.end.min(b.end);
+        let same = match (a.source, b.source) {
+            _ if a.start != b.start => a.start,
+            _ if a.source == b.source => end,
+            (KvSource::Blocks { first: a }, KvSource::Blocks { first: b }) => {
+                let blocks = end.div_ceil(layout.block_size()) as usize;
+                let (a, b) = (&layout.blocks[a..][..blocks], &layout.blocks[b..][..blocks]);
+                let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+                end.min(same as u32 * layout.block_size())
+            }
+            _ => a.start,
+        };
+        shared = same;
+        if same < a.end.max(b.end) {
+            break;
+        }
+    }
+    shared
+}
+
 #[cfg(test)]
 mod tests {
     use prelude_core::{
