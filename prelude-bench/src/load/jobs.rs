@@ -99,6 +99,12 @@ impl Jobs {
         self.next.load(Ordering::Relaxed).min(self.limit)
     }
 
+    /// Hands out up to `count` at once.
+    #[must_use]
+    pub fn hand_out(&self, count: usize) -> Vec<Job> {
+        std::iter::from_fn(|| self.take()).take(count).collect()
+    }
+
     /// Returns the first `count`, without handing them out.
     #[must_use]
     pub fn first(&self, count: usize) -> Vec<Job> {
@@ -129,6 +135,8 @@ mod tests {
         let paths: Vec<_> = (0..3).map(|_| jobs.take().unwrap().path).collect();
         assert_eq!(paths, ["/a", "/b", "/a"]);
         assert_eq!((jobs.taken(), jobs.distinct()), (3, 2));
+        let paths: Vec<_> = jobs.hand_out(2).iter().map(|job| job.path).collect();
+        assert_eq!((paths, jobs.taken()), (vec!["/b", "/a"], 5));
         let jobs = Jobs::once(vec![job("/a")]);
         let paths: Vec<_> = (0..3).map(|_| jobs.take().map(|job| job.path)).collect();
         assert_eq!((paths, jobs.taken()), (vec![Some("/a"), None, None], 1));

@@ -356,7 +356,8 @@ impl<'a> Run<'a> {
             .iter()
             .filter(|(phase, ..)| round == 0 && phase.is_checked())
         {
-            if let Err(why) = check(&target.address(), &jobs.first(2)) {
+            // Handed out, so that a server does not know the first ones that are measured.
+            if let Err(why) = check(&target.address(), &jobs.hand_out(2)) {
                 ensure!(target.of_rival().is_some(), "{why:#}");
                 target.sits_out.insert(&phase.id);
                 return Ok(Some(format!("{why:#}")));
