@@ -130,6 +130,9 @@ impl TokenizerFile {
     }
 }
 
+/// Most times that a common beginning becomes shorter: each time it is encoded again.
+const SHORTER_MAX: usize = 4;
+
 /// The token ids of several prompts, whose common beginning is kept once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedPrompts {
@@ -144,8 +147,9 @@ struct Encoded {
 }
 
 impl SharedPrompts {
-    /// Encodes `texts`, which are read one at a time. The common beginning of the first two, up to a
-    /// safe place, is encoded once for all texts that begin with it.
+    /// Encodes `texts`, which are read one at a time. Their common beginning, up to a safe place, is
+    /// encoded once: that of the first two, which becomes shorter where a later text parts from it
+    /// earlier, [`SHORTER_MAX`] times at most.
     ///
     /// `encode` appends the ids of a text, without special tokens of its own. It is told the index of
     /// the text; the common beginning is the first text's.
@@ -163,30 +167,53 @@ impl SharedPrompts {
             return Ok(shared);
         };
         let second = texts.next().transpose()?;
-        let cut = second.as_ref().and_then(|second| {
-            let common = common_prefix(first.as_bytes(), second.as_bytes());
-            cuts.last_before(&first, common)
-        });
         // The cut is safe in a text that has both neighbours of the place.
-        let head = cut.map(|cut| (cut, first.as_bytes()[..=cut].to_vec()));
+        let cut_with = |first: &str, text: &str, most: usize| {
+            let common = common_prefix(&first.as_bytes()[..most], text.as_bytes());
+            cuts.last_before(first, common)
+        };
+        let mut cut = { second.as_ref() }.and_then(|second| cut_with(&first, second, first.len()));
         if let Some(cut) = cut {
             encode(0, &first[..cut], &mut shared.prefix)?;
         }
+        let head = first.clone();
         let rest = [Some(first), second].into_iter().flatten().map(Ok);
+        let mut shorter = 0;
         for (index, text) in rest.chain(texts).enumerate() {
             let text = text?;
-            let cut = match &head {
-                Some((cut, head)) if text.as_bytes().starts_with(head) => Some(*cut),
-                _ => None,
-            };
+            let begins = |cut: usize| text.as_bytes().starts_with(&head.as_bytes()[..=cut]);
+            if let Some(before) = cut.filter(|&cut| shorter < SHORTER_MAX && !begins(cut))
+                && let Some(now) = cut_with(&head, &text, before)
+            {
+                shared.shorten(&head, [now, before], &mut encode)?;
+                (cut, shorter) = (Some(now), shorter + 1);
+            }
+            let from = cut.filter(|&cut| begins(cut));
             let mut tokens = Vec::new();
-            encode(index, &text[cut.unwrap_or(0)..], &mut tokens)?;
+            encode(index, &text[from.unwrap_or(0)..], &mut tokens)?;
             shared.prompts.push(Encoded {
-                after_prefix: cut.is_some(),
+                after_prefix: from.is_some(),
                 tokens,
             });
         }
         Ok(shared)
+    }
+
+    /// Makes the common beginning end at `now`, where it ended at `before` in the first text.
+    fn shorten<E>(
+        &mut self,
+        first: &str,
+        [now, before]: [usize; 2],
+        mut encode: impl FnMut(usize, &str, &mut Vec<TokenId>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut between = Vec::new();
+        encode(0, &first[now..before], &mut between)?;
+        self.prefix.clear();
+        encode(0, &first[..now], &mut self.prefix)?;
+        for prompt in self.prompts.iter_mut().filter(|prompt| prompt.after_prefix) {
+            prompt.tokens.splice(..0, between.iter().copied());
+        }
+        Ok(())
     }
 
     /// Creates prompts that all begin with `prefix`, which is kept once.
@@ -328,7 +355,15 @@ mod tests {
     #[test]
     fn a_common_beginning_is_encoded_once() {
         let state = "a long state. ".repeat(100);
-        let texts = (0..50).map(|i| format!("{state}\n\nQuestion: number {i}?"));
+        // The first ones have more in common.
+        let kind = |i| {
+            if i < 10 {
+                "a card or"
+            } else {
+                "an account and"
+            }
+        };
+        let texts = (0..50).map(|i| format!("{state}\n\nQuestion: is it {} {i}?", kind(i)));
         let mut encoded_bytes = 0;
         let shared = SharedPrompts::encode(
             texts.map(Ok::<_, Infallible>),
@@ -339,7 +374,7 @@ mod tests {
             },
         )
         .unwrap();
-        assert!(encoded_bytes < 2 * state.len(), "{encoded_bytes}");
+        assert!(encoded_bytes < 4 * state.len(), "{encoded_bytes}");
         let len: usize = shared.lens().sum();
         let (tree, ends) = shared.into_tree().unwrap();
         assert!(tree.distinct_tokens() < len / 20);
@@ -376,10 +411,11 @@ mod tests {
                     encode(text, out)
                 },
             ).unwrap();
-            // The common beginning, if there is one, and then each text.
-            let each = indices.split_off(indices.len() - texts.len());
-            prop_assert!(each.into_iter().eq(0..texts.len()));
-            prop_assert!(indices.is_empty() || indices == [0]);
+            // Each text once, and the common beginning whenever it becomes shorter.
+            let others = indices.iter().copied().filter(|&index| index > 0);
+            prop_assert!(others.eq(1..texts.len()));
+            let firsts = indices.iter().filter(|&&index| index == 0).count();
+            prop_assert!((1..=2 + 2 * SHORTER_MAX).contains(&firsts));
             let whole: Vec<Vec<TokenId>> = texts.iter().map(|text| {
                 let mut ids = Vec::new();
                 encode(text, &mut ids).unwrap();
