@@ -206,6 +206,11 @@ impl Forest {
             else {
                 continue;
             };
+            // A prompt that was left behind does not hold its blocks: one may be another prompt's by
+            // now, which was loaded from host memory for this step, and lie deeper.
+            if self.radix.nodes[root].end != self.context(depth) {
+                continue;
+            }
             let found = self.reach(prefix, root, tree, node);
             let is_own = depth == cached;
             if is_own || found.depth > best.depth {
