@@ -4,7 +4,7 @@ use prelude_core::{BadServiceTime, Capacity, ServiceTime};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{Fcfs, Groups, Laps, LapsConfig, RoundRobin, SchedulerPolicy, Srjf};
+use crate::{Auto, Fcfs, Groups, Laps, LapsConfig, RoundRobin, SchedulerPolicy, Srjf};
 
 /// Settings of a [`crate::Scheduler`]. Every queue has its bound here. Programs set the fields that
 /// serde skips from settings of their own, or leave the default.
@@ -143,6 +143,8 @@ const SHARED_STEP_TOKENS: u32 = 2048;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PolicyConfig {
+    /// [`Auto`].
+    Auto,
     /// [`Fcfs`].
     #[default]
     Fcfs,
@@ -161,6 +163,7 @@ pub enum PolicyConfig {
 impl PolicyConfig {
     pub(crate) fn build(self, config: &SchedulerConfig) -> Box<dyn SchedulerPolicy> {
         match self {
+            Self::Auto => Box::new(Auto::new(config.service)),
             Self::Fcfs => Box::new(Fcfs),
             Self::Groups => Box::new(Groups::new()),
             Self::Laps => Box::new(Laps::new(config.laps.clone(), config.service)),

@@ -79,8 +79,8 @@ mod watch;
 pub use config::{ConfigError, PolicyConfig, SchedulerConfig};
 pub use event::{Event, FinishReason, Outcome, Usage};
 pub use policy::{
-    Fcfs, Grant, Groups, Laps, LapsConfig, Plan, QueueView, RoundRobin, SchedulerPolicy, Srjf,
-    StepBudget, StepTime, Unfinished,
+    Auto, Fcfs, Grant, Groups, Laps, LapsConfig, Plan, QueueView, RoundRobin, SchedulerPolicy,
+    Srjf, StepBudget, StepTime, Unfinished,
 };
 pub use reject::Reject;
 pub use scheduler::{Scheduler, UnknownStep};

@@ -5,6 +5,8 @@ use prelude_sched::PolicyConfig;
 /// A scheduling policy with its default settings, named as in the server's flag `--policy`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Policy {
+    /// Everything by the time that it takes, less a part of the time waited.
+    Auto,
     /// First come, first served.
     Fcfs,
     /// Shortest remaining job first, without its cached tokens; for outputs of one token.
@@ -23,6 +25,7 @@ impl Policy {
     #[must_use]
     pub const fn config(self) -> (&'static str, PolicyConfig) {
         match self {
+            Self::Auto => ("auto", PolicyConfig::Auto),
             Self::Fcfs => ("fcfs", PolicyConfig::Fcfs),
             Self::Srjf => ("srjf", PolicyConfig::Srjf),
             Self::Groups => ("groups", PolicyConfig::Groups),

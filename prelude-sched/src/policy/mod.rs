@@ -1,5 +1,6 @@
 //! The interface of scheduling policies: a policy proposes, the scheduler disposes.
 
+mod auto;
 mod fcfs;
 mod groups;
 mod laps;
@@ -12,6 +13,7 @@ use std::{collections::BTreeSet, time::Duration};
 use prelude_core::{RequestId, StepId, Timestamp};
 use prelude_kv::KvCache;
 
+pub use auto::Auto;
 pub use fcfs::Fcfs;
 pub use groups::Groups;
 #[cfg(test)]
@@ -174,6 +176,8 @@ impl<'a> QueueView<'a> {
 pub struct Unfinished {
     /// The request that the prompt belongs to. A request may have several.
     pub request: RequestId,
+    /// The request's priority: lower runs first.
+    pub priority: i64,
     /// The number of tokens that no step has taken up and that were not cached.
     pub tokens: u32,
     /// The number of tokens before `tokens`: the context of the next chunk.
@@ -228,9 +232,14 @@ pub struct Plan {
     /// Once a step computes so many one-shot tokens, no further row is taken up for it; `None`
     /// fills it. A step that is full enough for the device only delays who comes next.
     pub enough_tokens: Option<u32>,
+    /// Most tokens of prompts of generations that the step computes; `None` fills it. Fewer let
+    /// generations that decode have their next tokens sooner.
+    pub prefill_tokens: Option<u32>,
     /// The requests whose unfinished prompts go on in this step; `None`: all of them. Those left
     /// out keep their blocks.
     pub chunks: Option<Vec<RequestId>>,
+    /// True if prompts that `chunks` leaves out use what is left of the step behind all others.
+    pub fills: bool,
     /// A prompt of more tokens is computed in chunks of so many, though the step had room for more
     /// or the prompt delayed no other request; `None`: only as room and
     /// [`SchedulerConfig::prefill_chunk_tokens`](crate::SchedulerConfig::prefill_chunk_tokens) say.

@@ -52,6 +52,7 @@ impl Survey {
         let live = &requests[&seq.request];
         let unfinished = Unfinished {
             request: seq.request,
+            priority: live.key.priority,
             tokens: seq.len() - next,
             context: next,
             arrival: live.key.arrival,
@@ -303,8 +304,10 @@ impl Scheduler {
             true => oneshot_end,
             false => u32::MAX,
         };
-        self.plan_running(draft, rooms.oneshot, rooms.prefill, true, events);
-        let left = rooms.prefill.saturating_sub(draft.prefill_tokens());
+        let most = plan.prefill_tokens.unwrap_or(u32::MAX).max(1);
+        let prefill = rooms.prefill.min(most);
+        self.plan_running(draft, rooms.oneshot, prefill, true, events);
+        let left = prefill.saturating_sub(draft.prefill_tokens());
         self.plan_admissions(draft, plan, left);
         // A prompt that lacks blocks keeps its claim on them while one-shot work sits out.
         if rooms.oneshot > 0 || plan.oneshot.is_empty() {
@@ -313,11 +316,16 @@ impl Scheduler {
         let used = draft.oneshot_tokens();
         if draft.left() > 0 && used < oneshot_end {
             // One-shot work has no more for this step.
+            if plan.fills {
+                draft.paused.clear();
+            }
             if draft.left_over {
                 let may_preempt = draft.is_empty();
-                self.plan_running(draft, rooms.oneshot, draft.tokens, may_preempt, events);
+                let prefill = draft.tokens.min(most);
+                self.plan_running(draft, rooms.oneshot, prefill, may_preempt, events);
             }
-            self.plan_admissions(draft, plan, draft.left());
+            let left = most.saturating_sub(draft.prefill_tokens());
+            self.plan_admissions(draft, plan, left.min(draft.left()));
         }
         // Shorter rows that went past a row without room are not held against it.
         if draft

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod answers;
+mod auto;
 mod bounds;
 mod chunks;
 mod laps;

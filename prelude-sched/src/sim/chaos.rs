@@ -26,6 +26,8 @@ impl SchedulerPolicy for Chaos {
             chunks: self.random.one_in(2).then_some(going),
             chunk_tokens: (self.random.one_in(4)).then(|| self.random.in_range(0, 8)),
             wait_until: (self.random.one_in(3)).then(|| view.now().saturating_add(waits)),
+            fills: self.random.one_in(2),
+            prefill_tokens: (self.random.one_in(4)).then(|| self.random.in_range(0, 20)),
         }
     }
 }

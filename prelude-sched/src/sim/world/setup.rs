@@ -11,7 +11,7 @@ use super::{
     },
     *,
 };
-use crate::{Fcfs, LapsConfig, SchedulerPolicy};
+use crate::{Auto, Fcfs, LapsConfig, SchedulerPolicy};
 
 impl World {
     pub(super) fn new(seed: u64) -> Self {
@@ -81,7 +81,8 @@ impl World {
             arriving: 1,
             aborts: Vec::new(),
             running: VecDeque::new(),
-            waits: (name != "chaos").then(|| Waits::new(&config, capacity, laps_chunk)),
+            waits: (!matches!(name, "auto" | "chaos"))
+                .then(|| Waits::new(&config, capacity, laps_chunk)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
                 attention: capacity.attention,
@@ -218,6 +219,10 @@ fn policy(
     } else if let Some(chunk) = turns {
         let policy = CheckedRoundRobin::new(chunk);
         ("round-robin", Box::new(policy), None)
+    } else if Random::new(mix(seed, 0xa070)).one_in(2) {
+        let mut random = Random::new(mix(seed, 0xa071));
+        let service = random.one_in(2).then(|| service_time(&mut random));
+        ("auto", Box::new(Auto::new(service)), None)
     } else {
         ("fcfs", Box::new(Fcfs), None)
     }

@@ -1,0 +1,113 @@
+//! The policy that orders everything by the time that it takes.
+
+use prelude_core::{OnDeadline, ServiceTime};
+
+use super::*;
+use crate::PolicyConfig;
+
+/// A rig whose requests take a millisecond a token, in steps of so many tokens.
+fn rig(step_tokens: u32, max_wait_ms: u32) -> Rig {
+    let config = SchedulerConfig {
+        max_batch_tokens: Some(step_tokens),
+        max_wait_ms,
+        policy: PolicyConfig::Auto,
+        service: Some(ServiceTime {
+            per_token_ms: 1.0,
+            ..ServiceTime::ZERO
+        }),
+        ..SchedulerConfig::default()
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    rig.now = Timestamp::from_nanos(1_000_000_000);
+    rig
+}
+
+/// Submits a request that comes now.
+fn submit(rig: &mut Rig, mut request: Request) {
+    request.arrival = rig.now;
+    rig.submit(request);
+}
+
+fn later(rig: &mut Rig, ms: u64) {
+    rig.now = rig.now.saturating_add(Duration::from_millis(ms));
+}
+
+#[test]
+fn short_ones_go_first_and_waiting_counts_a_hundredth() {
+    let mut rig = rig(20, 0);
+    submit(&mut rig, classify(0, prompt(1, 20)));
+    // It takes 2 ms less, and comes 100 ms later.
+    later(&mut rig, 100);
+    submit(&mut rig, classify(1, prompt(2, 18)));
+    // It takes 2 ms less, and comes 300 ms later.
+    later(&mut rig, 200);
+    submit(&mut rig, classify(2, prompt(3, 18)));
+    rig.drain();
+    assert_eq!(rig.order(), [1, 0, 2]);
+}
+
+#[test]
+fn a_prompt_of_a_generation_is_put_aside_for_a_shorter_one() {
+    let mut rig = rig(20, 0);
+    submit(&mut rig, generate(0, prompt(1, 90), 2, 1));
+    rig.step();
+    submit(&mut rig, generate(1, prompt(2, 19), 2, 1));
+    rig.step();
+    assert_eq!((rig.tokens(0, 0).len(), rig.tokens(1, 0).len()), (0, 1));
+    // One that takes longer than what is left of the first is not.
+    submit(&mut rig, generate(2, prompt(3, 85), 2, 1));
+    rig.drain();
+    assert_eq!(rig.order(), [1, 0, 2]);
+}
+
+#[test]
+fn who_cannot_meet_a_deadline_any_more_goes_last() {
+    let order = |within_ms: u64| {
+        let mut rig = rig(20, 0);
+        let mut late = classify(0, prompt(1, 18));
+        late.deadline = Some(rig.now.saturating_add(Duration::from_millis(within_ms)));
+        late.on_deadline = OnDeadline::Finish;
+        submit(&mut rig, late);
+        submit(&mut rig, classify(1, prompt(2, 20)));
+        rig.drain();
+        rig.order()
+    };
+    assert_eq!(order(18), [0, 1]);
+    assert_eq!(order(17), [1, 0]);
+}
+
+#[test]
+fn overdue_requests_have_a_quarter_of_the_time() {
+    let mut rig = rig(20, 1_000);
+    submit(&mut rig, classify(0, prompt(1, 20)));
+    submit(&mut rig, classify(1, prompt(2, 20)));
+    later(&mut rig, 1_000);
+    // Short ones, of which a step has two, more than enough for all steps.
+    for id in 2..20 {
+        submit(&mut rig, classify(id, prompt(id as u32 + 1, 9)));
+    }
+    // The first is overdue and goes first; the second only when 80 ms have passed since that was seen.
+    for _ in 0..6 {
+        rig.step();
+        later(&mut rig, 20);
+    }
+    assert_eq!(rig.order(), [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]);
+}
+
+#[test]
+fn an_overdue_request_brings_those_that_share_its_prefix() {
+    let mut rig = rig(60, 1_000);
+    let of =
+        |shared: u32, own: u32, len: u32| [prompt(shared, 16), prompt(100 + own, len)].concat();
+    // Two rows each: the prefix of one row alone is not kept.
+    for id in [100, 101] {
+        submit(&mut rig, classify(id, of(1, id as u32, 1)));
+    }
+    rig.drain();
+    submit(&mut rig, classify(0, of(1, 0, 24)));
+    later(&mut rig, 1_000);
+    submit(&mut rig, classify(1, of(1, 1, 30)));
+    submit(&mut rig, classify(2, of(2, 2, 5)));
+    rig.step();
+    assert_eq!(rig.order()[2..], [0, 1]);
+}
