@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Number of seeds of each simulation; medians are printed.
     #[arg(long, default_value_t = 3)]
     seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    first_seed: u64,
     /// Part of the papers' numbers of requests that is simulated, above 0 and at most 1: less takes
     /// less time, and gives other figures.
     #[arg(long, value_name = "PART", default_value_t = 1.0)]
@@ -46,7 +49,8 @@ pub(crate) fn run(args: Args) -> Result<String> {
     let bar = ProgressBar::new(0);
     let template = "{elapsed_precise} {bar:30} {pos}/{len} requests, {msg}";
     bar.set_style(ProgressStyle::with_template(template)?);
-    let page = papers::run(papers, args.seeds, args.share, |progress| match progress {
+    let seeds = args.first_seed..args.first_seed.saturating_add(args.seeds);
+    let page = papers::run(papers, seeds, args.share, |progress| match progress {
         Progress::Section(paper, name) => bar.set_message(format!("{}: {name}", paper.title())),
         Progress::Run(requests) => bar.inc_length(requests as u64),
         Progress::Request => bar.inc(1),

@@ -13,6 +13,7 @@ use super::{
     claim::{Claim, number},
     page::{Section, Table},
     plot::{Axis as PlotAxis, Curve, Plot},
+    regret::Regret,
     run::{Keys, Outcome},
 };
 
@@ -30,6 +31,9 @@ pub(super) struct Entry {
     /// Keys of all simulations ([`Keys`]). Besides, `load` multiplies `rate`, and `size` multiplies
     /// `rate` and `requests`.
     run: Toml,
+    /// The `rate` at each of these values.
+    #[serde(default)]
+    rates: Toml,
     /// The value at which answers per second, when all requests come at once, are the `rate`.
     saturated: Option<String>,
     axes: Vec<Axis>,
@@ -38,6 +42,16 @@ pub(super) struct Entry {
     claims: Vec<ClaimOf>,
     #[serde(default)]
     plots: Vec<PlotOf>,
+    regrets: Option<Regrets>,
+}
+
+/// Figures of which each value of an axis is compared with the best one, in every setting of the other
+/// axes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Regrets {
+    axis: String,
+    figures: Vec<Measure>,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +85,9 @@ struct Measure {
     /// Values at which the figure is subtracted.
     #[serde(default)]
     minus: Vec<String>,
+    /// What is added, so that nothing is infinitely many times as much as none.
+    #[serde(default)]
+    plus: f64,
     /// True for a logarithmic axis of a plot.
     #[serde(default)]
     log: bool,
@@ -186,12 +203,18 @@ impl Entry {
         };
         let tables = self.tables.iter().map(|table| grid.tables(table));
         let plots = self.plots.iter().map(|plot| grid.plots(plot));
+        let regrets = self.regrets.iter().map(|regrets| grid.regrets(regrets));
         let claims = self.claims.iter().map(|claim| grid.claim(claim));
         Ok(Section {
             title: self.title.clone(),
             setting: fill(&fill(&self.setting, &self.text), &run),
             tables: tables.collect::<Result<Vec<_>>>()?.concat(),
             claims: claims.collect::<Result<_>>()?,
+            regrets: regrets
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .flatten()
+                .collect(),
             plots: { plots.collect::<Result<Vec<_>>>()?.into_iter() }
                 .flatten()
                 .collect(),
@@ -271,6 +294,9 @@ impl Entry {
         let mut table = run.clone();
         for (axis, &at) in self.axes.iter().zip(place) {
             table.extend(axis.values[at].clone());
+            if let Some(rate) = self.rates.get(&text_of(&axis.values[at], "name")) {
+                table.insert("rate".to_owned(), rate.clone());
+            }
         }
         table.remove("name");
         let mut factor = |key: &str| {
@@ -320,7 +346,7 @@ impl Grid<'_> {
         let name = measure.figure.as_deref();
         let name = name.with_context(|| format!("\"{}\" needs a figure", measure.text))?;
         let place = self.entry.at(place, &measure.at)?;
-        let mut value = self.figure(name, &place)?;
+        let mut value = self.figure(name, &place)? + measure.plus;
         let of = |other: &String| {
             let place = self.entry.at(&place, std::slice::from_ref(other))?;
             self.figure(name, &place)
@@ -403,6 +429,24 @@ impl Grid<'_> {
             });
         }
         Ok(tables)
+    }
+
+    fn regrets(&self, regrets: &Regrets) -> Result<Vec<Regret>> {
+        let axis = self.entry.axis(&regrets.axis)?;
+        let values = &self.entry.axes[axis].values;
+        let mut all = Vec::new();
+        for figure in &regrets.figures {
+            for mut place in self.entry.places().filter(|place| place[axis] == 0) {
+                let mut of = Vec::new();
+                for (at, value) in values.iter().enumerate() {
+                    place[axis] = at;
+                    of.push((text_of(value, "name"), self.measure(figure, &place)?));
+                }
+                let figure = figure.text.clone();
+                all.push(Regret { figure, of });
+            }
+        }
+        Ok(all)
     }
 
     /// Returns the places at which a quantity is read: those that have the values that it names.

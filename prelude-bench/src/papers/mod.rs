@@ -15,10 +15,12 @@ mod claim;
 mod entry;
 mod page;
 mod plot;
+mod regret;
 mod run;
 
 use std::{
     num::NonZero,
+    ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -40,6 +42,8 @@ pub enum Paper {
     Preble,
     /// The textbook's chapter 16 on LLM serving.
     Textbook,
+    /// No paper: the scheduler's policies, on the workloads of all papers and three devices.
+    Policies,
 }
 
 impl Paper {
@@ -51,6 +55,7 @@ impl Paper {
             Self::Laps => "LAPS",
             Self::Preble => "Preble",
             Self::Textbook => "Textbook, chapter 16",
+            Self::Policies => "The scheduler's policies",
         }
     }
 
@@ -61,6 +66,7 @@ impl Paper {
             Self::Laps => include_str!("laps.toml"),
             Self::Preble => include_str!("preble.toml"),
             Self::Textbook => include_str!("textbook.toml"),
+            Self::Policies => include_str!("policies.toml"),
         })
         .with_context(|| format!("the file of {}", self.title()))
     }
@@ -77,7 +83,7 @@ pub enum Progress {
     Request,
 }
 
-/// Runs the sections of these papers, each simulation with so many seeds and with this share of the
+/// Runs the sections of these papers, each simulation with these seeds and with this share of the
 /// papers' requests, on as many threads as the machine has cores.
 ///
 /// # Errors
@@ -87,17 +93,17 @@ pub enum Progress {
 /// If a simulation finds a defect of the scheduler.
 pub fn run(
     papers: &[Paper],
-    seeds: u64,
+    seeds: Range<u64>,
     share: f64,
     progress: impl Fn(Progress) + Sync,
 ) -> Result<Page> {
-    ensure!(seeds > 0, "there must be at least one seed");
+    ensure!(!seeds.is_empty(), "there must be at least one seed");
     ensure!(
         share > 0.0 && share <= 1.0,
         "the share of the requests must be above 0 and at most 1, not {share}"
     );
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let sections = sections(papers, seeds, share, threads, &progress)?;
+    let sections = sections(papers, &seeds, share, threads, &progress)?;
     Ok(Page {
         seeds,
         share,
@@ -108,7 +114,7 @@ pub fn run(
 /// Runs sections on so many threads, each of which takes the next one that is left.
 fn sections(
     papers: &[Paper],
-    seeds: u64,
+    seeds: &Range<u64>,
     share: f64,
     threads: usize,
     progress: &(dyn Fn(Progress) + Sync),
@@ -127,7 +133,7 @@ fn sections(
             };
             progress(Progress::Section(*paper, entry.name.clone()));
             let bench = Bench {
-                seeds,
+                seeds: seeds.clone(),
                 share,
                 progress,
             };
@@ -151,7 +157,7 @@ fn sections(
 
 /// Runs the simulations of a section.
 struct Bench<'a> {
-    seeds: u64,
+    seeds: Range<u64>,
     /// The part of the papers' numbers of requests that is run.
     share: f64,
     progress: &'a (dyn Fn(Progress) + Sync),
@@ -187,16 +193,19 @@ mod tests {
             let ends = usize::from(step == Progress::Request);
             ended.fetch_add(ends, Ordering::Relaxed);
         };
-        let papers = Paper::value_variants();
-        let sections = sections(papers, 1, 0.02, 2, &progress).unwrap();
+        // The policies' settings are the same ones many times over.
+        let papers = { Paper::value_variants().iter() }.filter(|&&paper| paper != Paper::Policies);
+        let papers: Vec<Paper> = papers.copied().collect();
+        assert_eq!(Paper::Policies.sections().unwrap().len(), 9);
+        let sections = sections(&papers, &(1..2), 0.02, 2, &progress).unwrap();
         assert!(ended.into_inner() > 1_000);
         let page = Page {
-            seeds: 1,
+            seeds: 1..2,
             share: 0.02,
             sections,
         };
         let text = page.render();
-        for &paper in Paper::value_variants() {
+        for &paper in &papers {
             assert!(
                 text.contains(&format!("\n## {}\n", paper.title())),
                 "{text}"
@@ -219,8 +228,8 @@ mod tests {
 
     #[test]
     fn without_seeds_or_requests_there_is_nothing_to_run() {
-        let check = |seeds, share, expected: &str| {
-            let error = run(&[Paper::Laps], seeds, share, |_| ()).map(|_| ());
+        let check = |seeds: u64, share, expected: &str| {
+            let error = run(&[Paper::Laps], 1..1 + seeds, share, |_| ()).map(|_| ());
             assert_eq!(error.unwrap_err().to_string(), expected);
         };
         check(0, 1.0, "there must be at least one seed");

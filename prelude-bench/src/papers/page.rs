@@ -1,14 +1,19 @@
 //! The page that the command prints and writes.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs, ops::Range, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use super::{Paper, claim::Claim, plot::Plot};
+use super::{
+    Paper,
+    claim::Claim,
+    plot::Plot,
+    regret::{self, Regret},
+};
 
 /// The tables and plots of all sections.
 pub struct Page {
-    pub(super) seeds: u64,
+    pub(super) seeds: Range<u64>,
     /// The part of the papers' numbers of requests that was simulated.
     pub(super) share: f64,
     pub(super) sections: Vec<(Paper, Section)>,
@@ -23,6 +28,8 @@ pub(super) struct Section {
     pub(super) tables: Vec<Table>,
     pub(super) claims: Vec<Claim>,
     pub(super) plots: Vec<Plot>,
+    /// Settings in which the values of an axis are compared with the best one.
+    pub(super) regrets: Vec<Regret>,
 }
 
 /// A table: its caption, its heads, and its rows of as many cells.
@@ -62,18 +69,28 @@ impl Page {
             1.0 => String::new(),
             share => format!(", with {share} of the requests"),
         };
+        let from = match self.seeds.start {
+            1 => String::new(),
+            first => format!(" from {first} on"),
+        };
         let mut out = format!(
             "# The papers' figures, simulated\n\n\
-             Virtual time, medians of {} seed(s){share}; the same command prints the same figures.\n\
+             Virtual time, medians of {} seed(s){from}{share}; the same command prints the same figures.\n\
              Service times are published fits of devices that are not the papers': shapes and \
              ratios compare, times do not.\n",
-            self.seeds
+            self.seeds.end - self.seeds.start
         );
         let mut last = None;
         for (paper, section) in &self.sections {
             if last != Some(*paper) {
                 let _ = writeln!(out, "\n## {}", paper.title());
                 last = Some(*paper);
+                let of_paper = self.sections.iter().filter(|(of, _)| of == paper);
+                let regrets = of_paper.flat_map(|(_, section)| &section.regrets);
+                let regrets: Vec<&Regret> = regrets.collect();
+                if !regrets.is_empty() {
+                    regret::table(&regrets).markdown(&mut out);
+                }
             }
             section.markdown(&mut out, with_plots);
         }

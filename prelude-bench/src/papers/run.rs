@@ -1,5 +1,7 @@
 //! A simulation of a paper's figure: its keys, its workload, and what comes of it.
 
+use std::ops::Range;
+
 use anyhow::{Context as _, Result, ensure};
 use prelude_core::Timestamp;
 use prelude_measure::{random::Random, stats};
@@ -30,6 +32,10 @@ pub(super) struct Keys {
     /// Milliseconds for which the policy `laps` lets short requests wait for others.
     window_ms: Option<u32>,
     max_wait_ms: Option<u32>,
+    /// True for long one-shot prompts in slices, in place of chunks that hold blocks.
+    slices: Option<bool>,
+    slice_ms: Option<u32>,
+    launch_ms: Option<f64>,
     /// Tokens by which a request's score falls with each second that it waits (`PrefillOnly`'s λ).
     score_tokens_per_s: Option<u32>,
     slow_first: Option<f64>,
@@ -142,7 +148,8 @@ impl Outcome {
 impl Keys {
     /// Runs the simulation with each seed.
     pub(super) fn run(&self, bench: &Bench<'_>) -> Result<Vec<Outcome>> {
-        let seeds = 1..=self.seeds.unwrap_or(bench.seeds);
+        let Range { start, end } = bench.seeds;
+        let seeds = start..self.seeds.map_or(end, |seeds| start + seeds);
         seeds.map(|seed| self.once(bench, seed)).collect()
     }
 
@@ -202,6 +209,9 @@ impl Keys {
         set(&mut scheduler.enable_prefix_caching, self.caching);
         set(&mut config.kv_tokens, self.kv_tokens);
         set(&mut config.slow_first, self.slow_first);
+        config.scheduler.slice_ms = self.slice_ms;
+        set(&mut config.slices, self.slices);
+        set(&mut config.launch_ms, self.launch_ms);
         config
     }
 

@@ -7,14 +7,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use prelude_core::{
-    Capacity, ForwardBatch, Generate, Head, OutputHead, OutputRow, PromptTree, Request, RequestId,
-    RowOutput, RowSpec, SampledToken, SamplingParams, StepId, StepOutput, Timestamp, TokenId,
+    Capacity, ForwardBatch, Generate, Head, OneShotBatch, OutputHead, OutputRow, PassId, PassSlice,
+    PromptTree, Request, RequestId, RowOutput, RowSpec, SampledToken, SamplingParams, StepId,
+    StepOutput, Timestamp, TokenId,
 };
 use prelude_sched::{
     ConfigError, Event, Outcome, PolicyConfig, Reject, Scheduler, SchedulerConfig, SchedulerStats,
 };
 
-use super::{Arrival, EngineModel, service::pieces};
+use super::{
+    Arrival, EngineModel,
+    service::{pieces, pieces_of_pass},
+};
 
 /// The token that modelled engines generate; no prompt has it.
 const GENERATED: TokenId = 0;
@@ -35,6 +39,12 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Most tokens that a step computes; the model's chunk budget by default.
     pub step_tokens: u32,
+    /// True if long one-shot prompts are computed in slices, as a server computes them; false (the
+    /// default) for chunks that hold blocks.
+    pub slices: bool,
+    /// Milliseconds that the host takes to start a step or a slice; 0 by default, as with captured
+    /// graphs.
+    pub launch_ms: f64,
     /// The factor by which the first engine of a cluster takes longer for a step than the model
     /// says, and than routers are told; 1 by default.
     pub slow_first: f64,
@@ -55,6 +65,8 @@ impl EngineConfig {
             copy_us: 0.0,
             block_size: 16,
             step_tokens: model.chunk_tokens(),
+            slices: false,
+            launch_ms: 0.0,
             slow_first: 1.0,
             scheduler: SchedulerConfig {
                 max_batch_tokens: Some(model.chunk_tokens()),
@@ -90,6 +102,7 @@ impl EngineConfig {
             max_context_len: capacity.max_context_len.max(self.step_tokens),
             host_blocks: u32::try_from(self.host_tokens / u64::from(self.block_size))
                 .unwrap_or(u32::MAX),
+            passes: capacity.passes.filter(|_| self.slices),
             ..capacity
         }
     }
@@ -123,11 +136,23 @@ struct Step {
     ends: Timestamp,
 }
 
+/// A pass that has begun. Each of its layer tokens takes an equal part of its time.
+struct Pass {
+    takes: Duration,
+    layer_tokens: u64,
+    left: u64,
+    forest: OneShotBatch,
+}
+
 /// A modelled engine.
 pub struct Engine {
     model: EngineModel,
     scheduler: Scheduler,
     step: Option<Step>,
+    passes: BTreeMap<PassId, Pass>,
+    /// Layers of the model, which passes are computed by.
+    layers: u32,
+    launch: Duration,
     /// The arrival times of requests without a token, and the times of the first token of others.
     arrived: BTreeMap<RequestId, Timestamp>,
     first_token: BTreeMap<RequestId, Timestamp>,
@@ -148,9 +173,13 @@ impl Engine {
     /// # Errors
     /// [`ConfigError`] if the scheduler cannot be built like this.
     pub fn new(config: &EngineConfig) -> Result<Self, ConfigError> {
-        let scheduler = Scheduler::new(config.scheduler.clone(), config.capacity())?;
+        let capacity = config.capacity();
+        let layers = capacity.passes.map_or(1, |passes| passes.layers);
+        let scheduler = Scheduler::new(config.scheduler.clone(), capacity)?;
         let copy_us = f64::from(config.block_size) * config.copy_us;
         Ok(Self {
+            layers,
+            launch: Duration::from_secs_f64(config.launch_ms / 1e3),
             copy_time: Duration::from_secs_f64(copy_us / 1e6),
             ..Self::of(config.model.clone(), scheduler)
         })
@@ -167,6 +196,9 @@ impl Engine {
             model,
             scheduler,
             step: None,
+            passes: BTreeMap::new(),
+            layers: 1,
+            launch: Duration::ZERO,
             arrived: BTreeMap::new(),
             first_token: BTreeMap::new(),
             sampling: Arc::new(SamplingParams::default()),
@@ -239,7 +271,8 @@ impl Engine {
             }
             _ => Duration::ZERO,
         };
-        let takes = self.model.iteration(pieces(&batch)) + copying;
+        let (takes, output) = self.compute(id, batch);
+        let takes = takes + copying + self.launch;
         // Exactly the model's time but for an engine that is slow.
         let takes = match self.slowdown > 1.0 {
             true => takes.mul_f64(self.slowdown),
@@ -247,9 +280,45 @@ impl Engine {
         };
         self.busy += takes;
         let ends = now.saturating_add(takes);
-        let output = answer(id, &batch);
         self.step = Some(Step { id, output, ends });
         Some(ends)
+    }
+
+    /// Returns the time of a step and what it answers.
+    fn compute(&mut self, step: StepId, batch: ForwardBatch) -> (Duration, StepOutput) {
+        match batch {
+            ForwardBatch::AfterCopies { then, .. } => self.compute(step, *then),
+            ForwardBatch::Slice(slice) => self.compute_slice(step, slice),
+            batch => (self.model.iteration(pieces(&batch)), answer(step, &batch)),
+        }
+    }
+
+    fn compute_slice(&mut self, step: StepId, slice: PassSlice) -> (Duration, StepOutput) {
+        for pass in &slice.abandoned {
+            self.passes.remove(pass);
+        }
+        if let Some(forest) = slice.begin {
+            let takes = self.model.iteration(pieces_of_pass(&forest));
+            let layer_tokens = forest.tokens.len() as u64 * u64::from(self.layers);
+            let left = layer_tokens;
+            let pass = Pass {
+                takes,
+                layer_tokens,
+                left,
+                forest,
+            };
+            self.passes.insert(slice.pass, pass);
+        }
+        let pass = { self.passes.get_mut(&slice.pass) }.expect("a slice is of a pass that began");
+        pass.left -= u64::from(slice.layer_tokens);
+        let part = f64::from(slice.layer_tokens) / pass.layer_tokens as f64;
+        let (takes, is_last) = (pass.takes.mul_f64(part), pass.left == 0);
+        let forest = match is_last {
+            true => self.passes.remove(&slice.pass).map(|pass| pass.forest),
+            false => None,
+        };
+        let forest = forest.unwrap_or(OneShotBatch::EMPTY);
+        (takes, answer(step, &ForwardBatch::OneShot(forest)))
     }
 
     /// Ends the step that runs, if it ends now, and appends what became of requests that it

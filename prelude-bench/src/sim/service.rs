@@ -5,7 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prelude_core::{Capacity, ForwardBatch, Profile, ServiceTime, StepWork};
+use prelude_core::{
+    Capacity, ForwardBatch, OneShotBatch, PassCapacity, Profile, ServiceTime, StepWork,
+};
 use serde::{Deserialize, Serialize};
 
 use super::VOCABULARY;
@@ -58,6 +60,21 @@ pub fn pieces(batch: &ForwardBatch) -> impl Iterator<Item = Piece> {
     let segments = segments.map(|segment| Piece::prompt(segment.len(), segment.end()));
     let rows = { decode.rows.iter() }.map(|row| Piece::decode(row.context_len + 1));
     segments.chain(rows)
+}
+
+/// Most tokens of a piece of a pass: published fits are of chunks, in which each token counts as
+/// attending to all of them, which would double the attention of a long prompt.
+const PIECE_TOKENS: u32 = 512;
+
+/// Returns the pieces of a pass: up to [`PIECE_TOKENS`] tokens of a segment each.
+pub(super) fn pieces_of_pass(forest: &OneShotBatch) -> impl Iterator<Item = Piece> {
+    forest.segments.iter().flat_map(|segment| {
+        let (len, end) = (segment.len(), segment.end());
+        (0..len).step_by(PIECE_TOKENS as usize).map(move |first| {
+            let new = PIECE_TOKENS.min(len - first);
+            Piece::prompt(new, end - len + first + new)
+        })
+    })
 }
 
 /// The model of an engine: the time of its iterations and the size of its memory.
@@ -141,9 +158,17 @@ impl EngineModel {
             max_context_len: num_blocks.saturating_mul(block_size),
             vocab_size: VOCABULARY,
             pipeline_depth: 1,
-            passes: None,
+            passes: self.passes(),
             attention: prelude_core::Attention::Causal,
             host_blocks: 0,
+        }
+    }
+
+    /// Returns the room for long one-shot prompts in slices.
+    fn passes(&self) -> Option<PassCapacity> {
+        match self {
+            Self::Published(preset) => Some(preset.passes()),
+            Self::Measured(profile) => profile.capacity.passes,
         }
     }
 }
@@ -168,16 +193,81 @@ pub enum Preset {
     #[value(name = "qwen3-4b-h100")]
     #[serde(rename = "qwen3-4b-h100")]
     Qwen4bH100,
+    /// Qwen3-4B on one H200: the rates that are filed in `bench/gpu`, and arithmetic for the rest.
+    #[value(name = "qwen3-4b-h200")]
+    #[serde(rename = "qwen3-4b-h200")]
+    Qwen4bH200,
+    /// Qwen3-0.6B on two cores of an EPYC with AVX-512 and without AMX, by `prelude profile`.
+    #[value(name = "qwen3-0.6b-cpu")]
+    #[serde(rename = "qwen3-0.6b-cpu")]
+    Qwen06bCpu,
+}
+
+/// What is known of a preset, besides the time of its iterations.
+struct About {
+    name: &'static str,
+    /// Tokens whose keys and values fit into its memory.
+    kv_tokens: u64,
+    /// Most tokens of an iteration: the authors' chunk budget (published for Mistral; the same for
+    /// Llama is our choice), or that of our server.
+    chunk_tokens: u32,
+    /// Layers of the model, by which passes are cut into slices.
+    layers: u32,
+    /// Milliseconds of a slice, as servers have them on such a device.
+    slice_ms: u32,
 }
 
 impl Preset {
     /// Returns the name in reports and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
+        self.about().name
+    }
+
+    const fn about(self) -> About {
         match self {
-            Self::Mistral7bA6000 => "mistral-7b-a6000",
-            Self::Llama70bH100x2 => "llama-3-70b-2xh100",
-            Self::Qwen4bH100 => "qwen3-4b-h100",
+            Self::Mistral7bA6000 => About {
+                name: "mistral-7b-a6000",
+                kv_tokens: 198_516,
+                chunk_tokens: 512,
+                layers: 32,
+                slice_ms: 5,
+            },
+            Self::Llama70bH100x2 => About {
+                name: "llama-3-70b-2xh100",
+                // Not published. 90 % of 160 GB, less 70.6 GB of 8-bit weights, at 80 layers x 8
+                // heads x 128 x 2 (K and V) x 2 bytes = 327,680 bytes a token. Weights of 16 bits,
+                // 141 GB, would leave room for one long prompt, and reading them would take 21 ms
+                // at 2 x 3.35 TB/s, where the fit says 18.67.
+                kv_tokens: 224_000,
+                chunk_tokens: 512,
+                layers: 80,
+                slice_ms: 5,
+            },
+            // 90 % of 80 and of 141 GB, less 8 GB of weights and 4 GB for activations and graphs, at
+            // 36 layers x 8 heads x 128 x 2 (K and V) x 2 bytes = 147,456 bytes a token.
+            Self::Qwen4bH100 => About {
+                name: "qwen3-4b-h100",
+                kv_tokens: 407_000,
+                chunk_tokens: MAX_MEASURED_STEP,
+                layers: 36,
+                slice_ms: 5,
+            },
+            Self::Qwen4bH200 => About {
+                name: "qwen3-4b-h200",
+                kv_tokens: 779_000,
+                chunk_tokens: MAX_MEASURED_STEP,
+                layers: 36,
+                slice_ms: 5,
+            },
+            // 8.5 GB for keys and values, at 28 layers x 8 heads x 128 x 2 x 2 bytes = 114,688 a token.
+            Self::Qwen06bCpu => About {
+                name: "qwen3-0.6b-cpu",
+                kv_tokens: 74_000,
+                chunk_tokens: MAX_MEASURED_STEP,
+                layers: 28,
+                slice_ms: 20,
+            },
         }
     }
 
@@ -187,7 +277,9 @@ impl Preset {
         let ms = match self {
             Self::Mistral7bA6000 => mistral_ms(pieces),
             Self::Llama70bH100x2 => llama_ms(pieces),
-            Self::Qwen4bH100 => QWEN_4B.step_ms(&pieces.map(Piece::work).sum()),
+            Self::Qwen4bH100 => QWEN_4B_H100.step_ms(&pieces.map(Piece::work).sum()),
+            Self::Qwen4bH200 => QWEN_4B_H200.step_ms(&pieces.map(Piece::work).sum()),
+            Self::Qwen06bCpu => QWEN_06B_CPU.step_ms(&pieces.map(Piece::work).sum()),
         };
         Duration::from_nanos((ms * 1e6) as u64)
     }
@@ -195,26 +287,25 @@ impl Preset {
     /// Returns the number of tokens whose keys and values fit into the engine's memory.
     #[must_use]
     pub const fn kv_tokens(self) -> u64 {
-        match self {
-            Self::Mistral7bA6000 => 198_516,
-            // Not published. 90 % of 160 GB, less 70.6 GB of 8-bit weights, at 80 layers x 8 heads
-            // x 128 x 2 (K and V) x 2 bytes = 327,680 bytes a token. Weights of 16 bits, 141 GB,
-            // would leave room for one long prompt, and reading them would take 21 ms at
-            // 2 x 3.35 TB/s, where the fit says 18.67.
-            Self::Llama70bH100x2 => 224_000,
-            // 90 % of 80 GB, less 8 GB of weights and 4 GB for activations and graphs, at 36 layers
-            // x 8 heads x 128 x 2 (K and V) x 2 bytes = 147,456 bytes a token.
-            Self::Qwen4bH100 => 407_000,
-        }
+        self.about().kv_tokens
     }
 
-    /// Returns the most tokens of an iteration: the authors' chunk budget (published for Mistral; the
-    /// same for Llama is our choice), or that of our server.
+    /// Returns the most tokens of an iteration.
     #[must_use]
     pub const fn chunk_tokens(self) -> u32 {
-        match self {
-            Self::Mistral7bA6000 | Self::Llama70bH100x2 => 512,
-            Self::Qwen4bH100 => MAX_MEASURED_STEP,
+        self.about().chunk_tokens
+    }
+
+    /// Returns the room for long one-shot prompts in slices: as many tokens as the longest prompt of a
+    /// workload has, whatever is cached.
+    const fn passes(self) -> PassCapacity {
+        let about = self.about();
+        PassCapacity {
+            layers: about.layers,
+            tokens: 131_072,
+            passes: 4,
+            outputs: 256,
+            slice_ms: about.slice_ms,
         }
     }
 }
@@ -223,13 +314,34 @@ impl Preset {
 /// a second, and the base is what is left of 8.32 ms for one of them alone (`bench/gpu`,
 /// 2026-11-23-0540). The floor is 8.04 GB of weights, and a cached token 147,456 bytes, at 3.35 TB/s.
 /// A pair is 4 x 36 layers x 32 heads x 128 operations at 400 TFLOP/s.
-const QWEN_4B: ServiceTime = ServiceTime {
+const QWEN_4B_H100: ServiceTime = ServiceTime {
     floor_ms: 2.4,
     per_cached_ms: 4.4e-5,
     base_ms: 2.0,
     per_token_ms: 0.0123,
     per_pair_ms: 1.47e-6,
     decode_ms: 0.02,
+};
+
+/// Qwen3-4B on an H200, in the same way: 152 prompts of 512 tokens a second at saturation, 8.06 ms
+/// for one of them alone (`bench/gpu`, 2026-11-28-0913), and memory of 4.8 TB/s.
+const QWEN_4B_H200: ServiceTime = ServiceTime {
+    floor_ms: 1.7,
+    per_cached_ms: 3.1e-5,
+    base_ms: 1.5,
+    per_token_ms: 0.0128,
+    per_pair_ms: 1.47e-6,
+    decode_ms: 0.02,
+};
+
+/// Qwen3-0.6B on two cores of an EPYC (Zen 4), fitted by `prelude profile`.
+const QWEN_06B_CPU: ServiceTime = ServiceTime {
+    floor_ms: 42.4,
+    per_cached_ms: 0.006,
+    base_ms: 30.2,
+    per_token_ms: 2.24,
+    per_pair_ms: 9.4e-4,
+    decode_ms: 3.55,
 };
 
 /// Returns Preble's fit for Mistral-7B on an A6000, from the simulator that its authors published.
