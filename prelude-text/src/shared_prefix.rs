@@ -149,7 +149,7 @@ struct Encoded {
 impl SharedPrompts {
     /// Encodes `texts`, which are read one at a time. Their common beginning, up to a safe place, is
     /// encoded once: that of the first two, which becomes shorter where a later text parts from it
-    /// earlier, [`SHORTER_MAX`] times at most.
+    /// earlier, four times at most.
     ///
     /// `encode` appends the ids of a text, without special tokens of its own. It is told the index of
     /// the text; the common beginning is the first text's.

@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn every_policy_can_be_named() {
-        for name in ["fcfs", "srjf", "groups", "laps", "round-robin"] {
+        for name in ["auto", "fcfs", "srjf", "groups", "laps", "round-robin"] {
             let args = ServeArgs {
                 policy: Some(name.to_owned()),
                 ..ServeArgs::default()

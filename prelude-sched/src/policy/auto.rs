@@ -23,19 +23,19 @@ use crate::{Cost, Turn};
 ///
 /// 1. by priority;
 /// 2. who can still meet a deadline, before who cannot any more;
-/// 3. by the time that the tokens take which are not cached *now*, less a hundredth of the time waited
-///    ([`AGEING`]): so a request overtakes one that came earlier only if it came at most a hundred times the
-///    difference of their times later, and none starves;
+/// 3. by the time that the tokens take which are not cached *now*, less a hundredth of the time waited:
+///    a request overtakes one that came earlier only if it came at most a hundred times the difference
+///    of their times later, so none starves;
 /// 4. those that share the first one's cached prefix go along with it, as far as a step is not full
 ///    enough without them.
 ///
 /// A prompt of a generation that has begun is put aside for better ones after each chunk; at most
-/// [`ASIDE`] prompts are under way at once, so that their blocks are bounded. Long one-shot prompts are put
+/// eight prompts are under way at once, so that their blocks are bounded. Long one-shot prompts are put
 /// aside at each slice, whatever the policy.
 ///
 /// An [overdue](Turn) request goes first, with all that share its cached prefix, and takes a quarter of
-/// the device's time at most ([`OVERDUE_SHARE`]): after it the next one goes first only once four times as
-/// much time has passed as it took. With less, an overload in which all are overdue would be served in
+/// the device's time at most: after it the next one goes first only once four times as much time has
+/// passed as it took. With less, an overload in which all are overdue would be served in
 /// the order of arrival, which computes shared prefixes again and again.
 ///
 /// Times are those of a profile, or learnt from the steps that were run.
