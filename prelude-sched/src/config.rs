@@ -61,10 +61,10 @@ pub struct SchedulerConfig {
     #[serde(skip)]
     pub mask_patience_ms: u32,
     /// Milliseconds after which the request that has waited longest for its first step goes before
-    /// all others, whatever its priority and the policy (default 30,000), one request at a time; 0:
-    /// never, and steady traffic of better priority holds up the rest for good. Less keeps what is
-    /// less urgent from being forgotten under overload, more keeps what is urgent from waiting for
-    /// it.
+    /// all others, whatever its priority and the policy (default 30,000), one request at a time, and
+    /// under `auto` for a quarter of the device's time at most; 0: never, and steady traffic of better
+    /// priority holds up the rest for good. Less keeps what is less urgent from being forgotten under
+    /// overload, more keeps what is urgent from waiting for it.
     pub max_wait_ms: u32,
     /// Most milliseconds for which the device is left idle because the policy would rather wait
     /// for more than take up what waits (default 50); 0: never. Only policies that gather requests

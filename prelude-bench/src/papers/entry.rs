@@ -45,8 +45,8 @@ pub(super) struct Entry {
     regrets: Option<Regrets>,
 }
 
-/// Figures of which each value of an axis is compared with the best one, in every setting of the other
-/// axes.
+/// Figures by which each value of an axis (each policy, say) is compared with the best value, for every
+/// combination of the other axes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Regrets {
@@ -85,7 +85,7 @@ struct Measure {
     /// Values at which the figure is subtracted.
     #[serde(default)]
     minus: Vec<String>,
-    /// What is added, so that nothing is infinitely many times as much as none.
+    /// A number added to the figure: ratios of figures that may be 0 need one.
     #[serde(default)]
     plus: f64,
     /// True for a logarithmic axis of a plot.

@@ -203,7 +203,7 @@ pub enum Preset {
     Qwen06bCpu,
 }
 
-/// What is known of a preset, besides the time of its iterations.
+/// A preset's name, memory and limits; [`Preset::iteration`] has its times.
 struct About {
     name: &'static str,
     /// Tokens whose keys and values fit into its memory.
@@ -323,8 +323,8 @@ const QWEN_4B_H100: ServiceTime = ServiceTime {
     decode_ms: 0.02,
 };
 
-/// Qwen3-4B on an H200, in the same way: 152 prompts of 512 tokens a second at saturation, 8.06 ms
-/// for one of them alone (`bench/gpu`, 2026-11-28-0913), and memory of 4.8 TB/s.
+/// Qwen3-4B on an H200, in the same way: 152 prompts of 512 tokens a second at saturation (`bench/gpu`,
+/// 2026-11-28-0913), 8.05 ms for one of them alone (2026-11-22-1639), and memory of 4.8 TB/s.
 const QWEN_4B_H200: ServiceTime = ServiceTime {
     floor_ms: 1.7,
     per_cached_ms: 3.1e-5,

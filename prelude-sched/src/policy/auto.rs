@@ -49,7 +49,7 @@ pub struct Auto {
     recalibrations: u64,
 }
 
-/// The share of the time waited by which a request's time counts less.
+/// A request's time counts less by one part in so many of the time that it has waited.
 const AGEING: u64 = 100;
 
 /// One part in so many of the device's time goes to overdue requests at most.
@@ -83,7 +83,7 @@ struct Place {
     tokens: u64,
     prefix: Option<BlockHash>,
     turn: Turn,
-    /// The last moment at which the request can start and meet its deadline.
+    /// The latest time at which the request can start and still meet its deadline.
     start_by: Option<Timestamp>,
 }
 
@@ -98,7 +98,7 @@ impl Place {
 struct ByScore {
     all: BTreeSet<Key>,
     by_prefix: BTreeMap<(i64, BlockHash), BTreeSet<Key>>,
-    /// Those that can still meet a deadline, by the last moment to start.
+    /// Requests that can still meet their deadline, by the latest time at which they must start.
     starts: BTreeSet<(Timestamp, RequestId)>,
     overdue: Option<RequestId>,
     tokens: u64,
@@ -193,9 +193,9 @@ impl Line {
     }
 
     /// Returns the first in line and those that go with it, then the others. A step is full enough with
-    /// `saturation` tokens.
-    fn in_order(&self, now: Timestamp, saturation: u64) -> impl Iterator<Item = &Place> {
-        let ahead = self.ahead(now, saturation);
+    /// `enough` tokens.
+    fn in_order(&self, now: Timestamp, enough: u64) -> impl Iterator<Item = &Place> {
+        let ahead = self.ahead(now, enough);
         let rank: BTreeSet<Key> = ahead.iter().copied().collect();
         let all = &self.places.orders().all;
         let others = all.iter().copied().filter(move |key| !rank.contains(key));
@@ -203,7 +203,7 @@ impl Line {
         line.map(|key| &self.places[key.request])
     }
 
-    fn ahead(&self, now: Timestamp, saturation: u64) -> Vec<Key> {
+    fn ahead(&self, now: Timestamp, enough: u64) -> Vec<Key> {
         let orders = self.places.orders();
         let overdue = self.overdue(now);
         let usual = { orders.all.first() }.map(|key| &self.places[key.request]);
@@ -218,7 +218,7 @@ impl Line {
         let mut tokens = first.tokens;
         let fits = |key: &&Key| {
             tokens += self.places[key.request].tokens;
-            overdue.is_some() || tokens <= saturation
+            overdue.is_some() || tokens <= enough
         };
         std::iter::once(&first.key)
             .chain(others.take_while(fits))
