@@ -13,7 +13,7 @@ use prelude_kv::BlockHash;
 
 use self::times::Times;
 use super::{
-    Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Waiting,
+    Plan, QueueView, SchedulerPolicy, StepBudget, StepTime, Unfinished, Waiting,
     places::{Orders, Places},
 };
 use crate::{Cost, Turn};
@@ -23,9 +23,11 @@ use crate::{Cost, Turn};
 ///
 /// 1. by priority;
 /// 2. who can still meet a deadline, before who cannot any more;
-/// 3. by the time that the tokens take which are not cached *now*, less a hundredth of the time waited:
-///    a request overtakes one that came earlier only if it came at most a hundred times the difference
-///    of their times later, so none starves;
+/// 3. by the time from which on it yields to no request that comes later: its arrival and a hundred times
+///    the time that its tokens take which are not cached *now*, or, if that is less, its arrival and
+///    twice the time of all that waited when it came and twenty times its own. So short requests
+///    overtake long ones, none starves, and where more comes than the device can do, what is long
+///    waits about twice as long as it would in the order of arrival, and not until the crowd is gone;
 /// 4. those that share the first one's cached prefix go along with it, as far as a step is not full
 ///    enough without them.
 ///
@@ -46,11 +48,20 @@ pub struct Auto {
     decode: Line,
     /// Generations that decoded in the last step.
     decoding: u32,
+    /// Of generations whose prompts have begun, the time that those took that waited when they came.
+    begun: BTreeMap<RequestId, Duration>,
     recalibrations: u64,
 }
 
-/// A request's time counts less by one part in so many of the time that it has waited.
-const AGEING: u64 = 100;
+/// A request waits for later ones at most this many times its own time.
+const PATIENCE: u32 = 100;
+
+/// A request waits for later ones at most this many times the time of all that waited when it came, and
+/// [`OWN`] times its own.
+const AHEAD: u32 = 2;
+
+/// See [`AHEAD`].
+const OWN: u32 = 20;
 
 /// One part in so many of the device's time goes to overdue requests at most.
 const OVERDUE_SHARE: u64 = 4;
@@ -58,11 +69,11 @@ const OVERDUE_SHARE: u64 = 4;
 /// Most prompts of generations that have begun and not ended.
 const ASIDE: usize = 8;
 
-/// Nanoseconds, less those waited over [`AGEING`]. Since all fall at one rate, what is compared is the
-/// time plus the arrival over [`AGEING`].
-fn score(takes: Duration, arrival: Timestamp) -> u64 {
-    let takes = u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
-    takes.saturating_add(arrival.as_nanos() / AGEING)
+/// Returns the time from which on no request that comes goes before this one, which takes so long, as do
+/// those that waited when it came.
+fn due(arrival: Timestamp, takes: Duration, ahead: Duration) -> Timestamp {
+    let bound = ahead * AHEAD + takes.saturating_mul(OWN);
+    arrival.saturating_add(bound.min(takes.saturating_mul(PATIENCE)))
 }
 
 /// A place in the order. Unique, since ids are.
@@ -70,7 +81,7 @@ fn score(takes: Duration, arrival: Timestamp) -> u64 {
 struct Key {
     priority: i64,
     is_late: bool,
-    score: u64,
+    due: Timestamp,
     arrival: Timestamp,
     request: RequestId,
 }
@@ -80,6 +91,8 @@ struct Place {
     key: Key,
     /// The time that the request takes once it is its turn.
     takes: Duration,
+    /// The time that those take that waited when the request came.
+    ahead: Duration,
     tokens: u64,
     prefix: Option<BlockHash>,
     turn: Turn,
@@ -93,21 +106,23 @@ impl Place {
     }
 }
 
-/// The waiting requests of a class in the order of their scores.
+/// The waiting requests of a class in the order in which they are due.
 #[derive(Debug, Default)]
-struct ByScore {
+struct ByDue {
     all: BTreeSet<Key>,
     by_prefix: BTreeMap<(i64, BlockHash), BTreeSet<Key>>,
     /// Requests that can still meet their deadline, by the latest time at which they must start.
     starts: BTreeSet<(Timestamp, RequestId)>,
     overdue: Option<RequestId>,
     tokens: u64,
+    takes: Duration,
 }
 
-impl Orders<Place> for ByScore {
+impl Orders<Place> for ByDue {
     fn insert(&mut self, request: RequestId, place: &Place) {
         self.all.insert(place.key);
         self.tokens += place.tokens;
+        self.takes += place.takes;
         if let Some(group) = place.group() {
             self.by_prefix.entry(group).or_default().insert(place.key);
         }
@@ -122,6 +137,7 @@ impl Orders<Place> for ByScore {
     fn remove(&mut self, request: RequestId, place: &Place) {
         self.all.remove(&place.key);
         self.tokens -= place.tokens;
+        self.takes -= place.takes;
         if let Some(group) = place.group()
             && let Some(keys) = self.by_prefix.get_mut(&group)
         {
@@ -140,7 +156,7 @@ impl Orders<Place> for ByScore {
 /// The waiting requests of a class.
 #[derive(Debug, Default)]
 struct Line {
-    places: Places<Place, ByScore>,
+    places: Places<Place, ByDue>,
     /// The time from which on an overdue request may go first again.
     next_overdue: Timestamp,
 }
@@ -169,7 +185,7 @@ impl Line {
             let from = self.next_overdue.max(now);
             self.next_overdue = from.saturating_add(took.saturating_mul(share));
         }
-        place.is_some_and(|place| place.key.score != before.key.score)
+        place.is_some_and(|place| place.key.due != before.key.due)
     }
 
     /// Puts those behind the others who cannot meet their deadlines any more.
@@ -240,6 +256,7 @@ impl Auto {
             oneshot: Line::default(),
             decode: Line::default(),
             decoding: 0,
+            begun: BTreeMap::new(),
             recalibrations: 0,
         }
     }
@@ -256,7 +273,7 @@ impl Auto {
             .enough(waiting as u64, tokens, self.decoding.into())
     }
 
-    fn place(&self, waiting: &Waiting, cost: &Cost) -> Place {
+    fn place(&self, waiting: &Waiting, cost: &Cost, ahead: Duration) -> Place {
         let work = cost.work();
         let takes = self.times.added(&work);
         let alone = self.times.alone(&work);
@@ -268,11 +285,12 @@ impl Auto {
             key: Key {
                 priority: waiting.priority,
                 is_late: false,
-                score: score(takes, waiting.arrival),
+                due: due(waiting.arrival, takes, ahead),
                 arrival: waiting.arrival,
                 request: waiting.request,
             },
             takes,
+            ahead,
             tokens: cost.tokens,
             prefix: cost.prefix,
             turn: waiting.turn,
@@ -284,12 +302,19 @@ impl Auto {
         let now = view.now();
         for &(request, change) in view.changed() {
             let withdrawn = view.withdrawn().contains(&request);
-            let place = |waiting: Option<Waiting>| {
+            let place = |waiting: Option<Waiting>, line: &Line| {
                 let cost = change.map(|change| change.cost)?;
-                Some(self.place(&waiting?, &cost))
+                let before = line.places.get(request);
+                let ahead = before.map_or_else(|| self.ahead(view), |before| before.ahead);
+                Some(self.place(&waiting?, &cost, ahead))
             };
-            let oneshot = place(change.and_then(|change| change.oneshot));
-            let decode = place(change.and_then(|change| change.decode));
+            let oneshot = place(change.and_then(|change| change.oneshot), &self.oneshot);
+            let decode = place(change.and_then(|change| change.decode), &self.decode);
+            if decode.is_none()
+                && let Some(before) = self.decode.places.get(request)
+            {
+                self.begun.insert(request, before.ahead);
+            }
             let moved = self.oneshot.set(now, request, oneshot, withdrawn);
             self.recalibrations += u64::from(moved);
             let moved = self.decode.set(now, request, decode, withdrawn);
@@ -297,6 +322,15 @@ impl Auto {
         }
         self.oneshot.give_up_late(now);
         self.decode.give_up_late(now);
+        let going = |request| { view.unfinished().iter() }.any(|prompt| prompt.request == request);
+        self.begun.retain(|&request, _| going(request));
+    }
+
+    /// Returns the time that all that waits takes.
+    fn ahead(&self, view: &QueueView<'_>) -> Duration {
+        let rests = { view.unfinished().iter() }.map(|prompt| self.times.added(&rest(prompt)));
+        let (oneshot, decode) = (self.oneshot.places.orders(), self.decode.places.orders());
+        oneshot.takes + decode.takes + rests.sum()
     }
 
     /// Returns the requests whose unfinished prompts go on: those whose turn comes before the step is
@@ -315,7 +349,10 @@ impl Auto {
         }
         let mut rests: Vec<(Key, u32)> = { unfinished.iter() }
             .map(|prompt| {
-                let work = StepWork::prompt(prompt.tokens, prompt.context + prompt.tokens);
+                let work = rest(prompt);
+                let waits = self.decode.places.get(prompt.request);
+                let begun = self.begun.get(&prompt.request).copied();
+                let ahead = waits.map(|place| place.ahead).or(begun).unwrap_or_default();
                 let by = prompt
                     .deadline
                     .map_or(u64::MAX, |deadline| deadline.as_nanos());
@@ -323,7 +360,7 @@ impl Auto {
                 let key = Key {
                     priority: prompt.priority,
                     is_late: ends.as_nanos() > by,
-                    score: score(self.times.added(&work), prompt.arrival),
+                    due: due(prompt.arrival, self.times.added(&work), ahead),
                     arrival: prompt.arrival,
                     request: prompt.request,
                 };
@@ -352,6 +389,31 @@ impl Auto {
         }
         Some(going)
     }
+}
+
+#[cfg(test)]
+impl Auto {
+    /// Returns the time that a waiting request takes, when it is due and when it must start; `class`: 0
+    /// of one-shot requests, 1 of generations.
+    pub(crate) fn place_of(
+        &self,
+        class: usize,
+        request: RequestId,
+    ) -> Option<(Duration, Timestamp, Option<Timestamp>)> {
+        let line = [&self.oneshot, &self.decode][class];
+        let place = line.places.get(request)?;
+        Some((place.takes, place.key.due, place.start_by))
+    }
+
+    /// Returns the times from which on an overdue request may go first again, by class.
+    pub(crate) fn overdue_from(&self) -> [Timestamp; 2] {
+        [self.oneshot.next_overdue, self.decode.next_overdue]
+    }
+}
+
+/// Returns the work of a prompt that is left.
+fn rest(prompt: &Unfinished) -> StepWork {
+    StepWork::prompt(prompt.tokens, prompt.context + prompt.tokens)
 }
 
 impl SchedulerPolicy for Auto {

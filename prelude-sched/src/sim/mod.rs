@@ -12,6 +12,7 @@
 //! Wrong salts are the one thing that this memory model cannot see (equal tokens have equal keys
 //! and values whatever the salt); unit tests of `prelude-kv` and of the forest cover them.
 
+mod auto_twin;
 mod chaos;
 mod executor;
 mod groups_twin;

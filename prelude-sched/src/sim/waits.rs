@@ -1,9 +1,10 @@
 //! The waits of requests, held against the bound that [`Turn`](crate::Turn) promises.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use prelude_core::{Capacity, RequestId, Timestamp};
 
+use super::auto_twin::HadTheirs;
 use crate::{Scheduler, SchedulerConfig, scheduler::invariants::TurnOf};
 
 /// The longest waits of a simulation.
@@ -32,6 +33,8 @@ pub(super) struct Waits {
     /// The turns of the one-shot queue and of the queue of generations.
     turns: [Option<TurnWait>; 2],
     longest: LongestWaits,
+    /// The times until which overdue requests of either queue have had their part of the device.
+    had_theirs: HadTheirs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +63,7 @@ impl Waits {
         config: &SchedulerConfig,
         capacity: Capacity,
         laps_chunk: Option<u32>,
+        had_theirs: HadTheirs,
     ) -> Self {
         let max_wait = Duration::from_millis(u64::from(config.max_wait_ms));
         Self {
@@ -71,6 +75,7 @@ impl Waits {
                 turn_steps_max: turn_steps_max(config, capacity, laps_chunk),
                 ..LongestWaits::default()
             },
+            had_theirs,
         }
     }
 
@@ -106,7 +111,7 @@ impl Waits {
     ///
     /// # Panics
     /// If a request that has the turn has waited for too many of them.
-    pub(super) fn step(&mut self, scheduler: &Scheduler) {
+    pub(super) fn step(&mut self, now: Timestamp, scheduler: &Scheduler) {
         for waiting in &mut self.unstarted {
             waiting.steps += u64::from(waiting.is_overdue);
         }
@@ -137,7 +142,12 @@ impl Waits {
             // It waits until generations have had their share of the time, which is bounded by the
             // time of the steps that one-shot work had too much of.
             let sits_out = (n == ONESHOT || self.one_turn) && scheduler.oneshot_is_ahead();
-            if not_yet || sits_out || scheduler.has_older_work(&of, wait.admitted, with_prompt) {
+            let had_theirs = now.as_nanos() < self.had_theirs[n].load(Ordering::Relaxed);
+            if not_yet
+                || sits_out
+                || had_theirs
+                || scheduler.has_older_work(&of, wait.admitted, with_prompt)
+            {
                 continue;
             }
             wait.steps += 1;

@@ -284,7 +284,7 @@ impl World {
     fn launch(&mut self, step: StepId, batch: ForwardBatch) {
         self.summary.steps += 1;
         if let Some(waits) = &mut self.waits {
-            waits.step(&self.scheduler);
+            waits.step(self.now, &self.scheduler);
         }
         self.check_budgets(&batch);
         let duration = self.cost.duration(&batch);

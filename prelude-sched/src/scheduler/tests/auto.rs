@@ -33,17 +33,37 @@ fn later(rig: &mut Rig, ms: u64) {
 }
 
 #[test]
-fn short_ones_go_first_and_waiting_counts_a_hundredth() {
+fn short_ones_go_first_and_none_waits_for_ever() {
     let mut rig = rig(20, 0);
     submit(&mut rig, classify(0, prompt(1, 20)));
-    // It takes 2 ms less, and comes 100 ms later.
+    // It is due at 20 times its own time, 400 ms. One of 9 ms at 100 ms: at 100 + 2 * 20 + 180.
     later(&mut rig, 100);
-    submit(&mut rig, classify(1, prompt(2, 18)));
-    // It takes 2 ms less, and comes 300 ms later.
-    later(&mut rig, 200);
-    submit(&mut rig, classify(2, prompt(3, 18)));
+    submit(&mut rig, classify(1, prompt(2, 9)));
+    // One of 15 ms at 200 ms: at 200 + 2 * 29 + 300.
+    later(&mut rig, 100);
+    submit(&mut rig, classify(2, prompt(3, 15)));
     rig.drain();
     assert_eq!(rig.order(), [1, 0, 2]);
+}
+
+#[test]
+fn a_crowd_lets_a_long_one_wait_a_hundred_times_its_own_time_at_most() {
+    let order = |later_ms: u64| {
+        let mut rig = rig(20, 0);
+        for id in 10..60 {
+            submit(&mut rig, classify(id, prompt(id as u32, 20)));
+        }
+        // A thousand ms are ahead of it, and it takes 10.
+        submit(&mut rig, classify(0, prompt(1, 10)));
+        later(&mut rig, later_ms);
+        // A thousand and ten ms are ahead of it, and it takes 5: it is due 500 ms after it came.
+        submit(&mut rig, classify(1, prompt(2, 5)));
+        rig.drain();
+        let order = rig.order().into_iter();
+        order.filter(|&id| id < 2).collect::<Vec<_>>()
+    };
+    assert_eq!(order(499), [1, 0]);
+    assert_eq!(order(501), [0, 1]);
 }
 
 #[test]
@@ -82,9 +102,11 @@ fn overdue_requests_have_a_quarter_of_the_time() {
     submit(&mut rig, classify(0, prompt(1, 20)));
     submit(&mut rig, classify(1, prompt(2, 20)));
     later(&mut rig, 1_000);
-    // Short ones, of which a step has two, more than enough for all steps.
+    // More urgent ones, of which a step has two, more than enough for all steps.
     for id in 2..20 {
-        submit(&mut rig, classify(id, prompt(id as u32 + 1, 9)));
+        let mut urgent = classify(id, prompt(id as u32 + 1, 9));
+        urgent.priority = -1;
+        submit(&mut rig, urgent);
     }
     // The first is overdue and goes first; the second only when 80 ms have passed since that was seen.
     for _ in 0..6 {

@@ -6,12 +6,17 @@ use prelude_core::{PassCapacity, ServiceTime, TokenId};
 
 use super::{
     super::{
-        chaos::Chaos, groups_twin::CheckedGroups, laps_twin::CheckedLaps,
-        round_robin_twin::CheckedRoundRobin, srjf_twin::CheckedSrjf, workload::Steady,
+        auto_twin::{CheckedAuto, HadTheirs},
+        chaos::Chaos,
+        groups_twin::CheckedGroups,
+        laps_twin::CheckedLaps,
+        round_robin_twin::CheckedRoundRobin,
+        srjf_twin::CheckedSrjf,
+        workload::Steady,
     },
     *,
 };
-use crate::{Auto, Fcfs, LapsConfig, SchedulerPolicy};
+use crate::{Fcfs, LapsConfig, SchedulerPolicy};
 
 impl World {
     pub(super) fn new(seed: u64) -> Self {
@@ -47,9 +52,10 @@ impl World {
         let mut workload = Workload::random(&mut random, capacity);
         workload.priorities &= random.one_in(2);
         let gatherings = Arc::new(AtomicU64::new(0));
+        let had_theirs = HadTheirs::default();
         // Prompts that are cut into chunks are computed in no passes.
         let chunk = (capacity.passes.is_none()).then_some(config.prefill_chunk_tokens);
-        let (name, policy, laps_chunk) = policy(&mut random, seed, chunk, &gatherings);
+        let (name, policy, laps_chunk) = policy(&mut random, seed, chunk, &gatherings, &had_theirs);
         let scheduler = Scheduler::with_policy(config.clone(), capacity, policy);
         let mut scheduler = scheduler.expect("the config is in range");
         let mut told = Random::new(mix(seed, 0x701d));
@@ -81,8 +87,7 @@ impl World {
             arriving: 1,
             aborts: Vec::new(),
             running: VecDeque::new(),
-            waits: (!matches!(name, "auto" | "chaos"))
-                .then(|| Waits::new(&config, capacity, laps_chunk)),
+            waits: (name != "chaos").then(|| Waits::new(&config, capacity, laps_chunk, had_theirs)),
             ledger: Ledger::new(Twin {
                 vocab_size: capacity.vocab_size,
                 attention: capacity.attention,
@@ -192,6 +197,7 @@ fn policy(
     seed: u64,
     turns_chunk: Option<u32>,
     gatherings: &Arc<AtomicU64>,
+    had_theirs: &HadTheirs,
 ) -> (&'static str, Box<dyn SchedulerPolicy>, Option<u32>) {
     let chaos = random.one_in(8);
     let srjf = random.one_in(3);
@@ -222,7 +228,8 @@ fn policy(
     } else if Random::new(mix(seed, 0xa070)).one_in(2) {
         let mut random = Random::new(mix(seed, 0xa071));
         let service = random.one_in(2).then(|| service_time(&mut random));
-        ("auto", Box::new(Auto::new(service)), None)
+        let policy = CheckedAuto::new(service, Arc::clone(had_theirs));
+        ("auto", Box::new(policy), None)
     } else {
         ("fcfs", Box::new(Fcfs), None)
     }
