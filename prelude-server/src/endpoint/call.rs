@@ -16,7 +16,7 @@ use crate::{
     app::App,
     config::JSON_DEPTH_MAX,
     error::ApiError,
-    identity::{self, Client},
+    identity::Client,
     log,
     sse::EventStream,
     wire::{self, Request},
@@ -190,14 +190,6 @@ impl Call {
             self.app.metrics.unknown_fields(route, unknown);
         }
         Ok(())
-    }
-
-    /// Takes the body's `request_id`, if it is fit to be echoed.
-    pub(crate) fn name(&self, id: &str) {
-        if identity::is_request_id(id) {
-            // The field is read once, so nobody has named the request before.
-            let _ = self.named.set(id.to_owned());
-        }
     }
 
     /// Runs `work`, which turns about `bytes` of text into ids, and tells the metrics how long

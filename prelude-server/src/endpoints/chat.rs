@@ -22,7 +22,7 @@ use crate::{
         conversation::{Conversation, ConversationFields},
         generate::{GenerationFields, Job, Params, Report, Run, Speaker, entries, logprobs},
         place,
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         tools::Mind,
         truncate::{Side, Truncation, TruncationFields},
     },
@@ -81,7 +81,8 @@ request! {
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: ChatRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Chat)?;
+    let ask = Ask::new(call, request.common, Task::Chat)?;
+    let model = ask.model;
     let conversation = Conversation::new(call, model, request.conversation, true)?;
     let answer = request.answer;
     let max_tokens = { answer.max_completion_tokens.or(answer.max_tokens) }.map(Int::count);
@@ -127,8 +128,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         prompt_range: params.prompt_logprobs_range.clone(),
     };
     let jobs = vec![Job { ids, max_tokens }];
-    let run = Run::start(call, model, &common, params, jobs, &report).await?;
-    drop(common);
+    let run = Run::start(&ask, params, jobs, &report).await?;
+    drop(ask);
     drop(body);
     let chat = Chat {
         id: call.app.ids.next("chatcmpl-"),

@@ -19,7 +19,7 @@ use crate::{
         classify::{ActivationFields, LabelFields, classify, in_f32, model},
         input::{Given, InputsFields},
         prepared::Unit,
-        submit::{Common, CommonFields, ListBody},
+        submit::{Ask, CommonFields, ListBody},
     },
     wire::{Int, request},
 };
@@ -104,13 +104,10 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         return classes.map_err(|e| e.in_dialect(Dialect::Tei));
     }
     let request: ClassifyRequest<'_> = call.read_fields(fields).await?;
-    let common = Common::new(call, request.common)?;
-    let model = model(
-        &call.app,
-        common.model.as_deref(),
-        request.labels.labels.is_some(),
-    )?;
-    let ask = common.ask(call, model);
+    let has_labels = request.labels.labels.is_some();
+    let named = |name: Option<&str>| model(&call.app, name, has_labels);
+    let ask = Ask::of(call, request.common, named)?;
+    let model = ask.model;
     let classes = match &request.labels.labels {
         Some(labels) => labels.len(),
         None => model.class_names().len(),

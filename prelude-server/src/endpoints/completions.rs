@@ -19,7 +19,7 @@ use crate::{
         generate::{GenerationFields, Job, Params, Report, Run, Speaker, entries, logprobs},
         input::{self, Encoding, Prompt, Prompts},
         place,
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         truncate::{Side, Truncation, TruncationFields},
     },
     wire::{Count, CountOrAll, Int, request},
@@ -79,7 +79,8 @@ struct Options {
 /// 400 for whatever is wrong with it, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: CompletionRequest<'_> = call.read(&body).await?;
-    let (common, model) = Common::with_model(call, request.common, Task::Completions)?;
+    let ask = Ask::new(call, request.common, Task::Completions)?;
+    let model = ask.model;
     let PromptFields {
         prompt: Prompts(prompts),
         max_tokens,
@@ -131,9 +132,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
         .into_iter()
         .map(|ids| Job { ids, max_tokens })
         .collect();
-    let run = Run::start(call, model, &common, params, jobs, &report).await?;
+    let run = Run::start(&ask, params, jobs, &report).await?;
     let echoes: Vec<String> = echoes.into_iter().flatten().map(Cow::into_owned).collect();
-    drop(common);
+    drop(ask);
     drop(body);
     let completion = Completion {
         id: call.app.ids.next("cmpl-"),

@@ -19,7 +19,7 @@ use crate::{
     tasks::{
         classify::{self, LabelFields},
         judged::Judged,
-        submit::{Common, CommonFields},
+        submit::{Ask, Common, CommonFields},
     },
     wire::request,
 };
@@ -81,7 +81,11 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let is_meant = |name: &&str| !ALIASES.contains(name) || call.app.model(Some(name)).is_ok();
     let name = common.model.as_deref().filter(is_meant);
     let model = classify::model(&call.app, name, asks_language_model)?;
-    let ask = common.ask(call, model);
+    let ask = Ask {
+        call,
+        model,
+        common,
+    };
     let found = scores::found(&ask, judged, (labels, guidelines)).await?;
     let write = move || found.reply(call.app.ids.next("modr-"), &model.name);
     Ok(call.write(0, write).await)

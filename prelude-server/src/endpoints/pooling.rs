@@ -20,7 +20,7 @@ use crate::{
         embed::{self, Embedded, Vector, VectorFields},
         input::{Given, InputsFields},
         prepared::Unit,
-        submit::{Common, CommonFields, ListBody},
+        submit::{Ask, CommonFields, ListBody},
     },
     wire::{Text, request},
 };
@@ -79,12 +79,11 @@ enum Data {
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let request: PoolingRequest<'_> = call.read(&body).await?;
-    let common = Common::new(call, request.common)?;
-    let model = call
-        .app
-        .model_for(common.model.as_deref(), Task::Pooling)
-        .map_err(|e| e.prefixed("Unsupported task: "))?;
-    let ask = common.ask(call, model);
+    let ask = Ask::of(call, request.common, |name| {
+        let model = call.app.model_for(name, Task::Pooling);
+        model.map_err(|e| e.prefixed("Unsupported task: "))
+    })?;
+    let model = ask.model;
     let (task, unit) = task(request.task.task, model)?;
     let (vectors, labels, inputs) = (request.vectors, request.labels, request.inputs);
     let Embedded {

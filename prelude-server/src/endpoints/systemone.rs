@@ -21,7 +21,7 @@ use crate::{
     tasks::{
         decide::{self, DecideFields, Questionnaire},
         messages::has_media,
-        submit::{Ask, Common, CommonFields},
+        submit::{Ask, CommonFields},
     },
     wire::request,
 };
@@ -55,7 +55,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     answer(call, &body).await.map_err(as_system_one)
 }
 
-async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
+async fn answer(call: &Arc<Call>, body: &[u8]) -> Result<Reply, ApiError> {
     let (ask, questionnaire) = read(call, body).await?;
     let decided = decide::decide(&ask, &questionnaire, body.len()).await?;
     Ok(answers::reply(&ask.model.name, &questionnaire, &decided))
@@ -63,7 +63,7 @@ async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
 
 /// Reads a request: the model that is asked, and the state with its questions.
 async fn read<'a>(
-    call: &'a Call,
+    call: &'a Arc<Call>,
     body: &'a [u8],
 ) -> Result<(Ask<'a>, Questionnaire<'a>), ApiError> {
     let fields = call.fields(body).await?;
@@ -72,15 +72,13 @@ async fn read<'a>(
         return Err(ApiError::refused_field("state".to_owned(), reason));
     }
     let request: SystemOneRequest<'_> = call.read_fields(fields).await?;
-    let common = Common::new(call, request.common)?;
     let aliases = &call.app.config.decide.systemone_aliases;
-    let name = common
-        .model
-        .as_deref()
-        .filter(|name| !aliases.iter().any(|alias| alias == name));
-    let model = call.app.model_for(name, Task::SystemOne)?;
+    let ask = Ask::of(call, request.common, |name| {
+        let name = name.filter(|name| !aliases.iter().any(|alias| alias == name));
+        call.app.model_for(name, Task::SystemOne)
+    })?;
     let questionnaire = questions::questionnaire(request.state, request.options)?;
-    Ok((common.ask(call, model), questionnaire))
+    Ok((ask, questionnaire))
 }
 
 /// Turns the status of a malformed request, 400 elsewhere, into 422 with a list of details, and that

@@ -238,7 +238,7 @@ pub(crate) async fn compute<T, K>(
         rows,
         prompt_tokens: tokens,
     } = prepared;
-    let answer = submit(call, ask.model, &ask.common, tree, rows, tokens).await?;
+    let answer = submit(ask, tree, rows, tokens).await?;
     let collected = collect(call, answer).await?;
     let read_row = |row| match row {
         CollectedRow::Output(output) => read(output),

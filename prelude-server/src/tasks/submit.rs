@@ -15,6 +15,7 @@ use crate::{
     admission::{Cost, Stage, time_for},
     endpoint::{Call, Reply, unix_seconds},
     error::ApiError,
+    identity::is_request_id,
     log, reject,
     served_model::{ServedModel, Task},
     wire::{Int, Text},
@@ -74,8 +75,9 @@ impl<'a> Common<'a> {
     /// # Errors
     /// 400 naming the field.
     pub(crate) fn new(call: &Call, fields: CommonFields<'a>) -> Result<Self, ApiError> {
-        if let Some(id) = &fields.request_id {
-            call.name(&id.0);
+        if let Some(Text(id)) = fields.request_id.filter(|id| is_request_id(&id.0)) {
+            // A header's id stays.
+            let _ = call.named.set(id.into_owned());
         }
         let (client, config) = (&call.client, &call.app.config);
         let best = client.best_priority.unwrap_or(config.limits.best_priority);
@@ -96,36 +98,12 @@ impl<'a> Common<'a> {
             },
         })
     }
-
-    /// Checks the common fields, as [`Common::new`] does, and finds the model that serves a task.
-    ///
-    /// # Errors
-    /// 400 naming the field; 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
-    pub(crate) fn with_model<'c>(
-        call: &'c Call,
-        fields: CommonFields<'a>,
-        task: Task,
-    ) -> Result<(Self, &'c Arc<ServedModel>), ApiError> {
-        let common = Self::new(call, fields)?;
-        let model = call.app.model_for(common.model.as_deref(), task)?;
-        Ok((common, model))
-    }
-
-    /// Returns the request that these fields and a model make.
-    pub(crate) const fn ask(self, call: &'a Call, model: &'a ServedModel) -> Ask<'a> {
-        Ask {
-            call,
-            model,
-            common: self,
-        }
-    }
 }
 
-/// A request for a model's work: what every task that generates nothing is given beside its own
-/// fields.
+/// A request for a model's work: what every task is given beside its own fields.
 pub(crate) struct Ask<'a> {
-    pub(crate) call: &'a Call,
-    pub(crate) model: &'a ServedModel,
+    pub(crate) call: &'a Arc<Call>,
+    pub(crate) model: &'a Arc<ServedModel>,
     pub(crate) common: Common<'a>,
 }
 
@@ -133,14 +111,32 @@ impl<'a> Ask<'a> {
     /// Checks the common fields and finds the model that serves a task.
     ///
     /// # Errors
-    /// As [`Common::with_model`].
+    /// 400 naming the field; 404 `model_not_found`, 400 `unsupported_task`, 503 `loading`.
     pub(crate) fn new(
-        call: &'a Call,
+        call: &'a Arc<Call>,
         fields: CommonFields<'a>,
         task: Task,
     ) -> Result<Self, ApiError> {
-        let (common, model) = Common::with_model(call, fields, task)?;
-        Ok(common.ask(call, model))
+        Self::of(call, fields, |name| call.app.model_for(name, task))
+    }
+
+    /// Checks the common fields, names the call by `request_id`, and lets `choose` find the model of
+    /// a name.
+    ///
+    /// # Errors
+    /// 400 naming the field; those of `choose`.
+    pub(crate) fn of(
+        call: &'a Arc<Call>,
+        fields: CommonFields<'a>,
+        choose: impl FnOnce(Option<&str>) -> Result<&'a Arc<ServedModel>, ApiError>,
+    ) -> Result<Self, ApiError> {
+        let common = Common::new(call, fields)?;
+        let model = choose(common.model.as_deref())?;
+        Ok(Self {
+            call,
+            model,
+            common,
+        })
     }
 }
 
@@ -189,13 +185,12 @@ fn cache_salt(
 /// 400 if no queue could hold it; 429 if the queue is full, the engine is busy or the deadline has
 /// passed; 503 if the engine is gone.
 pub(crate) async fn submit(
-    call: &Call,
-    model: &ServedModel,
-    common: &Common<'_>,
+    ask: &Ask<'_>,
     tree: PromptTree,
     rows: Vec<RowSpec>,
     prompt_tokens: u64,
 ) -> Result<Answer, ApiError> {
+    let (call, model, common) = (ask.call, ask.model, &ask.common);
     let class = ExecutionClass::of(&rows);
     call.reservation.admit(Cost {
         rows: Some(rows.len() as u64),

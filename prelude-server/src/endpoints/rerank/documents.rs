@@ -1,6 +1,6 @@
 //! Documents in the order of their relevance: vLLM's, Jina's, Cohere's and SGLang's dialects.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use schemars::{JsonSchema, json_schema};
 use serde::{
@@ -109,7 +109,7 @@ fn wanted(top_n: Option<Int<0, { i64::MAX }>>) -> Option<usize> {
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
 pub(super) async fn rank(
-    call: &Call,
+    call: &Arc<Call>,
     fields: Fields<'_>,
     answered: Answered,
 ) -> Result<Reply, ApiError> {

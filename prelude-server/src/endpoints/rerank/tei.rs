@@ -1,5 +1,7 @@
 //! Texts in the order of their relevance: TEI's dialect.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -46,7 +48,7 @@ request! {
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
-pub(super) async fn rank(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
+pub(super) async fn rank(call: &Arc<Call>, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: TeiRerankRequest<'_> = call.read_fields(fields).await?;
     let ask = Ask::new(call, request.common, Task::Rerank)?;
     let model = ask.model;

@@ -1,5 +1,7 @@
 //! Scores of labels behind each item: tokens of a language model, classes of a classifier.
 
+use std::sync::Arc;
+
 use prelude_core::{RowOutput, TokenId};
 use prelude_text::label_trie::softmax;
 use schemars::JsonSchema;
@@ -20,7 +22,7 @@ use crate::{
         classify::activated,
         input::Prompts,
         prepared::{Expected, Prepared, compute},
-        submit::{Common, UsageBody},
+        submit::{Ask, UsageBody},
         truncate::{Side, Truncation},
     },
 };
@@ -75,15 +77,17 @@ enum Items {
 }
 
 /// Scores tokens or classes behind each item.
-pub(super) async fn by_labels(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
-    let common = Common::new(call, request.common)?;
+pub(super) async fn by_labels(
+    call: &Arc<Call>,
+    request: ScoreRequest<'_>,
+) -> Result<Reply, ApiError> {
     let fields = request.labels;
     // Labels are for language models; without a model's name, the one that can use them is meant.
     let labelled = fields.labels.is_some() || fields.label_token_ids.is_some();
     let can = |model: &ServedModel| !labelled || model.has_vocabulary();
-    let name = common.model.as_deref();
-    let model = call.app.model_of(name, Task::Score, can)?;
-    let ask = common.ask(call, model);
+    let named = |name: Option<&str>| call.app.model_of(name, Task::Score, can);
+    let ask = Ask::of(call, request.common, named)?;
+    let model = ask.model;
     let apply_softmax = fields.apply_softmax.unwrap_or(false);
     // Only a classification head without softmax gives logits.
     let activated = model.has_vocabulary() || apply_softmax;

@@ -1,5 +1,7 @@
 //! Scores of pairs of texts, in vLLM's dialect.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +36,7 @@ pub(crate) struct PairFields<'a> {
 }
 
 /// Scores pairs of texts: vLLM's dialect.
-pub(super) async fn pairs(call: &Call, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
+pub(super) async fn pairs(call: &Arc<Call>, request: ScoreRequest<'_>) -> Result<Reply, ApiError> {
     let ask = Ask::new(call, request.common, Task::Pairs)?;
     let model = ask.model;
     ApiError::refuse_given(&[

@@ -81,7 +81,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     answer(call, &body).await.map_err(as_system_one)
 }
 
-async fn answer(call: &Call, body: &[u8]) -> Result<Reply, ApiError> {
+async fn answer(call: &Arc<Call>, body: &[u8]) -> Result<Reply, ApiError> {
     let PermuteRequest { of, .. } = call.read(body).await?;
     let inside = |error: ApiError| match error.param().map(|at| at.trim_matches('/').to_owned()) {
         Some(at) => error.with_param(format!("/request/{at}")),

@@ -15,7 +15,7 @@ use crate::{
         classify::{self, Classified, Function, LabelFields, classify, in_f32},
         input::{Given, Prompt},
         prepared::Unit,
-        submit::{Common, CommonFields},
+        submit::{Ask, CommonFields},
         truncate::CutFields,
     },
     wire::{Fields, Int, Text, described, one_of, request, wrong_type},
@@ -129,11 +129,11 @@ async fn predict(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
-pub(crate) async fn classes(call: &Call, fields: Fields<'_>) -> Result<Reply, ApiError> {
+pub(crate) async fn classes(call: &Arc<Call>, fields: Fields<'_>) -> Result<Reply, ApiError> {
     let request: PredictRequest<'_> = call.read_fields(fields).await?;
-    let common = Common::new(call, request.common)?;
-    let model = classify::model(&call.app, common.model.as_deref(), false)?;
-    let ask = common.ask(call, model);
+    let named = |name: Option<&str>| classify::model(&call.app, name, false);
+    let ask = Ask::of(call, request.common, named)?;
+    let model = ask.model;
     if model.has_vocabulary() {
         let message = "the model has no classes of its own; ask /classify with `labels`";
         return Err(ApiError::new(400, "unsupported_task", message));

@@ -15,7 +15,7 @@ use crate::{
     error::ApiError,
     reject,
     served_model::ServedModel,
-    tasks::submit::{self, Common, UsageBody},
+    tasks::submit::{self, Ask, UsageBody},
 };
 
 /// About how many bytes of text a generated token has.
@@ -96,13 +96,12 @@ impl Run {
     /// # Errors
     /// 400, 429, 503: whatever keeps the request from the engine.
     pub(crate) async fn start(
-        call: &Arc<Call>,
-        model: &Arc<ServedModel>,
-        common: &Common<'_>,
+        ask: &Ask<'_>,
         params: Params,
         jobs: Vec<Job>,
         report: &Report,
     ) -> Result<Self, ApiError> {
+        let (call, model) = (ask.call, ask.model);
         let mut rows = Vec::new();
         let mut kinds = Vec::new();
         let mut choices = Vec::new();
@@ -165,7 +164,7 @@ impl Run {
                 seen.prompt_tokens = prompt_tokens;
             });
         } else {
-            let answer = submit::submit(call, model, common, tree, rows, prompt_tokens).await?;
+            let answer = submit::submit(ask, tree, rows, prompt_tokens).await?;
             run.answer = Some(answer);
         }
         Ok(run)
