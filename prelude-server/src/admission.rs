@@ -207,16 +207,46 @@ impl Cost {
     }
 }
 
-/// Bytes that a request is about to hold.
+/// What a request is about to hold more of. A small body whose parts are put together again and again
+/// may ask for far more than the body holds, so its prompts may fill the queue, and no more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Growth {
     /// Bytes of body, and the tokens they may be.
     Body(u64),
     /// Values that are about to be made of the body.
     Values(u64),
+    /// Tokens of its prompts that are kept, or are about to be copied.
+    Tokens(usize),
+    /// So many bytes of text that are read so many times more, to learn where a prompt is cut.
+    Reread(usize, usize),
     /// Bytes of answer, before they are computed.
     Answer(u64),
+    /// Numbers of the answer: the one place that bounds them, for all endpoints.
+    Numbers(u64, Printed),
 }
+
+/// The form in which an answer prints a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Printed {
+    /// A decimal number.
+    Decimal,
+    /// Four bytes in base64, which count as a third of a number.
+    Base64,
+    /// A log-probability with its token and its rank, which count as two numbers.
+    Logprob,
+    /// A number of a hidden state that the answer is made of, which counts as a third of a number.
+    State,
+}
+
+/// Most bytes of a number: `-1.1754944e-38,`.
+const NUMBER_BYTES: u64 = 15;
+/// Bytes of a number in base64.
+const BASE64_BYTES: u64 = 6;
+/// About how many bytes a log-probability has: token, log-probability, rank, offset.
+pub(crate) const LOGPROB_BYTES: u64 = 128;
+/// Bytes of text that stand for a token where text is read but not kept: what English has. Only
+/// text that is read more than once is counted so, never what a body brings once.
+const REREAD_BYTES_PER_TOKEN: u64 = 4;
 
 /// The points that a request passes, at which it lets go of what it held.
 #[derive(Clone, Copy, Debug)]
@@ -247,6 +277,9 @@ struct Held {
     rows: u64,
     tokens: u64,
     bytes: u64,
+    /// Tokens of prompts so far; those that the queue counts are `tokens`.
+    prompt_tokens: u64,
+    reread_bytes: u64,
     /// Kept until the answer has been handed over or given up, unlike the rest.
     answer_bytes: u64,
     /// True if the request has held [`LARGE_BYTES`].
@@ -278,10 +311,10 @@ impl Reservation {
         }
     }
 
-    /// Takes room for more bytes.
+    /// Takes room for more.
     ///
     /// # Errors
-    /// 400 `larger_than_queue` for what never fits, 429 `queue_full`.
+    /// 400 `larger_than_queue` or `too_many_numbers` for what never fits, 429 `queue_full`.
     pub(crate) fn grow(&self, more: Growth) -> Result<(), ApiError> {
         let mut held = self.held();
         match more {
@@ -289,7 +322,31 @@ impl Reservation {
             Growth::Values(values) => {
                 held.grow_bytes(&self.admission, values.saturating_mul(VALUE_BYTES))
             }
+            Growth::Tokens(tokens) => {
+                let max = self.admission.limits.queued_tokens;
+                add(&mut held.prompt_tokens, tokens as u64, "prompt tokens", max)
+            }
+            Growth::Reread(bytes, times) => {
+                let max = self.admission.limits.queued_tokens;
+                let max = max.saturating_mul(REREAD_BYTES_PER_TOKEN);
+                let more = (bytes as u64).saturating_mul(times as u64);
+                let what = "bytes of text read again to be cut (about four a token)";
+                add(&mut held.reread_bytes, more, what, max)
+            }
             Growth::Answer(bytes) => held.grow_answer(&self.admission, bytes),
+            Growth::Numbers(count, printed) => {
+                let (numbers, bytes) = match printed {
+                    Printed::Decimal => (count, NUMBER_BYTES),
+                    Printed::Base64 => (count.div_ceil(3), BASE64_BYTES),
+                    Printed::Logprob => (count.saturating_mul(2), LOGPROB_BYTES),
+                    Printed::State => (count.div_ceil(3), size_of::<f32>() as u64),
+                };
+                let max = self.admission.limits.answer_numbers;
+                if numbers > max {
+                    return Err(ApiError::too_many_numbers(numbers, max));
+                }
+                held.grow_answer(&self.admission, count.saturating_mul(bytes))
+            }
         }
     }
 
@@ -482,6 +539,18 @@ fn give_back(total: &AtomicU64, mine: &mut u64) {
     total.fetch_sub(std::mem::take(mine), Ordering::Relaxed);
 }
 
+/// Adds to a sum of one request alone.
+///
+/// # Errors
+/// 400 `larger_than_queue`.
+fn add(sum: &mut u64, more: u64, what: &str, max: u64) -> Result<(), ApiError> {
+    *sum = sum.saturating_add(more);
+    match *sum > max {
+        true => Err(ApiError::larger_than_queue(what, *sum, max)),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -629,6 +698,23 @@ mod tests {
         let b = queue.reserve(0).unwrap();
         assert_eq!(reason(b.expect_rows(1, 2)), "queue_full");
         assert_eq!(reason(b.expect_rows(1, 1)), "ok");
+    }
+
+    #[test]
+    fn prompts_are_no_larger_than_the_queue() {
+        let queue = admission();
+        let a = queue.reserve(0).unwrap();
+        assert_eq!(reason(a.grow(Growth::Tokens(14))), "ok");
+        assert_eq!(reason(a.grow(Growth::Tokens(16))), "ok");
+        assert_eq!(reason(a.grow(Growth::Tokens(1))), "larger_than_queue");
+        assert_eq!(reason(a.grow(Growth::Reread(30, 3))), "ok");
+        assert_eq!(reason(a.grow(Growth::Reread(30, 1))), "ok");
+        assert_eq!(reason(a.grow(Growth::Reread(1, 1))), "larger_than_queue");
+        let most = Growth::Reread(usize::MAX, usize::MAX);
+        let refused = queue.reserve(0).unwrap().grow(most).unwrap_err();
+        assert_eq!(refused.status(), 400);
+        // The queue counts them once all are known.
+        assert_eq!(queue.reserved(), (1, 0, 0));
     }
 
     #[test]

@@ -210,26 +210,6 @@ impl Call {
         Ok(encoded)
     }
 
-    /// Takes room for an answer of `count` such numbers: the one place that bounds them, for all
-    /// endpoints.
-    ///
-    /// # Errors
-    /// 400 `too_many_numbers` or `larger_than_queue`, 429 `queue_full`.
-    pub(crate) fn expect(&self, count: u64, printed: Printed) -> Result<(), ApiError> {
-        let (numbers, bytes) = match printed {
-            Printed::Decimal => (count, NUMBER_BYTES),
-            Printed::Base64 => (count.div_ceil(3), BASE64_BYTES),
-            Printed::Logprob => (count.saturating_mul(2), LOGPROB_BYTES),
-            Printed::State => (count.div_ceil(3), size_of::<f32>() as u64),
-        };
-        let max = self.app.config.limits.answer_numbers;
-        if numbers > max {
-            return Err(ApiError::too_many_numbers(numbers, max));
-        }
-        let bytes = count.saturating_mul(bytes);
-        self.reservation.grow(Growth::Answer(bytes))
-    }
-
     /// Writes the answer for which room was taken, and `more` bytes; on a thread of its own if that
     /// takes long: the thread that runs connections has others to serve.
     pub(crate) async fn write<T>(&self, more: u64, work: impl FnOnce() -> T) -> T {
@@ -286,26 +266,6 @@ pub(crate) fn enter(
         })?;
     }
     Ok(reservation)
-}
-
-/// Most bytes of a number: `-1.1754944e-38,`.
-const NUMBER_BYTES: u64 = 15;
-/// Bytes of a number in base64.
-const BASE64_BYTES: u64 = 6;
-/// About how many bytes a log-probability has: token, log-probability, rank, offset.
-pub(crate) const LOGPROB_BYTES: u64 = 128;
-
-/// The form in which an answer prints a number.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Printed {
-    /// A decimal number.
-    Decimal,
-    /// Four bytes in base64, which count as a third of a number.
-    Base64,
-    /// A log-probability with its token and its rank, which count as two numbers.
-    Logprob,
-    /// A number of a hidden state that the answer is made of, which counts as a third of a number.
-    State,
 }
 
 /// A successful answer. Failures are [`ApiError`]s.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 pub use call::Asking;
-pub(crate) use call::{Call, Inference, LOGPROB_BYTES, Printed, Reply, enter};
+pub(crate) use call::{Call, Inference, Reply, enter};
 
 use crate::{
     dialects::Table,

@@ -14,8 +14,9 @@ use self::{
     body::{Body, ChoiceBody, ChunkBody},
 };
 use crate::{
+    admission::{Growth, Printed},
     dialects::{self, COMMON, CONVERSATION, GENERATION, MEDIA, SERVICE, TRUNCATION},
-    endpoint::{Bodies, Call, Endpoint, Printed, Reply, asked, events, unix_seconds},
+    endpoint::{Bodies, Call, Endpoint, Reply, asked, events, unix_seconds},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
@@ -118,7 +119,8 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     if let Some(top) = params.prompt_logprobs {
         // Printed once, whatever `n` is.
         let range = params.prompt_logprobs_range.as_ref();
-        call.expect(entries(ids.len(), range, top), Printed::Logprob)?;
+        let numbers = Growth::Numbers(entries(ids.len(), range, top), Printed::Logprob);
+        call.reservation.grow(numbers)?;
     }
 
     params.constrain(call, model).await?;

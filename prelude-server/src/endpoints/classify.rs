@@ -132,7 +132,6 @@ mod tests {
 
     use crate::{
         tasks::{
-            budget::Budget,
             classify::LABELS_MAX,
             escaping::Escaping,
             labels::{TEXT, label_trie, user_turn},
@@ -268,8 +267,8 @@ mod tests {
         let labels: Vec<String> = serde_json::from_value(labels.clone()).unwrap();
         let turn = user_turn(model, "").unwrap();
         let call = call(demos(), PATH);
-        let budget = Budget::new(&call);
-        let trie = label_trie(&Escaping::none(model), &budget, turn, &labels, false);
+        let escaping = Escaping::none(model, &call.reservation);
+        let trie = label_trie(&escaping, turn, &labels, false);
         let room = context - trie.unwrap().depth() as u64;
         let at = tokens(-1);
         assert!((room - 8..=room).contains(&at), "{at} of {room}");

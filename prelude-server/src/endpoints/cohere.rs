@@ -131,7 +131,7 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
         true => Format::Float,
         false => Format::Base64,
     };
-    room.take(call, &types)?;
+    room.take(&call.reservation, &types)?;
     let prompts = { texts.iter() }.map(|text| Prompt::Text(Cow::Borrowed(&**text)));
     let inputs = Given::Prompts(prompts.collect(), "texts", truncation);
     let prompt_name = asked.input_type.and_then(|kind| kind.prompt_name(model));

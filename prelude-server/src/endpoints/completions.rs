@@ -11,8 +11,9 @@ use serde::Deserialize;
 
 use self::answer::{Body, Completion};
 use crate::{
+    admission::{Growth, Printed},
     dialects::{self, COMMON, GENERATION, MEDIA, SERVICE, TRUNCATION},
-    endpoint::{Call, Endpoint, Printed, Reply, asked, events, unix_seconds},
+    endpoint::{Call, Endpoint, Reply, asked, events, unix_seconds},
     error::ApiError,
     served_model::Task,
     tasks::{
@@ -119,10 +120,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
             *echo = Some(Cow::Owned(model.tokenizer.decode(ids, false)));
         }
     }
-    call.expect(
-        prompt_entries(&options, &params, &prompts),
-        Printed::Logprob,
-    )?;
+    let numbers = prompt_entries(&options, &params, &prompts);
+    let numbers = Growth::Numbers(numbers, Printed::Logprob);
+    call.reservation.grow(numbers)?;
     let echoed = echoes.iter().flatten().map(|e| e.len() as u64);
     params.check_repeats(call, echoed.sum(), prompts.iter().map(Vec::len).sum())?;
 

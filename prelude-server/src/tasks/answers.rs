@@ -6,14 +6,16 @@ use std::{fmt::Display, iter};
 use prelude_text::label_trie::{LabelTrie, RowScores, rows_behind};
 
 use super::{
-    budget::Budget,
     escaping::Escaping,
     labels::label_trie,
     place::{check_length, place},
-    prepared::{Computed, Expected, Prepared, compute, trie_scores},
+    prepared::{Computed, Expected, Prepared, prepare, trie_scores},
     submit::Ask,
 };
-use crate::error::ApiError;
+use crate::{
+    admission::{Cost, Growth, Printed},
+    error::ApiError,
+};
 
 /// Answers and the texts that they are about.
 pub(crate) struct Answers<'a, 'm, L> {
@@ -43,13 +45,13 @@ impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
     pub(crate) async fn behind<I, T>(
         &self,
         ask: &Ask<'_>,
-        rendered: impl FnOnce(&Budget<'_>) -> Result<I, ApiError>,
+        rendered: impl FnOnce() -> Result<I, ApiError>,
         read: impl Fn(&LabelTrie, &[RowScores]) -> T,
     ) -> Result<Computed<T>, ApiError>
     where
         I: Iterator<Item = Result<String, ApiError>>,
     {
-        let (escaping, model) = (&self.escaping, self.escaping.model);
+        let (escaping, model, room) = (&self.escaping, ask.model, self.escaping.room);
         let answer_bytes = self
             .answers
             .iter()
@@ -61,22 +63,23 @@ impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
             rows: rows.saturating_mul(self.prompts as u64),
             bytes: self.bytes,
         };
-        let prepare = |budget: &Budget<'_>| {
+        let prepared = prepare(ask, expected, || {
             let mut first = None;
-            let rendered = rendered(budget)?.map(|prompt| {
+            let rendered = rendered()?.map(|prompt| {
                 let prompt = prompt?;
                 first.get_or_insert_with(|| prompt.clone());
                 Ok(prompt)
             });
             let texts = (self.field, self.texts);
-            let encoded = escaping.encode_all(texts, rendered, budget)?;
+            let encoded = escaping.encode_all(texts, rendered)?;
             for (index, len) in encoded.lens().enumerate() {
                 check_length(place(self.field, index, self.texts), len, 0, model)?;
             }
             let first = first.expect("a request has at least one text to ask about");
-            let trie = label_trie(escaping, budget, first, self.answers, self.open)?;
-            budget.rows(self.prompts * trie.num_rows())?;
-            budget.numbers(self.prompts * self.answers.len())?;
+            let trie = label_trie(escaping, first, self.answers, self.open)?;
+            room.admit(Cost::of_rows((self.prompts * trie.num_rows()) as u64))?;
+            let numbers = (self.prompts * self.answers.len()) as u64;
+            room.grow(Growth::Numbers(numbers, Printed::Decimal))?;
             let tries = iter::repeat(&trie);
             let prepared = Prepared::with_labels(model, texts, encoded, tries)?;
             let prepared = match self.distinct {
@@ -84,8 +87,9 @@ impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
                 false => prepared,
             };
             Ok((prepared, trie))
-        };
-        let (computed, trie) = compute(ask, expected, prepare, trie_scores).await?;
+        });
+        let (prepared, trie) = prepared.await?;
+        let computed = prepared.compute(ask, trie_scores).await?;
         let scores = computed.outputs.chunks(trie.num_rows());
         Ok(Computed {
             outputs: scores.map(|scores| read(&trie, scores)).collect(),

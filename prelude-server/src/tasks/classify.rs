@@ -12,7 +12,6 @@ use serde::Deserialize;
 
 use super::{
     answers::Answers,
-    budget::Budget,
     escaping::Escaping,
     input::{Given, Inputs, Texts},
     labels::{TEXT, label_trie, normalised, split_template, user_turn},
@@ -20,8 +19,8 @@ use super::{
     submit::{Ask, UsageBody},
 };
 use crate::{
+    admission::{Growth, Printed},
     app::App,
-    endpoint::Printed,
     error::ApiError,
     served_model::{ServedModel, Task},
     wire::{Text, check_count, one_of},
@@ -252,14 +251,15 @@ async fn by_labels<'m>(
 
     let count = |text: &str| Ok(escaping.count(&turn(text)?));
     let (turn, count) = (&turn, &count);
-    let rendered = |budget: &Budget<'_>| -> Result<_, ApiError> {
+    let rendered = || -> Result<_, ApiError> {
         let truncation = match truncation {
             None => None,
             Some(truncation) => {
                 // Where a text is cut is learned from the whole prompt, for each text anew.
-                budget.read_again(template.len(), texts.len() - 1)?;
+                let again = Growth::Reread(template.len(), texts.len() - 1);
+                escaping.room.grow(again)?;
                 // The context also holds the labels behind each text.
-                let trie = label_trie(&escaping, budget, turn("")?, &named, false)?;
+                let trie = label_trie(&escaping, turn("")?, &named, false)?;
                 let limit = model.max_model_len as usize;
                 Some(truncation.within(limit.saturating_sub(trie.depth())))
             }

@@ -22,14 +22,14 @@ mod guideline;
 pub(crate) use checkpoint::rows;
 
 use super::{
-    budget::Budget,
     escaping::Escaping,
     guards::Guard,
     labels::{label_trie, normalised, prompt, user_turn},
-    prepared::{Expected, Prepared, compute, trie_scores},
+    prepared::{Expected, Prepared, prepare, trie_scores},
     submit::Ask,
 };
 use crate::{
+    admission::{Cost, Growth, Printed, Reservation},
     error::ApiError,
     served_model::ServedModel,
     wire::{Int, Text},
@@ -237,8 +237,9 @@ impl Forest {
     ///
     /// # Errors
     /// 400 and 429 if there is no room for its numbers.
-    fn of(prepared: &Prepared, rows: &[usize], budget: &Budget<'_>) -> Result<Self, ApiError> {
-        budget.numbers(2 * prepared.nodes().len() + rows.iter().sum::<usize>())?;
+    fn of(prepared: &Prepared, rows: &[usize], room: &Reservation) -> Result<Self, ApiError> {
+        let numbers = 2 * prepared.nodes().len() + rows.iter().sum::<usize>();
+        room.grow(Growth::Numbers(numbers as u64, Printed::Decimal))?;
         let mut of_rows = prepared.row_nodes();
         let ends = rows.iter().map(|rows| {
             let mut nodes: Vec<u32> = of_rows.by_ref().take(*rows).collect();
@@ -294,11 +295,11 @@ pub(crate) async fn decide(
         rows: rows.fold(0, u64::saturating_add),
         bytes: bytes + names().sum::<usize>() + prompts().sum::<usize>() * 512,
     };
-    let prepare = |budget: &Budget<'_>| {
+    let prepared = prepare(ask, expected, || {
         let escaping = questionnaire.escaping(ask)?;
         // What has no room is refused before its prompts are encoded.
-        let plans = Plan::all(questionnaire, budget, &escaping)?;
-        let prompts = encode(budget, &escaping, questionnaire, &plans)?;
+        let plans = Plan::all(questionnaire, ask, &escaping)?;
+        let prompts = encode(&escaping, questionnaire, &plans)?;
         let tries =
             { plans.iter() }.flat_map(|plan| iter::repeat_n(&*plan.trie, plan.rotations.len()));
         let prepared =
@@ -306,13 +307,14 @@ pub(crate) async fn decide(
         let forest = match questionnaire.options.forest {
             true => {
                 let rows: Vec<usize> = plans.iter().map(Plan::num_rows).collect();
-                Some(Forest::of(&prepared, &rows, budget)?)
+                Some(Forest::of(&prepared, &rows, escaping.room)?)
             }
             false => None,
         };
-        Ok((prepared.counting_distinct_tokens(), (plans, forest)))
-    };
-    let (computed, (plans, forest)) = compute(ask, expected, prepare, trie_scores).await?;
+        Ok((prepared.counting_distinct_tokens(), plans, forest))
+    });
+    let (prepared, plans, forest) = prepared.await?;
+    let computed = prepared.compute(ask, trie_scores).await?;
     let mut scores = computed.outputs.into_iter();
     let answers: Vec<_> = { questionnaire.questions.iter().zip(&plans) }
         .map(|(named, plan)| {
@@ -394,27 +396,28 @@ impl Plan {
     /// Plans all questions. As soon as a question's rows are known there must be room for them.
     fn all(
         questionnaire: &Questionnaire<'_>,
-        budget: &Budget<'_>,
+        ask: &Ask<'_>,
         escaping: &Escaping<'_>,
     ) -> Result<Vec<Self>, ApiError> {
         let mut plans = Vec::with_capacity(questionnaire.questions.len());
         let mut tries = CodeTries::default();
         let (mut rows, mut numbers) = (0, 0);
         for named in &questionnaire.questions {
-            let plan = Self::new(named, &questionnaire.options, budget, escaping, &mut tries)?;
+            let plan = Self::new(named, &questionnaire.options, ask, escaping, &mut tries)?;
             rows += plan.num_rows();
             numbers += named.question.criteria.labels().count();
             plans.push(plan);
-            budget.rows(rows)?;
+            escaping.room.admit(Cost::of_rows(rows as u64))?;
         }
-        budget.numbers(numbers)?;
+        let numbers = Growth::Numbers(numbers as u64, Printed::Decimal);
+        escaping.room.grow(numbers)?;
         Ok(plans)
     }
 
     fn new(
         named: &NamedQuestion<'_>,
         options: &Options,
-        budget: &Budget<'_>,
+        ask: &Ask<'_>,
         escaping: &Escaping<'_>,
         tries: &mut CodeTries,
     ) -> Result<Self, ApiError> {
@@ -431,13 +434,13 @@ impl Plan {
                 let names = choices.iter().map(|o| escaping.text(&o.name));
                 let names: Vec<Cow<'_, str>> = names.collect();
                 // What stands before the generation prompt does not change the names' tokens.
-                let trie = label_trie(escaping, budget, user_turn(model, "")?, &names, false);
+                let trie = label_trie(escaping, user_turn(model, "")?, &names, false);
                 Arc::new(trie.map_err(|e| e.with_param(named.pointer.clone()))?)
             }
             _ => tries.of(model, labels_of(model, criteria)),
         };
         let calibration = model.words().and_then(|words| words.calibration.as_ref());
-        let calibration = calibration.unwrap_or(&budget.call.app.config.decide.calibration);
+        let calibration = calibration.unwrap_or(&ask.call.app.config.decide.calibration);
         Ok(Self {
             trie,
             rotations: (0..rotations).map(|r| r * count / rotations).collect(),
@@ -491,7 +494,6 @@ impl Plan {
 
 /// Encodes the prompts of all questions in order, each with its rotations.
 fn encode(
-    budget: &Budget<'_>,
     escaping: &Escaping<'_>,
     questionnaire: &Questionnaire<'_>,
     plans: &[Plan],
@@ -523,7 +525,7 @@ fn encode(
             };
             plan.rotations.iter().map(turn)
         });
-    escaping.encode_all((questionnaire.state_field, 1), turns, budget)
+    escaping.encode_all((questionnaire.state_field, 1), turns)
 }
 
 /// Renders the prompt of a question in the operator's wording.

@@ -11,7 +11,7 @@ use super::{
     submit::{Ask, UsageBody},
 };
 use crate::{
-    endpoint::Printed,
+    admission::Printed,
     error::ApiError,
     served_model::{ServedModel, Vectors},
     wire::{Int, Text, one_of},

@@ -9,11 +9,14 @@ use prelude_text::{shared_prefix::SharedPrompts, tokenizer::Escaper};
 use serde_json::Value;
 
 use super::{
-    budget::Budget,
     place::{Place, check_bytes, check_length, place},
     submit::Ask,
 };
-use crate::{error::ApiError, served_model::ServedModel};
+use crate::{
+    admission::{Growth, Reservation},
+    error::ApiError,
+    served_model::ServedModel,
+};
 
 /// The field.
 const FIELD: &str = "escape_special_tokens";
@@ -22,6 +25,8 @@ const FIELD: &str = "escape_special_tokens";
 #[derive(Clone, Copy)]
 pub(crate) struct Escaping<'m> {
     pub(crate) model: &'m ServedModel,
+    /// The room that prompts are encoded within.
+    pub(crate) room: &'m Reservation,
     /// `None`: special tokens in texts are taken for what they spell.
     escapes: Option<(&'m Escaper, char)>,
 }
@@ -37,8 +42,8 @@ impl<'m> Escaping<'m> {
         asked: Option<bool>,
         texts: impl FnOnce() -> String,
     ) -> Result<Self, ApiError> {
-        let model = ask.model;
-        let escapes = match asked.unwrap_or(ask.call.app.config.escape_special_tokens) {
+        let (call, model) = (ask.call, ask.model);
+        let escapes = match asked.unwrap_or(call.app.config.escape_special_tokens) {
             false => None,
             true => {
                 let escaper = model.form.escaper.as_ref().ok_or_else(cannot_escape)?;
@@ -46,15 +51,22 @@ impl<'m> Escaping<'m> {
                 Some((escaper, mark))
             }
         };
-        Ok(Self { model, escapes })
+        Ok(Self {
+            model,
+            room: &call.reservation,
+            escapes,
+        })
     }
 
     /// Returns an escaping that leaves texts as they are: special tokens in them are taken for what
     /// they spell, wherever they come from.
     #[cfg(test)]
-    pub(crate) const fn none(model: &'m ServedModel) -> Self {
-        let escapes = None;
-        Self { model, escapes }
+    pub(crate) const fn none(model: &'m ServedModel, room: &'m Reservation) -> Self {
+        Self {
+            model,
+            room,
+            escapes: None,
+        }
     }
 
     /// Returns a text of people's, to be put into a prompt.
@@ -103,7 +115,7 @@ impl<'m> Escaping<'m> {
         check_length(place, out.len(), 0, self.model)
     }
 
-    /// Encodes prompts that must fit the context, within the budget. A common beginning is encoded
+    /// Encodes prompts that must fit the context, within the room. A common beginning is encoded
     /// once where it can be cut off, and a prompt that is too long ends the work.
     ///
     /// # Errors
@@ -113,11 +125,10 @@ impl<'m> Escaping<'m> {
         &self,
         (field, texts): (&'static str, usize),
         prompts: impl IntoIterator<Item = Result<String, ApiError>>,
-        budget: &Budget<'_>,
     ) -> Result<SharedPrompts, ApiError> {
         SharedPrompts::encode(prompts, self.model.form.cuts, |index, text, out| {
             self.encode_within(place(field, index, texts), text, out)?;
-            budget.add_tokens(out.len())
+            self.room.grow(Growth::Tokens(out.len()))
         })
     }
 

@@ -5,7 +5,6 @@ use prelude_text::label_trie::{LabelTrie, RowScores};
 
 use super::{
     answers::Answers,
-    budget::Budget,
     escaping::Escaping,
     guidelines::Form,
     judged::Judged,
@@ -156,7 +155,7 @@ async fn answers_about(
         bytes: judged.bytes() + around * judged.prompts(),
         distinct: true,
     };
-    let rendered = |_: &Budget<'_>| {
+    let rendered = || {
         let turns = judged.turns(escaping);
         Ok(turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns)))
     };

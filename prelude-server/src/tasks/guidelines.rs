@@ -12,8 +12,8 @@ use prelude_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::Answers, budget::Budget, escaping::Escaping, judged::Judged, labels::normalised,
-    prepared::Computed, submit::Ask,
+    answers::Answers, escaping::Escaping, judged::Judged, labels::normalised, prepared::Computed,
+    submit::Ask,
 };
 use crate::{error::ApiError, served_model::ServedModel};
 
@@ -220,7 +220,7 @@ impl Form {
                 .saturating_add(guideline_bytes.saturating_mul(judged.prompts())),
             distinct: true,
         };
-        let rendered = |_: &Budget<'_>| {
+        let rendered = || {
             Ok(judged.turns(escaping).flat_map(|turns| {
                 marked.iter().map(move |guideline| {
                     let prompt = self.prompt(escaping.model, &turns, guideline)?;

@@ -9,15 +9,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    budget::Budget,
     conversation::{Conversation, ConversationFields},
     pair::encode_pair,
     place::{Place, check_bytes, check_ids, check_length, place},
-    prepared::{Computed, Expected, Outputs, Prepared, compute},
+    prepared::{Computed, Expected, Outputs, Prepared, prepare},
     submit::Ask,
     truncate::{Side, SwitchFields, Truncation, TruncationFields},
 };
 use crate::{
+    admission::Growth,
     endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
@@ -220,7 +220,8 @@ impl<'a> Given<'a> {
     ///
     /// # Errors
     /// 400 naming the field; 400 `context_length_exceeded`; 400 `invalid_value` for ids where
-    /// something is put before texts; the refusals and failures of [`compute`].
+    /// something is put before texts; the refusals and failures of [`prepare`] and
+    /// [`Prepared::compute`].
     pub(crate) async fn compute<T>(
         self,
         ask: &Ask<'_>,
@@ -234,16 +235,15 @@ impl<'a> Given<'a> {
             return Err(ApiError::special_tokens_not_kept_apart());
         }
         let before = before(&inputs)?;
-        let expected = inputs.expected(&before);
-        let field = inputs.encoding.field;
-        let prepare = |budget: &Budget<'_>| {
-            let prompts = inputs.encode(budget, ask.model, &before)?;
+        let prepared = prepare(ask, inputs.expected(&before), || {
+            let field = inputs.encoding.field;
+            let prompts = inputs.encode(ask, &before)?;
             let numbers = outputs.unit.count(&prompts) as u64 * u64::from(outputs.width);
-            ask.call.expect(numbers, outputs.printed)?;
-            let prepared = Prepared::with_head(ask.model, field, prompts, &outputs.head)?;
-            Ok((prepared, ()))
-        };
-        Ok(compute(ask, expected, prepare, read).await?.0)
+            let numbers = Growth::Numbers(numbers, outputs.printed);
+            ask.call.reservation.grow(numbers)?;
+            Prepared::with_head(ask.model, field, prompts, &outputs.head)
+        });
+        prepared.await?.compute(ask, read).await
     }
 
     /// Returns the inputs as texts of one turn each.
@@ -380,19 +380,14 @@ impl Inputs<'_> {
         }
     }
 
-    /// Encodes the inputs within the budget, with `before` put before every text.
-    fn encode(
-        self,
-        budget: &Budget<'_>,
-        model: &ServedModel,
-        before: &str,
-    ) -> Result<SharedPrompts, ApiError> {
-        let encoding = self.encoding;
+    /// Encodes the inputs within the room of the call, with `before` put before every text.
+    fn encode(self, ask: &Ask<'_>, before: &str) -> Result<SharedPrompts, ApiError> {
+        let (call, model, encoding) = (ask.call, ask.model, self.encoding);
         let (special, truncation) = (encoding.add_special_tokens, encoding.truncation);
         let prompts = match self.source {
             Source::Input(prompts) => prompts,
             Source::Messages(chat) => {
-                let rendered = chat.encode(budget.call, model, special, truncation)?;
+                let rendered = chat.encode(call, model, special, truncation)?;
                 vec![Prompt::Ids(rendered.ids)]
             }
         };
@@ -403,9 +398,9 @@ impl Inputs<'_> {
         }
         let fits = |place: Place, len| {
             check_length(place, len, 0, model)?;
-            budget.add_tokens(len)
+            call.reservation.grow(Growth::Tokens(len))
         };
-        let prompts = encode_each(budget.call, model, prompts, encoding, before, fits)?;
+        let prompts = encode_each(call, model, prompts, encoding, before, fits)?;
         Ok(SharedPrompts::after(Vec::new(), prompts))
     }
 }

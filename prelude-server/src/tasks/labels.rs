@@ -10,7 +10,7 @@ use prelude_text::{
 };
 use serde_json::{Value, json};
 
-use super::{budget::Budget, escaping::Escaping, place::check_length};
+use super::{escaping::Escaping, place::check_length};
 use crate::{error::ApiError, served_model::ServedModel};
 
 /// The place of the text in a request's template, which may name it once and use nothing else of
@@ -68,7 +68,6 @@ const LLAMA_HEADER_END: &str = "<|end_header_id|>";
 /// 400 naming `labels` or one of them.
 pub(crate) fn label_trie<L: Display>(
     escaping: &Escaping<'_>,
-    budget: &Budget<'_>,
     prompt: String,
     labels: &[L],
     open: bool,
@@ -88,7 +87,7 @@ pub(crate) fn label_trie<L: Display>(
     };
     let with_label = labels.iter().map(|label| format!("{prompt}{label}"));
     let texts = [prompt.clone()].into_iter().chain(with_label);
-    let encoded = escaping.encode_all(("labels", 1), texts.map(Ok), budget)?;
+    let encoded = escaping.encode_all(("labels", 1), texts.map(Ok))?;
     let mut prompts = encoded.into_prompts();
     let prompt = prompts.next().expect("the prompt was put first");
     let mut sequences: Vec<Vec<TokenId>> = Vec::with_capacity(labels.len());

@@ -2,7 +2,6 @@
 //! typed decisions. An endpoint maps its dialect to a task's request, and the task's result back.
 
 mod answers;
-pub(crate) mod budget;
 mod call_schema;
 pub(crate) mod classify;
 pub(crate) mod conversation;

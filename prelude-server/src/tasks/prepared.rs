@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! request ── prepare ──▶ Prepared { tree, rows, tokens } ── admit, submit, collect ──▶ Computed ── respond
-//!            (text work, within a Budget)
+//!            (text work, within its room)
 //! ```
 //!
 //! A dialect says how large its request may be ([`Expected`]), prepares prompts and the outputs at
 //! their ends, and makes a response of what was computed. Room in the queue, the pool of encoding
-//! threads, the engine and its errors are dealt with in [`compute`] alone.
+//! threads, the engine and its errors are dealt with in [`prepare`] and [`Prepared::compute`] alone.
 
 use std::iter;
 
@@ -20,11 +20,14 @@ use prelude_text::{
 };
 
 use super::{
-    budget::Budget,
     place::{check_length, place},
     submit::{Ask, UsageBody, collect, submit},
 };
-use crate::{admission::Cost, endpoint::Printed, error::ApiError, served_model::ServedModel};
+use crate::{
+    admission::{Cost, Printed},
+    error::ApiError,
+    served_model::ServedModel,
+};
 
 /// The size of a request as far as it is known before its texts are tokenised.
 #[derive(Clone, Copy, Debug)]
@@ -196,6 +199,33 @@ impl Prepared {
         self.prompt_tokens = self.tree.distinct_tokens() as u64;
         self
     }
+
+    /// Computes the request, and reads its outputs.
+    ///
+    /// # Errors
+    /// 400 and 429 if there is no room for the request; what the engine refuses or fails with; 500 if
+    /// an output is not what `read` expects.
+    pub(crate) async fn compute<T>(
+        self,
+        ask: &Ask<'_>,
+        read: impl Fn(RowOutput) -> Option<T>,
+    ) -> Result<Computed<T>, ApiError> {
+        let call = ask.call;
+        let answer = submit(ask, self.tree, self.rows, self.prompt_tokens).await?;
+        let collected = collect(call, answer).await?;
+        let read_row = |row| match row {
+            CollectedRow::Output(output) => read(output),
+            CollectedRow::Generated(_) => None,
+        };
+        let read_all = || collected.rows.into_iter().map(read_row).collect();
+        let outputs: Option<Vec<T>> = call.write(0, read_all).await;
+        Ok(Computed {
+            // Another kind of output than was asked for is a bug.
+            outputs: outputs.ok_or_else(|| ApiError::internal(&call.request_id))?,
+            tokens: self.prompt_tokens,
+            cost: collected.usage,
+        })
+    }
 }
 
 /// The outputs of a request, and what they cost.
@@ -215,45 +245,20 @@ impl<T> Computed<T> {
     }
 }
 
-/// Prepares, admits and computes a request that generates nothing, and reads its outputs. Beside
-/// them it returns what `prepare` wants to keep.
+/// Admits a request that generates nothing, and prepares it.
 ///
 /// # Errors
-/// The refusals of `prepare`; 400 and 429 if there is no room for the request; what the engine
-/// refuses or fails with; 500 if an output is not what `read` expects.
-pub(crate) async fn compute<T, K>(
+/// 400 and 429 if there is no room for what is `expected`; the refusals of `work`.
+pub(crate) async fn prepare<T>(
     ask: &Ask<'_>,
     expected: Expected,
-    prepare: impl FnOnce(&Budget<'_>) -> Result<(Prepared, K), ApiError>,
-    read: impl Fn(RowOutput) -> Option<T>,
-) -> Result<(Computed<T>, K), ApiError> {
+    work: impl FnOnce() -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
     let call = ask.call;
     let limits = &call.app.config.limits;
     let cost = Cost::of_prompts(expected.prompts as u64, expected.rows, limits);
     call.reservation.admit(cost)?;
-    let work = || prepare(&Budget::new(call));
-    let (prepared, kept) = call.encode(expected.bytes, work).await??;
-    let Prepared {
-        tree,
-        rows,
-        prompt_tokens: tokens,
-    } = prepared;
-    let answer = submit(ask, tree, rows, tokens).await?;
-    let collected = collect(call, answer).await?;
-    let read_row = |row| match row {
-        CollectedRow::Output(output) => read(output),
-        CollectedRow::Generated(_) => None,
-    };
-    let read_all = || collected.rows.into_iter().map(read_row).collect();
-    let outputs: Option<Vec<T>> = call.write(0, read_all).await;
-    // Another kind of output than was asked for is a bug.
-    let outputs = outputs.ok_or_else(|| ApiError::internal(&call.request_id))?;
-    let computed = Computed {
-        outputs,
-        tokens,
-        cost: collected.usage,
-    };
-    Ok((computed, kept))
+    call.encode(expected.bytes, work).await?
 }
 
 /// Reads the vector or the logits of a text, or of each of its tokens.

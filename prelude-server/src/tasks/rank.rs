@@ -10,16 +10,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    budget::Budget,
     classify::sigmoid,
     escaping::Escaping,
     pair::encode_pair,
     place::{check_bytes, check_length, place},
-    prepared::{Expected, Prepared, compute},
+    prepared::{Expected, Prepared, prepare},
     submit::{Ask, UsageBody},
     truncate::{Side, Truncation, cut_text},
 };
 use crate::{
+    admission::{Growth, Printed},
     error::ApiError,
     served_model::{Judge, ServedModel},
     wire::{Count, Int, Text, one_of},
@@ -160,13 +160,25 @@ pub(crate) async fn judge(
     }
 }
 
-fn expected(pairs: &[(&str, &str)], more_bytes: usize) -> Expected {
+/// Prepares a number for each pair, of its texts and so many bytes more.
+async fn prepare_pairs<T>(
+    ask: &Ask<'_>,
+    pairs: &[(&str, &str)],
+    more_bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
     let bytes: usize = pairs.iter().map(|(q, d)| q.len() + d.len()).sum();
-    Expected {
+    let expected = Expected {
         prompts: pairs.len(),
         rows: 0,
         bytes: bytes + more_bytes,
-    }
+    };
+    let numbers = Growth::Numbers(pairs.len() as u64, Printed::Decimal);
+    let work = || {
+        ask.call.reservation.grow(numbers)?;
+        work()
+    };
+    prepare(ask, expected, work).await
 }
 
 /// Judges by an output at the end of a prompt about both texts.
@@ -181,15 +193,11 @@ async fn by_prompt(
     let template = judging.template.as_ref();
     let default = template.and_then(|template| template.default_instruction());
     let instruction = options.instruction.as_deref().or(default);
-    let expected = expected(pairs, instruction.map_or(0, str::len) * pairs.len());
-    let prepare = |budget: &Budget<'_>| {
-        budget.numbers(pairs.len())?;
-        let prompts = prompts(ask, budget, pairs, options, instruction)?;
-        Ok((
-            Prepared::with_head(model, options.field, prompts, &head)?,
-            (),
-        ))
-    };
+    let more_bytes = instruction.map_or(0, str::len) * pairs.len();
+    let prepared = prepare_pairs(ask, pairs, more_bytes, || {
+        let prompts = prompts(ask, pairs, options, instruction)?;
+        Prepared::with_head(model, options.field, prompts, &head)
+    });
     let score = |output| match output {
         RowOutput::LabelScores(scores) => match scores.logits[..] {
             [yes, no] => Some(f64::from(yes) - f64::from(no)),
@@ -197,7 +205,7 @@ async fn by_prompt(
         },
         output => one_class(output),
     };
-    let (computed, ()) = compute(ask, expected, prepare, score).await?;
+    let computed = prepared.await?.compute(ask, score).await?;
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
@@ -226,27 +234,24 @@ async fn by_pair(
             "special tokens cannot be kept apart",
         );
     }
-    let encode = |budget: &Budget<'_>, index, (query, document): (&str, &str)| {
+    let encode = |(index, &(query, document)): (usize, &(&str, &str))| {
         let query = capped(model, query, options.max_tokens_per_query);
         let document = capped(model, document, options.max_tokens_per_doc);
         let place = place(options.field, index, pairs.len());
         let pair = encode_pair(model, place, (&query, &document), options.truncation)?;
-        budget.add_tokens(pair.ids.len())?;
+        call.reservation.grow(Growth::Tokens(pair.ids.len()))?;
         let is_capped = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
         call.note_cut(pair.is_cut || is_capped(&query) || is_capped(&document));
         Ok(pair.ids)
     };
-    let prepare = |budget: &Budget<'_>| {
-        budget.numbers(pairs.len())?;
-        read_query_again(budget, model, pairs, options)?;
-        let ids = pairs.iter().enumerate();
-        let ids = ids.map(|(index, &pair)| encode(budget, index, pair));
+    let prepared = prepare_pairs(ask, pairs, 0, || {
+        read_query_again(ask, pairs, options)?;
+        let ids = pairs.iter().enumerate().map(encode);
         let ids = ids.collect::<Result<_, ApiError>>()?;
         let prompts = SharedPrompts::after(Vec::new(), ids);
-        let prepared = Prepared::with_head(model, options.field, prompts, &Head::Classify)?;
-        Ok((prepared, ()))
-    };
-    let (computed, ()) = compute(ask, expected(pairs, 0), prepare, one_class).await?;
+        Prepared::with_head(model, options.field, prompts, &Head::Classify)
+    });
+    let computed = prepared.await?.compute(ask, one_class).await?;
     Ok(Judged {
         usage: computed.usage(),
         scores: computed.outputs,
@@ -269,8 +274,7 @@ fn one_class(output: RowOutput) -> Option<f64> {
 /// Counts the query that is read with each document where documents are cut: the place of the cut is
 /// learned from the whole prompt around it.
 fn read_query_again(
-    budget: &Budget<'_>,
-    model: &ServedModel,
+    ask: &Ask<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
 ) -> Result<(), ApiError> {
@@ -278,8 +282,9 @@ fn read_query_again(
         && let [(first, _), rest @ ..] = pairs
     {
         let again = rest.iter().filter(|(query, _)| ptr::eq(*query, *first));
-        let query = capped(model, first, options.max_tokens_per_query);
-        budget.read_again(query.len(), again.count())?;
+        let query = capped(ask.model, first, options.max_tokens_per_query);
+        let again = Growth::Reread(query.len(), again.count());
+        ask.call.reservation.grow(again)?;
     }
     Ok(())
 }
@@ -287,7 +292,6 @@ fn read_query_again(
 /// Encodes the prompts about pairs.
 fn prompts(
     ask: &Ask<'_>,
-    budget: &Budget<'_>,
     pairs: &[(&str, &str)],
     options: &PairOptions<'_>,
     instruction: Option<&str>,
@@ -310,9 +314,11 @@ fn prompts(
         rendered.map_err(|e| ApiError::template(e.to_string()).with_param(options.field))
     };
     let query_cap = options.max_tokens_per_query;
-    read_query_again(budget, model, pairs, options)?;
+    read_query_again(ask, pairs, options)?;
     if options.truncation.is_some() {
-        budget.read_again(instruction.map_or(0, str::len), pairs.len() - 1)?;
+        let bytes = instruction.map_or(0, str::len);
+        let again = Growth::Reread(bytes, pairs.len() - 1);
+        ask.call.reservation.grow(again)?;
     }
     // One query for many documents is one `&str`, and cut once.
     let mut last: Option<(&str, Cow<'_, str>)> = None;
@@ -338,10 +344,10 @@ fn prompts(
             }
         }
         let is_cut = query.len() < whole.len() || matches!(document, Cow::Owned(_));
-        budget.call.note_cut(is_cut);
+        ask.call.note_cut(is_cut);
         Ok(prompt)
     });
-    escaping.encode_all((options.field, pairs.len()), prompts, budget)
+    escaping.encode_all((options.field, pairs.len()), prompts)
 }
 
 /// Judges by the cosine of embeddings. Each distinct text is embedded once. The model must embed.
@@ -360,7 +366,7 @@ pub(crate) async fn by_cosine(
         Some(instruction) => format!("Instruct: {instruction}\nQuery:"),
         None => default.to_owned(),
     };
-    let encode = |budget: &Budget<'_>, (text, is_query, index): (&str, bool, usize)| {
+    let encode = |(text, is_query, index): (&str, bool, usize)| {
         let place = match is_query {
             true => options.query_field.into(),
             false => place(options.field, index, pairs.len()),
@@ -384,15 +390,14 @@ pub(crate) async fn by_cosine(
         check_bytes(place, text.len(), model)?;
         let ids = model.tokenizer.encode(&text, true);
         check_length(place, ids.len(), 0, model)?;
-        budget.add_tokens(ids.len())?;
+        call.reservation.grow(Growth::Tokens(ids.len()))?;
         Ok(ids)
     };
-    let prepare = |budget: &Budget<'_>| {
-        budget.numbers(pairs.len())?;
+    let prepared = prepare_pairs(ask, pairs, 0, || {
         let roles_are_one =
             before == default && options.max_tokens_per_query == options.max_tokens_per_doc;
         let (texts, of_pair) = distinct(pairs, roles_are_one);
-        let ids = texts.into_iter().map(|text| encode(budget, text));
+        let ids = texts.into_iter().map(encode);
         let ids = ids.collect::<Result<_, ApiError>>()?;
         let head = Head::Embed {
             pooling: own.pooling,
@@ -402,13 +407,13 @@ pub(crate) async fn by_cosine(
         let prompts = SharedPrompts::after(Vec::new(), ids);
         let prepared = Prepared::with_head(model, options.field, prompts, &head)?;
         Ok((prepared, of_pair))
-    };
-    let expected = expected(pairs, 0);
+    });
     let vector = |output| match output {
         RowOutput::Embedding(vector) => Some(vector),
         _ => None,
     };
-    let (computed, of_pair) = compute(ask, expected, prepare, vector).await?;
+    let (prepared, of_pair) = prepared.await?;
+    let computed = prepared.compute(ask, vector).await?;
     let vectors = &computed.outputs;
     let dot = |(a, b): (usize, usize)| -> f64 {
         let products = vectors[a].iter().zip(&vectors[b]);

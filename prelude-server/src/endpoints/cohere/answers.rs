@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    admission::Growth,
-    endpoint::{Call, Printed, Reply},
+    admission::{Growth, Printed, Reservation},
+    endpoint::Reply,
     error::ApiError,
 };
 
@@ -79,17 +79,17 @@ pub(super) struct Room {
 
 impl Room {
     /// Takes room for the forms of vectors beside the one whose room is taken as it is computed.
-    pub(super) fn take(self, call: &Call, types: &[VectorType]) -> Result<(), ApiError> {
+    pub(super) fn take(self, room: &Reservation, types: &[VectorType]) -> Result<(), ApiError> {
         let has = |wanted: VectorType| types.contains(&wanted);
         if has(VectorType::Float) && has(VectorType::Base64) {
-            call.expect(self.numbers, Printed::Base64)?;
+            room.grow(Growth::Numbers(self.numbers, Printed::Base64))?;
         }
         for packed in [VectorType::Binary, VectorType::Ubinary] {
             if has(packed) {
-                call.expect(self.numbers / 8, Printed::Decimal)?;
+                room.grow(Growth::Numbers(self.numbers / 8, Printed::Decimal))?;
             }
         }
-        call.reservation.grow(Growth::Answer(self.bytes))
+        room.grow(Growth::Answer(self.bytes))
     }
 }
 

@@ -7,10 +7,11 @@ use prelude_text::shared_prefix::SharedPrompts;
 use serde_json::value::RawValue;
 
 use crate::{
+    admission::Growth,
+    endpoint::Call,
     error::ApiError,
     served_model::ServedModel,
     tasks::{
-        budget::Budget,
         input::{Prompt, Prompts},
         place::{check_bytes, check_ids, check_length, place},
         truncate::Truncation,
@@ -98,19 +99,19 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Encodes the prompts within the budget.
+    /// Encodes the prompts within the room of the call.
     ///
     /// # Errors
     /// 400 naming the field.
     pub(super) fn encode(
         self,
-        budget: &Budget<'_>,
+        call: &Call,
         model: &ServedModel,
         joining: Joining,
     ) -> Result<SharedPrompts, ApiError> {
         match self {
-            Self::Ids { query, items } => join_ids(budget, model, query, items, joining),
-            Self::Texts { query, items } => join_texts(budget, model, &query, &items, joining),
+            Self::Ids { query, items } => join_ids(call, model, query, items, joining),
+            Self::Texts { query, items } => join_texts(call, model, &query, &items, joining),
         }
     }
 }
@@ -118,7 +119,7 @@ impl<'a> Joined<'a> {
 /// Joins each item with the query as text. A query that comes first is encoded once where it can be
 /// cut off; a query that has to be encoded with every item is bounded by the queue.
 fn join_texts(
-    budget: &Budget<'_>,
+    call: &Call,
     model: &ServedModel,
     query: &str,
     items: &[Cow<'_, str>],
@@ -126,7 +127,8 @@ fn join_texts(
 ) -> Result<SharedPrompts, ApiError> {
     if joining.truncation.is_some() {
         // Where a prompt is cut is learned from the whole of it, for each item anew.
-        budget.read_again(query.len(), items.len() - 1)?;
+        let again = Growth::Reread(query.len(), items.len() - 1);
+        call.reservation.grow(again)?;
     }
     let join = |item: &Cow<'_, str>| {
         let text = match joining.item_first {
@@ -138,7 +140,7 @@ fn join_texts(
         };
         let count = |text: &str| Ok(model.tokenizer.count(text, true));
         let cut = truncation.fit(model, "items", &text, count)?;
-        budget.call.note_cut(matches!(cut, Cow::Owned(_)));
+        call.note_cut(matches!(cut, Cow::Owned(_)));
         Ok(cut.into_owned())
     };
     let place = |index| place("items", index, items.len());
@@ -148,7 +150,7 @@ fn join_texts(
         |index, text, out| {
             check_bytes(place(index), text.len(), model)?;
             model.tokenizer.encode_into(text, true, out);
-            budget.add_tokens(out.len())?;
+            call.reservation.grow(Growth::Tokens(out.len()))?;
             // Checked at once: a long query is not encoded again with every item before the request is
             // refused.
             check_length(place(index), out.len(), 0, model)
@@ -159,7 +161,7 @@ fn join_texts(
 /// Joins each item with the query. All lengths are checked before anything is copied: a long query
 /// and many items are far more joined than they were in the body.
 fn join_ids(
-    budget: &Budget<'_>,
+    call: &Call,
     model: &ServedModel,
     query: Vec<TokenId>,
     items: Vec<Vec<TokenId>>,
@@ -182,14 +184,15 @@ fn join_ids(
     if !joining.item_first && joining.truncation.is_none() {
         return Ok(SharedPrompts::after(query, items));
     }
-    budget.check_tokens(items.len() as u64 * query.len() as u64)?;
+    let copied = Growth::Tokens(items.len() * query.len());
+    call.reservation.grow(copied)?;
     let join = |item: Vec<TokenId>| {
         let mut joined = match joining.item_first {
             true => [item.as_slice(), query.as_slice()].concat(),
             false => [query.as_slice(), item.as_slice()].concat(),
         };
         if let Some(truncation) = &joining.truncation {
-            budget.call.note_cut(truncation.cuts(joined.len()));
+            call.note_cut(truncation.cuts(joined.len()));
             truncation.apply(&mut joined);
         }
         joined

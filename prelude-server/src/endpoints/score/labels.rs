@@ -14,14 +14,14 @@ use super::{
     wanted::{ScoredLabels, classes, tokens},
 };
 use crate::{
+    admission::{Growth, Printed},
     endpoint::{Call, Reply},
     error::ApiError,
     served_model::{ServedModel, Task},
     tasks::{
-        budget::Budget,
         classify::activated,
         input::Prompts,
-        prepared::{Expected, Prepared, compute},
+        prepared::{Expected, Prepared, prepare},
         submit::{Ask, UsageBody},
         truncate::{Side, Truncation},
     },
@@ -110,14 +110,16 @@ pub(super) async fn by_labels(
         rows: 0,
         bytes: joined.bytes(),
     };
-    let prepare = |budget: &Budget<'_>| {
-        budget.numbers(items * wanted.width(model))?;
-        let prompts = joined.encode(budget, model, joining)?;
+    let prepared = prepare(&ask, expected, || {
+        let numbers = (items * wanted.width(model)) as u64;
+        let numbers = Growth::Numbers(numbers, Printed::Decimal);
+        call.reservation.grow(numbers)?;
+        let prompts = joined.encode(call, model, joining)?;
         let head = wanted.head(apply_softmax);
-        Ok((Prepared::with_head(model, "items", prompts, &head)?, ()))
-    };
+        Prepared::with_head(model, "items", prompts, &head)
+    });
     let scores = |output| Some(wanted.choose(scores(model, output, apply_softmax)?));
-    let (computed, ()) = compute(&ask, expected, prepare, scores).await?;
+    let computed = prepared.await?.compute(&ask, scores).await?;
     let usage = computed.usage();
     Ok(respond(model, computed.outputs, usage))
 }

@@ -12,7 +12,6 @@ use crate::{
     executor::Devices,
     load::load,
     tasks::{
-        budget::Budget,
         decide::{self, DecideFields},
         escaping::Escaping,
     },
@@ -58,8 +57,8 @@ fn check_prompts(name: &str, app: &std::sync::Arc<App>, case: &Value) {
     let models = app.models();
     let model = &models[0];
     let decider = model.decider().unwrap();
-    let escaping = Escaping::none(model);
-    let rows = decide::rows(&escaping, &Budget::new(&call), &asked, decider).unwrap();
+    let escaping = Escaping::none(model, &call.reservation);
+    let rows = decide::rows(&escaping, &asked, decider).unwrap();
     for (named, row) in asked.questions.iter().zip(rows) {
         let id = named.name.as_deref().unwrap();
         let expected = &case["prompts"][id];

@@ -1,7 +1,11 @@
 //! Typed decisions by a decision model: the prompt of its format, hidden states where its head reads,
 //! and the head.
 
-use std::{borrow::Cow, collections::HashMap, iter};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    iter,
+};
 
 use prelude_core::{RowOutput, TokenId};
 use prelude_models::QuestionType;
@@ -13,16 +17,15 @@ use serde_json::json;
 
 use super::{Decided, Forest, NamedQuestion, Plan, Questionnaire, SharedPrompts, TextOrJson};
 use crate::{
+    admission::{Growth, Printed},
     config::Truncate,
     decider::Decider,
-    endpoint::Printed,
     error::ApiError,
     tasks::{
-        budget::Budget,
         escaping::Escaping,
         labels::prompt,
         place::check_length,
-        prepared::{Expected, Prepared, compute},
+        prepared::{Expected, Prepared, prepare},
         submit::Ask,
     },
 };
@@ -99,12 +102,13 @@ pub(super) async fn decide(
         rows: prompts as u64,
         bytes: bytes + prompts * 512,
     };
-    let prepare = |budget: &Budget<'_>| {
+    let room = &call.reservation;
+    let prepared = prepare(ask, expected, || {
         let numbers = { questionnaire.questions.iter() }
-            .map(|named| named.question.criteria.labels().count());
-        budget.numbers(numbers.sum())?;
+            .map(|named| named.question.criteria.labels().count() as u64);
+        room.grow(Growth::Numbers(numbers.sum(), Printed::Decimal))?;
         let escaping = questionnaire.escaping(ask)?;
-        let rows = rows(&escaping, budget, questionnaire, decider)?;
+        let rows = rows(&escaping, questionnaire, decider)?;
         if call.app.config.decide.truncate == Truncate::Refuse
             && let Some(Cut { state_tokens, used }) = rows.iter().find_map(|row| row.cut)
         {
@@ -116,30 +120,30 @@ pub(super) async fn decide(
             return Err(error.with_param(questionnaire.state_field));
         }
         let states = rows.iter().map(|row| row.reads.len()).sum::<usize>();
-        call.expect((states * decider.hidden) as u64, Printed::State)?;
+        let numbers = (states * decider.hidden) as u64;
+        room.grow(Growth::Numbers(numbers, Printed::State))?;
         let indices = orders.iter().enumerate();
         let indices = indices.flat_map(|(index, orders)| iter::repeat_n(index, *orders));
         let cuts = indices.zip(&rows);
         let cuts = cuts
             .filter_map(|(index, row)| Some((index, row.cut?)))
-            .collect();
+            .collect::<BTreeMap<_, _>>();
         let prompts = rows
             .into_iter()
             .map(|row| (row.tokens, row.reads))
             .collect();
         let prepared = Prepared::with_states(model, questionnaire.state_field, prompts)?;
-        let forest = match questionnaire.options.forest {
-            true => Some(Forest::of(&prepared, &orders, budget)?),
-            false => None,
-        };
-        Ok((prepared, (cuts, forest)))
-    };
+        let forest = { questionnaire.options.forest }
+            .then(|| Forest::of(&prepared, &orders, room))
+            .transpose()?;
+        Ok((prepared, cuts, forest))
+    });
     let states = |output| match output {
         RowOutput::Tokens { rows, .. } => Some(rows),
         _ => None,
     };
-    let (computed, (cuts, forest)) = compute(ask, expected, prepare, states).await?;
-    let cuts: std::collections::BTreeMap<_, _> = cuts;
+    let (prepared, cuts, forest) = prepared.await?;
+    let computed = prepared.compute(ask, states).await?;
     call.note_cut(!cuts.is_empty());
     let factor = questionnaire.options.temperature.unwrap_or(1.0);
     let mut rest = &computed.outputs[..];
@@ -191,7 +195,6 @@ fn pieces_of<'q>(
 /// would hold the state once for each.
 pub(crate) fn rows(
     escaping: &Escaping<'_>,
-    budget: &Budget<'_>,
     questionnaire: &Questionnaire<'_>,
     decider: &Decider,
 ) -> Result<Vec<Row>, ApiError> {
@@ -204,7 +207,8 @@ pub(crate) fn rows(
     let mut firsts = match is_cut {
         // Texts that are cut may be longer than the context.
         true => {
-            budget.read_again(state.as_str().len(), asked().count() - 1)?;
+            let again = Growth::Reread(state.as_str().len(), asked().count() - 1);
+            escaping.room.grow(again)?;
             SharedPrompts::default()
         }
         // The first texts of all questions often begin with the state.
@@ -214,7 +218,7 @@ pub(crate) fn rows(
                 let mut texts = pieces.iter().filter_map(|piece| text(escaping, piece));
                 texts.next().unwrap_or_else(|| Ok(String::new()))
             });
-            escaping.encode_all((questionnaire.state_field, 1), firsts, budget)?
+            escaping.encode_all((questionnaire.state_field, 1), firsts)?
         }
     }
     .into_prompts();
@@ -248,7 +252,7 @@ pub(crate) fn rows(
             0,
             escaping.model,
         )?;
-        budget.add_tokens(row.tokens.len())?;
+        escaping.room.grow(Growth::Tokens(row.tokens.len()))?;
         rows.push(row);
     }
     Ok(rows)

@@ -9,9 +9,9 @@ use prelude_engine::{Answer, AnswerEvent, Event, Outcome, Usage};
 
 use super::{Choice, Params, Printer};
 use crate::{
-    admission::Stage,
+    admission::{LOGPROB_BYTES, Stage},
     config,
-    endpoint::{Call, LOGPROB_BYTES},
+    endpoint::Call,
     error::ApiError,
     reject,
     served_model::ServedModel,
