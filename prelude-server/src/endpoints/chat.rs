@@ -84,7 +84,7 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let request: ChatRequest<'_> = call.read(&body).await?;
     let ask = Ask::new(call, request.common, Task::Chat)?;
     let model = ask.model;
-    let conversation = Conversation::new(call, model, request.conversation, true)?;
+    let conversation = Conversation::new(&call.app.config, model, request.conversation, true)?;
     let answer = request.answer;
     let max_tokens = { answer.max_completion_tokens.or(answer.max_tokens) }.map(Int::count);
     let top_logprobs = top_logprobs(call, model, &answer)?;
@@ -97,8 +97,9 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
     let rows = u64::from(params.n);
     params.reserve(call, rows, max_tokens.unwrap_or(u32::MAX))?;
     // Rendering and encoding are one piece of work.
-    let encode = || conversation.encode(call, model, add_special_tokens, truncation);
+    let encode = || conversation.encode(model, add_special_tokens, truncation, true);
     let rendered = call.encode(body.len(), encode).await??;
+    call.note_cut(rendered.is_cut);
     let mind = Mind::at_end_of(&rendered.text);
     conversation
         .tools

@@ -70,7 +70,7 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     let is_chat = chat.messages.is_some();
     let (model, source) = if is_chat {
         let model = call.app.model_for(name, Task::Chat)?;
-        let chat = Conversation::new(call, model, chat, true)?;
+        let chat = Conversation::new(&call.app.config, model, chat, true)?;
         (model, Source::Chat(Box::new(chat)))
     } else {
         let model = call.app.model(name)?;
@@ -93,7 +93,8 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: Bytes) -> Result<Reply, Api
     let encode = |text: &str| show(model.tokenizer.encode(text, add_special_tokens));
     let encode_all = || match source {
         Source::Chat(chat) => {
-            let rendered = chat.encode(call, model, add_special_tokens, None)?;
+            // No context has to hold tokens that are only shown.
+            let rendered = chat.encode(model, add_special_tokens, None, false)?;
             Ok(Reply::json(&show(rendered.ids)))
         }
         Source::One(text) => Ok(Reply::json(&encode(&text))),

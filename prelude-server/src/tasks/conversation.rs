@@ -18,9 +18,7 @@ use super::{
     tools::Tools,
     truncate::Truncation,
 };
-use crate::{
-    endpoint::Call, endpoint::Needs, error::ApiError, served_model::ServedModel, wire::Json,
-};
+use crate::{config::ServerConfig, error::ApiError, served_model::ServedModel, wire::Json};
 
 /// A conversation and what its template is told beside it, as clients write them.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -79,7 +77,7 @@ pub(crate) struct Rendered {
     pub(crate) ids: Vec<TokenId>,
     pub(crate) text: String,
     /// True if `ids` are fewer than the text's.
-    is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 impl Rendered {
@@ -99,7 +97,7 @@ impl Conversation {
     /// # Errors
     /// 400 naming the field.
     pub(crate) fn new(
-        call: &Call,
+        config: &ServerConfig,
         model: &ServedModel,
         fields: ConversationFields,
         generates: bool,
@@ -118,7 +116,6 @@ impl Conversation {
         if let Some(thinking) = fields.enable_thinking {
             kwargs.insert("enable_thinking".to_owned(), Value::Bool(thinking));
         }
-        let config = &call.app.config;
         let tools = Tools::new(fields.tools, fields.tool_choice, fields.parallel_tool_calls)?;
         let own = model.form.template.as_ref();
         let reads_parts = own.is_some_and(|template| template.reads_parts());
@@ -173,16 +170,17 @@ impl Conversation {
         values.chain(self.kwargs.values()).map(text_bytes).sum()
     }
 
-    /// Returns the prompt's ids, so many of them as `truncation` keeps. On the encode pool.
+    /// Returns the prompt's ids, so many of them as `truncation` keeps; without it they fit the context
+    /// if they `must_fit`. On the encode pool.
     ///
     /// # Errors
     /// 400 `template_error`; 400 if nothing of the messages would be left.
     pub(crate) fn encode(
         &self,
-        call: &Call,
         model: &ServedModel,
         add_special_tokens: bool,
         truncation: Option<Truncation>,
+        must_fit: bool,
     ) -> Result<Rendered, ApiError> {
         let template = model.form.template.as_deref();
         let template =
@@ -197,8 +195,7 @@ impl Conversation {
             }
             _ => model.tokenizer.encode(text, add_special_tokens),
         };
-        // `/tokenize` shows tokens that no context has to hold.
-        if truncation.is_none() && call.endpoint.needs == Needs::Queue {
+        if truncation.is_none() && must_fit {
             let marks = self
                 .mark
                 .map_or(0, |mark| text.matches(mark).count() * mark.len_utf8());
@@ -211,7 +208,6 @@ impl Conversation {
             let (before, behind) = messages::around(&self.messages, &text, render)?;
             let spared = [encode(before), encode(behind)];
             cut(&mut ids, &spared, truncation)?;
-            call.note_cut(true);
         }
         Ok(Rendered {
             ids,

@@ -279,7 +279,7 @@ impl<'a> Given<'a> {
 
     /// Takes `input` or `messages`.
     fn read(self, ask: &Ask<'_>) -> Result<Inputs<'a>, ApiError> {
-        let (call, model) = (ask.call, ask.model);
+        let model = ask.model;
         let fields = match self {
             Self::Fields(fields) => *fields,
             Self::Prompts(prompts, field, truncation) => {
@@ -313,7 +313,7 @@ impl<'a> Given<'a> {
                 (Source::Input(prompts), "input", escapes)
             }
             (None, true) => {
-                let chat = Conversation::new(call, model, chat, false)?;
+                let chat = Conversation::new(&ask.call.app.config, model, chat, false)?;
                 // The conversation obeys `escape_special_tokens`.
                 (Source::Messages(Box::new(chat)), "messages", None)
             }
@@ -387,7 +387,8 @@ impl Inputs<'_> {
         let prompts = match self.source {
             Source::Input(prompts) => prompts,
             Source::Messages(chat) => {
-                let rendered = chat.encode(call, model, special, truncation)?;
+                let rendered = chat.encode(model, special, truncation, true)?;
+                call.note_cut(rendered.is_cut);
                 vec![Prompt::Ids(rendered.ids)]
             }
         };
@@ -396,11 +397,12 @@ impl Inputs<'_> {
             let must = "be text where an instruction or prompt is to precede it";
             return Err(ApiError::invalid_value(encoding.field, must));
         }
-        let fits = |place: Place, len| {
+        let fits = |place: Place, len, is_cut| {
+            call.note_cut(is_cut);
             check_length(place, len, 0, model)?;
             call.reservation.grow(Growth::Tokens(len))
         };
-        let prompts = encode_each(call, model, prompts, encoding, before, fits)?;
+        let prompts = encode_each(model, prompts, encoding, before, fits)?;
         Ok(SharedPrompts::after(Vec::new(), prompts))
     }
 }
@@ -441,7 +443,7 @@ pub(crate) async fn encode(
     encoding: Encoding,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let bytes = bytes(&prompts, "");
-    let work = || encode_each(call, model, prompts, encoding, "", |_, _| Ok(()));
+    let work = || encode_each(model, prompts, encoding, "", |_, _, _| Ok(()));
     call.encode(bytes, work).await?
 }
 
@@ -459,21 +461,24 @@ pub(crate) async fn cut<'a>(
     if encoding.truncation.is_none() {
         return Ok(prompts);
     }
-    let cut = |prompt| cut_one(call, model, prompt, encoding, "");
+    let cut = |prompt| {
+        let (prompt, is_cut) = cut_one(model, prompt, encoding, "")?;
+        call.note_cut(is_cut);
+        Ok(prompt)
+    };
     let bytes = bytes(&prompts, "");
     let work = || prompts.into_iter().map(cut).collect();
     call.app.encoder.run(bytes, work).await?
 }
 
-/// Encodes prompts with `before` put before every text, and checks their ids. `check_len` sees
-/// each prompt's place and length before the next prompt is read.
+/// Encodes prompts with `before` put before every text, and checks their ids. `check` sees each
+/// prompt's place, its length and whether it was cut before the next prompt is read.
 fn encode_each(
-    call: &Call,
     model: &ServedModel,
     prompts: Vec<Prompt<'_>>,
     encoding: Encoding,
     before: &str,
-    check_len: impl Fn(Place, usize) -> Result<(), ApiError>,
+    check: impl Fn(Place, usize, bool) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<TokenId>>, ApiError> {
     let count = prompts.len();
     let place = |index| place(encoding.field, index, count);
@@ -485,7 +490,8 @@ fn encode_each(
         }
     }
     let encode_one = |(index, prompt)| {
-        let ids = match cut_one(call, model, prompt, encoding, before)? {
+        let (prompt, mut is_cut) = cut_one(model, prompt, encoding, before)?;
+        let ids = match prompt {
             Prompt::Ids(ids) => {
                 check_ids(place(index), &ids, model)?;
                 ids
@@ -498,7 +504,7 @@ fn encode_each(
                     return Err(ApiError::invalid_value("add_special_tokens", must));
                 }
                 let pair = encode_pair(model, place, (&first, &second), encoding.truncation)?;
-                call.note_cut(pair.is_cut);
+                is_cut = pair.is_cut;
                 pair.ids
             }
             Prompt::Text(mut text) => {
@@ -512,7 +518,7 @@ fn encode_each(
                 ids
             }
         };
-        check_len(place(index), ids.len())?;
+        check(place(index), ids.len(), is_cut)?;
         Ok(ids)
     };
     prompts.into_iter().enumerate().map(encode_one).collect()
@@ -528,25 +534,25 @@ fn bytes(prompts: &[Prompt<'_>], before: &str) -> usize {
     bytes.fold(0, usize::saturating_add)
 }
 
-/// Cuts ids, or so much of a text that it fits with `before` and special tokens around it.
+/// Cuts ids, or so much of a text that it fits with `before` and special tokens around it. True if
+/// something was cut off.
 fn cut_one<'a>(
-    call: &Call,
     model: &ServedModel,
     prompt: Prompt<'a>,
     encoding: Encoding,
     before: &str,
-) -> Result<Prompt<'a>, ApiError> {
+) -> Result<(Prompt<'a>, bool), ApiError> {
     let Some(truncation) = &encoding.truncation else {
-        return Ok(prompt);
+        return Ok((prompt, false));
     };
     let text = match prompt {
         Prompt::Ids(mut ids) => {
-            call.note_cut(truncation.cuts(ids.len()));
+            let is_cut = truncation.cuts(ids.len());
             truncation.apply(&mut ids);
-            return Ok(Prompt::Ids(ids));
+            return Ok((Prompt::Ids(ids), is_cut));
         }
         // The tokenizer cuts both texts of a pair.
-        Prompt::Pair(..) => return Ok(prompt),
+        Prompt::Pair(..) => return Ok((prompt, false)),
         Prompt::Text(text) => text,
     };
     let special = encoding.add_special_tokens;
@@ -556,12 +562,10 @@ fn cut_one<'a>(
     };
     let cut = match truncation.fit(model, encoding.field, &text, measure)? {
         Cow::Borrowed(_) => None,
-        Cow::Owned(cut) => {
-            call.note_cut(true);
-            Some(cut)
-        }
+        Cow::Owned(cut) => Some(cut),
     };
-    Ok(Prompt::Text(cut.map_or(text, Cow::Owned)))
+    let is_cut = cut.is_some();
+    Ok((Prompt::Text(cut.map_or(text, Cow::Owned)), is_cut))
 }
 
 #[cfg(test)]
