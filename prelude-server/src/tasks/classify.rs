@@ -11,10 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    answers::Answers,
     escaping::Escaping,
     input::{Given, Inputs, Texts},
-    labels::{TEXT, label_trie, normalised, split_template, user_turn},
+    labels::{Answers, TEXT, label_trie, normalised, split_template, user_turn},
     prepared::{Outputs, Unit, vectors},
     submit::{Ask, UsageBody},
 };
@@ -248,31 +247,28 @@ async fn by_labels<'m>(
     let escaping = Escaping::new(ask, escapes, all)?;
     let named: Vec<Cow<'_, str>> = labels.iter().map(|label| escaping.text(label)).collect();
     let turn = |text: &str| user_turn(model, &[before, &escaping.text(text), after].concat());
-
     let count = |text: &str| Ok(escaping.count(&turn(text)?));
-    let (turn, count) = (&turn, &count);
-    let rendered = || -> Result<_, ApiError> {
-        let truncation = match truncation {
-            None => None,
-            Some(truncation) => {
+    let mut within = None;
+    let prompts = texts.iter().map(|text| {
+        let Some(truncation) = truncation else {
+            return turn(text);
+        };
+        let within = match within {
+            Some(within) => within,
+            None => {
                 // Where a text is cut is learned from the whole prompt, for each text anew.
                 let again = Growth::Reread(template.len(), texts.len() - 1);
                 escaping.room.grow(again)?;
                 // The context also holds the labels behind each text.
                 let trie = label_trie(&escaping, turn("")?, &named, false)?;
                 let limit = model.max_model_len as usize;
-                Some(truncation.within(limit.saturating_sub(trie.depth())))
+                *within.insert(truncation.within(limit.saturating_sub(trie.depth())))
             }
         };
-        Ok(texts.iter().map(move |text| match &truncation {
-            None => turn(text),
-            Some(truncation) => {
-                let cut = truncation.fit(model, "input", text, count)?;
-                call.note_cut(matches!(cut, Cow::Owned(_)));
-                turn(&cut)
-            }
-        }))
-    };
+        let cut = within.fit(model, "input", text, count)?;
+        call.note_cut(matches!(cut, Cow::Owned(_)));
+        turn(&cut)
+    });
     let asked = Answers {
         escaping,
         field: "input",
@@ -287,7 +283,7 @@ async fn by_labels<'m>(
         let log = trie.log_probabilities(scores);
         vec![if activation { normalised(&log) } else { log }]
     };
-    let computed = asked.behind(ask, rendered, probs).await?;
+    let computed = asked.behind(ask, prompts, probs).await?;
     Ok(Classified {
         probs: computed.outputs,
         labels: Cow::Owned(labels),

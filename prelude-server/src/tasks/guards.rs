@@ -4,11 +4,10 @@
 use prelude_text::label_trie::{LabelTrie, RowScores};
 
 use super::{
-    answers::Answers,
     escaping::Escaping,
     guidelines::Form,
     judged::Judged,
-    labels::{normalised, prompt, user_turn},
+    labels::{Answers, normalised, prompt, user_turn},
     submit::Ask,
 };
 use crate::{error::ApiError, served_model::ServedModel};
@@ -155,11 +154,9 @@ async fn answers_about(
         bytes: judged.bytes() + around * judged.prompts(),
         distinct: true,
     };
-    let rendered = || {
-        let turns = judged.turns(escaping);
-        Ok(turns.map(move |turns| judged.printed(prompt(model, &turns)?, &turns)))
-    };
-    Ok(asked.behind(ask, rendered, read).await?.outputs)
+    let turns = judged.turns(escaping);
+    let prompts = turns.map(|turns| judged.printed(prompt(model, &turns)?, &turns));
+    Ok(asked.behind(ask, prompts, read).await?.outputs)
 }
 
 /// Returns true if no code is the beginning of another one to the model: `S1` of `S10` where each

@@ -12,7 +12,10 @@ use prelude_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    answers::Answers, escaping::Escaping, judged::Judged, labels::normalised, prepared::Computed,
+    escaping::Escaping,
+    judged::Judged,
+    labels::{Answers, normalised},
+    prepared::Computed,
     submit::Ask,
 };
 use crate::{error::ApiError, served_model::ServedModel};
@@ -220,14 +223,13 @@ impl Form {
                 .saturating_add(guideline_bytes.saturating_mul(judged.prompts())),
             distinct: true,
         };
-        let rendered = || {
-            Ok(judged.turns(escaping).flat_map(|turns| {
-                marked.iter().map(move |guideline| {
-                    let prompt = self.prompt(escaping.model, &turns, guideline)?;
-                    judged.printed(prompt, &turns)
-                })
-            }))
-        };
-        asked.behind(ask, rendered, read).await
+        let prompts = judged.turns(escaping).flat_map(|turns| {
+            let marked = &marked;
+            (0..marked.len()).map(move |at| {
+                let prompt = self.prompt(escaping.model, &turns, &marked[at])?;
+                judged.printed(prompt, &turns)
+            })
+        });
+        asked.behind(ask, prompts, read).await
     }
 }

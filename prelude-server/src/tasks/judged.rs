@@ -76,9 +76,10 @@ impl Judged<'_> {
         };
         let conversation = match self {
             Self::Texts(_) => None,
-            Self::Conversation(turns) => Some(turns.clone()),
+            Self::Conversation(turns) => Some(turns),
         };
-        let conversation = conversation.map(move |mut turns| {
+        let conversation = conversation.into_iter().map(move |turns| {
+            let mut turns = turns.clone();
             turns.iter_mut().for_each(|turn| escaping.mark(turn));
             turns
         });

@@ -1,17 +1,26 @@
-//! Labels behind prompts: a text in the user's turn of the chat template, and the trie of what may
-//! be answered.
+//! Labels behind prompts: a text in the user's turn of the chat template, the trie of what may be
+//! answered, and how likely each answer is.
 
-use std::{collections::HashSet, fmt::Display};
+use std::{collections::HashSet, fmt::Display, iter};
 
 use prelude_core::TokenId;
 use prelude_text::{
-    label_trie::{LabelTrie, MAX_PLACES},
+    label_trie::{LabelTrie, MAX_PLACES, RowScores, rows_behind},
     template::{ChatInputs, no_thinking},
 };
 use serde_json::{Value, json};
 
-use super::{escaping::Escaping, place::check_length};
-use crate::{error::ApiError, served_model::ServedModel};
+use super::{
+    escaping::Escaping,
+    place::{check_length, place},
+    prepared::{Computed, Expected, Prepared, prepare, trie_scores},
+    submit::Ask,
+};
+use crate::{
+    admission::{Cost, Growth, Printed},
+    error::ApiError,
+    served_model::ServedModel,
+};
 
 /// The place of the text in a request's template, which may name it once and use nothing else of
 /// the template language: a template is a program.
@@ -113,6 +122,82 @@ pub(crate) fn label_trie<L: Display>(
         let must = format!("have at most {MAX_PLACES} tokens, common beginnings counted once");
         ApiError::invalid_value("labels", must)
     })
+}
+
+/// Answers and the texts that they are about.
+pub(crate) struct Answers<'a, 'm, L> {
+    pub(crate) escaping: Escaping<'m>,
+    /// The field in which people's texts came, for errors.
+    pub(crate) field: &'static str,
+    /// The texts of the field, if each has one prompt; else 1.
+    pub(crate) texts: usize,
+    /// The answers as they stand behind a prompt.
+    pub(crate) answers: &'a [L],
+    /// True if an answer may go on behind these words.
+    pub(crate) open: bool,
+    /// Number of prompts, at least one.
+    pub(crate) prompts: usize,
+    /// About how many bytes of people's texts all prompts hold together.
+    pub(crate) bytes: usize,
+    /// True if the client is told of the distinct tokens of all prompts, rather than of the sum of the
+    /// prompts' lengths.
+    pub(crate) distinct: bool,
+}
+
+impl<L: AsRef<str> + Display> Answers<'_, '_, L> {
+    /// Returns for each prompt what `read` makes of the scores of the answers. The prompts are made as
+    /// they are encoded.
+    ///
+    /// # Errors
+    /// 400 for whatever is wrong with the request, 429, 503, 500.
+    pub(crate) async fn behind<T>(
+        &self,
+        ask: &Ask<'_>,
+        prompts: impl Iterator<Item = Result<String, ApiError>>,
+        read: impl Fn(&LabelTrie, &[RowScores]) -> T,
+    ) -> Result<Computed<T>, ApiError> {
+        let (escaping, model, room) = (&self.escaping, ask.model, self.escaping.room);
+        let bytes = self.answers.iter().map(|answer| answer.as_ref().len());
+        let rows = rows_behind(self.answers.len(), bytes.sum());
+        let expected = Expected {
+            prompts: self.prompts,
+            rows: rows.saturating_mul(self.prompts as u64),
+            bytes: self.bytes,
+        };
+        let prepared = prepare(ask, expected, || {
+            let mut first = None;
+            let prompts = prompts.map(|prompt| {
+                let prompt = prompt?;
+                first.get_or_insert_with(|| prompt.clone());
+                Ok(prompt)
+            });
+            let texts = (self.field, self.texts);
+            let encoded = escaping.encode_all(texts, prompts)?;
+            for (index, len) in encoded.lens().enumerate() {
+                check_length(place(self.field, index, self.texts), len, 0, model)?;
+            }
+            let first = first.expect("a request has at least one text to ask about");
+            let trie = label_trie(escaping, first, self.answers, self.open)?;
+            room.admit(Cost::of_rows((self.prompts * trie.num_rows()) as u64))?;
+            let numbers = (self.prompts * self.answers.len()) as u64;
+            room.grow(Growth::Numbers(numbers, Printed::Decimal))?;
+            let tries = iter::repeat(&trie);
+            let prepared = Prepared::with_labels(model, texts, encoded, tries)?;
+            let prepared = match self.distinct {
+                true => prepared.counting_distinct_tokens(),
+                false => prepared,
+            };
+            Ok((prepared, trie))
+        });
+        let (prepared, trie) = prepared.await?;
+        let computed = prepared.compute(ask, trie_scores).await?;
+        let scores = computed.outputs.chunks(trie.num_rows());
+        Ok(Computed {
+            outputs: scores.map(|scores| read(&trie, scores)).collect(),
+            tokens: computed.tokens,
+            cost: computed.cost,
+        })
+    }
 }
 
 /// Returns probabilities in proportion to the exponentials of `log`.

@@ -1,7 +1,6 @@
 //! The tasks behind the endpoints: generation, classification, label scores, embeddings, ranking and
 //! typed decisions. An endpoint maps its dialect to a task's request, and the task's result back.
 
-mod answers;
 mod call_schema;
 pub(crate) mod classify;
 pub(crate) mod conversation;
