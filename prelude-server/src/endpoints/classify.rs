@@ -133,8 +133,7 @@ mod tests {
     use crate::{
         tasks::{
             classify::LABELS_MAX,
-            escaping::Escaping,
-            labels::{TEXT, label_trie, user_turn},
+            prompts::{Escaping, TEXT, label_trie, user_turn},
         },
         testing::{Golden, answer, ask, assert_close, call, demos, golden, refused},
     };

@@ -11,10 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    escaping::Escaping,
     input::{Given, Inputs, Texts},
-    labels::{Answers, TEXT, label_trie, normalised, split_template, user_turn},
     prepared::{Outputs, Unit, vectors},
+    prompts::{Answers, Escaping, TEXT, label_trie, normalised, split_template, user_turn},
     submit::{Ask, UsageBody},
 };
 use crate::{

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    escaping::cannot_escape,
     messages::{self, Message, text_bytes},
     place::check_bytes,
+    prompts::cannot_escape,
     tools::Tools,
     truncate::Truncation,
 };

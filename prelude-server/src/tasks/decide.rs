@@ -22,10 +22,9 @@ mod guideline;
 pub(crate) use checkpoint::rows;
 
 use super::{
-    escaping::Escaping,
     guards::Guard,
-    labels::{label_trie, normalised, prompt, user_turn},
     prepared::{Expected, Prepared, prepare, trie_scores},
+    prompts::{Escaping, label_trie, normalised, prompt, user_turn},
     submit::Ask,
 };
 use crate::{

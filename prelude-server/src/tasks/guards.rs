@@ -4,10 +4,9 @@
 use prelude_text::label_trie::{LabelTrie, RowScores};
 
 use super::{
-    escaping::Escaping,
     guidelines::Form,
     judged::Judged,
-    labels::{Answers, normalised, prompt, user_turn},
+    prompts::{Answers, Escaping, normalised, prompt, user_turn},
     submit::Ask,
 };
 use crate::{error::ApiError, served_model::ServedModel};

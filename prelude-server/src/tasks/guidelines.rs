@@ -12,10 +12,9 @@ use prelude_text::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    escaping::Escaping,
     judged::Judged,
-    labels::{Answers, normalised},
     prepared::Computed,
+    prompts::{Answers, Escaping, normalised},
     submit::Ask,
 };
 use crate::{error::ApiError, served_model::ServedModel};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::{escaping::Escaping, messages};
+use super::{messages, prompts::Escaping};
 use crate::error::ApiError;
 
 /// Texts, or a conversation whose last turn is judged.

@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use super::{
     classify::sigmoid,
-    escaping::Escaping,
     pair::encode_pair,
     place::{check_bytes, check_length, place},
     prepared::{Expected, Prepared, prepare},
+    prompts::Escaping,
     submit::{Ask, UsageBody},
     truncate::{Side, Truncation, cut_text},
 };

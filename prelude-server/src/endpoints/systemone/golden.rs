@@ -13,7 +13,7 @@ use crate::{
     load::load,
     tasks::{
         decide::{self, DecideFields},
-        escaping::Escaping,
+        prompts::Escaping,
     },
     testing::{answer, app, app_with, call, golden, options, refused},
 };

@@ -22,10 +22,9 @@ use crate::{
     decider::Decider,
     error::ApiError,
     tasks::{
-        escaping::Escaping,
-        labels::prompt,
         place::check_length,
         prepared::{Expected, Prepared, prepare},
+        prompts::{Escaping, prompt},
         submit::Ask,
     },
 };

@@ -14,7 +14,7 @@ use crate::{
     tasks::{
         guidelines::{About, Form, Guideline},
         judged::Judged,
-        labels::normalised,
+        prompts::normalised,
         submit::Ask,
     },
 };
