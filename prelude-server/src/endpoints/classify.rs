@@ -116,11 +116,11 @@ async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiError> {
     let use_activation = request.inputs.input.use_activation;
     let activation = request.activation.wanted(model, use_activation)?;
     let inputs = (Given::Fields(Box::new(request.inputs)), activation);
-    let classified = classify(&ask, request.labels, inputs, Unit::Texts).await?;
+    let (labels, classified) = classify(&ask, request.labels, inputs, Unit::Texts).await?;
     let write = move || {
         let usage = classified.usage();
-        let probs = classified.probs.into_iter().enumerate();
-        let data = probs.map(|(i, probs)| Item::new(i, &classified.labels, probs.concat()));
+        let probs = classified.outputs.into_iter().enumerate();
+        let data = probs.map(|(i, probs)| Item::new(i, &labels, probs.concat()));
         ListBody::reply(call.app.ids.next("classify-"), model, data.collect(), usage)
     };
     Ok(call.write(0, write).await)

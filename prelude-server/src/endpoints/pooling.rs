@@ -104,13 +104,13 @@ pub(crate) async fn handle(call: &Arc<Call>, body: Bytes) -> Result<Reply, ApiEr
                 .activation
                 .wanted(model, inputs.input.use_activation)?;
             let inputs = (Given::Fields(Box::new(inputs)), activation);
-            let classified = classify::classify(&ask, labels, inputs, unit).await?;
+            let (_, classified) = classify::classify(&ask, labels, inputs, unit).await?;
             let each = |of_input: &Vec<Vec<f64>>| {
                 let each = of_input.iter().map(|probs| classify::in_f32(probs));
                 each.collect()
             };
             Embedded {
-                vectors: classified.probs.iter().map(each).collect(),
+                vectors: classified.outputs.iter().map(each).collect(),
                 form,
                 usage: classified.usage(),
             }

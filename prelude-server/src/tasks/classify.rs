@@ -4,7 +4,6 @@
 use std::{borrow::Cow, sync::Arc};
 
 use prelude_core::{Head, TokenHead};
-use prelude_engine::Usage;
 use prelude_models::ClassActivation;
 use prelude_text::label_trie::{LabelTrie, RowScores, softmax};
 use schemars::JsonSchema;
@@ -12,9 +11,9 @@ use serde::Deserialize;
 
 use super::{
     input::{Given, Inputs, Texts},
-    prepared::{Outputs, Unit, vectors},
+    prepared::{Computed, Outputs, Unit, vectors},
     prompts::{Answers, Escaping, TEXT, label_trie, normalised, split_template, user_turn},
-    submit::{Ask, UsageBody},
+    submit::Ask,
 };
 use crate::{
     admission::{Growth, Printed},
@@ -133,24 +132,8 @@ pub(crate) fn model<'a>(
     app.model_of(name, Task::Classify, can)
 }
 
-/// The classes of a request's inputs, and what they cost.
-pub(crate) struct Classified<'m> {
-    /// The probabilities of each input: one list in the order of `labels`, or one for each of its
-    /// tokens.
-    pub(crate) probs: Vec<Vec<Vec<f64>>>,
-    pub(crate) labels: Cow<'m, [String]>,
-    pub(crate) tokens: u64,
-    pub(crate) cost: Usage,
-}
-
-impl Classified<'_> {
-    /// Returns the token counts as OpenAI's clients read them.
-    pub(crate) fn usage(&self) -> UsageBody {
-        UsageBody::new(self.tokens, 0, Some(&self.cost))
-    }
-}
-
-/// Classifies inputs; to probabilities if the `activation` is true, else to logits.
+/// Classifies inputs; to probabilities if the `activation` is true, else to logits. Returns the names
+/// of the classes, and for each input its numbers in their order, or those of each of its tokens.
 ///
 /// # Errors
 /// 400 for whatever is wrong with the request, 429, 503, 500.
@@ -159,7 +142,7 @@ pub(crate) async fn classify<'m>(
     fields: LabelFields<'_>,
     (inputs, activation): (Given<'_>, bool),
     unit: Unit,
-) -> Result<Classified<'m>, ApiError> {
+) -> Result<(Cow<'m, [String]>, Computed<Vec<Vec<f64>>>), ApiError> {
     let model = ask.model;
     if model.has_vocabulary() {
         return by_labels(ask, fields, inputs, activation).await;
@@ -192,12 +175,7 @@ pub(crate) async fn classify<'m>(
     };
     let nothing_before = |_: &Inputs<'_>| Ok(String::new());
     let computed = inputs.compute(ask, nothing_before, outputs, probs).await?;
-    Ok(Classified {
-        probs: computed.outputs,
-        labels: Cow::Borrowed(labels),
-        tokens: computed.tokens,
-        cost: computed.cost,
-    })
+    Ok((Cow::Borrowed(labels), computed))
 }
 
 /// Returns the numbers that answers show for the logits of a classification head.
@@ -229,7 +207,7 @@ async fn by_labels<'m>(
     fields: LabelFields<'_>,
     inputs: Given<'_>,
     activation: bool,
-) -> Result<Classified<'m>, ApiError> {
+) -> Result<(Cow<'m, [String]>, Computed<Vec<Vec<f64>>>), ApiError> {
     let Ask { call, model, .. } = ask;
     let Texts {
         texts,
@@ -283,12 +261,7 @@ async fn by_labels<'m>(
         vec![if activation { normalised(&log) } else { log }]
     };
     let computed = asked.behind(ask, prompts, probs).await?;
-    Ok(Classified {
-        probs: computed.outputs,
-        labels: Cow::Owned(labels),
-        tokens: computed.tokens,
-        cost: computed.cost,
-    })
+    Ok((Cow::Owned(labels), computed))
 }
 
 fn checked(labels: Option<Vec<String>>) -> Result<Vec<String>, ApiError> {

@@ -303,13 +303,10 @@ pub(crate) async fn decide(
             { plans.iter() }.flat_map(|plan| iter::repeat_n(&*plan.trie, plan.rotations.len()));
         let prepared =
             Prepared::with_labels(model, (questionnaire.state_field, 1), prompts, tries)?;
-        let forest = match questionnaire.options.forest {
-            true => {
-                let rows: Vec<usize> = plans.iter().map(Plan::num_rows).collect();
-                Some(Forest::of(&prepared, &rows, escaping.room)?)
-            }
-            false => None,
-        };
+        let rows: Vec<usize> = plans.iter().map(Plan::num_rows).collect();
+        let forest = { questionnaire.options.forest }
+            .then(|| Forest::of(&prepared, &rows, escaping.room))
+            .transpose()?;
         Ok((prepared.counting_distinct_tokens(), plans, forest))
     });
     let (prepared, plans, forest) = prepared.await?;

@@ -13,9 +13,9 @@ use super::{
     classify::sigmoid,
     pair::encode_pair,
     place::{check_bytes, check_length, place},
-    prepared::{Expected, Prepared, prepare},
+    prepared::{Computed, Expected, Prepared, prepare},
     prompts::Escaping,
-    submit::{Ask, UsageBody},
+    submit::Ask,
     truncate::{Side, Truncation, cut_text},
 };
 use crate::{
@@ -111,18 +111,15 @@ pub(crate) struct PairOptions<'a> {
 /// The scores of pairs, and what they cost.
 #[derive(Debug)]
 pub(crate) struct Judged {
-    /// Per pair, before the activation.
-    scores: Vec<f64>,
+    /// A score for each pair, before the activation.
+    pub(crate) computed: Computed<f64>,
     activation: ClassActivation,
-    /// Tokens of all prompts, each once.
-    pub(crate) prompt_tokens: u64,
-    pub(crate) usage: UsageBody,
 }
 
 impl Judged {
     /// Returns the scores: probabilities, or logits without the activation. A cosine has none.
     pub(crate) fn scores(&self, activation: bool) -> Vec<f64> {
-        let scores = self.scores.iter().copied();
+        let scores = self.computed.outputs.iter().copied();
         match self.activation {
             ClassActivation::Sigmoid if activation => scores.map(sigmoid).collect(),
             _ => scores.collect(),
@@ -207,10 +204,8 @@ async fn by_prompt(
     };
     let computed = prepared.await?.compute(ask, score).await?;
     Ok(Judged {
-        usage: computed.usage(),
-        scores: computed.outputs,
+        computed,
         activation: model.judges().activation,
-        prompt_tokens: computed.tokens,
     })
 }
 
@@ -253,10 +248,8 @@ async fn by_pair(
     });
     let computed = prepared.await?.compute(ask, one_class).await?;
     Ok(Judged {
-        usage: computed.usage(),
-        scores: computed.outputs,
+        computed,
         activation: model.judges().activation,
-        prompt_tokens: computed.tokens,
     })
 }
 
@@ -420,10 +413,12 @@ pub(crate) async fn by_cosine(
         products.map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
     };
     Ok(Judged {
-        scores: of_pair.into_iter().map(dot).collect(),
+        computed: Computed {
+            outputs: of_pair.into_iter().map(dot).collect(),
+            tokens: computed.tokens,
+            cost: computed.cost,
+        },
         activation: ClassActivation::Identity,
-        prompt_tokens: computed.tokens,
-        usage: computed.usage(),
     })
 }
 

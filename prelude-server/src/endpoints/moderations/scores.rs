@@ -83,16 +83,16 @@ pub(super) async fn found<'m>(
             let cut = { model.auto_truncate }.then(|| Truncation::to_context(model, Side::Right));
             let prompts = texts.into_iter().map(Prompt::Text).collect();
             let inputs = (Given::Prompts(prompts, "input", cut), true);
-            let classified = classify(ask, labels, inputs, Unit::Texts).await?;
+            let (labels, classified) = classify(ask, labels, inputs, Unit::Texts).await?;
             let many =
                 model.class_activation() == ClassActivation::Sigmoid && !model.has_vocabulary();
-            let names: Vec<Cow<'_, str>> = match classified.labels {
+            let names: Vec<Cow<'_, str>> = match labels {
                 Cow::Borrowed(labels) => labels.iter().map(Cow::from).collect(),
                 Cow::Owned(labels) => labels.into_iter().map(Cow::Owned).collect(),
             };
             Ok(Found {
                 names: names.into_iter().map(harmful).collect(),
-                scores: { classified.probs.into_iter() }
+                scores: { classified.outputs.into_iter() }
                     .map(|of| of.concat())
                     .collect(),
                 flags: if many { Flags::Half } else { Flags::Likeliest },

@@ -165,7 +165,7 @@ pub(super) async fn rank(
     Ok(if is_cohere {
         Reply::json(&CohereBody::new(id, results))
     } else {
-        let prompt_tokens = judged.prompt_tokens;
+        let prompt_tokens = judged.computed.tokens;
         Reply::json(&Body {
             id,
             model: &model.name,

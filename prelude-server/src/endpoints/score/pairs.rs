@@ -109,6 +109,6 @@ fn respond_list(call: &Call, model: &ServedModel, judged: &Judged, activation: b
         call.app.ids.next("score-"),
         model,
         scores.map(item).collect(),
-        judged.usage,
+        judged.computed.usage(),
     )
 }

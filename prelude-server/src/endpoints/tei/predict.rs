@@ -12,7 +12,7 @@ use crate::{
     endpoint::{Call, Endpoint, Reply, asked, json as body},
     error::{ApiError, Dialect},
     tasks::{
-        classify::{self, Classified, Function, LabelFields, classify, in_f32},
+        classify::{self, Function, LabelFields, classify, in_f32},
         input::{Given, Prompt},
         prepared::Unit,
         submit::{Ask, CommonFields},
@@ -149,10 +149,10 @@ pub(crate) async fn classes(call: &Arc<Call>, fields: Fields<'_>) -> Result<Repl
     let activation = activation.is_none_or(|(_, is_wanted)| is_wanted);
     let top_k = request.predict.top_k;
     let top_k = top_k.and_then(|k| usize::try_from(k.get()).ok());
-    let (labels, inputs) = (LabelFields::default(), (inputs, activation));
-    let classified = classify(&ask, labels, inputs, Unit::Texts).await?;
+    let (none, inputs) = (LabelFields::default(), (inputs, activation));
+    let (labels, classified) = classify(&ask, none, inputs, Unit::Texts).await?;
     let write = move || {
-        let mut each = predictions(&classified);
+        let mut each = predictions(&labels, &classified.outputs);
         for classes in &mut each {
             classes.truncate(top_k.unwrap_or(usize::MAX));
         }
@@ -165,9 +165,9 @@ pub(crate) async fn classes(call: &Arc<Call>, fields: Fields<'_>) -> Result<Repl
 }
 
 /// Returns the classes of each text, likeliest first.
-fn predictions<'a>(classified: &'a Classified<'_>) -> Vec<Vec<Prediction<'a>>> {
+fn predictions<'a>(labels: &'a [String], probs: &[Vec<Vec<f64>>]) -> Vec<Vec<Prediction<'a>>> {
     let of_text = |probs: &Vec<Vec<f64>>| {
-        let each = classified.labels.iter().zip(in_f32(&probs.concat()));
+        let each = labels.iter().zip(in_f32(&probs.concat()));
         let mut all: Vec<_> = each
             .map(|(label, score)| Prediction { score, label })
             .collect();
@@ -175,5 +175,5 @@ fn predictions<'a>(classified: &'a Classified<'_>) -> Vec<Vec<Prediction<'a>>> {
         all.sort_by(|a, b| b.score.total_cmp(&a.score));
         all
     };
-    classified.probs.iter().map(of_text).collect()
+    probs.iter().map(of_text).collect()
 }
