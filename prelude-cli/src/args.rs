@@ -62,7 +62,7 @@ Examples:
 const PROFILE: &str = "\
 Examples:
   prelude profile ./Qwen3-0.6B -o profile.json
-  prelude serve ./Qwen3-0.6B --profile profile.json --policy srjf";
+  prelude serve ./Qwen3-0.6B --profile profile.json";
 const TOKENIZE: &str = "\
 Examples:
   prelude tokenize 'Where is my card?'
@@ -271,14 +271,14 @@ pub(crate) struct ServeArgs {
     /// Forget prompt prefixes between requests.
     #[arg(long, help_heading = "Scheduling")]
     pub(crate) no_enable_prefix_caching: bool,
-    /// Order in which waiting requests are scheduled: fcfs, by arrival; srjf, one-shot requests with
-    /// the fewest uncached tokens first; groups, by the cached share of the prompt; laps, short
-    /// prompts apart from long ones; round-robin, long prompts in turns, a chunk each
-    /// [default: fcfs].
+    /// Order in which waiting requests are scheduled: auto, what takes the least time first, and none
+    /// for ever last; fcfs, by arrival; srjf, one-shot requests with the fewest uncached tokens first;
+    /// groups, by the cached share of the prompt; laps, short prompts apart from long ones;
+    /// round-robin, long prompts in turns, a chunk each [default: auto].
     #[arg(long, value_name = "NAME", help_heading = "Scheduling")]
     pub(crate) policy: Option<String>,
-    /// Measured times of this model on this device, by `prelude profile`: srjf orders by them, laps
-    /// has its boundary from them, and predicted waits follow from them.
+    /// Measured times of this model on this device, by `prelude profile`: auto and srjf order by them,
+    /// laps has its boundary from them, and predicted waits follow from them.
     #[arg(long, value_name = "FILE", help_heading = "Scheduling")]
     pub(crate) profile: Option<PathBuf>,
     /// Give the same bits whatever else is in a step, also on a GPU; the CPU always does.

@@ -108,7 +108,7 @@ impl Default for SchedulerConfig {
             mask_patience_ms: 5_000,
             max_wait_ms: 30_000,
             max_idle_ms: 50,
-            policy: PolicyConfig::Fcfs,
+            policy: PolicyConfig::Auto,
             srjf_tokens_per_second: 500,
             srjf_saturation_tokens: 2048,
             laps: LapsConfig::default(),
@@ -144,9 +144,9 @@ const SHARED_STEP_TOKENS: u32 = 2048;
 #[non_exhaustive]
 pub enum PolicyConfig {
     /// [`Auto`].
+    #[default]
     Auto,
     /// [`Fcfs`].
-    #[default]
     Fcfs,
     /// [`Srjf`].
     Srjf,

@@ -20,8 +20,8 @@ use crate::sim::{
 pub(super) struct Keys {
     preset: Preset,
     engines: u16,
-    #[serde(default)]
-    policy: PolicyConfig,
+    /// `fcfs` by default, as the papers' engines.
+    policy: Option<PolicyConfig>,
     /// Round robin by default.
     router: Option<Router>,
     step_tokens: Option<u32>,
@@ -193,7 +193,7 @@ impl Keys {
                 *to = value;
             }
         }
-        let mut config = EngineConfig::new(self.preset, self.policy);
+        let mut config = EngineConfig::new(self.preset, self.policy.unwrap_or(PolicyConfig::Fcfs));
         if let Some(tokens) = self.step_tokens {
             config = config.with_step_tokens(tokens);
         }

@@ -211,41 +211,38 @@ impl Line {
     /// Returns the first in line and those that go with it, then the others. A step is full enough with
     /// `enough` tokens.
     fn in_order(&self, now: Timestamp, enough: u64) -> impl Iterator<Item = &Place> {
-        let ahead = self.ahead(now, enough);
-        let rank: BTreeSet<Key> = ahead.iter().copied().collect();
-        let all = &self.places.orders().all;
-        let others = all.iter().copied().filter(move |key| !rank.contains(key));
-        let line = ahead.into_iter().chain(others);
+        let (first, with) = self.ahead(now, enough).unzip();
+        let with: Vec<Key> = with.unwrap_or_default();
+        let goes_along = {
+            let with = with.clone();
+            move |key: &Key| Some(*key) == first || with.binary_search(key).is_ok()
+        };
+        let all = self.places.orders().all.iter().copied();
+        let others = all.filter(move |key| !goes_along(key));
+        let line = first.into_iter().chain(with).chain(others);
         line.map(|key| &self.places[key.request])
     }
 
-    fn ahead(&self, now: Timestamp, enough: u64) -> Vec<Key> {
+    /// Returns the first in line, and those that go along with it, in their order.
+    fn ahead(&self, now: Timestamp, enough: u64) -> Option<(Key, Vec<Key>)> {
         let orders = self.places.orders();
         let overdue = self.overdue(now);
         let usual = { orders.all.first() }.map(|key| &self.places[key.request]);
-        let Some(first) = overdue.or(usual) else {
-            return Vec::new();
-        };
-        let others = { first.group() }.and_then(|group| orders.by_prefix.get(&group));
-        let others = others
-            .into_iter()
-            .flatten()
-            .filter(|key| **key != first.key);
+        let first = overdue.or(usual)?;
+        let group = { first.group() }.and_then(|group| orders.by_prefix.get(&group));
+        let others = group.into_iter().flatten();
         let mut tokens = first.tokens;
         let fits = |key: &&Key| {
             tokens += self.places[key.request].tokens;
             overdue.is_some() || tokens <= enough
         };
-        std::iter::once(&first.key)
-            .chain(others.take_while(fits))
-            .take(MOST_AHEAD)
-            .copied()
-            .collect()
+        let with = { others.filter(|key| **key != first.key) }.take_while(fits);
+        Some((first.key, with.take(MOST_ALONG).copied().collect()))
     }
 }
 
 /// Most requests that go along with the first.
-const MOST_AHEAD: usize = 256;
+const MOST_ALONG: usize = 256;
 
 impl Auto {
     /// Returns a policy that reckons with the times of a profile, or learns them if there is none.

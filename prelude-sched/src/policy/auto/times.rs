@@ -107,6 +107,8 @@ impl Times {
         }
         let m = tokens as f64 / w;
         let n = m * ((d * d + 4.0 * ratio / m * (w + d)).sqrt() - d);
+        // The parts of one request gain nothing by a cut.
+        let n = if decoding == 0 { n.max(m) } else { n };
         (n as u64).max(LEAST_ENOUGH)
     }
 }
@@ -146,6 +148,8 @@ mod tests {
         // A base is 200 tokens: 2 sqrt(200 * 8,000).
         assert_eq!(times.enough(80, 8_000, 0), 2_529);
         assert_eq!(times.enough(80, 8_000, 80), 763);
+        // One request is not cut.
+        assert_eq!(times.enough(1, 8_000, 0), 8_000);
         // Steps of one size.
         let mut times = Times::new(None);
         times.note(&step(1_000, 100));

@@ -111,7 +111,7 @@ fn scored_prompts_come_in_pieces_in_order() {
             scored.push((*first_position, entries.len()));
         }
     }
-    assert_eq!(scored, [(5, 12), (17, 16), (33, 7)]);
+    assert_eq!(scored, [(5, 9), (14, 16), (30, 10)]);
 }
 
 #[test]

@@ -34,12 +34,12 @@ fn tokens_written_to_the_cache_are_counted_once() {
     let mut rig = Rig::small(128);
     let written = |rig: &Rig, id| rig.usage(id).cache_write_tokens;
     let shared = prompt(1, 32);
-    // Both compute the prefix at once: the first is charged for it, and each for whole blocks of
-    // its own.
+    // Both compute the prefix at once: the first in the step, the shorter one, is charged for it, and
+    // each for whole blocks of its own.
     rig.submit(classify(1, [&shared[..], &prompt(2, 9)].concat()));
     rig.submit(classify(2, [&shared[..], &prompt(3, 4)].concat()));
     rig.step();
-    assert_eq!((written(&rig, 1), written(&rig, 2)), (32 + 8, 4));
+    assert_eq!((written(&rig, 1), written(&rig, 2)), (8, 32 + 4));
     // What is there already is not written again.
     rig.submit(classify(3, [&shared[..], &prompt(2, 9)].concat()));
     rig.step();
