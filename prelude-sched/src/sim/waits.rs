@@ -178,7 +178,8 @@ impl Waits {
 /// Beside that, a request waits for older ones, each of which has the turn before it, and for
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
 /// lets generations go on can promise less. Steps in which such work lives are not counted, nor
-/// those in which one-shot work is [ahead](crate::shares) of its share of the time.
+/// those in which one-shot work is [ahead](crate::shares) of its share of the time, nor, under
+/// [`Auto`](crate::Auto), those in which overdue requests have had their quarter of it.
 fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, laps_chunk: Option<u32>) -> u64 {
     let share = u64::from(config.oneshot_share_percent);
     let least_share = share.min(100 - share);
