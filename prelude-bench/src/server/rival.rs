@@ -42,6 +42,8 @@ pub enum Rival {
     Tei,
     /// The server of Laya's authors: for the part `decisions` alone.
     Laya,
+    /// The same server on ONNX Runtime: for the part `decisions` alone.
+    LayaOnnx,
     /// sys1, a server of Layas in Rust: for the part `decisions` alone.
     Sys1,
 }
