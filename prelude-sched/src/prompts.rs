@@ -49,6 +49,44 @@ struct NodeBlocks {
     version: Option<u64>,
 }
 
+/// The beginning of a prompt that was found in the cache last. The next request often begins alike:
+/// comparing the two takes a fifth of the time of finding the blocks one by one.
+#[derive(Debug, Default)]
+pub(crate) struct Found(Option<Beginning>);
+
+#[derive(Debug)]
+struct Beginning {
+    salt: Option<Arc<str>>,
+    tree: Arc<PromptTree>,
+    root: NodeIdx,
+    hashes: Arc<[BlockHash]>,
+    blocks: Vec<BlockId>,
+    /// The [`KvCache::version`] that the blocks are of.
+    version: u64,
+}
+
+impl Found {
+    /// Returns the blocks of a root's tokens that are known without a look at the cache.
+    fn of(
+        &self,
+        prompts: &Prompts,
+        root: NodeIdx,
+        hashes: &[BlockHash],
+        version: u64,
+    ) -> &[BlockId] {
+        let Some(last) = self.0.as_ref().filter(|last| last.version == version) else {
+            return &[];
+        };
+        let blocks = last.blocks.len();
+        let tokens = blocks * prompts.block_size as usize;
+        let is_same = last.salt == prompts.salt
+            && hashes.get(..blocks) == last.hashes.get(..blocks)
+            && prompts.tokens(root).get(..tokens)
+                == last.tree.nodes()[last.root.index()].tokens.get(..tokens);
+        if is_same { &last.blocks } else { &[] }
+    }
+}
+
 impl Prompts {
     pub(crate) fn new(
         serial: u64,
@@ -106,7 +144,13 @@ impl Prompts {
 
     /// Looks a node's prompt up in the cache, as far as that has changed or was not done before,
     /// and returns the number of blocks of its cached prefix of at most `most` tokens.
-    pub(crate) fn find(&mut self, node: NodeIdx, most: u32, cache: &KvCache) -> u32 {
+    pub(crate) fn find(
+        &mut self,
+        node: NodeIdx,
+        most: u32,
+        cache: &KvCache,
+        last: &mut Found,
+    ) -> u32 {
         let most = self.blocks_to(most);
         if most == 0 {
             return 0;
@@ -120,10 +164,26 @@ impl Prompts {
             let mut known = std::mem::take(&mut self.nodes[node.index()]);
             known.found.clear();
             known.cached = cached;
-            if cached == self.blocks_to(self.tree.start(node)) {
-                let hashes = known.hashes.as_deref().unwrap_or_default();
+            if cached == self.blocks_to(self.tree.start(node))
+                && let Some(hashes) = &known.hashes
+            {
+                if parent.is_none() {
+                    let begins = last.of(self, node, hashes, version);
+                    known.found.extend_from_slice(begins);
+                }
+                let before = known.found.len();
                 self.find_own(node, hashes, cache, &mut known.found);
                 known.cached += length_of(known.found.len());
+                if parent.is_none() && known.found.len() > before {
+                    last.0 = Some(Beginning {
+                        salt: self.salt.clone(),
+                        tree: Arc::clone(&self.tree),
+                        root: node,
+                        hashes: Arc::clone(hashes),
+                        blocks: known.found.clone(),
+                        version,
+                    });
+                }
             }
             known.version = Some(version);
             self.nodes[node.index()] = known;
@@ -140,7 +200,8 @@ impl Prompts {
         }
     }
 
-    /// Finds the blocks of one node, behind a prefix that is in the cache.
+    /// Finds the blocks of one node, behind a prefix that is in the cache; of a root, behind those that
+    /// are `found`.
     fn find_own(
         &self,
         node: NodeIdx,
@@ -151,7 +212,12 @@ impl Prompts {
         let (salt, start) = (self.salt.as_ref(), self.tree.start(node));
         let before = self.blocks_to(start);
         let mut parent = before.checked_sub(1).map(|last| self.block(node, last));
-        let (mut rest, mut hashes) = (&*self.tree.nodes()[node.index()].tokens, hashes);
+        let (mut rest, mut hashes) = (self.tokens(node), hashes);
+        if !found.is_empty() {
+            parent = found.last().copied();
+            rest = &rest[found.len() * self.block_size as usize..];
+            hashes = &hashes[found.len()..];
+        }
         if let Some((&hash, more)) = hashes.split_first()
             && let Some(first) = self.straddling(node)
         {
@@ -175,7 +241,7 @@ impl Prompts {
             let mut hashes = Vec::with_capacity((after - before) as usize);
             if after > before {
                 let mut hash = self.hash_after(node, before);
-                let mut rest = &*self.tree.nodes()[node.index()].tokens;
+                let mut rest = self.tokens(node);
                 if let Some(first) = self.straddling(node) {
                     hash = hash.then(&first);
                     hashes.push(hash);
@@ -185,6 +251,11 @@ impl Prompts {
             }
             self.nodes[node.index()].hashes = Some(hashes.into());
         }
+    }
+
+    /// Returns the tokens of a node without those of its ancestors.
+    fn tokens(&self, node: NodeIdx) -> &[TokenId] {
+        &self.tree.nodes()[node.index()].tokens
     }
 
     /// Puts a node and its ancestors into `path`, up to the first that `is_known`.
@@ -353,7 +424,10 @@ mod tests {
     fn trees() -> impl Strategy<Value = PromptTree> {
         let node = (
             any::<prop::sample::Index>(),
-            prop::collection::vec(0u32..2, 1..9),
+            prop_oneof![
+                prop::collection::vec(0u32..2, 1..9),
+                (1u32..20).prop_map(|tokens| (0..tokens).collect()),
+            ],
         );
         prop::collection::vec(node, 1..12).prop_map(|nodes| {
             let mut tree = PromptTree::new();
@@ -368,17 +442,22 @@ mod tests {
 
     proptest! {
         /// Node by node, a prompt has the hashes and the cached blocks that its tokens in one piece
-        /// have, in whatever order nodes are asked for and the cache changes.
+        /// have, in whatever order nodes of two requests are asked for and the cache changes.
         #[test]
         fn agree_with_whole_prompts(
-            tree in trees(),
-            steps in prop::collection::vec((any::<prop::sample::Index>(), 0u32..40, any::<bool>()), 1..20),
+            requests in [(trees(), any::<bool>()), (trees(), any::<bool>())],
+            steps in prop::collection::vec(
+                (any::<prop::sample::Index>(), 0u32..40, any::<bool>(), 0usize..2), 1..30),
         ) {
             let mut cache = KvCache::new(8, BLOCK);
-            let salt: Option<Arc<str>> = Some(Arc::from("salt"));
-            let mut prompts = Prompts::new(0, salt.clone(), tree, BLOCK as usize);
-            let tree = Arc::clone(&prompts.tree);
-            for (node, most, publishes) in steps {
+            let mut last = Found::default();
+            let mut requests = requests.map(|(tree, is_salted)| {
+                let salt = is_salted.then(|| Arc::from("salt"));
+                Prompts::new(0, salt, tree, BLOCK as usize)
+            });
+            for (node, most, publishes, request) in steps {
+                let prompts = &mut requests[request];
+                let (salt, tree) = (prompts.salt.clone(), Arc::clone(&prompts.tree));
                 let node = NodeIdx(length_of(node.index(tree.nodes().len())));
                 let whole = tree.prompt(node);
                 prop_assert_eq!(&prompts.whole(node)[..], &whole[..]);
@@ -387,7 +466,7 @@ mod tests {
                 prop_assert_eq!(&prompts.hashes(node)[..], &hashes[..]);
                 let most = most.min(length_of(whole.len()));
                 let expected = cache.match_prefix(salt.as_ref(), &whole, most as usize);
-                let cached = prompts.find(node, most, &cache);
+                let cached = prompts.find(node, most, &cache, &mut last);
                 let found = prompts.prompt(node, cached);
                 prop_assert_eq!(found.blocks(), expected.blocks());
                 prop_assert_eq!(found.hash(), expected.hash());

@@ -15,7 +15,7 @@ use prelude_kv::{BlockHash, KvCache};
 use crate::{
     Turn, Usage, Waiting,
     leader::Held,
-    prompts::{Prompt, Prompts},
+    prompts::{Found, Prompt, Prompts},
     queue::{QueueKey, due},
     row,
 };
@@ -56,8 +56,9 @@ pub(crate) type Requests = AHashMap<RequestId, Box<RequestState>>;
 pub(crate) struct Reserved {
     pub(crate) rows: u64,
     pub(crate) tokens: u64,
-    /// The number of `tokens` that the prefix cache did not have when the request came, less those
-    /// that sequences and steps have taken up since.
+    /// The number of `tokens` that the prefix cache does not have, as far as that was looked up: when
+    /// the request came and, until it begins, whenever the policy is told of its cost. Less those that
+    /// sequences and steps have taken up.
     pub(crate) uncached: u64,
 }
 
@@ -194,9 +195,9 @@ impl RequestState {
     }
 
     /// Returns the number of blocks of a row's prompt that the cache has and the row may read.
-    pub(crate) fn find_prompt(&mut self, row: u32, cache: &KvCache) -> u32 {
+    pub(crate) fn find_prompt(&mut self, row: u32, cache: &KvCache, last: &mut Found) -> u32 {
         let most = self.first_needed(row);
-        self.prompts.find(self.node(row), most, cache)
+        self.prompts.find(self.node(row), most, cache, last)
     }
 
     /// Returns a row's prompt, of which [`Self::find_prompt`] found so many blocks.
@@ -207,19 +208,6 @@ impl RequestState {
     /// Returns the first position of a row's prompt that has to be computed.
     pub(crate) fn first_needed(&self, row: u32) -> u32 {
         row::first_needed(self.head(row), self.prompt_len(row))
-    }
-
-    /// Returns the number of tokens of the request that the cache has: the beginnings of its
-    /// prompts. What several prompts share further in is not looked up, so this is rather too few
-    /// than too many.
-    pub(crate) fn cached_tokens(&mut self, cache: &KvCache) -> u64 {
-        let rows = (0..).zip(&self.rows).map(|(row, _)| row);
-        // What a row reads hidden states of is computed, cached or not.
-        let most = rows.map(|row| self.first_needed(row)).min().unwrap_or(0);
-        let tree = Arc::clone(&self.prompts.tree);
-        let roots = (0..).zip(tree.nodes()).filter(|(_, n)| n.parent.is_none());
-        let blocks = roots.map(|(root, _)| self.prompts.find(NodeIdx(root), most, cache));
-        blocks.map(u64::from).sum::<u64>() * cache.block_size() as u64
     }
 
     pub(crate) fn waiting(&self, request: RequestId, rows: u32) -> Waiting {

@@ -35,7 +35,7 @@ use thiserror::Error;
 use self::{plan::PolicyMode, shortage::FirstBlocked};
 use crate::{
     ConfigError, Event, Outcome, SchedulerConfig, SchedulerPolicy, SchedulerStats, leader::Leaders,
-    pace::Pace, pass::Pass, queue::Queue, request::Requests, sequence::Sequence,
+    pace::Pace, pass::Pass, prompts::Found, queue::Queue, request::Requests, sequence::Sequence,
     shares::DeviceShares, slice::SliceTimes, step::Step, watch::Watch,
 };
 
@@ -56,6 +56,7 @@ pub struct Scheduler {
     max_seqs: u32,
     policy: Box<dyn SchedulerPolicy>,
     cache: KvCache,
+    found: Found,
     /// The costs of waiting requests, for a policy that follows them.
     watch: Option<Watch>,
     /// Requests that ended before all of them had started, since the policy was asked last.
@@ -163,6 +164,7 @@ impl Scheduler {
             max_seqs: config.max_num_seqs.min(max_tokens / 2),
             policy,
             cache,
+            found: Found::default(),
             watch,
             withdrawn: BTreeSet::new(),
             leaders: Leaders::new(),

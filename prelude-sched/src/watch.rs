@@ -34,7 +34,9 @@ pub struct Change {
 pub struct Cost {
     /// The number of tokens that have to be computed for the request, at least 1: the tokens of its
     /// prompts that no step has taken up, less the cached prefix of its next row. Once the request
-    /// has begun, the prefix that was cached when it came counts instead.
+    /// has begun, the prefix that was cached before counts instead.
+    ///
+    /// What host memory has counts as not cached: a token takes about as long to load as to compute.
     pub tokens: u64,
     /// The cached prefix of the request's next row, if there is one. Requests with the same one
     /// share it.
@@ -308,6 +310,22 @@ impl Watchers {
     }
 }
 
+/// Returns the cost of a waiting request now, near so many cached blocks; `None` if none of its rows
+/// waits.
+pub(crate) fn cost_now(
+    live: &mut RequestState,
+    cache: &KvCache,
+    near: usize,
+) -> Option<(Cost, Edge)> {
+    let row = live.next_row()?;
+    let hashes = live.hashes(row);
+    let block_size = cache.block_size();
+    let most = live.first_needed(row) as usize / block_size;
+    let hashes = &hashes[..hashes.len().min(most)];
+    let blocks = cache.cached_blocks_near(hashes, near);
+    Some(cost_of(live, row, hashes, blocks, block_size))
+}
+
 /// Returns the cost of a waiting request now, of whose next row `blocks` blocks are cached, of
 /// those that may be; `hashes` are the hashes of their prefixes.
 pub(crate) fn cost_of(
@@ -323,10 +341,10 @@ pub(crate) fn cost_of(
         next: hashes.get(blocks).copied(),
     };
     let cached = blocks * block_size;
-    let left = if live.started.is_none() {
-        live.prompts.tree.distinct_tokens() as u64 - cached as u64
-    } else {
-        live.reserved.map_or(0, |reserved| reserved.uncached)
+    let reserved = live.reserved.unwrap_or_default();
+    let left = match live.started {
+        None => reserved.tokens.saturating_sub(cached as u64),
+        Some(_) => reserved.uncached,
     };
     let cost = Cost {
         tokens: left.max(1),

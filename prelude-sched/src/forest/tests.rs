@@ -7,7 +7,7 @@ use prelude_kv::Reclaim;
 use proptest::prelude::*;
 
 use super::{emit::Emitted, *};
-use crate::prompts::Prompts;
+use crate::prompts::{Found, Prompts};
 
 const CAPACITY: Capacity = Capacity {
     block_size: 4,
@@ -56,7 +56,7 @@ fn build_with_room(
         let mut prompts = Prompts::new(serial, salt, tree, block_size);
         for (node, limit) in rows {
             let needed = u32::try_from(limit).unwrap();
-            let cached = prompts.find(node, needed, cache);
+            let cached = prompts.find(node, needed, cache, &mut Found::default());
             let prompt = prompts.prompt(node, cached);
             let before = forest.num_tokens();
             let spot = forest.probe(prompt);

@@ -96,7 +96,7 @@ impl Scheduler {
                 .get_mut(&request)
                 .expect("a request that waits is live");
             let needed = live.first_needed(row);
-            let cached = live.find_prompt(row, &self.cache);
+            let cached = live.find_prompt(row, &self.cache, &mut self.found);
             let prompt = live.prompt(row, cached);
             let spot = draft.forest.probe(prompt);
             draft.forest.want(prompt, needed, spot);
@@ -143,7 +143,7 @@ impl Scheduler {
         let live = self.requests.get_mut(&request)?;
         let waiting = live.oneshot.pop_front()?;
         let cached = match self.config.enable_prefix_caching {
-            true => live.find_prompt(waiting.row, &self.cache),
+            true => live.find_prompt(waiting.row, &self.cache, &mut self.found),
             false => 0,
         };
         let len = live.prompt_len(waiting.row);
@@ -247,7 +247,7 @@ impl Scheduler {
         let mut found = self.cache.match_prefix(salt, &tokens, most);
         self.cache.load_behind(&mut found, salt, &tokens, most);
         self.cache.release_all(found.into_blocks());
-        row.cached = live.find_prompt(row.waiting.row, &self.cache);
+        row.cached = live.find_prompt(row.waiting.row, &self.cache, &mut self.found);
     }
 
     pub(super) fn join_forest(&mut self, draft: &mut Draft, row: &Candidate, spot: Spot) {

@@ -263,16 +263,18 @@ impl Scheduler {
         let Some(watch) = &mut self.watch else {
             return Vec::new();
         };
-        let requests = &mut self.requests;
-        let block_size = self.cache.block_size();
+        let (requests, queued) = (&mut self.requests, &mut self.queued_uncached);
         let costs = watch.update(&mut self.cache, |cache, id, near| {
             let live = requests.get_mut(&id)?;
-            let row = live.next_row()?;
-            let hashes = live.hashes(row);
-            let most = live.first_needed(row) as usize;
-            let hashes = &hashes[..hashes.len().min(most / block_size)];
-            let blocks = cache.cached_blocks_near(hashes, near);
-            Some(watch::cost_of(live, row, hashes, blocks, block_size))
+            let (cost, edge) = watch::cost_now(live, cache, near)?;
+            // Who asks how long the queue is reckons with the cost that the policy does.
+            if live.started.is_none()
+                && let Some(reserved) = &mut live.reserved
+            {
+                *queued = *queued - reserved.uncached + cost.tokens;
+                reserved.uncached = cost.tokens;
+            }
+            Some((cost, edge))
         });
         let tell = |(id, cost): (RequestId, Option<Cost>)| {
             let cost = cost.map(|cost| {

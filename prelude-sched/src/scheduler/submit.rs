@@ -6,7 +6,7 @@ use super::Scheduler;
 use crate::{
     Reject,
     request::{RequestState, Reserved, expires},
-    row,
+    row, watch,
 };
 
 impl Scheduler {
@@ -36,11 +36,11 @@ impl Scheduler {
         let id = request.id;
         let mut live = RequestState::new(self.next_serial, request, self.cache.block_size());
         if self.config.enable_prefix_caching {
-            reserved.uncached -= live.cached_tokens(&self.cache);
-            if let Some(row) = live.next_row() {
-                // Hashed here, so that no step has to hash the prompts of all requests that came
-                // since the step before.
-                live.hashes(row);
+            live.reserved = Some(reserved);
+            // Hashed here, so that no step has to hash the prompts of all requests that came since
+            // the step before.
+            if let Some((cost, _)) = watch::cost_now(&mut live, &self.cache, 0) {
+                reserved.uncached = cost.tokens;
             }
         }
         live.reserved = Some(reserved);

@@ -27,6 +27,28 @@ fn tokens_ahead_are_those_to_be_computed() {
 }
 
 #[test]
+fn tokens_ahead_are_what_the_policy_reckons_with() {
+    let mut rig = Rig::small(32);
+    let ahead = |rig: &Rig| rig.scheduler.stats().tokens_ahead;
+    let shared = prompt(1, 28);
+    for (id, own) in [(1, 0), (2, 8), (3, 26)] {
+        rig.submit(classify(
+            id.into(),
+            [&shared[..], &prompt(id, own)].concat(),
+        ));
+    }
+    assert_eq!(ahead(&rig), 28 + 36 + 54, "nothing is cached");
+    assert_eq!(rig.step().num_tokens(), 28);
+    // The next plan finds the prefix cached, of the request that it leaves behind, too.
+    assert_eq!(rig.start().unwrap().num_tokens(), 8);
+    assert_eq!(ahead(&rig), 8 + 26);
+    rig.finish_step();
+    assert_eq!(ahead(&rig), 26);
+    rig.drain();
+    assert_eq!(ahead(&rig), 0);
+}
+
+#[test]
 fn tokens_ahead_of_a_begun_prompt_are_its_rest() {
     // A generation's prompt and a one-shot one, chunk by chunk.
     for head in ["generation", "one-shot"] {
