@@ -170,6 +170,127 @@ fn no_class_starves_the_other() {
     assert!((5..=11).contains(&generations), "{generations} generations");
 }
 
+/// What the steps compute for each class comes to what its requests' texts have, token by token:
+/// one-shot prompts have tokens below 500, prompts of generations have others.
+#[test]
+fn mixed_steps_count_each_class_apart() {
+    let mut rig = Rig::small(16);
+    for id in 0..4u32 {
+        let (first, len) = (500 + 20 * id, 10 + id);
+        let text = (first..first + len).collect();
+        rig.submit(generate(u64::from(id), text, 3, 1));
+        let text = (20 * id..20 * id + 13).collect();
+        rig.submit(classify(u64::from(10 + id), text));
+    }
+    let counted = |rig: &Rig| {
+        let stats = rig.scheduler.stats();
+        [
+            stats.oneshot_tokens,
+            stats.prefill_tokens,
+            stats.decode_tokens,
+        ]
+    };
+    let (mut sum, mut mixed) = ([0; 3], 0);
+    while let Some(batch) = rig.start() {
+        let (oneshot, prefill, decode) = batch.parts();
+        assert!(oneshot.tokens.iter().all(|&token| token < 500));
+        assert!(prefill.tokens.iter().all(|&token| token >= 500));
+        let parts = [
+            oneshot.tokens.len() as u64,
+            prefill.tokens.len() as u64,
+            decode.rows.len() as u64,
+        ];
+        mixed += u32::from(parts[0] > 0 && parts[1] + parts[2] > 0);
+        sum = [0, 1, 2].map(|class| sum[class] + parts[class]);
+        assert_eq!(counted(&rig), sum);
+        rig.finish_step();
+    }
+    assert!(mixed > 1, "{mixed} mixed steps");
+    // The first of three tokens comes with the prompt.
+    assert_eq!(sum, [4 * 13, 10 + 11 + 12 + 13, 4 * 2]);
+    assert_eq!(rig.scheduler.stats().requests, 0);
+}
+
+/// Requests that differ in heads or in options are rows of the first step, all of them.
+#[test]
+fn all_heads_and_options_share_a_step() {
+    let labels = |labels: &[u32], normalise| Head::LabelScores {
+        labels: Arc::from(labels),
+        normalise,
+    };
+    let embed = |pooling, dimensions| Head::Embed {
+        pooling,
+        normalise: true,
+        dimensions,
+    };
+    let token = |temperature, top_logprobs| {
+        let sampling = SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        };
+        Head::Generate(Generate {
+            max_tokens: 1,
+            n: 1,
+            sampling: Arc::new(sampling),
+            top_logprobs,
+            constraint: None,
+        })
+    };
+    let logprobs = |top| Head::PromptLogprobs {
+        positions: 1..9,
+        top,
+    };
+    let heads = [
+        Head::Classify,
+        labels(&[1, 2], Normalise::OverLabels),
+        labels(&[3, 4, 5], Normalise::OverVocab),
+        embed(Pooling::Last, None),
+        embed(Pooling::Mean, Some(2)),
+        token(0.0, None),
+        token(0.7, Some(3)),
+        logprobs(0),
+        logprobs(2),
+    ];
+    let mut rig = Rig::small(128);
+    for (id, head) in (0..).zip(&heads) {
+        rig.submit(request(u64::from(id), prompt(id, 9), head.clone()));
+    }
+    let ForwardBatch::OneShot(first) = rig.step() else {
+        panic!("one-shot work alone");
+    };
+    let said = |head: &OutputHead| match head {
+        OutputHead::Sample(sample) => {
+            format!(
+                "token {} {:?}",
+                sample.sampling.temperature, sample.top_logprobs
+            )
+        }
+        OutputHead::LabelScores { labels, normalise } => format!("labels {labels:?} {normalise:?}"),
+        OutputHead::Logprobs { targets, top } => format!("logprobs {} {top}", targets.len()),
+        OutputHead::Embed {
+            pooling,
+            dimensions,
+            ..
+        } => format!("embed {pooling:?} {dimensions:?}"),
+        other => format!("{other:?}"),
+    };
+    let mut rows: Vec<String> = first.rows.iter().map(|row| said(&row.head)).collect();
+    rows.sort();
+    let expected = [
+        "Classify",
+        "embed Last None",
+        "embed Mean Some(2)",
+        "labels [1, 2] OverLabels",
+        "labels [3, 4, 5] OverVocab",
+        "logprobs 8 0",
+        "logprobs 8 2",
+        "token 0 None",
+        "token 0.7 Some(3)",
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!(rig.scheduler.stats().requests, 0, "all have their answers");
+}
+
 #[test]
 fn label_scores_and_generations_live_in_one_request() {
     let mut rig = Rig::small(64);
