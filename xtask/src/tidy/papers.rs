@@ -1,4 +1,5 @@
-//! Compares `docs/papers.md` with the repository: the tests, commands and files that it names exist.
+//! Compares `docs/papers.md` with the repository: the tests, commands and files that it names exist,
+//! and each row has what its state asks for.
 
 use std::{fs, path::Path};
 
@@ -15,13 +16,44 @@ pub(super) fn check(root: &Path, faults: &mut Vec<String>) -> Result<()> {
     let path = root.join(PAGE);
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     for (number, line) in (1..).zip(text.lines()) {
-        for name in line.split('`').skip(1).step_by(2) {
+        for name in names(line) {
             if let Some(fault) = fault(root, name)? {
                 faults.push(format!("{PAGE}:{number}: `{name}`: {fault}"));
             }
         }
+        let fault = state_fault(line);
+        faults.extend(fault.map(|fault| format!("{PAGE}:{number}: {fault}")));
     }
     Ok(())
+}
+
+/// Returns what stands between backticks.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Returns whether [`fault`] looks at a name.
+fn is_checked(name: &str) -> bool {
+    let is_place = !name.starts_with('/') && !name.contains(' ');
+    name.starts_with("cargo xtask ") || (is_place && name.contains('/'))
+}
+
+/// Returns what is wrong with the state of a row, if the line is one: a name, what a paper says, the
+/// state, and what shows it or is missing.
+fn state_fault(line: &str) -> Option<&'static str> {
+    let row = line.strip_prefix("| ")?.strip_suffix(" |")?;
+    let [name, _, state, shown] = row.split(" | ").collect::<Vec<_>>()[..] else {
+        return Some("a row has four cells");
+    };
+    let mut words = shown.split('`').step_by(2).flat_map(str::split_whitespace);
+    match state {
+        _ if name == "#" || name == "---" => None,
+        "yes" | "more" if names(shown).any(is_checked) => None,
+        "yes" | "more" => Some("no test, command or file shows it"),
+        "partly" | "no" if words.any(|word| word.len() > 3) => None,
+        "partly" | "no" => Some("there is no reason"),
+        _ => Some("the state is none of yes, more, partly and no"),
+    }
 }
 
 /// Returns what is wrong with a name between backticks: a command of ours, a file or folder, or a
@@ -30,8 +62,7 @@ fn fault(root: &Path, name: &str) -> Result<Option<String>> {
     if let Some(command) = name.strip_prefix("cargo xtask ") {
         return Ok(command_fault(command));
     }
-    let is_place = !name.starts_with('/') && !name.contains(' ');
-    let Some((folder, last)) = name.rsplit_once('/').filter(|_| is_place) else {
+    let Some((folder, last)) = name.rsplit_once('/').filter(|_| is_checked(name)) else {
         return Ok(None);
     };
     if root.join(name).exists() {
@@ -121,6 +152,26 @@ mod tests {
         );
         check("/v1/completions", None);
         check("max_wait_ms", None);
+    }
+
+    #[test]
+    fn a_row_has_what_its_state_asks_for() {
+        let check = |row: &str, expected: Option<&str>| {
+            assert_eq!(state_fault(row), expected, "{row}");
+        };
+        check("| # | the paper says | state | shown by |", None);
+        check("| --- | --- | --- | --- |", None);
+        check("Words, and no row.", None);
+        check("| A1 | a | yes | b: `xtask/src/` |", None);
+        check("| A1 | a | more | `cargo xtask tidy` |", None);
+        check("| A1 | a | no | no such model |", None);
+        let nothing = Some("no test, command or file shows it");
+        check("| A1 | a | yes | the field `max_wait_ms` |", nothing);
+        let reason = Some("there is no reason");
+        check("| A1 | a | partly | `xtask/src/`, .5, 1 of 2 |", reason);
+        let state = Some("the state is none of yes, more, partly and no");
+        check("| A1 | a | perhaps | `xtask/src/` |", state);
+        check("| A1 | a | yes |", Some("a row has four cells"));
     }
 
     #[test]
