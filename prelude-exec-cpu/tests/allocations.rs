@@ -5,14 +5,14 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use prelude_core::{
-    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OutputHead, SeqId, StepId,
-    TokenSource,
+    BlockId, BlockSpan, DecodeBatch, DecodeRow, Executor, ForwardBatch, OneShotBatch, OutputHead,
+    PassId, PassSlice, SeqId, StepId, TokenSource,
 };
 use prelude_exec_cpu::{ComputePool, CpuConfig, CpuExecutor};
 use prelude_models::{
@@ -43,10 +43,24 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn oneshot(len: u32) -> ForwardBatch {
+/// Held by the test that counts.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn oneshot(len: u32) -> OneShotBatch {
     let tokens: Vec<u32> = (0..len).collect();
     let head = OutputHead::Sample(greedy(None));
-    ForwardBatch::OneShot(prompt(&tokens, vec![(len - 1..len, head)]))
+    prompt(&tokens, vec![(len - 1..len, head)])
+}
+
+/// A pass that begins and ends with one slice.
+fn pass(len: u32) -> ForwardBatch {
+    ForwardBatch::Slice(PassSlice {
+        pass: PassId(0),
+        begin: Some(oneshot(len)),
+        layer_tokens: u32::MAX,
+        keeps: true,
+        abandoned: Vec::new(),
+    })
 }
 
 fn decode(rows: u32) -> ForwardBatch {
@@ -85,22 +99,40 @@ fn taken(executor: &mut CpuExecutor, batch: &ForwardBatch) -> (usize, usize) {
     taken
 }
 
-#[test]
-fn steps_take_little_memory_whatever_their_length() {
+fn executor() -> CpuExecutor {
     let demo = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../prelude-server/demo/demo-lm"
     );
     let checkpoint = Checkpoint::open(demo.as_ref()).unwrap();
     let pool = Arc::new(ComputePool::new(2));
-    let mut executor = CpuExecutor::new(&checkpoint, CpuConfig::default(), pool).unwrap();
+    CpuExecutor::new(&checkpoint, CpuConfig::default(), pool).unwrap()
+}
+
+#[test]
+fn steps_take_little_memory_whatever_their_length() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut executor = executor();
     let (short, long) = (
-        taken(&mut executor, &oneshot(10)),
-        taken(&mut executor, &oneshot(900)),
+        taken(&mut executor, &ForwardBatch::OneShot(oneshot(10))),
+        taken(&mut executor, &ForwardBatch::OneShot(oneshot(900))),
     );
     // One row: a few lists and its token. Neither layers nor tokens cost anything.
     assert_eq!(short, long);
     assert!(short.0 <= 16 && short.1 <= 4096, "{short:?}");
     let rows = taken(&mut executor, &decode(32));
     assert!(rows.0 <= 16 + 2 * 32 && rows.1 <= 32 * 1024, "{rows:?}");
+}
+
+/// Keys and values of a pass are one piece of memory and its activations another: with nearly twice
+/// the tokens they are larger, and there are no more of them. Lists that double as they grow have
+/// done so equally often at both lengths.
+#[test]
+fn a_pass_has_its_buffers_in_as_many_pieces_whatever_its_length() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut executor = executor();
+    let short = taken(&mut executor, &pass(520));
+    let long = taken(&mut executor, &pass(1000));
+    assert_eq!(short.0, long.0);
+    assert!(long.1 > short.1, "{short:?} {long:?}");
 }

@@ -210,3 +210,40 @@ fn passes_have_the_room_that_is_planned_for_them() {
     );
     assert_eq!(output.oneshot.len(), 1);
 }
+
+/// A pass that keeps nothing has the same answers beside a pool of one block, which stays as it is:
+/// its keys and values lie in its own buffer.
+#[test]
+fn a_pass_takes_no_block() {
+    let tokens: Vec<u32> = (0..200).map(|i| 11 * i % 90 + 1).collect();
+    let head = || vec![(199..200, OutputHead::Sample(sample_head()))];
+    let in_slices = |executor: &mut CpuExecutor| {
+        let layers = executor.capacity().passes.unwrap().layers;
+        let begin = Some(prompt(&tokens, head()));
+        assert_eq!(run_slice(executor, slice(1, begin, 150)), []);
+        run_slice(executor, slice(1, None, 200 * layers))
+    };
+    let expected = in_slices(&mut executor("demo-lm", small(), 1));
+    assert_eq!(expected.len(), 1);
+
+    let config = CpuConfig {
+        num_blocks: Some(1),
+        ..small()
+    };
+    let mut executor = executor("demo-lm", config, 1);
+    assert_eq!(executor.capacity().num_blocks, 1);
+    let mut kept = prompt(&[3, 1, 4, 1], vec![]);
+    kept.block_ids = vec![BlockId(0)];
+    kept.segments[0].residency = Residency::Keep(BlockSpan { start: 0, len: 1 });
+    run_oneshot(&mut executor, kept);
+    let read = |executor: &mut CpuExecutor| {
+        let mut batch = prompt(&[5], vec![(4..5, OutputHead::Sample(sample_head()))]);
+        batch.block_ids = vec![BlockId(0)];
+        batch.segments[0].context_len = 4;
+        batch.segments[0].cached = BlockSpan { start: 0, len: 1 };
+        run_oneshot(executor, batch)
+    };
+    let before = read(&mut executor);
+    assert_eq!(in_slices(&mut executor), expected);
+    assert_eq!(read(&mut executor), before);
+}
