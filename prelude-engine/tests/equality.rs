@@ -345,6 +345,56 @@ fn preemption_does_not_show() {
     );
 }
 
+/// Two generations of one prompt, one after the other, and what each part of the engine did for
+/// them: the answers are those of prompts that run alone.
+#[test]
+fn queue_tree_pool_chunks_and_decoding_make_the_answer_of_a_prompt_alone() {
+    let generate = Head::Generate(Generate {
+        max_tokens: 4,
+        n: 1,
+        sampling: Arc::default(),
+        top_logprobs: Some(2),
+        constraint: None,
+    });
+    let prompt: Vec<TokenId> = (0..40).map(|i| (i * 3 + 1) % support::VOCAB).collect();
+    let requests = vec![vec![(prompt, generate)]; 2];
+    let expected = alone(&requests, CpuDtype::F32);
+    let engine = engine(Setup {
+        caching: true,
+        block_size: 4,
+        max_batch_tokens: 16,
+        ..ALONE
+    });
+    let handle = engine.handle();
+    let mut computed = Vec::new();
+    for (rows, expected) in requests.iter().zip(&expected) {
+        let answer = handle.submit(spec(rows)).unwrap();
+        let answer = answer.blocking_collect().unwrap();
+        assert_eq!(bits(&answer.rows[0]), expected[0]);
+        computed.push(answer.usage.computed_tokens);
+    }
+    // Chunks and decoding; the tree has nine of the second prompt's ten blocks.
+    let steps = handle.recent_steps();
+    let steps: Vec<_> = { steps.iter() }
+        .map(|step| (step.prefill_tokens, step.decode_rows))
+        .collect();
+    let decoding = [(0, 1); 3];
+    let chunks: &[_] = &[(16, 0), (16, 0), (8, 0)];
+    assert_eq!(steps, [chunks, &decoding, &[(4, 0)], &decoding].concat());
+    assert_eq!(computed, [40, 4]);
+    let snapshot = handle.snapshot();
+    let stats = snapshot.scheduler;
+    assert_eq!(
+        (stats.prefix_query_tokens, stats.prefix_hit_tokens),
+        (80, 36)
+    );
+    // Both went through the queue; the pool has what the tree keeps, and all else is free.
+    let [_, decode] = &snapshot.classes;
+    assert_eq!(decode.queue_time.count(), 2);
+    assert_eq!((stats.requests, stats.used_blocks), (0, 0));
+    assert_eq!((stats.cached_blocks, stats.free_blocks), (10, 54));
+}
+
 #[test]
 fn one_shared_prompt_and_64_suffixes_compute_the_shared_tokens_once() {
     let shared: Vec<TokenId> = (0..100).map(|i| (i * 7 + 1) % support::VOCAB).collect();
