@@ -341,6 +341,14 @@ The demo models know the messages of a bank's customers and nothing else. Stop w
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use prelude_core::{
+        Attention, Capacity, Executor, ExecutorError, ForwardBatch, Head, PromptTree, RowOutput,
+        RowSpec, Segment, StepId, StepOutput,
+    };
+    use prelude_engine::RequestSpec;
+
     use super::*;
 
     #[test]
@@ -405,6 +413,97 @@ mod tests {
         let settings = settings(&args, &Environment::default()).unwrap();
         let known = serde_json::to_value(settings.scheduler.policy).unwrap();
         assert_eq!(known, "round-robin");
+    }
+
+    /// Answers one-shot rows, and tells what tokens each step has of its prompts, fewest first.
+    struct Recorder {
+        /// Steps end once the other end is gone.
+        held: Receiver<()>,
+        steps: Sender<Vec<u32>>,
+        output: StepOutput,
+    }
+
+    impl Executor for Recorder {
+        fn capacity(&self) -> Capacity {
+            Capacity {
+                block_size: 16,
+                num_blocks: 256,
+                max_step_tokens: 2048,
+                full_step_tokens: 2048,
+                max_context_len: 2048,
+                vocab_size: 10_000,
+                pipeline_depth: 1,
+                passes: None,
+                attention: Attention::Causal,
+                host_blocks: 0,
+            }
+        }
+
+        fn submit(&mut self, step: StepId, batch: ForwardBatch) -> Result<(), ExecutorError> {
+            let (oneshot, _, _) = batch.parts();
+            let mut prompts: Vec<u32> = oneshot.segments.iter().map(Segment::len).collect();
+            prompts.sort_unstable();
+            self.steps.send(prompts).unwrap();
+            let answers = oneshot.rows.iter().map(|_| RowOutput::Classes(vec![1.0]));
+            self.output = StepOutput {
+                step,
+                oneshot: answers.collect(),
+                ..StepOutput::default()
+            };
+            Ok(())
+        }
+
+        fn collect(&mut self, _: StepId) -> Result<StepOutput, ExecutorError> {
+            let _ = self.held.recv();
+            Ok(std::mem::take(&mut self.output))
+        }
+    }
+
+    /// Returns the tokens of each prompt in each step of an engine that is started with `--policy`,
+    /// for two short and two long requests that come during a step.
+    fn steps_of(policy: &str) -> Vec<Vec<u32>> {
+        let args = ServeArgs {
+            policy: Some(policy.to_owned()),
+            ..ServeArgs::default()
+        };
+        let settings = settings(&args, &Environment::default()).unwrap();
+        let options = settings.load_options(&args.model_args);
+        let (hold, held) = channel();
+        let (steps, taken) = channel();
+        let recorder = Recorder {
+            held,
+            steps,
+            output: StepOutput::default(),
+        };
+        let engine = ScheduledEngine::spawn("test", options.engine, Box::new(recorder)).unwrap();
+        let ask = |first: u32, len: u32| {
+            let tree = PromptTree::single((first..first + len).collect());
+            let rows = vec![RowSpec {
+                node: tree.last_node(),
+                head: Head::Classify,
+            }];
+            let request = RequestSpec::new(tree, rows);
+            engine.handle().submit(request).unwrap()
+        };
+        let mut answers = vec![ask(0, 8)];
+        assert_eq!(taken.recv().unwrap(), [8]);
+        answers.extend([(1000, 300), (2000, 10), (3000, 400), (4000, 20)].map(|(a, b)| ask(a, b)));
+        drop(hold);
+        for answer in answers {
+            answer.blocking_collect().unwrap();
+        }
+        drop(engine);
+        taken.iter().collect()
+    }
+
+    /// The same requests in the order of arrival share a step; under LAPS short ones have a step and
+    /// long ones have others.
+    #[test]
+    fn the_policy_that_is_named_orders_the_engine_s_work() {
+        assert_eq!(steps_of("fcfs"), [[10, 20, 300, 400]]);
+        let mut steps = steps_of("laps");
+        steps.sort();
+        assert_eq!(steps, [vec![10, 20], vec![300], vec![400]]);
     }
 
     #[test]
