@@ -39,8 +39,8 @@ pub struct EngineConfig {
     pub block_size: u32,
     /// Most tokens that a step computes; the model's chunk budget by default.
     pub step_tokens: u32,
-    /// True if long one-shot prompts are computed in slices, as a server computes them; false (the
-    /// default) for chunks that hold blocks.
+    /// True (the default) if long one-shot prompts are computed in slices, as a server computes them;
+    /// false for chunks that hold blocks.
     pub slices: bool,
     /// Milliseconds that the host takes to start a step or a slice; 0 by default, as with captured
     /// graphs.
@@ -65,7 +65,7 @@ impl EngineConfig {
             copy_us: 0.0,
             block_size: 16,
             step_tokens: model.chunk_tokens(),
-            slices: false,
+            slices: true,
             launch_ms: 0.0,
             slow_first: 1.0,
             scheduler: SchedulerConfig {

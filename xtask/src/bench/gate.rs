@@ -44,11 +44,11 @@ const SIMULATIONS: [(&str, &str); 4] = [
     ("routers", "sim --workload toolbench --route round-robin,e2"),
     (
         "policies",
-        "sim --workload posts --policy fcfs,srjf --engines 1",
+        "sim --workload posts --policy fcfs,srjf,auto --engines 1",
     ),
     (
         "laps",
-        "sim --workload conversation --policy fcfs,laps --engines 1",
+        "sim --workload conversation --policy fcfs,laps,auto --engines 1",
     ),
     (
         "papers",
