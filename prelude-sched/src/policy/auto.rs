@@ -365,7 +365,7 @@ impl Auto {
             })
             .collect();
         rests.sort_unstable();
-        let may_begin = budget.seqs > 0 && unfinished.len() < ASIDE;
+        let may_begin = budget.seqs > 0 && !is_full(view);
         let waiting = self.decode.in_order(view.now(), enough);
         let mut waiting = waiting
             .take(if may_begin { budget.seqs as usize } else { 0 })
@@ -413,6 +413,12 @@ fn rest(prompt: &Unfinished) -> StepWork {
     StepWork::prompt(prompt.tokens, prompt.context + prompt.tokens)
 }
 
+/// Returns whether as many prompts of generations are under way as may be.
+fn is_full(view: &QueueView<'_>) -> bool {
+    let prompts = view.unfinished().iter().filter(|prompt| prompt.generates);
+    prompts.count() >= ASIDE
+}
+
 impl SchedulerPolicy for Auto {
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
         self.follow(view);
@@ -423,7 +429,7 @@ impl SchedulerPolicy for Auto {
             .in_order(now, enough)
             .take(budget.rows as usize);
         let grants = rows.map(|place| budget.grant(place.key.request));
-        let is_full = view.unfinished().len() >= ASIDE;
+        let is_full = is_full(view);
         let prompts = self.decode.in_order(now, enough);
         // Prompts that a step computes whole hold blocks for no longer than they must.
         let prompts =

@@ -176,6 +176,8 @@ impl<'a> QueueView<'a> {
 pub struct Unfinished {
     /// The request that the prompt belongs to. A request may have several.
     pub request: RequestId,
+    /// True for a generation's prompt, false for a one-shot row's.
+    pub generates: bool,
     /// The request's priority: lower runs first.
     pub priority: i64,
     /// The number of tokens that no step has taken up and that were not cached.

@@ -52,6 +52,7 @@ impl Survey {
         let live = &requests[&seq.request];
         let unfinished = Unfinished {
             request: seq.request,
+            generates: seq.is_decode(),
             priority: live.key.priority,
             tokens: seq.len() - next,
             context: next,

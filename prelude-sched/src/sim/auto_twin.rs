@@ -92,8 +92,9 @@ impl SchedulerPolicy for CheckedAuto {
         line.truncate(budget.rows as usize);
         assert_eq!(planned(&plan.oneshot), line, "not the order of a rescan");
         let mut line = self.line(view, view.decode(), 1, enough);
-        // Prompts that no step computes whole wait while eight are under way.
-        if view.unfinished().len() >= 8 {
+        // Prompts that no step computes whole wait while eight of generations are under way.
+        let under_way = { view.unfinished().iter() }.filter(|prompt| prompt.generates);
+        if under_way.count() >= 8 {
             let tokens = |id: RequestId| view.cost(id).map_or(0, |cost| cost.tokens);
             line.retain(|&id| tokens(id) <= u64::from(budget.tokens) / 4);
         }

@@ -5,9 +5,9 @@ use prelude_core::{OnDeadline, ServiceTime};
 use super::*;
 use crate::PolicyConfig;
 
-/// A rig whose requests take a millisecond a token, in steps of so many tokens.
-fn rig(step_tokens: u32, max_wait_ms: u32) -> Rig {
-    let config = SchedulerConfig {
+/// Settings by which requests take a millisecond a token, in steps of so many tokens.
+fn config(step_tokens: u32, max_wait_ms: u32) -> SchedulerConfig {
+    SchedulerConfig {
         max_batch_tokens: Some(step_tokens),
         max_wait_ms,
         policy: PolicyConfig::Auto,
@@ -16,8 +16,11 @@ fn rig(step_tokens: u32, max_wait_ms: u32) -> Rig {
             ..ServiceTime::ZERO
         }),
         ..SchedulerConfig::default()
-    };
-    let mut rig = Rig::new(config, CAPACITY);
+    }
+}
+
+fn rig(step_tokens: u32, max_wait_ms: u32) -> Rig {
+    let mut rig = Rig::new(config(step_tokens, max_wait_ms), CAPACITY);
     rig.now = Timestamp::from_nanos(1_000_000_000);
     rig
 }
@@ -132,4 +135,29 @@ fn an_overdue_request_brings_those_that_share_its_prefix() {
     submit(&mut rig, classify(2, of(2, 2, 5)));
     rig.step();
     assert_eq!(rig.order()[2..], [0, 1]);
+}
+
+#[test]
+fn long_oneshot_prompts_under_way_keep_no_generation_out() {
+    let config = SchedulerConfig {
+        prefill_chunk_tokens: 2,
+        ..config(20, 0)
+    };
+    let mut rig = Rig::new(config, CAPACITY);
+    // Beside one that decodes, long prompts are computed in chunks.
+    submit(&mut rig, generate(8, prompt(100, 4), 60, 1));
+    while rig.tokens(8, 0).is_empty() {
+        rig.step();
+    }
+    for id in 0..8 {
+        submit(&mut rig, classify(id, prompt(id as u32 + 1, 30)));
+    }
+    while rig.scheduler.stats().running_chunked_rows < 8 {
+        rig.step();
+    }
+    submit(&mut rig, generate(9, prompt(9, 30), 2, 1));
+    rig.step();
+    assert_eq!(rig.scheduler.stats().running_chunked_rows, 8);
+    assert_eq!(rig.scheduler.has_started(RequestId(9)), Some(true));
+    rig.drain();
 }
