@@ -53,7 +53,8 @@ const ONESHOT: usize = 0;
 #[derive(Clone, Copy, Debug)]
 struct TurnWait {
     of: TurnOf,
-    /// Sequences that had been admitted when it began, or when blocks were found to lack.
+    /// Sequences that had been admitted when it began, when blocks were found to lack, or when
+    /// overdue requests had last had their part of the device.
     admitted: u64,
     steps: u64,
 }
@@ -143,6 +144,10 @@ impl Waits {
             // time of the steps that one-shot work had too much of.
             let sits_out = (n == ONESHOT || self.one_turn) && scheduler.oneshot_is_ahead();
             let had_theirs = now.as_nanos() < self.had_theirs[n].load(Ordering::Relaxed);
+            if had_theirs {
+                // Who is admitted meanwhile goes before it, and holds blocks and slots until the end.
+                wait.admitted = begins.admitted;
+            }
             if not_yet
                 || sits_out
                 || had_theirs
@@ -179,7 +184,8 @@ impl Waits {
 /// sequences admitted before it, which hold blocks and slots until they end: no scheduler that
 /// lets generations go on can promise less. Steps in which such work lives are not counted, nor
 /// those in which one-shot work is [ahead](crate::shares) of its share of the time, nor, under
-/// [`Auto`](crate::Auto), those in which overdue requests have had their quarter of it.
+/// [`Auto`](crate::Auto), those in which overdue requests have had their quarter of it, or in which
+/// a sequence lives that was admitted meanwhile.
 fn turn_steps_max(config: &SchedulerConfig, capacity: Capacity, laps_chunk: Option<u32>) -> u64 {
     let share = u64::from(config.oneshot_share_percent);
     let least_share = share.min(100 - share);
