@@ -138,3 +138,31 @@ fn take(state: &mut State) -> Commands {
         stop: state.stop,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prelude_core::{Head, PromptTree, RowSpec, Timestamp};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_taken_in_the_order_in_which_they_came() {
+        let inbox = Inbox::new(3);
+        let submit = |id| {
+            let tree = PromptTree::single(vec![1]);
+            let rows = vec![RowSpec {
+                node: tree.last_node(),
+                head: Head::Classify,
+            }];
+            let request = Request::new(RequestId(id), tree, rows, Timestamp::ZERO);
+            let (events, _) = mpsc::unbounded_channel();
+            inbox.submit(Submission { request, events })
+        };
+        let taken = [0, 1, 2, 3].map(submit);
+        assert_eq!(taken, [Ok(()), Ok(()), Ok(()), Err(SubmitError::Busy)]);
+        let submissions = inbox.drain().submissions;
+        let ids: Vec<u64> = submissions.iter().map(|s| s.request.id.0).collect();
+        assert_eq!(ids, [0, 1, 2]);
+    }
+}

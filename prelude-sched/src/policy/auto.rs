@@ -402,6 +402,11 @@ impl Auto {
         Some((place.takes, place.key.due, place.start_by))
     }
 
+    /// Returns the requests of which the policy remembers what was ahead of their prompts.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = RequestId> {
+        self.begun.keys().copied()
+    }
+
     /// Returns the times from which on an overdue request may go first again, by class.
     pub(crate) fn overdue_from(&self) -> [Timestamp; 2] {
         [self.oneshot.next_overdue, self.decode.next_overdue]

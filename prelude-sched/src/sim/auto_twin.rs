@@ -81,6 +81,12 @@ impl CheckedAuto {
 impl SchedulerPolicy for CheckedAuto {
     fn plan(&mut self, view: &QueueView<'_>, budget: StepBudget) -> Plan {
         let plan = self.inner.plan(view, budget);
+        let goes_on =
+            |request| { view.unfinished().iter() }.any(|prompt| prompt.request == request);
+        assert!(
+            self.inner.begun().all(goes_on),
+            "remembers a prompt that has ended"
+        );
         for (until, now) in self.until.iter().zip(self.inner.overdue_from()) {
             until.store(Timestamp::as_nanos(now), Ordering::Relaxed);
         }

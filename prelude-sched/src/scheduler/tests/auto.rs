@@ -138,6 +138,52 @@ fn an_overdue_request_brings_those_that_share_its_prefix() {
 }
 
 #[test]
+fn a_step_is_as_full_as_is_best_for_what_waits_by_then() {
+    let config = SchedulerConfig {
+        service: Some(ServiceTime {
+            base_ms: 100.0,
+            per_token_ms: 1.0,
+            ..ServiceTime::ZERO
+        }),
+        ..SchedulerConfig::default()
+    };
+    let capacity = Capacity {
+        max_step_tokens: 1_024,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(config, capacity);
+    for id in 0..10 {
+        rig.submit(classify(id, prompt(id as u32, 100)));
+    }
+    // Of 1,000 tokens 2 sqrt(100 * 1,000) = 632 are enough, and 346 of the 300 that are left then.
+    let sizes: Vec<usize> = rig.drain().iter().map(ForwardBatch::num_tokens).collect();
+    assert_eq!(sizes, [700, 300]);
+}
+
+#[test]
+fn eight_prompts_are_under_way_at_most() {
+    let capacity = Capacity {
+        num_blocks: 256,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(config(20, 0), capacity);
+    // Each is more urgent than those before it, and twice as long as a step.
+    for id in 0..9 {
+        let mut request = generate(id, prompt(id as u32 + 1, 40), 2, 1);
+        request.priority = -(id as i64);
+        submit(&mut rig, request);
+        rig.step();
+    }
+    // The ninth waits until the eighth, the most urgent of those that have begun, is computed.
+    let has_begun = |id| rig.scheduler.has_started(RequestId(id));
+    assert_eq!((has_begun(7), has_begun(8)), (Some(true), Some(false)));
+    assert_eq!(rig.tokens(7, 0).len(), 1);
+    rig.step();
+    assert_eq!(rig.scheduler.has_started(RequestId(8)), Some(true));
+    rig.drain();
+}
+
+#[test]
 fn long_oneshot_prompts_under_way_keep_no_generation_out() {
     let config = SchedulerConfig {
         prefill_chunk_tokens: 2,

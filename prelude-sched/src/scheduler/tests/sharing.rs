@@ -1,5 +1,7 @@
 //! Prefixes that requests share: inside a step, over time, and not across salts.
 
+use prelude_kv::BlockHash;
+
 use super::*;
 
 #[test]
@@ -67,6 +69,32 @@ fn salts_share_neither_step_nor_cache() {
     rig.submit(salted(4, "c"));
     rig.submit(salted(5, "a"));
     assert_eq!(rig.step().num_tokens(), 20 + 4);
+}
+
+/// Two blocks with one hash, as who wants a collision finds them.
+#[test]
+fn blocks_whose_hashes_collide_do_not_stand_for_each_other() {
+    let [a, b] = [[3_087_007_744, 0], [16_777_217, 3_036_677_715]];
+    let root = BlockHash::root(None);
+    assert_eq!(root.then(&a), root.then(&b));
+    let capacity = Capacity {
+        block_size: 2,
+        vocab_size: u32::MAX,
+        ..CAPACITY
+    };
+    let mut rig = Rig::new(SchedulerConfig::default(), capacity);
+    let behind = |first: [u32; 2], id: u32| [&first[..], &prompt(id, 5)].concat();
+    for (id, first) in [(0, a), (1, a), (2, b), (3, b)] {
+        rig.submit(classify(id, behind(first, id as u32)));
+    }
+    assert_eq!(rig.step().num_tokens(), 2 * (2 + 2 * 5));
+    // The first block of the two is in the cache, and what follows it; nothing follows the other.
+    assert_eq!(rig.scheduler.stats().cached_blocks, 1 + 2 * 2);
+    for (id, first, cached) in [(4, a, 2), (5, b, 0)] {
+        rig.submit(classify(id, behind(first, id as u32)));
+        rig.step();
+        assert_eq!(rig.usage(id).cached_tokens, cached);
+    }
 }
 
 #[test]
