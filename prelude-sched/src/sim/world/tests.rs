@@ -75,6 +75,13 @@ fn seeds_150_to_199() {
 }
 
 #[test]
+fn worlds_that_broke_the_bound_on_waiting_keep_it() {
+    for seed in [1_003_532, 1_006_619] {
+        assert_eq!(simulate(seed, 2000).policy, "auto");
+    }
+}
+
+#[test]
 fn a_seed_repeats_itself() {
     for seed in 0..8 {
         assert_eq!(simulate(seed, 500), simulate(seed, 500));
