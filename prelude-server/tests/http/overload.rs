@@ -430,22 +430,19 @@ fn overload_may_have_another_status() {
     });
     config.overload_status = 503;
     let server = TestServer::fake(config, &Fake::default());
-    // Half of a body, which has room for all that it declares.
     let body = r#"{"prompt":[1],"max_tokens":1}"#;
     let whole = request(body, "");
     let mut half = server.connect();
-    half.write_all(&whole.as_bytes()[..whole.len() - body.len() / 2])
+    let missing = body.len() / 2;
+    half.write_all(&whole.as_bytes()[..whole.len() - missing])
         .unwrap();
-    // Until then the body has room, and what it becomes has none.
-    let mut refused = None;
-    wait_for(|| match server.post(PATH, body) {
-        response if response.status == 503 => {
-            refused = Some(response);
-            Ok(())
-        }
-        other => Err(format!("answered {}", other.status)),
+    // A body that came first would have half of one refused instead.
+    wait_for(|| match server.metric("prelude:body_bytes_in_flight") {
+        bytes if bytes == (body.len() - missing) as f64 => Ok(()),
+        bytes => Err(format!("{bytes} bytes are received")),
     });
-    let response = refused.expect("the wait ends with it");
+    let response = server.post(PATH, body);
+    assert_eq!(response.status, 503);
     assert_eq!(response.reason(), "queue_full");
     assert_eq!(response.json()["error"]["code"], 503);
     assert!(response.header("retry-after").is_some());
